@@ -144,38 +144,29 @@ func (t *table[K]) unseen(key K) unseen {
 //
 // Room, one of max, is taken before the key is inserted, so the table is never too full. It stays
 // taken while the shard is unlocked to evict a key elsewhere. If another call has inserted
-// the key meanwhile, the room is given back.
+// the key by then, the room is given back.
 //
-// How a new key begins is found out before room is made: what leaves the table for it, and is
-// remembered in its place, changes nothing about it. So it is allowed what a Peek has said.
+// A new key's state is computed before room is made: the key that leaves the table for it, and whose spending is
+// remembered, does not change that state. So the key is allowed as much as a Peek before has returned.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
 	room := false // it is taken for this key
-	var first initialState
+	var x initialState
 	for tries := 0; ; tries++ {
-		s.mu.Lock()
-		if a = t.find(key); a != nil {
-			s.mu.Unlock() // before the account's lock, which may be held for long
-			if a.lockKept() {
-				t.release(room)
-				return a, 0, false, nil
-			}
-			continue // dropped in the meantime
+		if a = t.findOrBegin(s, key, p, clock, &x); a != nil {
+			t.release(room)
+			return a, 0, false, nil
 		}
-		if first.epoch != s.epoch || tries == 0 { // else nothing has become of the key
-			first = t.initialStateLocked(s, key, p, reading(clock))
-		}
-		now = first.reading
-		t.expireLocked(s, now)
+		t.expireLocked(s, x.reading)
 		var busy *entry[K]
-		if room = room || t.reserve(); !room && t.expiry == nil {
-			room, busy = t.evictLocked(s, now)
+		if room = room || t.reserve(); !room {
+			room, busy = t.makeRoomLocked(s, x.reading)
 		}
 		if room {
-			return t.insertLocked(s, key, p, &first), now, true, nil
+			return t.insertLocked(s, key, p, &x), x.reading, true, nil
 		}
 		s.mu.Unlock()
-		if room = t.makeRoomElsewhere(s, busy, now); room {
+		if room = t.makeRoomElsewhere(s, busy, x.reading); room {
 			continue
 		}
 		if t.expiry != nil || tries >= maxTries {
@@ -184,6 +175,35 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, 
 		}
 		runtime.Gosched() // all are pinned by decisions that are under way
 	}
+}
+
+// findOrBegin returns the key's account, locked. If the key is not tracked, it returns nil and leaves the shard locked;
+// x is then the state in which the key is to be inserted. It is computed again only if the epoch of the shard has
+// changed since.
+func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *initialState) *account {
+	for {
+		s.mu.Lock()
+		a := t.find(key)
+		if a == nil {
+			if !x.known || x.epoch != s.epoch {
+				*x = t.initialStateLocked(s, key, p, reading(clock))
+			}
+			return nil
+		}
+		s.mu.Unlock() // before the account's lock, which may be held for long
+		if a.lockKept() {
+			return a
+		}
+	}
+}
+
+// makeRoomLocked evicts a key of the shard, so that its room is taken for another one. If it reports false, busy may be a
+// key whose account was in use. The lock of the shard is held. With RefuseNew no key is evicted.
+func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy *entry[K]) {
+	if t.expiry != nil {
+		return false, nil
+	}
+	return t.evictLocked(s, now)
 }
 
 // reserve takes room for one more key, if there is any. It adds only if that stays within max, so
@@ -215,6 +235,7 @@ type initialState struct {
 	reading, last int64
 	state         meter.State
 	recalled      bool   // it has remembered spending
+	known         bool   // it has been computed
 	epoch         uint64 // the shard's at that time
 }
 
@@ -224,7 +245,7 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64) in
 	if t.memory != nil {
 		u.memory, u.hash = t.memory, t.accounts.Hash(key)
 	}
-	x := initialState{reading: now, epoch: s.epoch}
+	x := initialState{known: true, reading: now, epoch: s.epoch}
 	x.last, x.state = u.begin(p, now, false)
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 	return x

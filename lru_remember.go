@@ -81,8 +81,17 @@ func newMemory(keys int, start int64, dates *calendars) *memory {
 	return &memory{lines: make([]line, n), start: start, dates: dates}
 }
 
-// linesOf returns the two lines of a key, which are different ones.
-func (m *memory) linesOf(hash uint64) (a, b *line) {
+// slots are the places in which a key's slot may be: those of two lines, which are different ones.
+type slots [2]*line
+
+// slotsOf is the number of places for one key.
+const slotsOf = 2 * slotsInLine
+
+// at returns one of the places. Those of the first line come first.
+func (s *slots) at(i int) *atomic.Uint64 { return &s[i/slotsInLine][i%slotsInLine] }
+
+// slots returns the places for a key.
+func (m *memory) slots(hash uint64) slots {
 	n := uint64(len(m.lines))
 	x := hash << 16 // without the tag
 	i, _ := bits.Mul64(x, n)
@@ -96,7 +105,7 @@ func (m *memory) linesOf(hash uint64) (a, b *line) {
 	if i == j {
 		j = (i + 1) % n
 	}
-	return &m.lines[i], &m.lines[j]
+	return slots{&m.lines[i], &m.lines[j]}
 }
 
 // pack returns the slot for what is to be remembered.
@@ -161,57 +170,76 @@ func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 		u := unseen{now, m, hash}
 		u.begin(p, now, false)
 	}
-	a, b := m.linesOf(hash)
-	for !m.tryStore(a, b, m.pack(r, tagOf(hash)), p, now) {
+	at := m.slots(hash)
+	for !m.tryStore(&at, m.pack(r, tagOf(hash)), p, now) {
 	}
 }
 
 // tryStore is store, or reports false because another key has taken the slot meanwhile.
-func (m *memory) tryStore(a, b *line, x slot, p *plan, now int64) bool {
-	var free [2]*atomic.Uint64 // of each line
-	var room [2]int
-	first, least, soonest := x, m.until(x, now), (*atomic.Uint64)(nil)
-	for i, l := range [...]*line{a, b} {
-		for j := range l {
-			y := slot(l[j].Load())
-			same := y.tag() == x.tag() && y.dated() == x.dated()
-			switch until := m.until(y, now); {
-			case same && until <= now && y.dated():
-				// If the wall clock is set back, it would not be over any more.
-				m.dates.passed(now)
-				return l[j].CompareAndSwap(uint64(y), uint64(x))
-			case until <= now:
-				room[i]++
-				if free[i] == nil {
-					free[i] = &l[j]
-				}
-			case same:
-				both := m.pack(mergeRemembered(p, m.unpack(x), m.unpack(y), now), x.tag())
-				return both == y || l[j].CompareAndSwap(uint64(y), uint64(both))
-			case until < least:
-				first, least, soonest = y, until, &l[j]
-			}
-		}
-	}
-	i := 0
-	if room[1] > room[0] {
-		i = 1
-	}
-	switch {
-	case free[i] != nil:
-		old := slot(free[i].Load())
-		if m.until(old, now) > now {
-			return false
-		}
+func (m *memory) tryStore(s *slots, x slot, p *plan, now int64) bool {
+	at, old, found := m.place(s, x, now)
+	switch found {
+	case placeFree:
 		if old.dated() {
 			m.dates.passed(now) // if the wall clock is set back, nothing says that this was spent
 		}
-		return free[i].CompareAndSwap(uint64(old), uint64(x))
-	case soonest != nil && !soonest.CompareAndSwap(uint64(first), uint64(x)):
-		return false
+		return at.CompareAndSwap(uint64(old), uint64(x))
+	case placeOwn:
+		both := m.pack(mergeRemembered(p, m.unpack(x), m.unpack(old), now), x.tag())
+		return both == old || at.CompareAndSwap(uint64(old), uint64(both))
+	case placeTaken:
+		if !at.CompareAndSwap(uint64(old), uint64(x)) {
+			return false
+		}
 	}
 	m.overflowed.Add(1) // of another key, or this one, if all others are fresh later
 	return true
+}
+
+// placeKind is the kind of a place for a slot.
+type placeKind uint8
+
+const (
+	placeNone  placeKind = iota // all places are taken by keys that are fresh later
+	placeFree                   // empty, or its slot is over
+	placeOwn                    // of the same key, or one with the same tag
+	placeTaken                  // of the key that is fresh soonest, which makes way
+)
+
+// place returns the place at which a slot is to be stored, and the slot that is there. A slot of the same key and kind comes
+// first, then a free place in the line that has more of them.
+func (m *memory) place(s *slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
+	var free [2]struct {
+		at   *atomic.Uint64 // the first of the line
+		old  slot
+		room int
+	}
+	least := m.until(x, now)
+	for i := range slotsOf {
+		y := slot(s.at(i).Load())
+		same := y.tag() == x.tag() && y.dated() == x.dated()
+		switch until := m.until(y, now); {
+		case same && until <= now && y.dated():
+			return s.at(i), y, placeFree // if the wall clock is set back, it would not be over any more
+		case until <= now:
+			f := &free[i/slotsInLine]
+			if f.room++; f.at == nil {
+				f.at, f.old = s.at(i), y
+			}
+		case same:
+			return s.at(i), y, placeOwn
+		case until < least:
+			at, old, kind, least = s.at(i), y, placeTaken, until
+		}
+	}
+	f := &free[0]
+	if free[1].room > f.room {
+		f = &free[1]
+	}
+	if f.at != nil {
+		return f.at, f.old, placeFree
+	}
+	return at, old, kind
 }
 
 // mergeRemembered returns what says no less than a and b, of which one may be what a key had spent before the other.
@@ -231,12 +259,10 @@ func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered
 // recall returns what is remembered of a key, as its plan counts: a calendar's in windows, and any other
 // in instants. It is about the key's past, or that of another one of which nothing tells it apart.
 func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
-	a, b := m.linesOf(hash)
-	for _, l := range [...]*line{a, b} {
-		for j := range l {
-			if x := slot(l[j].Load()); x.tag() == tagOf(hash) {
-				r = mergeRemembered(p, r, m.read(x, p, now), now)
-			}
+	s := m.slots(hash)
+	for i := range slotsOf {
+		if x := slot(s.at(i).Load()); x.tag() == tagOf(hash) {
+			r = mergeRemembered(p, r, m.read(x, p, now), now)
 		}
 	}
 	return r
@@ -267,17 +293,15 @@ func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))
-	a, b := m.linesOf(hash)
-	for _, l := range [...]*line{a, b} {
-		for j := range l {
-			x := slot(l[j].Load())
-			if x.tag() != tagOf(hash) {
-				continue
-			}
-			// An instant has become a window, and would be another one if the wall clock was set forward.
-			if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
-				l[j].CompareAndSwap(uint64(x), uint64(short)) // if it fails, it may say something newer
-			}
+	s := m.slots(hash)
+	for i := range slotsOf {
+		x := slot(s.at(i).Load())
+		if x.tag() != tagOf(hash) {
+			continue
+		}
+		// An instant has become a window, and would be another one if the wall clock was set forward.
+		if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
+			s.at(i).CompareAndSwap(uint64(x), uint64(short)) // if it fails, the slot may be newer
 		}
 	}
 }
@@ -285,12 +309,10 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 // takeOut forgets a key. The lock of its shard is held. With it goes what is remembered of
 // another one of which nothing tells it apart.
 func (m *memory) takeOut(hash uint64) {
-	a, b := m.linesOf(hash)
-	for _, l := range [...]*line{a, b} {
-		for j := range l {
-			if x := l[j].Load(); slot(x).tag() == tagOf(hash) {
-				l[j].CompareAndSwap(x, 0) // if it fails, it is another key's now
-			}
+	s := m.slots(hash)
+	for i := range slotsOf {
+		if x := s.at(i).Load(); slot(x).tag() == tagOf(hash) {
+			s.at(i).CompareAndSwap(x, 0) // if it fails, it is another key's now
 		}
 	}
 }

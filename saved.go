@@ -56,50 +56,64 @@ const savedVersion = 1
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
-		now := reading(l.clock)
-		floors := map[*wallWindows]*savedFloor[K]{}
-		var buf []byte
+		s := saver[K]{table: t, now: reading(l.clock), floors: map[*wallWindows]*savedFloor[K]{}}
 		for e := range t.accounts.All() {
-			key, a := e.Key, t.lockKept(e.Key, &e.Value)
-			if a == nil {
-				continue
-			}
-			w, reached := a.plan.wall, a.M
-			fresh := a.fresh(now) && (w == nil || a.N == 0)
-			if !fresh {
-				buf = a.appendSaved(buf[:0], now)
-			}
-			a.mu.Unlock()
-			var saved Saved
-			if !fresh {
-				saved = bytes.Clone(buf)
-			}
-			if w != nil {
-				if floors[w] == nil {
-					floors[w] = new(savedFloor[K])
-				}
-				key, saved = floors[w].holdBack(key, saved, reached)
-			}
-			if saved != nil && !yield(key, saved) {
+			if key, saved := s.save(e); saved != nil && !yield(key, saved) {
 				return
 			}
 		}
 		for p, w := range l.generation.Load().dates.all() {
-			if key, saved := t.savedFloor(p, w, floors[w]); saved != nil && !yield(key, saved) {
+			if key, saved := s.saveFloor(p, w); saved != nil && !yield(key, saved) {
 				return
 			}
 		}
 	}
 }
 
-// savedFloor finds out, while keys are saved, before which windows of a calendar no key is to be created anew: those
-// that dropped keys may have used, and those that fresh keys have reached, which are not saved. One key is held back
-// until that is known, and tells it.
+// saver saves the keys of a table, and finds out meanwhile before which window of each calendar no key is to be created
+// anew: the windows that dropped keys may have used, and those that fresh keys, which are not saved, have reached. Of
+// each calendar one key is held back until that is known, and its Saved ends with the window.
+type saver[K comparable] struct {
+	table  *table[K]
+	now    int64 // all keys are saved as of this reading
+	floors map[*wallWindows]*savedFloor[K]
+	buf    []byte // scratch memory
+}
+
+// savedFloor is the floor of one calendar, as far as it is known.
 type savedFloor[K comparable] struct {
 	key     K
 	saved   Saved // of the key that is held back, or nil
 	fresh   bool  // there is none, and key is one that is not saved
 	ordinal int64
+}
+
+// save returns the next key to be yielded once an entry has been looked at. The Saved is nil if there is none.
+func (s *saver[K]) save(e *entry[K]) (key K, saved Saved) {
+	a := s.table.lockKept(e.Key, &e.Value)
+	if a == nil {
+		return key, nil
+	}
+	w, reached := a.plan.wall, a.M
+	fresh := a.fresh(s.now) && (w == nil || a.N == 0)
+	if !fresh {
+		s.buf = a.appendSaved(s.buf[:0], s.now)
+	}
+	a.mu.Unlock()
+	if !fresh {
+		saved = bytes.Clone(s.buf)
+	}
+	if w == nil {
+		return e.Key, saved
+	}
+	return s.floorOf(w).holdBack(e.Key, saved, reached)
+}
+
+func (s *saver[K]) floorOf(w *wallWindows) *savedFloor[K] {
+	if s.floors[w] == nil {
+		s.floors[w] = new(savedFloor[K])
+	}
+	return s.floors[w]
 }
 
 // holdBack holds a key back and returns the one that was held back before. A key that is not saved is noted.
@@ -116,12 +130,11 @@ func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	return before, held
 }
 
-// savedFloor returns the key that tells the floor of a calendar, nil if there is nothing to tell. If no key is saved, it
-// is a fresh one, or one that was dropped.
-func (t *table[K]) savedFloor(p Period, w *wallWindows, f *savedFloor[K]) (key K, saved Saved) {
-	if f == nil {
-		f = new(savedFloor[K])
-	}
+// saveFloor returns the key whose Saved ends with the floor of a calendar, after all keys have been looked at. The Saved is
+// nil if no floor and no key is left to save. If no key of the calendar is saved, the floor is saved under a fresh key, or
+// one that was dropped.
+func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
+	f := s.floorOf(w)
 	ordinal := max(f.ordinal, w.floor.Load())
 	switch {
 	case ordinal == 0:
@@ -131,15 +144,14 @@ func (t *table[K]) savedFloor(p Period, w *wallWindows, f *savedFloor[K]) (key K
 	case !f.fresh:
 		if carrier := w.carrier.Load(); carrier != nil {
 			f.key = (*carrier).(K)
-			f.fresh = t.find(f.key) == nil
+			f.fresh = s.table.find(f.key) == nil
 		}
 	}
 	if !f.fresh {
 		return key, nil
 	}
-	s := meter.State{M: ordinal}
 	plan := plan{limit: Calendar(1, p), Meter: calendarMeter(1, w)}
-	saved = (&account{plan: &plan, State: s}).appendSaved(nil, 0)
+	saved = (&account{plan: &plan, State: meter.State{M: ordinal}}).appendSaved(nil, 0)
 	return f.key, saved
 }
 
