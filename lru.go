@@ -186,7 +186,7 @@ func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *init
 		a := t.find(key)
 		if a == nil {
 			if !x.known || x.epoch != s.epoch {
-				*x = t.initialStateLocked(s, key, p, reading(clock))
+				t.initialStateLocked(s, key, p, reading(clock), x)
 			}
 			return nil
 		}
@@ -239,16 +239,15 @@ type initialState struct {
 	epoch         uint64 // the shard's at that time
 }
 
-// initialStateLocked returns the state of a key that is inserted at a reading. The lock of the shard is held.
-func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64) initialState {
+// initialStateLocked computes the state of a key that is inserted at a reading. The lock of the shard is held.
+func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x *initialState) {
 	u := unseen{floor: s.floor.Load()}
 	if t.memory != nil {
 		u.memory, u.hash = t.memory, t.accounts.Hash(key)
 	}
-	x := initialState{known: true, reading: now, epoch: s.epoch}
+	x.known, x.reading, x.epoch = true, now, s.epoch
 	x.last, x.state = u.begin(p, now, false)
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
-	return x
 }
 
 // insertLocked publishes a new account, and releases the shard. The account is locked

@@ -84,12 +84,6 @@ func newMemory(keys int, start int64, dates *calendars) *memory {
 // slots are the places in which a key's slot may be: those of two lines, which are different ones.
 type slots [2]*line
 
-// slotsOf is the number of places for one key.
-const slotsOf = 2 * slotsInLine
-
-// at returns one of the places. Those of the first line come first.
-func (s *slots) at(i int) *atomic.Uint64 { return &s[i/slotsInLine][i%slotsInLine] }
-
 // slots returns the places for a key.
 func (m *memory) slots(hash uint64) slots {
 	n := uint64(len(m.lines))
@@ -170,16 +164,19 @@ func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 		u := unseen{now, m, hash}
 		u.begin(p, now, false)
 	}
-	at := m.slots(hash)
-	for !m.tryStore(&at, m.pack(r, tagOf(hash)), p, now) {
+	s := m.slots(hash)
+	for !m.tryStore(s, m.pack(r, tagOf(hash)), p, now) {
 	}
 }
 
 // tryStore is store, or reports false because another key has taken the slot meanwhile.
-func (m *memory) tryStore(s *slots, x slot, p *plan, now int64) bool {
+func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 	at, old, found := m.place(s, x, now)
 	switch found {
 	case placeFree:
+		if m.until(old, now) > now {
+			return false
+		}
 		if old.dated() {
 			m.dates.passed(now) // if the wall clock is set back, nothing says that this was spent
 		}
@@ -208,38 +205,39 @@ const (
 
 // place returns the place at which a slot is to be stored, and the slot that is there. A slot of the same key and kind comes
 // first, then a free place in the line that has more of them.
-func (m *memory) place(s *slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
-	var free [2]struct {
-		at   *atomic.Uint64 // the first of the line
-		old  slot
-		room int
-	}
+func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
+	var free [2]*atomic.Uint64 // the first of each line
+	var room [2]int
 	least := m.until(x, now)
-	for i := range slotsOf {
-		y := slot(s.at(i).Load())
-		same := y.tag() == x.tag() && y.dated() == x.dated()
-		switch until := m.until(y, now); {
-		case same && until <= now && y.dated():
-			return s.at(i), y, placeFree // if the wall clock is set back, it would not be over any more
-		case until <= now:
-			f := &free[i/slotsInLine]
-			if f.room++; f.at == nil {
-				f.at, f.old = s.at(i), y
+	for i, l := range s {
+		for j := range l {
+			y := slot(l[j].Load())
+			same := y.tag() == x.tag() && y.dated() == x.dated()
+			switch until := m.until(y, now); {
+			case same && until <= now && y.dated():
+				return &l[j], y, placeFree // if the wall clock is set back, it would not be over any more
+			case until <= now:
+				if room[i]++; free[i] == nil {
+					free[i] = &l[j]
+				}
+			case same:
+				return &l[j], y, placeOwn
+			case until < least:
+				at, old, least = &l[j], y, until
 			}
-		case same:
-			return s.at(i), y, placeOwn
-		case until < least:
-			at, old, kind, least = s.at(i), y, placeTaken, until
 		}
 	}
-	f := &free[0]
-	if free[1].room > f.room {
-		f = &free[1]
+	i := 0
+	if room[1] > room[0] {
+		i = 1
 	}
-	if f.at != nil {
-		return f.at, f.old, placeFree
+	switch {
+	case free[i] != nil:
+		return free[i], slot(free[i].Load()), placeFree
+	case at != nil:
+		return at, old, placeTaken
 	}
-	return at, old, kind
+	return nil, 0, placeNone
 }
 
 // mergeRemembered returns what says no less than a and b, of which one may be what a key had spent before the other.
@@ -259,10 +257,11 @@ func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered
 // recall returns what is remembered of a key, as its plan counts: a calendar's in windows, and any other
 // in instants. It is about the key's past, or that of another one of which nothing tells it apart.
 func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
-	s := m.slots(hash)
-	for i := range slotsOf {
-		if x := slot(s.at(i).Load()); x.tag() == tagOf(hash) {
-			r = mergeRemembered(p, r, m.read(x, p, now), now)
+	for _, l := range m.slots(hash) {
+		for j := range l {
+			if x := slot(l[j].Load()); x.tag() == tagOf(hash) {
+				r = mergeRemembered(p, r, m.read(x, p, now), now)
+			}
 		}
 	}
 	return r
@@ -293,15 +292,16 @@ func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))
-	s := m.slots(hash)
-	for i := range slotsOf {
-		x := slot(s.at(i).Load())
-		if x.tag() != tagOf(hash) {
-			continue
-		}
-		// An instant has become a window, and would be another one if the wall clock was set forward.
-		if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
-			s.at(i).CompareAndSwap(uint64(x), uint64(short)) // if it fails, the slot may be newer
+	for _, l := range m.slots(hash) {
+		for j := range l {
+			x := slot(l[j].Load())
+			if x.tag() != tagOf(hash) {
+				continue
+			}
+			// An instant has become a window, and would be another one if the wall clock was set forward.
+			if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
+				l[j].CompareAndSwap(uint64(x), uint64(short)) // if it fails, the slot may be newer
+			}
 		}
 	}
 }
@@ -309,10 +309,11 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 // takeOut forgets a key. The lock of its shard is held. With it goes what is remembered of
 // another one of which nothing tells it apart.
 func (m *memory) takeOut(hash uint64) {
-	s := m.slots(hash)
-	for i := range slotsOf {
-		if x := s.at(i).Load(); slot(x).tag() == tagOf(hash) {
-			s.at(i).CompareAndSwap(x, 0) // if it fails, it is another key's now
+	for _, l := range m.slots(hash) {
+		for j := range l {
+			if x := l[j].Load(); slot(x).tag() == tagOf(hash) {
+				l[j].CompareAndSwap(x, 0) // if it fails, it is another key's now
+			}
 		}
 	}
 }
