@@ -1,13 +1,9 @@
 package ratelimit
 
 import (
-	"context"
-	"math"
 	"sync"
-	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // account is one key's lock and spending. It is exactly a cache line long on 64-bit
@@ -68,7 +64,7 @@ func (a *account) remembered(reading, floor int64) meter.Remembered {
 	case w == nil:
 		r.Until += floor - now
 	default:
-		r.Until = max(r.Until, w.After(max(w.floor.Load(), w.At(floor).Ordinal), 1).Ordinal)
+		r.Until = max(r.Until, w.afterFirst(floor))
 	}
 	return r
 }
@@ -90,20 +86,6 @@ func (a *account) mayBeFresher() {
 	if d := a.plan.dirty; d != nil && a.use.markDirty() {
 		d.add(a)
 	}
-}
-
-// spending is a cost that a key has been charged, as it is settled later.
-type spending struct {
-	meter.Spending
-	changes uint32 // the account's when it was spent
-	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
-}
-
-// spendingOf returns what is spent when an account accepts its offer.
-func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
-	sp := o.Spending(cost)
-	sp.Open = keep == meter.Open
-	return spending{Spending: sp, changes: o.Changes}
 }
 
 // at returns the moment as which a reading counts: the key's time never goes back. The caller holds
@@ -180,103 +162,4 @@ func (a *account) adjust(now, delta int64) {
 	a.use.touched()
 	a.plan.Adjust(&a.State, now, delta)
 	a.mayBeFresher()
-}
-
-// settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
-// is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
-// nothing to settle.
-func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
-	now := reading(clock)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if charged.turn != nil && a.settleTurn(now, charged, actual) {
-		return 0
-	}
-	sp := *charged
-	if a.plan == nil {
-		if a.use.isOver() {
-			return 0
-		}
-		return max(0, actual-sp.Cost)
-	}
-	a.last = max(now, a.last)
-	sp.Changed = sp.changes != a.changes
-	a.plan.Settle(&a.State, a.last, sp.Spending, actual)
-	a.mayBeFresher()
-	return 0
-}
-
-// adopt puts the key under the plan, unless it has a newer one. What was spent
-// stays spent. If that is expressed in other figures, they are as of now, so this records
-// the time. The caller holds the lock.
-func (a *account) adopt(p *plan, reading int64) {
-	old := a.plan
-	if !p.supersedes(old) {
-		return
-	}
-	if !old.equals(p) {
-		a.last = max(reading, a.last)
-		old.Refresh(&a.State)
-		line := a.State.Line()
-		a.State = p.Migrate(&old.Meter, a.State, a.last)
-		if line != nil {
-			p.Attach(&a.State, line)
-		}
-		a.changes++
-	}
-	a.plan = p
-	a.mayBeFresher()
-}
-
-// markStale makes the key's next decision ask for its limit again. The caller holds the lock.
-func (a *account) markStale() {
-	p := *a.plan
-	p.seq |= staleBit
-	a.plan = &p
-}
-
-// request is how a cost may be spent.
-type request struct {
-	queue int64 // for how long a leaky bucket may delay what it takes in
-	book  int64 // how far ahead the other algorithms may book
-	keep  meter.Keep
-	delay bool // keep counts only if a leaky bucket delays the work
-	peek  bool // to change nothing: the key stays under the limit that it is under
-	brief bool // the caller needs only the yes or no, and no error
-
-	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
-	turn **turn
-}
-
-// takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
-var takeRequest = request{queue: math.MaxInt64}
-
-// peekRequest is the request of Peek, which answers as Take does.
-var peekRequest = request{queue: math.MaxInt64, peek: true}
-
-// reserveRequest is the request of Reserve and Wait.
-func reserveRequest(ahead time.Duration, keep meter.Keep) request {
-	d := max(0, int64(ahead))
-	return request{queue: d, book: d, keep: keep}
-}
-
-// queueRequest is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
-func queueRequest(maxDelay time.Duration, keep meter.Keep) request {
-	return request{queue: max(0, int64(maxDelay)), keep: keep}
-}
-
-// keepFor returns the part of a Reserve's spending that may still change.
-func keepFor(ctx context.Context) meter.Keep {
-	if optional.IsPassing(ctx) {
-		return meter.Booked
-	}
-	return meter.Open
-}
-
-// ahead returns how long after now the cost may be spent under a plan.
-func (q request) ahead(p *plan) int64 {
-	if p.Delays() {
-		return q.queue
-	}
-	return q.book
 }

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,8 +55,8 @@ func (g *generation) newPlan(k planKey) (*plan, error) {
 	return p, err
 }
 
-// planOfLimit returns the one plan of this generation for a key's limit. The zero Limit is the default.
-func (g *generation) planOfLimit(limit Limit) (*plan, error) {
+// forKey returns the one plan of this generation for a key's limit. The zero Limit is the default.
+func (g *generation) forKey(limit Limit) (*plan, error) {
 	if limit == (Limit{}) {
 		return g.def, nil
 	}
@@ -65,10 +66,10 @@ func (g *generation) planOfLimit(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq})
 }
 
-// planOfRequest returns the one plan of this generation for a limit that a request brings along. Its
+// forRequest returns the one plan of this generation for a limit that a request brings along. Its
 // number differs from the generation's, so a later call without a limit does not take it
 // for the limiter's own plan.
-func (g *generation) planOfRequest(limit Limit) (*plan, error) {
+func (g *generation) forRequest(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq | requestBit})
 }
 
@@ -167,4 +168,133 @@ func (l *Keyed[K]) markStale(key K) {
 			a.markStale()
 		}
 	}
+}
+
+// Which plan holds. A decision is made under the plan of its request if that has a limit, or else of the key, as
+// LimitFor returns it, or else of the limiter (forRequest, forKey, def). An account keeps the plan of its last decision, so
+// that LimitFor is called again only if the generation has changed, or the account is stale. When the decision has
+// locked the account, adopt puts that under the new plan, unless another decision has put it under a newer one.
+
+// planOfKey returns the plan of the key's limit. It may call LimitFor.
+func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
+	var a *account
+	if l.limitFor != nil {
+		a = l.keys.find(key)
+	}
+	return l.planOfAccount(key, a)
+}
+
+// planOfAccount is planOfKey for a key whose account is a, if it has one.
+func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
+	g := l.generation.Load()
+	if l.limitFor == nil {
+		return g.def, nil
+	}
+	if a != nil {
+		a.mu.Lock()
+		p := a.plan
+		a.mu.Unlock()
+		if p != nil && p.seq == g.seq {
+			return p, nil
+		}
+	}
+	p, err := g.forKey(l.limitFor(key))
+	if err != nil {
+		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
+	}
+	return p, nil
+}
+
+// planOfRequest returns the plan for a limit that a request brings along, for a key whose
+// account is a, if it has one. The plan of the key's last decision is the likely one:
+// then the cost does not depend on how many plans there are.
+func (l *Keyed[K]) planOfRequest(a *account, limit Limit) (*plan, error) {
+	g := l.generation.Load()
+	limit = g.withName(limit)
+	if l.limitFor == nil && limit == g.def.limit {
+		return g.def, nil // a call without a limit would be decided under it too
+	}
+	if a != nil {
+		a.mu.Lock()
+		p := a.plan
+		a.mu.Unlock()
+		if p != nil && p.seq == g.seq|requestBit && p.limit == limit {
+			return p, nil
+		}
+	}
+	if m := l.keys.memory; m != nil {
+		m.mixed.Store(true)
+	}
+	return g.forRequest(limit)
+}
+
+// savedPlan returns the plan of the limit that a key was saved under. If that is the limit of all keys, the
+// key is under it; else it is as if the last request of the key had brought it along, and the next one
+// puts the key under its own.
+func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
+	g := l.generation.Load()
+	if l.limitFor == nil && limit == g.def.limit.Named("") {
+		return g.def, nil
+	}
+	l.keys.limitChanged()
+	return g.forRequest(limit)
+}
+
+// The two highest bits of plan.seq are not a part of the generation's number. A plan that has
+// one of them differs from its generation in seq, so the next decision asks for the key's
+// limit again. That is the one comparison that a decision makes on its shortest path.
+const (
+	staleBit   = 1 << 63 // Refresh was called for the key
+	requestBit = 1 << 62 // the limit is a request's
+)
+
+// stale reports whether a key under the plan is to ask for its limit again.
+func (p *plan) stale() bool { return p.seq&staleBit != 0 }
+
+// ofRequest reports whether the limit is a request's, rather than the limiter's for the key.
+func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
+
+// generation returns the number of the generation that the plan was made in.
+func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
+
+// supersedes reports whether a decision under the plan puts a key under it that is under
+// the old one. Of two plans of the limiter the one of the later generation stays: a decision
+// that was slow must not bring an old limit back. A request's plan gives way to any other.
+func (p *plan) supersedes(old *plan) bool {
+	switch {
+	case p == old:
+		return false
+	case p.ofRequest() || old.ofRequest():
+		return true
+	}
+	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
+}
+
+// adopt puts the key under the plan, unless it has a newer one. What was spent
+// stays spent. If that is expressed in other figures, they are as of now, so this records
+// the time. The caller holds the lock.
+func (a *account) adopt(p *plan, reading int64) {
+	old := a.plan
+	if !p.supersedes(old) {
+		return
+	}
+	if !old.equals(p) {
+		a.last = max(reading, a.last)
+		old.Refresh(&a.State)
+		line := a.State.Line()
+		a.State = p.Migrate(&old.Meter, a.State, a.last)
+		if line != nil {
+			p.Attach(&a.State, line)
+		}
+		a.changes++
+	}
+	a.plan = p
+	a.mayBeFresher()
+}
+
+// markStale makes the key's next decision ask for its limit again. The caller holds the lock.
+func (a *account) markStale() {
+	p := *a.plan
+	p.seq |= staleBit
+	a.plan = &p
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Limiter decides whether a key may spend. Callers should depend on this interface. Implementations are safe for
@@ -290,59 +291,6 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 	return p.exceeds(int64(cost))
 }
 
-// planOfKey returns the plan of the key's limit. It may call LimitFor.
-func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
-	var a *account
-	if l.limitFor != nil {
-		a = l.keys.find(key)
-	}
-	return l.planOfAccount(key, a)
-}
-
-// planOfAccount is planOfKey for a key whose account is a, if it has one.
-func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
-	g := l.generation.Load()
-	if l.limitFor == nil {
-		return g.def, nil
-	}
-	if a != nil {
-		a.mu.Lock()
-		p := a.plan
-		a.mu.Unlock()
-		if p != nil && p.seq == g.seq {
-			return p, nil
-		}
-	}
-	p, err := g.planOfLimit(l.limitFor(key))
-	if err != nil {
-		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
-	}
-	return p, nil
-}
-
-// planOfRequest returns the plan for a limit that a request brings along, for a key whose
-// account is a, if it has one. The plan of the key's last decision is the likely one:
-// then the cost does not depend on how many plans there are.
-func (l *Keyed[K]) planOfRequest(a *account, limit Limit) (*plan, error) {
-	g := l.generation.Load()
-	limit = g.withName(limit)
-	if l.limitFor == nil && limit == g.def.limit {
-		return g.def, nil // a call without a limit would be decided under it too
-	}
-	if a != nil {
-		a.mu.Lock()
-		p := a.plan
-		a.mu.Unlock()
-		if p != nil && p.seq == g.seq|requestBit && p.limit == limit {
-			return p, nil
-		}
-	}
-	if m := l.keys.memory; m != nil {
-		m.mixed.Store(true)
-	}
-	return g.planOfRequest(limit)
-}
-
 // unread is in place of a reading of the clock that has not been taken.
 const unread = math.MinInt64
 
@@ -513,4 +461,50 @@ func (l *Keyed[K]) Limits() []Limit {
 		return []Limit{{}}
 	}
 	return []Limit{l.generation.Load().def.limit}
+}
+
+// request is how a cost may be spent.
+type request struct {
+	queue int64 // for how long a leaky bucket may delay what it takes in
+	book  int64 // how far ahead the other algorithms may book
+	keep  meter.Keep
+	delay bool // keep counts only if a leaky bucket delays the work
+	peek  bool // to change nothing: the key stays under the limit that it is under
+	brief bool // the caller needs only the yes or no, and no error
+
+	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
+	turn **turn
+}
+
+// takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
+var takeRequest = request{queue: math.MaxInt64}
+
+// peekRequest is the request of Peek, which answers as Take does.
+var peekRequest = request{queue: math.MaxInt64, peek: true}
+
+// reserveRequest is the request of Reserve and Wait.
+func reserveRequest(ahead time.Duration, keep meter.Keep) request {
+	d := max(0, int64(ahead))
+	return request{queue: d, book: d, keep: keep}
+}
+
+// queueRequest is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
+func queueRequest(maxDelay time.Duration, keep meter.Keep) request {
+	return request{queue: max(0, int64(maxDelay)), keep: keep}
+}
+
+// keepFor returns the part of a Reserve's spending that may still change.
+func keepFor(ctx context.Context) meter.Keep {
+	if optional.IsPassing(ctx) {
+		return meter.Booked
+	}
+	return meter.Open
+}
+
+// ahead returns how long after now the cost may be spent under a plan.
+func (q request) ahead(p *plan) int64 {
+	if p.Delays() {
+		return q.queue
+	}
+	return q.book
 }

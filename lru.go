@@ -278,10 +278,7 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *a
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	a := &e.Value
 	if w := a.plan.wall; w != nil && floor > -maxReading {
-		if w.dropped(a.State, floor) || w.carrier.Load() == nil {
-			carrier := any(e.Key)
-			w.carrier.Store(&carrier)
-		}
+		dropped(w, e.Key, a.State, floor)
 	}
 	if a.State.Line() != nil {
 		a.plan.Refresh(&a.State) // so that all who wait know when

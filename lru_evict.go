@@ -259,10 +259,9 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	past := a.remembered(now, floor)
 	if w := a.plan.wall; w != nil {
 		at := max(now, a.last)
-		// At a later reading, the key may have seen windows that the wall has not shown.
-		raise(&w.latest, a.plan.Reached(a.State, at))
+		w.reached(a.plan.Reached(a.State, at))
 		if past.Share == 0 {
-			raise(&w.floor, w.At(at).Ordinal)
+			w.passed(at)
 		}
 	}
 	if past.Share > 0 {

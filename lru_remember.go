@@ -278,7 +278,7 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 	case p.wall == nil:
 		r.Until, r.Dated = until, false
 	case !r.Dated: // it is spent in the present window
-		r.Until, r.Dated = p.wall.After(max(p.wall.At(now).Ordinal, p.wall.floor.Load()), 1).Ordinal, true
+		r.Until, r.Dated = p.wall.afterFirst(now), true
 	}
 	return r
 }

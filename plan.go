@@ -80,15 +80,6 @@ func calendarMeter(units int, w *wallWindows) meter.Meter {
 // method of its meter may be called.
 func (p *plan) tracks() bool { return p.Counts() }
 
-// begins returns the state of a key that is not tracked. Of a calendar's windows it is granted
-// none before those that dropped keys may have used.
-func (p *plan) begins(s meter.State) meter.State {
-	if p.wall != nil {
-		s.M = max(s.M, p.wall.floor.Load())
-	}
-	return s
-}
-
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
@@ -96,36 +87,6 @@ func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 // the same under the other. Only their names may differ.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
-}
-
-// The two highest bits of plan.seq are not a part of the generation's number. A plan that has
-// one of them differs from its generation in seq, so the next decision asks for the key's
-// limit again. That is the one comparison that a decision makes on its shortest path.
-const (
-	staleBit   = 1 << 63 // Refresh was called for the key
-	requestBit = 1 << 62 // the limit is a request's
-)
-
-// stale reports whether a key under the plan is to ask for its limit again.
-func (p *plan) stale() bool { return p.seq&staleBit != 0 }
-
-// ofRequest reports whether the limit is a request's, rather than the limiter's for the key.
-func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
-
-// generation returns the number of the generation that the plan was made in.
-func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
-
-// supersedes reports whether a decision under the plan puts a key under it that is under
-// the old one. Of two plans of the limiter the one of the later generation stays: a decision
-// that was slow must not bring an old limit back. A request's plan gives way to any other.
-func (p *plan) supersedes(old *plan) bool {
-	switch {
-	case p == old:
-		return false
-	case p.ofRequest() || old.ofRequest():
-		return true
-	}
-	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
 }
 
 // answer fills in what a state says to a cost.

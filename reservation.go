@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -170,4 +171,42 @@ func also(err, second error) error {
 		return err
 	}
 	return errors.Join(err, second)
+}
+
+// spending is a cost that a key has been charged, as it is settled later.
+type spending struct {
+	meter.Spending
+	changes uint32 // the account's when it was spent
+	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
+}
+
+// spendingOf returns what is spent when an account accepts its offer.
+func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
+	sp := o.Spending(cost)
+	sp.Open = keep == meter.Open
+	return spending{Spending: sp, changes: o.Changes}
+}
+
+// settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
+// is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
+// nothing to settle.
+func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
+	now := reading(clock)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if charged.turn != nil && a.settleTurn(now, charged, actual) {
+		return 0
+	}
+	sp := *charged
+	if a.plan == nil {
+		if a.use.isOver() {
+			return 0
+		}
+		return max(0, actual-sp.Cost)
+	}
+	a.last = max(now, a.last)
+	sp.Changed = sp.changes != a.changes
+	a.plan.Settle(&a.State, a.last, sp.Spending, actual)
+	a.mayBeFresher()
+	return 0
 }

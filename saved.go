@@ -228,17 +228,12 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	fresh := max(last, p.Forgotten(s)) <= now
 	if w := p.wall; w != nil {
 		floors[w] = max(floors[w], r.floor)
-		// A window that is over counts again if the wall clock is ahead and is set back. While there is room, the key
-		// is kept, so that no other key has to begin in a later window.
-		if fresh && s.N > 0 && s.M >= w.floor.Load() && l.keys.hasRoom() {
+		if fresh && w.countsAgain(s) && l.keys.hasRoom() {
 			fresh = false
 		} else if fresh {
-			if floors[w] = max(floors[w], s.M); s.N > 0 {
-				floors[w] = max(floors[w], w.At(now).Ordinal)
-			}
+			floors[w] = max(floors[w], w.floorOf(s, now))
 			if w.carrier.Load() == nil { // the floor is saved again, though no key is
-				carrier := any(l.keys.maker.Clone(key))
-				w.carrier.Store(&carrier)
+				carry(w, l.keys.maker.Clone(key))
 			}
 		}
 	}
@@ -366,16 +361,4 @@ func (r *savedState) figures(all ...*int64) error {
 		*figure, r.data = int64(n), r.data[size:]
 	}
 	return nil
-}
-
-// savedPlan returns the plan of the limit that a key was saved under. If that is the limit of all keys, the
-// key is under it; else it is as if the last request of the key had brought it along, and the next one
-// puts the key under its own.
-func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
-	g := l.generation.Load()
-	if l.limitFor == nil && limit == g.def.limit.Named("") {
-		return g.def, nil
-	}
-	l.keys.limitChanged()
-	return g.planOfRequest(limit)
 }

@@ -152,8 +152,7 @@ func (c *calendars) all() iter.Seq2[Period, *wallWindows] {
 // is created anew before the present ones.
 func (c *calendars) passed(now int64) {
 	for _, w := range c.each.Range {
-		w := w.(*wallWindows)
-		raise(&w.floor, w.At(now).Ordinal)
+		w.(*wallWindows).passed(now)
 	}
 }
 
@@ -231,13 +230,63 @@ func (p *present) reading(unix int64) int64 {
 	return meter.Add(p.at, d)
 }
 
-// dropped takes note that a key was dropped as of a reading. It may have spent in the window
-// that this lies in, or have been granted that, so no key is created anew in an earlier one. It reports
-// whether nobody knew.
-func (w *wallWindows) dropped(s meter.State, floor int64) bool {
+// In which window a new key may begin. No key is granted a window before the floor: a key that was dropped, or was fresh
+// when its limiter was saved, may have spent in the windows before it, and could spend that again under a wall clock that is
+// set back. The floor of a calendar rises
+//
+//   - when a key is dropped (dropped), or evicted with nothing to remember of it (passed),
+//   - when remembered spending is overwritten because it is over (calendars.passed),
+//   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored.
+
+// begins returns the state of a key that is not tracked. Of a calendar's windows it is granted
+// none before those that dropped keys may have used.
+func (p *plan) begins(s meter.State) meter.State {
+	if p.wall != nil {
+		s.M = max(s.M, p.wall.floor.Load())
+	}
+	return s
+}
+
+// afterFirst returns the ordinal of the window that follows the first one that a key may be granted at an instant.
+func (w *wallWindows) afterFirst(instant int64) int64 {
+	return w.After(max(w.At(instant).Ordinal, w.floor.Load()), 1).Ordinal
+}
+
+// dropped notes that a key was dropped as of a reading. It may have spent in the window in which the reading lies, or
+// have been granted it, so no key is created anew in an earlier one. The key is kept as the carrier if it has raised the
+// floor.
+func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	ordinal := w.At(floor).Ordinal
-	if s.N == 0 { // what it has spent in its window was given back
+	if s.N == 0 { // its spending in the window was given back
 		ordinal = max(ordinal, s.M)
 	}
-	return raise(&w.floor, ordinal)
+	if raise(&w.floor, ordinal) || w.carrier.Load() == nil {
+		carry(w, key)
+	}
 }
+
+// carry stores a key under which the floor is saved.
+func carry[K comparable](w *wallWindows, key K) {
+	carrier := any(key)
+	w.carrier.Store(&carrier)
+}
+
+// countsAgain reports whether a key's spending, in a window that is over, would count again if the wall clock was set
+// back. While there is room such a key is kept, so that no other key has to begin in a later window.
+func (w *wallWindows) countsAgain(s meter.State) bool { return s.N > 0 && s.M >= w.floor.Load() }
+
+// floorOf returns the floor that a fresh key leaves which was saved in a state and is not restored: the window that it has
+// reached, and if it has spent in that, the present one.
+func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
+	if s.N == 0 {
+		return s.M
+	}
+	return max(s.M, w.At(now).Ordinal)
+}
+
+// passed notes that spending in the windows before the one of a reading may be forgotten: no key is created anew in them.
+func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
+
+// reached notes that an evicted key has reached a window. At a later reading than the present one, it may have been granted
+// windows that the wall has not shown.
+func (w *wallWindows) reached(ordinal int64) { raise(&w.latest, ordinal) }
