@@ -174,17 +174,19 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 	}
 	a.last = m.Now
 	at := p.Spend(&a.State, m.Now, int64(cost))
-	d.Allowed = at == m.Now
-	a.use.decided(d.Allowed)
+	a.use.decided(at == m.Now)
 	s := a.State
-	if s.OnHeap() {
-		a.unlock(p, m, &d)
-	} else {
-		a.mu.Unlock()
-		p.standing(s, m, &d)
+	if !s.OnHeap() {
+		a.mu.Unlock() // before the divisions, which are done with a copy
 	}
-	if !d.Allowed {
+	d.Limit = p.limit
+	if d.Allowed = at == m.Now; !d.Allowed {
 		d.RetryAfter = between(m.Reading, at)
+	}
+	remaining, regained := p.Standing(s, m.Now)
+	d.Remaining, d.ResetAfter = int(remaining), between(m.Reading, max(regained, m.Now))
+	if s.OnHeap() {
+		a.mu.Unlock()
 	}
 	return d, nil
 }

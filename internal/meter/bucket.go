@@ -208,8 +208,8 @@ func (t *tokenBucket) room(s State, now int64) int64 {
 		return t.capacity
 	}
 	left := t.minus(t.full, owed)
-	if left.ticks < 0 {
-		return 0
+	if left.less(t.one) {
+		return 0 // as after most denials: this saves a division
 	}
 	n, _ := t.worth(left)
 	return n

@@ -13,7 +13,10 @@
 // limit.
 package meter
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // Kind is an algorithm.
 type Kind uint8
@@ -261,8 +264,17 @@ func (m *Meter) Regained(s State) int64 { return m.regained(s) }
 
 // Standing returns Remaining and Regained.
 func (m *Meter) Standing(s State, now int64) (remaining, regained int64) {
-	if m.token != nil && s.detail == nil {
-		return m.token.room(s, now), m.token.regained(s)
+	if t := m.token; t != nil && s.detail == nil {
+		owed := s.owed(now)
+		left := t.minus(t.full, owed)
+		if left.less(t.one) { // as after most denials: this saves a division
+			return 0, t.regained(s)
+		}
+		// As in worth, without a call.
+		if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
+			return int64((lo + uint64(left.frac)) / uint64(t.per)), t.regained(s)
+		}
+		return t.room(s, now), t.regained(s)
 	}
 	return m.remaining(s, now), m.regained(s)
 }

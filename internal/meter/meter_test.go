@@ -1,6 +1,8 @@
 package meter
 
 import (
+	"math/big"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,4 +48,47 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 		assert.Panics(t, func() { (&Meter{kind: none}).windows() })
 	}
 	assert.False(t, new(Meter).Counts())
+}
+
+// Standing and Spend have ways of their own for a token bucket. They agree with the long ones, and these with fractions.
+func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
+	r := rand.New(rand.NewPCG(58, 3))
+	upTo := func(n int64) int64 { return 1 + r.Int64N(min(n, 1<<r.IntN(62)+1)) }
+	limits := 0
+	for limits < 3000 {
+		units, per, burst := upTo(1<<53), upTo(century), upTo(1<<53)
+		if price := new(big.Int).Mul(big.NewInt(burst), big.NewInt(per)); price.Cmp(new(big.Int).Mul(big.NewInt(century), big.NewInt(units))) > 0 {
+			continue // takes more than a century to regain
+		}
+		limits++
+		m := meterOf(TokenBucket, units, per, burst)
+		now := -r.Int64N(1 << 62)
+		s := State{At: now}
+		for range 20 {
+			now += r.Int64N(1 << r.IntN(60))
+			cost := upTo(burst)
+			want := m.earliest(s, now, cost)
+			before := s
+			if at := m.Spend(&s, now, cost); at != want {
+				t.Fatalf("%d per %d, burst %d: Spend(%d) of %+v at %d is at %d, not %d", units, per, burst, cost, before, now, at, want)
+			}
+			if want == now {
+				before = m.spend(before, now, cost)
+			}
+			assert.Equal(t, before, s)
+			remaining, regained := m.Standing(s, now)
+			// A unit is per fractions of a tick: burst·per of them, less those that are owed, are left.
+			owed := new(big.Int).SetInt64(max(0, s.At-now))
+			owed.Mul(owed, big.NewInt(m.token.units))
+			if s.At >= now {
+				owed.Add(owed, big.NewInt(s.N))
+			}
+			left := new(big.Int).Mul(big.NewInt(burst), big.NewInt(m.token.per))
+			left.Sub(left, owed)
+			exact := left.Div(left, big.NewInt(m.token.per)).Int64()
+			if remaining != exact || remaining != m.Remaining(s, now) || regained != m.Regained(s) {
+				t.Fatalf("%d per %d, burst %d: Standing of %+v at %d is %d, %d, not %d, %d", units, per, burst, s, now, remaining, regained, exact, m.Regained(s))
+			}
+		}
+	}
 }
