@@ -63,8 +63,7 @@ func makeKeys(n int) []string {
 	return keys
 }
 
-// picks returns keys in the order in which they are asked for: a power of two of
-// them, the same for every peer.
+// picks returns the order in which keys are requested: a power of two of them, the same for every peer.
 func (w workload) picks() []string {
 	keys := allKeys(w.keys)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -132,7 +131,7 @@ func parallel(b *testing.B, allow func(string) bool, picks []string) {
 	})
 }
 
-// BenchmarkPeers has known keys: what a limiter does nearly all of the time.
+// BenchmarkPeers uses known keys, the usual case of a limiter.
 func BenchmarkPeers(b *testing.B) {
 	for _, w := range workloads {
 		w.keys = min(w.keys, most())
@@ -201,8 +200,7 @@ func full(b *testing.B, p peer, keys []string) {
 	}
 }
 
-// BenchmarkMemory reports what a limiter's heap grows by for each of a million
-// keys, the keys themselves not counted.
+// BenchmarkMemory reports the growth of a limiter's heap for each of a million keys, excluding the keys themselves.
 func BenchmarkMemory(b *testing.B) {
 	keys := firstMillion()
 	for _, p := range peers {
@@ -228,13 +226,13 @@ func BenchmarkMemory(b *testing.B) {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // what a finalizer held on to
+	runtime.GC() // memory held by finalizers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// Every peer is set up to do the work that the table says it does.
+// Every peer does the work that the table attributes to it.
 func TestPeersDecideAsTheWorkloadsSay(t *testing.T) {
 	for _, p := range peers {
 		t.Run(p.name, func(t *testing.T) {

@@ -26,9 +26,9 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// grpcPeers are interceptors as their users use them, nil for a bare server.
-// go-grpc-middleware's has no keys and no limiter: what it asks is up to its user. So it is
-// measured with one rate.Limiter for all calls, and with one for each client address.
+// grpcPeers are interceptors in their usual setup, nil for a bare server. go-grpc-middleware's has no keys and no limiter of
+// its own: its user supplies the limiter. It is therefore measured with one rate.Limiter for all calls, and with one for each
+// client address.
 var grpcPeers = []struct {
 	name string
 	new  func(s setup) grpc.UnaryServerInterceptor
@@ -100,7 +100,7 @@ func newTimeLimiter(s setup) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(units)/per.Seconds()), units)
 }
 
-// asking is a Limiter of go-grpc-middleware.
+// asking adapts a function to a Limiter of go-grpc-middleware.
 type asking func(ctx context.Context) bool
 
 var errDenied = status.Error(codes.ResourceExhausted, "rate limit exceeded")
@@ -112,7 +112,7 @@ func (a asking) Limit(ctx context.Context) error {
 	return errDenied
 }
 
-// direct returns what calls an interceptor as a server would.
+// direct returns a function that calls an interceptor as a server would.
 func direct(i grpc.UnaryServerInterceptor) func() error {
 	ctx := grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:4711"))})
 	info := &grpc.UnaryServerInfo{FullMethod: "/grpc.testing.TestService/EmptyCall"}
@@ -134,7 +134,7 @@ func (emptyService) EmptyCall(context.Context, *testgrpc.Empty) (*testgrpc.Empty
 	return empty, nil
 }
 
-// overLoopback returns what makes a unary call to a real server.
+// overLoopback returns a function that makes a unary call to a real server.
 func overLoopback(t testing.TB, i grpc.UnaryServerInterceptor) func() error {
 	var opts []grpc.ServerOption
 	if i != nil {
@@ -169,8 +169,8 @@ func BenchmarkGRPC(b *testing.B) {
 	}
 }
 
-// BenchmarkGRPCDenial measures a denied unary call: the interceptor alone, and a whole call over the
-// loopback interface. Of all of them, grpclimit's and the hand-written one tell when to retry.
+// BenchmarkGRPCDenial measures a denied unary call: the interceptor alone, and a whole call over the loopback interface. Only
+// grpclimit and the hand-written interceptor send a retry delay.
 func BenchmarkGRPCDenial(b *testing.B) {
 	for _, p := range grpcPeers {
 		if i := p.new(setup{shut: true}); i != nil {
@@ -200,7 +200,7 @@ func measureCalls(b *testing.B, call func() error) {
 	}
 }
 
-// What is measured is what it says: all of them limit.
+// The benchmarks measure limiters that do limit.
 func TestGRPCPeersLimit(t *testing.T) {
 	for _, p := range grpcPeers {
 		i := p.new(setup{shut: true})

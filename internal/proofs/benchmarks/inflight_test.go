@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// manyUnits is a limit that nobody reaches.
+// manyUnits is a limit that is never reached.
 const manyUnits = 1000
 
 // inflightSubject is a limiter under measurement. Once takes a permit and gives it back,
@@ -140,7 +140,7 @@ func BenchmarkInflight(b *testing.B) {
 	}
 }
 
-// Every peer does the work that the benchmark says.
+// Every peer does the work that the benchmark attributes to it.
 func TestInflightPeersLimitEachKey(t *testing.T) {
 	for _, p := range inflightPeers {
 		t.Run(p.name, func(t *testing.T) {

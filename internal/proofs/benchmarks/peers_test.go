@@ -21,13 +21,13 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// setup is what a workload asks of a limiter.
+// setup holds a workload's requirements for a limiter.
 type setup struct {
-	shut bool // one unit an hour, so that a key is exhausted at once; else as good as no limit
+	shut bool // one unit an hour, so that a key is exhausted at once; otherwise practically no limit
 	keys int  // how many keys it must hold
 }
 
-// perSecond is the rate that nobody reaches, and its burst.
+// perSecond is a rate that is never reached, and its burst.
 const perSecond = 1_000_000_000
 
 // figures returns the limit: units per period, and the burst.
@@ -41,14 +41,14 @@ func (s setup) figures() (units int, per time.Duration) {
 // subject is a limiter under measurement. Each method is one decision of cost 1.
 type subject struct {
 	allow func(key string) bool
-	close func() // stops what it has started; nil if nothing
+	close func() // stops background work; nil if there is none
 }
 
 // peer is a limiter as its users use it.
 type peer struct {
 	name    string
 	new     func(setup) subject
-	bounded bool // keeps no more keys than setup says
+	bounded bool // keeps at most the number of keys in setup
 }
 
 var peers = []peer{
@@ -92,7 +92,7 @@ func newTake(s setup) subject {
 	}}
 }
 
-// newTimeMap is what most programs have: a mutexed map of golang.org/x/time/rate limiters.
+// newTimeMap is the usual hand-written limiter: a mutexed map of golang.org/x/time/rate limiters.
 func newTimeMap(s setup) subject {
 	units, per := s.figures()
 	var mu sync.Mutex
@@ -175,8 +175,8 @@ func newUlule(s setup) subject {
 	}}
 }
 
-// newHTTPRate does with httprate's counter what its middleware does, but for
-// the headers. The counter keeps a hash of the key, so two keys may share a budget.
+// newHTTPRate uses httprate's counter in the same way as its middleware, without the headers. The counter keeps a hash of the
+// key, so two keys may share a budget.
 func newHTTPRate(s setup) subject {
 	units, per := s.figures()
 	counter := httprate.NewLocalLimitCounter(per)
@@ -203,7 +203,7 @@ func newTollbooth(s setup) subject {
 	return subject{allow: func(key string) bool { return !l.LimitReached(key) }}
 }
 
-// cell is what the floor keeps for a key.
+// cell is the floor's state for a key.
 type cell struct {
 	mu sync.Mutex
 	at int64 // when all that is spent has been regained
@@ -211,10 +211,9 @@ type cell struct {
 
 var floorOrigin = time.Now()
 
-// newFloor is what no exact limiter with a budget per key can do without, written
-// inline: hashing the key and finding its cell in an unguarded map, an uncontended
-// lock, one clock reading, and one token bucket's arithmetic. Bounding the number
-// of keys, and letting keys come while others decide, is not in it.
+// newFloor is the minimum work of an exact limiter with a budget per key, written inline: hashing the key and finding its cell
+// in an unguarded map, an uncontended lock, one clock reading, and one token bucket's arithmetic. It does not bound the number
+// of keys, and does not insert keys during decisions.
 func newFloor(s setup) subject {
 	units, per := s.figures()
 	price, full := int64(per)/int64(units), int64(per)

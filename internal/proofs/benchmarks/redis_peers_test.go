@@ -26,8 +26,7 @@ type decide func(key string) (allowed bool, err error)
 type redisPeer struct {
 	name string
 	new  func(client *redis.Client, perHour int) decide
-	// sends are the commands that one decision sends. Those that a script or a
-	// transaction runs are within it.
+	// sends lists the commands that one decision sends. The commands of a script or a transaction count as part of it.
 	sends []string
 }
 
@@ -41,8 +40,7 @@ var redisPeers = []redisPeer{
 	{"script-floor", newEmptyScript, []string{"eval", "evalsha"}},
 }
 
-// redisTimeout is much longer than the default: what is measured shall not be cut off
-// where the machine is busy.
+// redisTimeout is much longer than the default, so that no measurement is cut off on a busy machine.
 const redisTimeout = 10 * time.Second
 
 func newRedisLimit(client *redis.Client, perHour, limits int) decide {
@@ -111,8 +109,8 @@ func newUluleRedis(client *redis.Client, perHour int) decide {
 	}
 }
 
-// newHTTPRateRedis does with the counter what httprate's middleware does, but for the headers
-// and its lock. That lets one request of a process at a time through to Redis.
+// newHTTPRateRedis uses the counter in the same way as httprate's middleware, without the headers and its lock, which admits
+// one request of a process at a time to Redis.
 func newHTTPRateRedis(client *redis.Client, perHour int) decide {
 	host, port := hostPort(client.Options().Addr)
 	counter := must(httprateredis.NewRedisLimitCounter(&httprateredis.Config{

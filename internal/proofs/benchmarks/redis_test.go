@@ -23,11 +23,11 @@ func hostPort(addr string) (string, uint16) {
 	return host, uint16(must(strconv.ParseUint(text, 10, 16)))
 }
 
-// Limits: one that nobody reaches, one that is reached at once, and one between.
+// Limits: never reached, reached at once, and in between.
 const (
 	openPerHour = 1_000_000
 	shutPerHour = 1
-	slowPerHour = 10 // regains so slowly that what is stored does not expire meanwhile
+	slowPerHour = 10 // regains so slowly that no stored state expires during the run
 )
 
 var usec = regexp.MustCompile(`cmdstat_(\w+):calls=\d+,usec=(\d+)`)
@@ -47,7 +47,7 @@ func serverTime(b *testing.B, client *redis.Client, commands []string) (total fl
 	return total
 }
 
-// mixes say what becomes of all decisions.
+// mixes lists the results of all decisions.
 var mixes = []struct {
 	name    string
 	perHour int
@@ -56,9 +56,8 @@ var mixes = []struct {
 // busyCallers are enough to keep the server at work without a pause.
 const busyCallers = 16
 
-// BenchmarkRedisServer has one caller, so that the server waits between two calls.
-// BenchmarkRedisBusy has several, and as many keys. server-µs/op is how long the server
-// says that it worked on one decision: the median of slices.
+// BenchmarkRedisServer has one caller, so that the server waits between two calls. BenchmarkRedisBusy has several, and as many
+// keys. server-µs/op is the time that the server reports for one decision: the median of slices.
 func BenchmarkRedisServer(b *testing.B) { serverTimes(b, 1) }
 func BenchmarkRedisBusy(b *testing.B)   { serverTimes(b, busyCallers) }
 
@@ -69,7 +68,7 @@ func serverTimes(b *testing.B, callers int) {
 			b.Run("mix="+mix.name+"/peer="+p.name, func(b *testing.B) {
 				require.NoError(b, client.FlushAll(context.Background()).Err())
 				take := p.new(client, mix.perHour)
-				inTurn(take, keys, 3) // makes the script known, and exhausts what can be
+				inTurn(take, keys, 3) // loads the script, and exhausts the limits that can be exhausted
 				b.ReportAllocs()
 				b.ResetTimer()
 				var times []float64
@@ -144,7 +143,7 @@ func BenchmarkRedisLoad(b *testing.B) {
 	}
 }
 
-// taken is what the callers saw.
+// taken holds the results that the callers have seen.
 type taken struct {
 	times  []time.Duration // of all decisions
 	rates  []float64       // decisions a second, of each slice
@@ -196,7 +195,7 @@ func (t *taken) report(b *testing.B) {
 	b.ReportMetric(100*float64(t.failed.Load())/float64(n), "failed-%")
 }
 
-// BenchmarkRedisMemory reports what Redis keeps for one key.
+// BenchmarkRedisMemory reports the memory that Redis uses for one key.
 func BenchmarkRedisMemory(b *testing.B) {
 	client, ctx := redisserver.Start(b), context.Background()
 	for _, p := range redisPeers {

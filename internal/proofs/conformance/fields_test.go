@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answers is a limiter that lists its limits and decides what it is told to.
+// answers is a limiter that lists its limits and returns preset decisions.
 type answers struct {
 	limits   []ratelimit.Limit
 	decision ratelimit.Decision
@@ -38,8 +38,7 @@ type item struct {
 	params map[string]int64
 }
 
-// parse reads a field as RFC 9651 says, and fails on anything but a non-empty list of
-// Strings whose parameters are Integers.
+// parse reads a field according to RFC 9651, and fails unless it is a non-empty list of Strings whose parameters are Integers.
 func parse(t *testing.T, lines []string) (items []item) {
 	t.Helper()
 	list, err := httpsfv.UnmarshalList(lines)
@@ -62,8 +61,8 @@ func parse(t *testing.T, lines []string) (items []item) {
 	return items
 }
 
-// randomLimits returns limits of all algorithms, some at the edge of what can be counted,
-// with names of any characters that a field can carry.
+// randomLimits returns limits of all algorithms, some at the edge of the countable range, with names of any characters that a
+// field can carry.
 func randomLimits(random *rand.Rand) (limits []ratelimit.Limit) {
 	for i := range 1 + random.IntN(5) {
 		units := 1 + int(math.Exp2(random.Float64()*53))

@@ -39,8 +39,7 @@ func ginLimit(m *httplimit.Middleware) gin.HandlerFunc {
 	}
 }
 
-// writeErrors has echo write the response of an error at once, so that what is around it sees the
-// status.
+// writeErrors makes echo write the response of an error at once, so that outer middleware sees the status.
 func writeErrors(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := next(c); err != nil {

@@ -46,7 +46,7 @@ var spellings = []string{
 }
 
 // TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers that decode, clean and split paths in ways of
-// their own. The policy sees a request first, so what is guarded must never run.
+// their own. The policy sees a request first, so the guarded handler must never run.
 func TestNoSpellingOfAPathReachesAGuardedHandler(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	folder := t.TempDir()

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// failures is middleware that counts failed logins only, of 5 an hour, and what is left.
+// failures returns middleware that counts only failed logins, 5 an hour, and a function that returns the remaining budget.
 func failures(t *testing.T) (m *httplimit.Middleware, left func() int) {
 	l, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(5)), nil)
 	require.NoError(t, err)
@@ -44,7 +44,7 @@ func get(t *testing.T, h http.Handler, path string) (*http.Response, string) {
 	return resp, string(text)
 }
 
-// gin's Stream uses http.CloseNotifier without asking whether it is there.
+// gin's Stream uses http.CloseNotifier without checking that the writer implements it.
 func TestGinStreamsInsideTheMiddleware(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	m, left := failures(t)
@@ -102,7 +102,7 @@ func TestChiUsesTheMiddleware(t *testing.T) {
 	assert.Equal(t, 4, left())
 }
 
-// chi tells its pattern and its path values as net/http does, inside the routes.
+// Inside the routes, chi provides its pattern and its path values in the same way as net/http.
 func TestChiTellsItsPattern(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m, err := httplimit.New(ratelimit.Map(l, keyfunc.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)

@@ -75,7 +75,7 @@ var rpcProtocols = map[string][]connect.ClientOption{
 	"grpc-web":     {connect.WithGRPCWeb()},
 }
 
-// retryDelay returns what an error's RetryInfo tells.
+// retryDelay returns the delay of an error's RetryInfo.
 func retryDelay(err error) time.Duration {
 	var refused *connect.Error
 	if !errors.As(err, &refused) {
@@ -93,7 +93,7 @@ func retryDelay(err error) time.Duration {
 	return 0
 }
 
-// quota returns what an error's QuotaFailure tells.
+// quota returns the violation of an error's QuotaFailure.
 func quota(err error) *errdetails.QuotaFailure_Violation {
 	var refused *connect.Error
 	if !errors.As(err, &refused) {
@@ -109,7 +109,7 @@ func quota(err error) *errdetails.QuotaFailure_Violation {
 	return nil
 }
 
-// TestACallIsDeniedInItsOwnProtocol asks connect-go's clients what they make of a denial.
+// TestACallIsDeniedInItsOwnProtocol checks the errors that connect-go's clients return for a denial.
 func TestACallIsDeniedInItsOwnProtocol(t *testing.T) {
 	for name, options := range rpcProtocols {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestGRPCBehindHTTPMiddleware(t *testing.T) {
 	denied(err)
 }
 
-// TestARequestThatIsNoCallGetsAProblem is a POST that says nothing of Connect.
+// TestARequestThatIsNoCallGetsAProblem sends a POST without any sign of Connect.
 func TestARequestThatIsNoCallGetsAProblem(t *testing.T) {
 	m, err := httplimit.PerIP(ratelimit.Blocked(), nil)
 	require.NoError(t, err)

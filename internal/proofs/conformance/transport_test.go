@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answer is a server that sends one RateLimit field, and notes when it is asked.
+// answer is a server that sends one RateLimit field, and records the times of requests.
 type answer struct {
 	field string
 	asked []time.Time
@@ -43,7 +43,7 @@ func wait(t *testing.T, field string) time.Duration {
 	return a.asked[1].Sub(a.asked[0])
 }
 
-// expected is what a client has to wait by the reference parser: while some item has r=0.
+// expected returns the client's wait according to the reference parser: while some item has r=0.
 func expected(field string) (longest time.Duration) {
 	list, err := httpsfv.UnmarshalList([]string{field})
 	if err != nil {
@@ -75,8 +75,7 @@ func isName(v any) bool {
 	return false
 }
 
-// What a client makes of a field is what a parser of structured fields makes of it, of
-// good ones and of broken ones.
+// A client reads valid and malformed fields in the same way as a parser of structured fields.
 func TestTransportReadsStructuredFields(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	pieces := []string{`"a"`, `"b\"c"`, `"d\\"`, "tok", "*t", ";r=0", ";r=3", ";t=7", ";t=20", "; t=9", ";pk=:YWI=:", ";x", ";y=?1", ";z=1.5", `;s="q;r=0"`,

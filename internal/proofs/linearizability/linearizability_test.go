@@ -48,7 +48,7 @@ type table struct {
 	name      string
 	opts      ratelimit.Options[string]
 	keys      int
-	invented  bool // keys nobody cares for come all the time
+	invented  bool // unrelated keys arrive all the time
 	evictions func(s ratelimit.Stats) int
 }
 
@@ -85,7 +85,7 @@ func prove(t *testing.T, limit ratelimit.Limit, table table) {
 			pressed++
 		}
 		model := oracle.model(table.evictions(l.Stats()))
-		require.True(t, porcupine.CheckOperations(model, ops), "seed %d, history %d:\n%s", seed, n, told(model, ops))
+		require.True(t, porcupine.CheckOperations(model, ops), "seed %d, history %d:\n%s", seed, n, listing(model, ops))
 	}
 	t.Logf("%d histories, %d with calls that overlap on one key, %d with keys evicted or refused", played, overlapping, pressed)
 	assert.Greater(t, overlapping, played/10, "nothing is proved by calls that come one after the other")
@@ -163,15 +163,15 @@ func overlap(ops []porcupine.Operation) bool {
 	return false
 }
 
-// told lists a history for a failure.
-func told(m porcupine.Model, ops []porcupine.Operation) (s string) {
+// listing formats a history for a failure.
+func listing(m porcupine.Model, ops []porcupine.Operation) (s string) {
 	for _, op := range ops {
 		s += fmt.Sprintf("client %d, %d to %d: %s\n", op.ClientId, op.Call, op.Return, m.DescribeOperation(op.Input, op.Output))
 	}
 	return s
 }
 
-// ---- what is broken is found out ----
+// ---- broken limiters are detected ----
 
 // checkThenAct looks whether the cost fits, lets go, and spends it.
 type checkThenAct struct{ *ratelimit.Keyed[string] }

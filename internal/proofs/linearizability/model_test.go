@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// limiter is what is under test.
+// limiter is the limiter under test.
 type limiter interface {
 	ratelimit.Limiter[string]
 	Adjust(key string, delta int) error
@@ -38,7 +38,7 @@ type call struct {
 	at   time.Duration
 }
 
-// answer is what came back of it.
+// answer is the result of a call.
 type answer struct {
 	allowed  bool
 	decision ratelimit.Decision
@@ -90,7 +90,7 @@ type past struct {
 	forgotten int
 }
 
-// after returns what the call answers on a key with this past, and how it stands then.
+// after returns the result of the call on a key with this past, and the key's state afterwards.
 func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,8 +111,8 @@ func (o *oracle) replay(p *past) {
 	p.call.on(o.l)
 }
 
-// step returns the pasts that a key may have after the call, if it may have given the answer.
-// A past with an empty call is that of a key that was forgotten.
+// step returns the pasts that a key may have after the call, if the given answer is possible. A past with an empty call belongs
+// to a key that was forgotten.
 func (o *oracle) step(p *past, c call, a answer, evictions int) (next []any) {
 	for _, from := range o.perhapsForgotten(p, evictions) {
 		want, was := o.after(from, c)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAlertsAskForMetricsThatExist compares docs/alerts.yml with what a program exports, and with the runbook.
+// TestAlertsAskForMetricsThatExist compares docs/alerts.yml with the exported metrics, and with the runbook.
 func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	alerts, err := os.ReadFile("../../../docs/alerts.yml")
 	require.NoError(t, err)

@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// collected runs a program with one limiter of each kind, and returns what is exported.
+// collected runs a program with one limiter of each kind, and returns the exported metrics.
 func collected(t *testing.T) metricdata.ResourceMetrics {
 	t.Helper()
 	reader := sdk.NewManualReader()
@@ -145,8 +145,8 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	}
 }
 
-// TestNamesAreThoseOfPrometheus compares what is exported with docs/metrics.md, which lists what promlimit exports: each metric
-// has the name there that the conventions of both give it, and the same kind and labels.
+// TestNamesAreThoseOfPrometheus compares the exported metrics with docs/metrics.md, which lists promlimit's: each metric has
+// the name there that the conventions of both give it, and the same kind and labels.
 func TestNamesAreThoseOfPrometheus(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)

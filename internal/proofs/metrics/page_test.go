@@ -17,8 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// TestTheMetricsPageListsAllMetrics compares docs/metrics.md with what is exported: names, kinds, labels and
-// what they mean.
+// TestTheMetricsPageListsAllMetrics compares docs/metrics.md with the exported names, kinds, labels and descriptions.
 func TestTheMetricsPageListsAllMetrics(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/metrics.md")
 	require.NoError(t, err)
@@ -39,7 +38,7 @@ func TestTheMetricsPageListsAllMetrics(t *testing.T) {
 	assert.Equal(t, exported, page)
 }
 
-// TestDegradedDecisionsAreCounted: a failover counts them itself; a lease over it tells them to OnDecision.
+// TestDegradedDecisionsAreCounted: a failover counts them itself; a lease over it reports them to OnDecision.
 func TestDegradedDecisionsAreCounted(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)

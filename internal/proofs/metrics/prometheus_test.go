@@ -191,8 +191,7 @@ func TestNothingIsRegisteredOfNil(t *testing.T) {
 	require.Error(t, m.Table("t", nil))
 }
 
-// TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with what a
-// program exports.
+// TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with the metrics that a program exports.
 func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/grafana-dashboard.json")
 	require.NoError(t, err)

@@ -54,7 +54,7 @@ var limits = []struct {
 	}},
 }
 
-// Every limit plays the same cells, and one judge counts those that miss the goal.
+// Every limit plays the same cells, and one judge counts the cells that miss the goal.
 func TestGrid(t *testing.T) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)
 	defer w.Flush()

@@ -31,7 +31,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 	if err != nil {
 		return nil, err
 	}
-	local, err := ratelimit.New[string](failover.Share(limit, nodes), nil) // what one of nodes processes enforces alone
+	local, err := ratelimit.New[string](failover.Share(limit, nodes), nil) // the share that one of nodes processes enforces alone
 	if err != nil {
 		return nil, err
 	}

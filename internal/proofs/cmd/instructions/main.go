@@ -1,13 +1,13 @@
 // Instructions counts the instructions that a Redis server executes for one call: the figures of docs/redis.md. They do not
-// depend on what else the machine does. It needs valgrind. Run it in proofs:
+// depend on other load on the machine. It needs valgrind. Run it in proofs:
 //
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes
 //	go run ./cmd/instructions -calls 500 fewer calls for a row
 //
-// It starts redis-server, or the program that REDIS_SERVER names, under valgrind --tool=cachegrind, twice for each row. Both servers
-// are warmed up by the same calls. Then the first executes 1,200 calls, and the second 2,000 more. The figure is the
-// difference for one call. So what a server executes to start and to end does not count, nor does what the first call of a script
-// takes. One connection sends one call at a time.
+// It starts redis-server, or the program that REDIS_SERVER names, under valgrind --tool=cachegrind, twice for each row. Both
+// servers are warmed up by the same calls. Then the first executes 1,200 calls, and the second 2,000 more. The figure is the
+// difference for one call. The instructions by which a server starts and ends therefore do not count, nor does the first call
+// of a script. One connection sends one call at a time.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// row is one kind of call. Prepare returns what makes one, and an error if it is not what the row says.
+// row is one kind of call. Prepare returns a function that makes one, and returns an error if the call does not match the row.
 type row struct {
 	name    string
 	prepare func(*redis.Client) (call func(context.Context) error, err error)
@@ -49,8 +49,8 @@ var rows = []row{
 	{"`redislimit`, eight token buckets, allowed", decision(8, true)},
 }
 
-// The figures of both limiters: a bucket that is never spent up, and one that is. It is regained so slowly that the stored time to
-// live is long enough for all calls, as it is for the keys of most limits.
+// The figures of both limiters: a bucket that is never exhausted, and a bucket that is. It is regained so slowly that the
+// stored time to live is long enough for all calls, as it is for the keys of most limits.
 const (
 	perHour = 10
 	large   = 100_000
@@ -63,7 +63,7 @@ func script(text string) func(*redis.Client) (func(context.Context) error, error
 	}
 }
 
-// burst is that of a bucket which allows all calls, or all but the first.
+// burst returns the burst of a bucket that allows all calls, or only the first.
 func burst(allowed bool) int {
 	if allowed {
 		return large
@@ -107,7 +107,7 @@ func redisRate(allowed bool) func(*redis.Client) (func(context.Context) error, e
 	}
 }
 
-// expect returns an error if a call was not decided as its row says. The first is always allowed.
+// expect returns an error if the decision on a call differs from its row. The first call is always allowed.
 func expect(is, want bool, first *bool, err error) error {
 	was := *first
 	*first = false
@@ -117,7 +117,7 @@ func expect(is, want bool, first *bool, err error) error {
 	return err
 }
 
-// warm is how many calls come before those that are counted.
+// warm is the number of calls before the counted ones.
 const warm = 200
 
 func main() {
@@ -174,7 +174,7 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	if err := l.Close(); err != nil {     // only its port was wanted
 		return 0, err
 	}
-	// What the server does by itself, by the clock, is not to count: one look a second is the least.
+	// The server's own periodic work does not count: one run a second is the minimum.
 	cmd := exec.CommandContext(ctx, "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", path, "--port", port, "--bind", "127.0.0.1",
 		"--save", "", "--appendonly", "no", "--dir", dir, "--hz", "1", "--dynamic-hz", "no", "--logfile", dir+"/log")
 	var said strings.Builder

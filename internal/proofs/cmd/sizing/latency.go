@@ -109,8 +109,8 @@ func latency(ctx context.Context, out io.Writer, p plan) error {
 	return nil
 }
 
-// sleeper sleeps 1 ms again and again until it is told to end, and returns by how much too long: what the
-// machine itself adds to a decision that has to wait for anything.
+// sleeper repeatedly sleeps 1 ms until end is closed, and returns the excess durations: the delay that the machine itself adds
+// to a decision that has to wait.
 func sleeper(end <-chan struct{}) (h histogram) {
 	for {
 		select {

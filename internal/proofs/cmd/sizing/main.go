@@ -1,10 +1,10 @@
-// Sizing measures what docs/sizing.md tells: memory for each key, decisions for each core, memory and
-// processor time of Redis, and how long single decisions take. Run it in proofs:
+// Sizing measures the figures of docs/sizing.md: memory for each key, decisions for each core, memory and processor time of
+// Redis, and the latency of single decisions. Run it in proofs:
 //
 //	go run ./cmd/sizing                  all tables, as Markdown: some minutes
 //	go run ./cmd/sizing -only latency    one of memory, cores, redis, latency
 //
-// It starts a redis-server of its own, or the program that REDIS_SERVER names. All figures but those of memory are medians of rounds.
+// It starts a redis-server of its own, or the program that REDIS_SERVER names. All figures except memory are medians of rounds.
 package main
 
 import (
@@ -70,7 +70,7 @@ func run(ctx context.Context, out io.Writer, only string, p plan) error {
 	return nil
 }
 
-// load tells how busy the machine is, where that can be known.
+// load returns the load of the machine, where that is known.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

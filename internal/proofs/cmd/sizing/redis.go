@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// timeout is longer than any decision: what is measured shall not be cut off.
+// timeout is longer than any decision, so that no measurement is cut off.
 const timeout = 10 * time.Second
 
 // callers are enough to keep a server at work.
@@ -31,7 +31,7 @@ func onRedis(ctx context.Context, out io.Writer, p plan) error {
 	}
 	defer stop()
 	t := table{head: []string{"algorithm", "keys", "bytes a key", "memory in all", "server time for a decision", "decisions a second of one core"}}
-	// What is spent is regained so slowly that no key expires meanwhile.
+	// The rate is so slow that no key expires during the run.
 	slow, hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 100_000), ratelimit.PerHour(100_000)
 	for _, row := range []struct {
 		limit ratelimit.Limit
@@ -54,7 +54,7 @@ func onRedis(ctx context.Context, out io.Writer, p plan) error {
 	return nil
 }
 
-// server starts a redis-server, and returns what ends it.
+// server starts a redis-server, and returns a function that ends it.
 func server() (*redis.Client, func(), error) {
 	dir, err := os.MkdirTemp("", "sizing")
 	if err != nil {
@@ -67,15 +67,15 @@ func server() (*redis.Client, func(), error) {
 	return client, func() { stop(); _ = os.RemoveAll(dir) }, nil
 }
 
-// usage is what limits take of a server.
+// usage is the server's memory and processor time for a limit.
 type usage struct {
 	key int64         // the bytes of one key
 	all float64       // the bytes of all keys, with the server's own tables
 	cpu time.Duration // the processor time of one decision
 }
 
-// spend spends once of each key, and tells what that takes of the server's memory. Then it decides on the keys
-// in turn, and tells what a decision takes of its processor time.
+// spend spends once from each key, and measures the server's memory for them. Then it decides on the keys in turn, and measures
+// the processor time of a decision.
 func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, p plan) (u usage, err error) {
 	l, err := redislimit.New(client, limit.Named("api"), &redislimit.Options{Timeout: timeout})
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// account is what one watched key was allowed, and how that stood at earlier checks.
+// account is the cost that one watched key was allowed, with its state at earlier checks.
 type account struct {
 	key   uint64
 	spent atomic.Int64
 	marks []mark
 }
 
-// mark is what had been spent at a check, and the lowest reading of the clock after it. A key
-// that was not asked before the clock was set back may spend from that reading on.
+// mark is the spending at a check, and the lowest reading of the clock after it. A key that was not used before the clock was
+// set back may spend from that reading on.
 type mark struct {
 	low   time.Duration
 	spent int64
@@ -26,9 +26,8 @@ type mark struct {
 // marksKept is how many checks back an interval may begin, beside the very first.
 const marksKept = 50
 
-// check holds every interval from an earlier check until now against the bound. Since the last
-// check the clock read low at least, and high is its highest reading ever. Nobody may be spending
-// meanwhile.
+// check compares the spending in every interval from an earlier check until now with the bound. Since the last check the clock
+// has read at least low, and high is its highest reading ever. No other goroutine may spend during the check.
 func (a *account) check(limit ratelimit.Limit, low, high time.Duration) error {
 	spent := a.spent.Load()
 	for i := range a.marks {

@@ -27,7 +27,7 @@ func (c *clock) Now() time.Duration {
 // highest is the highest reading that anybody can have seen.
 func (c *clock) highest() time.Duration { return time.Duration(max(c.high.Load(), c.now.Load())) }
 
-// lowest is the lowest reading since lowest was asked last.
+// lowest returns the lowest reading since its last call.
 func (c *clock) lowest() time.Duration {
 	low := c.low
 	c.low = c.now.Load()

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// gauge watches what must stay flat once the tables are full.
+// gauge watches the figures that must stay flat once the tables are full.
 type gauge struct {
 	goroutines int
 	heap       uint64
 	now        uint64 // the heap at the last check
 }
 
-// slack is how far the heap may rise above that: a third, and some megabytes for what
-// the runtime and the soak itself keep.
+// slack is the permitted rise of the heap: a third, and some megabytes for the runtime and the soak itself.
 func (g *gauge) slack() uint64 { return g.heap/3 + 32<<20 }
 
 func heapInUse() uint64 {
@@ -36,9 +35,8 @@ func (g *gauge) check() error {
 	return nil
 }
 
-// settled is how many goroutines run, once those that have nothing left to do have ended:
-// they are counted until the scheduler has run them once more. It waits a second at most
-// for the number to fall to want.
+// settled returns the number of goroutines once the finished ones have ended: a goroutine counts until the scheduler has run it
+// once more. It waits at most a second for the number to fall to want.
 func settled(want int) int {
 	for range 100 {
 		if runtime.NumGoroutine() <= want {

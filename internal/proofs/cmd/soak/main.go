@@ -1,8 +1,8 @@
-// Soak hammers limiters of five algorithms for a given time, with floods of invented
-// keys, sweeps, limits that change and a clock that steps, and checks all along that
+// Soak hammers limiters of five algorithms for a given time, with floods of invented keys, sweeps, limits that change and a
+// clock that steps, and checks all along that
 //
 //   - no watched key is ever allowed more than its bound, over any interval between checks;
-//   - RetryAfter is true to the nanosecond, in whatever state a key is;
+//   - RetryAfter is true to the nanosecond, in every state of a key;
 //   - no more keys are tracked than MaxKeys;
 //   - the heap and the number of goroutines stay flat.
 //
@@ -55,7 +55,7 @@ func ours(limit ratelimit.Limit, opts *ratelimit.Options[uint64]) (limiter, erro
 	return ratelimit.New(limit, opts)
 }
 
-// soak runs one stage for each algorithm. What a stage has used is gone when it is over.
+// soak runs one stage for each algorithm. The memory of a stage is released at its end.
 func soak(ctx context.Context, s setup) error {
 	if err := s.validate(); err != nil {
 		return err

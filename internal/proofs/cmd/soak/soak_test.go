@@ -44,7 +44,7 @@ func TestAnIntervalBeginsWhereTheClockWasSetBackTo(t *testing.T) {
 	a := account{marks: []mark{{}}}
 	check := func() error { return a.check(limit, c.lowest(), c.highest()) }
 	c.move(10 * time.Second)
-	l.Allow(2, 1) // the clock has been read; key 1 has not been asked
+	l.Allow(2, 1) // the clock has been read; key 1 has not been used
 	require.NoError(t, check())
 
 	c.move(-time.Second)
@@ -94,7 +94,7 @@ func (l spawns) SetLimit(limit ratelimit.Limit) error {
 	return l.keyed.SetLimit(limit)
 }
 
-// early says that it takes a nanosecond less.
+// early returns a RetryAfter that is a nanosecond too short.
 type early struct{ keyed }
 
 func (l early) Peek(key uint64, cost int) (ratelimit.Decision, error) {

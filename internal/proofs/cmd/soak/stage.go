@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// limiter is what is hammered.
+// limiter is the limiter under test.
 type limiter interface {
 	ratelimit.Reserver[uint64]
 	Peek(key uint64, cost int) (ratelimit.Decision, error)
@@ -25,7 +25,7 @@ type limiter interface {
 	Stats() ratelimit.Stats
 }
 
-// setup says how a stage is run.
+// setup configures a stage.
 type setup struct {
 	limit   ratelimit.Limit
 	lasts   time.Duration
@@ -41,8 +41,8 @@ type setup struct {
 // watched is how many keys have their bound checked. No other key is as small.
 const watched = 64
 
-// stage hammers two limiters of one limit. One refuses new keys when it is full, so that it
-// may never forget what a key has spent; the other one evicts.
+// stage hammers two limiters of one limit. One refuses new keys when it is full, and so must not forget any spending; the other
+// one evicts.
 type stage struct {
 	setup
 	world    sync.RWMutex // held for reading while spending, for writing while checking
@@ -282,7 +282,7 @@ func (s *stage) probe(a *account) error {
 	early := s.refusing.Allow(a.key, 3)
 	s.clock.now.Add(1)
 	if early || !s.refusing.Allow(a.key, 3) {
-		return fmt.Errorf("key %d: RetryAfter was %v, and 1 ns before it Allow says %v", a.key, d.RetryAfter, early)
+		return fmt.Errorf("key %d: RetryAfter was %v, and 1 ns before it Allow returns %v", a.key, d.RetryAfter, early)
 	}
 	a.spent.Add(3)
 	return nil

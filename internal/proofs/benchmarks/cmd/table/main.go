@@ -1,16 +1,15 @@
-// Table measures this package beside its peers, and prints what it found as
-// Markdown. Run it in proofs/benchmarks:
+// Table measures this package beside its peers, and prints the results as Markdown. Run it in proofs/benchmarks:
 //
 //	go run ./cmd/table                   measure everything, five rounds, within the hour
-//	go run ./cmd/table -suite peers      only what is compared with peers
+//	go run ./cmd/table -suite peers      only the comparison with peers
 //	go run ./cmd/table -suite redis      limiters in Redis, on a redis-server that it starts
 //	go run ./cmd/table -suite grpc       interceptors of gRPC servers
-//	go run ./cmd/table -count 0          measure nothing, print and draw what the files say
+//	go run ./cmd/table -count 0          measure nothing; print and draw the contents of the files
 //
 // It also draws docs/scale.svg, from the file of the suite called scale.
 //
-// A round runs each benchmark once, so that whatever else the machine does meets
-// all of them alike. The raw output stays in files that benchstat reads too.
+// A round runs each benchmark once, so that other load on the machine affects all of them alike. The raw output stays in files
+// that benchstat reads too.
 package main
 
 import (
@@ -21,7 +20,7 @@ import (
 	"strings"
 )
 
-// suite is what is measured together and kept in one file.
+// suite is a set of benchmarks that are measured together, with their results in one file.
 type suite struct {
 	name  string
 	dir   string // of the package, from proofs/benchmarks
@@ -41,7 +40,7 @@ var suites = []suite{
 func main() {
 	count := flag.Int("count", 5, "rounds to measure; 0 to print only")
 	benchtime := flag.String("benchtime", "1s", "how long to measure each benchmark in each round")
-	names := flag.String("suite", "peers,own,scale", "what to measure and print")
+	names := flag.String("suite", "peers,own,scale", "suites to measure and print")
 	out := flag.String("out", "results", "folder of the raw output")
 	pictures := flag.String("pictures", "../../../docs", "folder of the picture")
 	flag.Parse()
@@ -72,7 +71,7 @@ func run(names []string, out, pictures, benchtime string, count int) error {
 // file is where the suite's raw output is kept.
 func (s suite) file(out string) string { return filepath.Join(out, s.name+".txt") }
 
-// report prints what the suite's file says, and draws it.
+// report prints and draws the results in the suite's file.
 func (s suite) report(out, pictures string) error {
 	r, err := read(s.file(out))
 	if err != nil {

@@ -38,11 +38,11 @@ func (t *table) put(row, col string, v float64) {
 	t.cells[[2]string{row, col}] = append(t.cells[[2]string{row, col}], v)
 }
 
-// label joins the values of those dimensions, or of all the others.
-func (l line) label(dims []string, those bool) string {
+// label joins the values of the given dimensions if included is set, otherwise of all other dimensions.
+func (l line) label(dims []string, included bool) string {
 	var values []string
 	for _, key := range []string{"work", "keys", "mix", "run", "call", "layers", "type", "algorithm", "goroutines", "peer"} {
-		if value, ok := l.dims[key]; ok && slices.Contains(dims, key) == those {
+		if value, ok := l.dims[key]; ok && slices.Contains(dims, key) == included {
 			if key == "goroutines" {
 				value += " goroutines"
 			}
@@ -65,7 +65,7 @@ func (t *table) mediansTo(digits int) string {
 	})
 }
 
-// ratios prints the table with each median divided by that of the base row.
+// ratios prints the table with each median divided by the base row's.
 func (t *table) ratios(base string) string {
 	return t.print(func(row, col string) string {
 		s, ours := t.cells[[2]string{row, col}], t.cells[[2]string{base, col}]

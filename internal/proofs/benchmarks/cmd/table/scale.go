@@ -98,7 +98,7 @@ func (t *table) axes(c *chart.Canvas, x, y chart.Scale) {
 	c.Upright("small", 20, (top+bottom)/2, "ns per decision (logarithmic)")
 }
 
-// short prints a number as people say it.
+// short formats a number in its usual spoken form.
 func short(n float64) string {
 	switch whole := int(n); {
 	case whole >= million && whole%million == 0:
@@ -110,7 +110,7 @@ func short(n float64) string {
 	}
 }
 
-// end is where a curve ends, and what it is called.
+// end is the end of a curve, with its label.
 type end struct {
 	contender
 	at chart.Point

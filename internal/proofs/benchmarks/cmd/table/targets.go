@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// target is what we want of a figure: a bound, on a figure of ours or on its multiple of
-// redisBase's.
+// target is the goal for a figure: a bound on one of this package's figures, or on its ratio to redisBase's.
 type target struct {
 	what             string
 	base, unit, row  string
@@ -33,7 +32,7 @@ var redisTargets = []target{
 	{"a bucket's key with a short name: bytes", "RedisMemory", "B/key", oneBucket, "B/key", false, true, 136},
 }
 
-// targetsReport prints each target, what was measured, and whether that meets it.
+// targetsReport prints each target, the measured figure, and whether the figure meets the target.
 func targetsReport(r results) string {
 	var b strings.Builder
 	b.WriteString("| target | measured | |\n|---|---:|---|\n")
