@@ -27,10 +27,10 @@ type Budget struct {
 	Units  bool // a request counts as its units, such as tokens, and not as one
 	Until  time.Time
 
-	name budgetName
-	seq  uint64    // of the request whose answer said so
-	sent time.Time // when that was sent
-	told time.Time // when that was received
+	name     budgetName
+	seq      uint64    // of the request whose answer said so
+	sent     time.Time // when that was sent
+	received time.Time // when the answer was received
 }
 
 // budgetName tells the budgets of a server apart. Those of one policy are numbered in the order of their ends.

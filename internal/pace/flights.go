@@ -6,6 +6,13 @@ import (
 	"time"
 )
 
+// flights are the requests of a line that were sent and are not answered.
+type flights struct {
+	list   []flight // in the order of their numbers, with some that have landed
+	landed int      // the number of those
+	sent   uint64   // the number of requests sent since the line was made
+}
+
 // flight is a request that was sent and is not answered.
 type flight struct {
 	seq    uint64
@@ -14,27 +21,64 @@ type flight struct {
 	landed bool      // it is answered, and will be dropped with others
 }
 
-// loseLocked ends a request that may be in flight and whose answer nobody will learn.
-func (l *line) loseLocked(seq uint64) {
-	if f := l.landLocked(seq); f.seq > 0 {
-		l.spendLocked(f, nil) // the server may have counted it
-		l.wakeLocked(time.Now())
+// depart adds a request that is sent, and returns its number.
+func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
+	if n := len(fs.list); n > 0 && now.Before(fs.list[n-1].at) {
+		now = fs.list[n-1].at // the clock was read before the lock was taken
 	}
+	fs.sent++
+	fs.list = append(fs.list, flight{seq: fs.sent, units: units, at: now})
+	return fs.sent
 }
 
-// counted is how long after it was sent a request is sure to be counted by its server.
-// What the server says to be left does not tell how many of the younger ones it has
+// land takes a request out of those in flight, and returns it: zero if it was not
+// there. Requests are answered in any order. So they are dropped together, when they are half
+// of the list.
+func (fs *flights) land(seq uint64) flight {
+	i, found := fs.find(seq)
+	if !found || fs.list[i].landed {
+		return flight{}
+	}
+	f := fs.list[i]
+	fs.list[i].landed = true
+	if fs.landed++; 2*fs.landed >= len(fs.list) {
+		fs.list = slices.DeleteFunc(fs.list, func(f flight) bool { return f.landed })
+		fs.landed = 0
+		if len(fs.list) < cap(fs.list)/8 && cap(fs.list) > 64 {
+			fs.list = slices.Clone(fs.list)
+		}
+	}
+	return f
+}
+
+// find returns the index of a request in the list, or the one at which it would be.
+func (fs *flights) find(seq uint64) (at int, found bool) {
+	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
+}
+
+// counted is the time after which a server is sure to have counted a request that was sent. The
+// number that a server leaves does not show how many of the younger ones it has
 // counted.
 const counted = time.Second
 
-// moreUncountedLocked reports whether more than n requests are booked, or in flight and too young
-// at an instant to be sure to be counted.
-func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
-	n -= int64(l.booked)
-	if n < 0 || int64(len(l.flights)-l.landed) <= n {
+// young returns the requests in flight that are too young at an instant to be sure to be
+// counted, and some that have landed.
+func (fs *flights) young(at time.Time) []flight {
+	old, _ := slices.BinarySearchFunc(fs.list, at.Add(-counted), func(f flight, t time.Time) int {
+		if f.at.After(t) {
+			return 1
+		}
+		return -1
+	})
+	return fs.list[old:]
+}
+
+// moreYoung reports whether more than n requests are in flight and too young at an instant to be sure to be counted.
+func (fs *flights) moreYoung(n int64, at time.Time) bool {
+	if n < 0 || int64(len(fs.list)-fs.landed) <= n {
 		return n < 0
 	}
-	for _, f := range l.youngLocked(at) {
+	for _, f := range fs.young(at) {
 		if !f.landed {
 			if n--; n < 0 {
 				return true
@@ -44,39 +88,11 @@ func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return false
 }
 
-// youngLocked returns the requests in flight that are too young at an instant to be sure to be
-// counted, and some that have landed.
-func (l *line) youngLocked(at time.Time) []flight {
-	old, _ := slices.BinarySearchFunc(l.flights, at.Add(-counted), func(f flight, t time.Time) int {
-		if f.at.After(t) {
-			return 1
-		}
-		return -1
-	})
-	return l.flights[old:]
-}
-
-// landLocked takes a request out of those in flight, and returns it: zero if it was not
-// there. Requests are answered in any order. So they are dropped together, when they are half
-// of what is kept.
-func (l *line) landLocked(seq uint64) flight {
-	i, found := l.findFlightLocked(seq)
-	if !found || l.flights[i].landed {
-		return flight{}
+// nextCounted returns the instant at which the next of the young requests is sure to be counted, or the zero time.
+func (fs *flights) nextCounted(now time.Time) (at time.Time) {
+	young := fs.young(now)
+	if i := slices.IndexFunc(young, func(f flight) bool { return !f.landed }); i >= 0 {
+		at = young[i].at.Add(counted)
 	}
-	f := l.flights[i]
-	l.flights[i].landed = true
-	if l.landed++; 2*l.landed >= len(l.flights) {
-		l.flights = slices.DeleteFunc(l.flights, func(f flight) bool { return f.landed })
-		l.landed = 0
-		if len(l.flights) < cap(l.flights)/8 && cap(l.flights) > 64 {
-			l.flights = slices.Clone(l.flights)
-		}
-	}
-	return f
-}
-
-// findFlightLocked returns where in those in flight a request is, or would be.
-func (l *line) findFlightLocked(seq uint64) (at int, found bool) {
-	return slices.BinarySearchFunc(l.flights, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
+	return at
 }

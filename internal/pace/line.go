@@ -4,16 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 )
 
-// line is the queue of one key's requests, and what the key's server has said.
+// line is the queue of one key's requests. It obeys the answers of the key's server: its budgets, and the back-off
+// after refusals.
 //
 // A request arrives, books an instant in the limiter, is sent at that instant, and is
 // answered. Requests book in the order of their arrival, one at a time, and are sent in
@@ -37,52 +36,19 @@ type line struct {
 	ends  time.Time // if there are none, when what the server has said ends
 	at    int       // and where in Pacer.idle the line is
 
-	mu       sync.Mutex               // guards all below
-	queue    []*Place                 // by ticket
-	booked   int                      // how many have a booking: the first ones in the queue
-	head     *Place                   // it has a booking and knows that it is the first
-	tickets  uint64                   // how many were given out
-	flights  []flight                 // requests sent and not answered, in the order of their numbers, and some that were
-	landed   int                      // how many of flights were answered
-	sent     uint64                   // how many requests were sent
-	until    time.Time                // the server has said to send nothing before
-	budgets  []Budget                 // what it has said to be left
-	heard    map[budgetName]uint64    // of each policy, the number of the latest request whose answer told of it
-	refusals refusals                 // in a row
-	backedAt uint64                   // sent at the last of these
-	booking  *Place                   // it is asking the limiter; nil if none is
-	undone   []*ratelimit.Reservation // to be cancelled when the booking place is back
-	vacant   []vacancy                // bookings of places that left since then
-	undoing  int                      // cancellations of bookings under way
-	window   int                      // how many may be in flight; 0 means any number
-	narrowed uint64                   // sent when the window was last set to one
-	silent   uint64                   // up to this number the window is wider already: nothing came when a refusal would have come
-	wideAt   time.Time                // when the window ends at the latest
-}
+	mu      sync.Mutex               // guards all below
+	queue   []*Place                 // by ticket
+	booked  int                      // the number of places with a booking: the first ones in the queue
+	head    *Place                   // it has a booking and knows that it is the first
+	tickets uint64                   // the number of tickets given out
+	booking *Place                   // it is asking the limiter; nil if none is
+	undone  []*ratelimit.Reservation // to be cancelled when the booking place is back
+	vacant  []vacancy                // bookings of places that left since then
+	undoing int                      // the number of cancellations under way
 
-// Place is one request's place in the queue of its key.
-type Place struct {
-	line     *line
-	ctx      context.Context
-	deadline time.Time     // by when it must be sent; zero if there is none
-	units    int64         // what it counts in budgets that count units
-	wake     chan struct{} // has room for one
-	repeated bool          // it was sent before; only its own goroutine uses this
-
-	// sent is set when the place has left the queue to be sent. From then on only its own
-	// goroutine uses what follows.
-	sent  atomic.Bool
-	spent *ratelimit.Reservation // the booking with which it was sent
-	seq   uint64                 // number of the request
-
-	landed atomic.Bool // it was sent, and is answered
-
-	// Guarded by line.mu.
-	ticket  uint64
-	res     *ratelimit.Reservation // nil if nothing is booked
-	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
-	cost    int                    // of the booking
-	waiting bool                   // it is in the queue
+	flights flights
+	budgets budgets
+	backoff backoff
 }
 
 // vacancy is the booking of a place that has left while another one was asking the limiter.
@@ -147,69 +113,6 @@ func (l *line) indexLocked(p *Place) int {
 	return at
 }
 
-// left returns how long the request can wait.
-func (p *Place) left(now time.Time) time.Duration {
-	if p.deadline.IsZero() {
-		return math.MaxInt64
-	}
-	return p.deadline.Sub(now)
-}
-
-// isLate reports whether an instant is past the deadline.
-func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
-
-// Late reports whether the server has said to send nothing until after the deadline.
-func (p *Place) Late() bool {
-	p.line.mu.Lock()
-	defer p.line.mu.Unlock()
-	return p.isLate(p.line.opensLocked())
-}
-
-// Opens returns the instant before which the server wants nothing to be sent.
-func (p *Place) Opens() time.Time {
-	p.line.mu.Lock()
-	defer p.line.mu.Unlock()
-	return p.line.opensLocked()
-}
-
-// tooLate is the error of a request that may not be sent before its time is over.
-func (p *Place) tooLate(until time.Time) error {
-	now := time.Now()
-	reason := ratelimit.ErrLimited
-	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
-		reason = context.DeadlineExceeded
-	}
-	whose := "this one can wait for"
-	if reason == ratelimit.ErrLimited {
-		whose = "MaxWait leaves this one"
-	}
-	return fmt.Errorf("%s: %w: the next request may be sent in %v, and %s %v",
-		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), whose, max(0, p.left(now)).Round(time.Millisecond))
-}
-
-// sleep waits until the place is woken, or the instant has come, or the context ends. It may
-// have been sent meanwhile.
-func (p *Place) sleep(until time.Time) error {
-	if until == never || p.isLate(until) {
-		if until = p.deadline; until != never {
-			until = until.Add(1) // when it is past
-		}
-	}
-	var c <-chan time.Time
-	if until != never {
-		t := time.NewTimer(time.Until(until))
-		defer t.Stop()
-		c = t.C
-	}
-	select {
-	case <-c:
-	case <-p.wake:
-	case <-p.ctx.Done():
-		return p.ctx.Err()
-	}
-	return nil
-}
-
 // next returns what to do, and until when. If it is to send, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
@@ -235,13 +138,8 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 // sendLocked takes the head out of the queue, to be sent.
 func (l *line) sendLocked(now time.Time) {
 	p := l.queue[0]
-	if n := len(l.flights); n > 0 && now.Before(l.flights[n-1].at) {
-		now = l.flights[n-1].at // the clock was read before the lock was taken
-	}
 	p.spent = l.removeLocked(p)
-	l.sent++
-	p.seq = l.sent
-	l.flights = append(l.flights, flight{seq: p.seq, units: p.units, at: now})
+	p.seq = l.flights.depart(p.units, now)
 	p.sent.Store(true)
 	p.rouse()
 }
@@ -249,7 +147,7 @@ func (l *line) sendLocked(now time.Time) {
 // stepLocked returns what a place in the queue has to do, and until when.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
-	l.passSilentLocked(now)
+	l.backoff.widenForSilent(&l.flights, now)
 	switch {
 	case p.ctx.Err() != nil:
 		return stepWait, never // which ends at once
@@ -488,34 +386,14 @@ func (l *line) wakeLocked(now time.Time) {
 	}
 }
 
-func (p *Place) rouse() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // it is awake, or will be
-	}
-}
-
-// learn takes note of what the response to a request says. It returns the bookings that
+// learn obeys the response to a request. It returns the bookings that
 // do not hold any more, in their order.
 func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := l.landLocked(seq)
+	f := l.flights.land(seq)
 	before := l.opensLocked()
-	if a.Wait > 0 { // it is what counts, and more precise than a budget's end
-		l.closeLocked(now.Add(a.Wait))
-		l.budgets = slices.DeleteFunc(l.budgets, func(b Budget) bool { return b.seq <= seq })
-		a.Budgets = nil
-	}
-	if a.Wait > 0 || a.Refused {
-		l.backOffLocked(seq, a.Wait > 0 || exhausted(a.Budgets, now), now)
-	}
-	l.widenLocked(f, a, now)
-	l.spendLocked(f, a.Budgets)
-	for _, b := range a.Budgets {
-		b.seq, b.sent, b.told = seq, f.at, now
-		l.setLocked(b, f.units)
-	}
+	l.heedLocked(f, seq, a, now)
 	if l.opensLocked() != before {
 		for _, p := range l.queue {
 			p.rouse() // some may not have the time
@@ -528,13 +406,44 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	return l.unbookLocked(0)
 }
 
-// reset forgets what the server has said, and what follows from it. Bookings stay.
+// heedLocked changes the back-off and the budgets by the response to a request, which was in flight unless f is zero.
+func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
+	sent := l.flights.sent
+	if a.Wait > 0 { // it is what counts, and more precise than a budget's end
+		l.backoff.close(now.Add(a.Wait))
+		l.budgets.dropBefore(seq)
+		a.Budgets = nil
+	}
+	switch {
+	case a.Wait > 0 || a.Refused:
+		l.backoff.refuse(seq, a.Wait > 0 || exhausted(a.Budgets, now), sent, now)
+		l.backoff.narrow(sent, now)
+	case a.Answered:
+		l.backoff.serve(f)
+	}
+	l.budgets.spend(f, a.Budgets)
+	for _, b := range a.Budgets {
+		b.seq, b.sent, b.received = seq, f.at, now
+		l.expireLocked(now)
+		l.budgets.set(b, f.units)
+	}
+}
+
+// reset forgets the server's answers and what follows from them. Bookings stay.
 func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until, l.budgets, l.window = time.Time{}, nil, 0
-	l.refusals, l.backedAt = refusals{}, l.sent
+	l.backoff.reset(l.flights.sent)
+	l.budgets.list = nil
 	l.wakeLocked(time.Now())
+}
+
+// loseLocked ends a request that may be in flight and whose answer does not come.
+func (l *line) loseLocked(seq uint64) {
+	if f := l.flights.land(seq); f.seq > 0 {
+		l.budgets.spend(f, nil) // the server may have counted it
+		l.wakeLocked(time.Now())
+	}
 }
 
 // unbookLocked takes back the bookings of the places from an index on, as takeBackLocked does, and keeps all places from booking

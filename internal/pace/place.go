@@ -1,0 +1,106 @@
+package pace
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Place is one request's place in the queue of its key.
+type Place struct {
+	line     *line
+	ctx      context.Context
+	deadline time.Time     // by when it must be sent; zero if there is none
+	units    int64         // what it counts in budgets that count units
+	wake     chan struct{} // has room for one
+	repeated bool          // it was sent before; only its own goroutine uses this
+
+	// sent is set when the place has left the queue to be sent. From then on only its own
+	// goroutine uses what follows.
+	sent  atomic.Bool
+	spent *ratelimit.Reservation // the booking with which it was sent
+	seq   uint64                 // number of the request
+
+	landed atomic.Bool // it was sent, and is answered
+
+	// Guarded by line.mu.
+	ticket  uint64
+	res     *ratelimit.Reservation // nil if nothing is booked
+	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
+	cost    int                    // of the booking
+	waiting bool                   // it is in the queue
+}
+
+// left returns how long the request can wait.
+func (p *Place) left(now time.Time) time.Duration {
+	if p.deadline.IsZero() {
+		return math.MaxInt64
+	}
+	return p.deadline.Sub(now)
+}
+
+// isLate reports whether an instant is past the deadline.
+func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
+
+// Late reports whether the server has said to send nothing until after the deadline.
+func (p *Place) Late() bool {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	return p.isLate(p.line.opensLocked())
+}
+
+// Opens returns the instant before which the server wants nothing to be sent.
+func (p *Place) Opens() time.Time {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	return p.line.opensLocked()
+}
+
+// tooLate is the error of a request that may not be sent before its time is over.
+func (p *Place) tooLate(until time.Time) error {
+	now := time.Now()
+	reason := ratelimit.ErrLimited
+	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
+		reason = context.DeadlineExceeded
+	}
+	whose := "this one can wait for"
+	if reason == ratelimit.ErrLimited {
+		whose = "MaxWait leaves this one"
+	}
+	return fmt.Errorf("%s: %w: the next request may be sent in %v, and %s %v",
+		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), whose, max(0, p.left(now)).Round(time.Millisecond))
+}
+
+// sleep waits until the place is woken, or the instant has come, or the context ends. It may
+// have been sent meanwhile.
+func (p *Place) sleep(until time.Time) error {
+	if until == never || p.isLate(until) {
+		if until = p.deadline; until != never {
+			until = until.Add(1) // when it is past
+		}
+	}
+	var c <-chan time.Time
+	if until != never {
+		t := time.NewTimer(time.Until(until))
+		defer t.Stop()
+		c = t.C
+	}
+	select {
+	case <-c:
+	case <-p.wake:
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+	return nil
+}
+
+func (p *Place) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // it is awake, or will be
+	}
+}
