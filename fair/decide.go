@@ -219,16 +219,24 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	if l.aloneLocked(t) {
 		return max(room, b.retryAlone(m.Now, cost)+late, 1)
 	}
-	tag := s.tag(t, cost)
-	if t.line.first != nil { // behind the callers in line; the bound on costs keeps the shift from overflowing
-		tag = t.tag + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight
-	} else if first := l.beforeLocked(t, m, tag); first != nil {
+	tag, first := l.behindLocked(t, m, cost)
+	if first != nil {
 		room = max(room, b.retry(m, l.needsLocked(first)+cost))
 	}
 	lead := s.lead(tag)
 	likely := max(min(l.untilTurnLocked(t, m, cost), l.untilPaidLocked(t, lead)), l.untilWithinLocked(t, m, lead, cost))
 	full := time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
 	return max(room, min(s.timeFor(likely)+late, full), 1)
+}
+
+// behindLocked returns the tag of a denied cost: behind the tenant's callers in line, if there are any. If there are none, it
+// also returns the first tenant of another's line that comes before the cost.
+func (l *Limiter[K]) behindLocked(t *tenant[K], m meter.Moment, cost int64) (tag uint64, first *tenant[K]) {
+	if t.line.first != nil { // the bound on costs keeps the shift from overflowing
+		return t.tag + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight, nil
+	}
+	tag = l.shares.tag(t, cost)
+	return tag, l.beforeLocked(t, m, tag)
 }
 
 // untilTurnLocked returns the amount that the rate gives until all in line have had their turn, and then the cost.

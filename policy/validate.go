@@ -338,55 +338,66 @@ func (r *Rule) checkCost() error {
 	return r.Cost.check()
 }
 
-// checkMatch also enters the patterns into a tree.
+// checkMatch checks what a rule matches, and enters the patterns of its routes into a tree.
 func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 	if r.Match.Route != nil {
 		checkRoutes("match.route", r.Match.Route, tree, report)
 	}
-	for _, asked := range []struct {
-		field    string
-		values   map[string]Values
-		networks bool // values may be networks
-	}{
-		{"match.attributes", r.Match.Attributes, true}, {"match.not", r.Match.Not, true},
-		{"match.prefix", r.Match.Prefix, false}, {"match.suffix", r.Match.Suffix, false},
-	} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			attribute, whole := name, asked.networks
-			if asked.field == "match.not" {
-				if name == attrRoute {
-					except := new(match.Tree)
-					if checkRoutes("match.not.route", asked.values[name], except, report); except.Worst() > maxPlaces {
-						report("match.not.route", crossing(except.Worst()))
-					}
-					continue
-				}
-				var kind match.Kind
-				kind, attribute = splitNot(name)
-				whole = kind == match.NoneOf
-			}
-			if err := checkAttribute(attribute); err != nil {
-				report(asked.field, err)
-				continue
-			}
-			checkValues(asked.field+"."+notField(name, attribute), asked.values[name], func(v string) error {
-				switch {
-				case attribute == attrIP && whole:
-					return checkIP(v)
-				case !whole && v == "":
-					return errors.New("nothing, which every value begins and ends with")
-				}
-				return nil
-			}, report)
-		}
+	r.Match.checkAttributes(report)
+	r.Match.checkAbsent(report)
+}
+
+// checkAttributes checks the values of attributes that a rule matches or excludes, and the excluded routes.
+func (m *Match) checkAttributes(report reporter) {
+	for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
+		checkAttributeValues("match.attributes", name, name, m.Attributes[name], true, report)
 	}
-	if n := len(r.Match.Absent); r.Match.Absent != nil && n == 0 {
+	for _, name := range slices.Sorted(maps.Keys(m.Not)) {
+		if name == attrRoute {
+			except := new(match.Tree)
+			if checkRoutes("match.not.route", m.Not[name], except, report); except.Worst() > maxPlaces {
+				report("match.not.route", crossing(except.Worst()))
+			}
+			continue
+		}
+		kind, attribute := splitNot(name)
+		checkAttributeValues("match.not", name, attribute, m.Not[name], kind == match.NoneOf, report)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Prefix)) {
+		checkAttributeValues("match.prefix", name, name, m.Prefix[name], false, report)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Suffix)) {
+		checkAttributeValues("match.suffix", name, name, m.Suffix[name], false, report)
+	}
+}
+
+// checkAttributeValues checks the values of one attribute, which name stands for in a field. Whole values may be networks; a
+// part of a value is never empty.
+func checkAttributeValues(field, name, attribute string, values Values, whole bool, report reporter) {
+	if err := checkAttribute(attribute); err != nil {
+		report(field, err)
+		return
+	}
+	checkValues(field+"."+notField(name, attribute), values, func(v string) error {
+		switch {
+		case attribute == attrIP && whole:
+			return checkIP(v)
+		case !whole && v == "":
+			return errors.New("nothing, which every value begins and ends with")
+		}
+		return nil
+	}, report)
+}
+
+// checkAbsent checks the attributes that a request must lack.
+func (m *Match) checkAbsent(report reporter) {
+	if n := len(m.Absent); m.Absent != nil && n == 0 {
 		report("match.absent", errors.New("an empty list, which says nothing"))
 	} else if n > maxList {
 		report("match.absent", fmt.Errorf("%d attributes, want at most %d", n, maxList))
 		return
 	}
-	for j, name := range r.Match.Absent {
+	for j, name := range m.Absent {
 		if err := checkAttribute(name); err != nil {
 			report(fmt.Sprintf("match.absent[%d]", j), err)
 		}

@@ -191,8 +191,7 @@ func (b *batch) bounded() (context.Context, func()) {
 
 // run carries out the orders. Sent says of an error whether changes may have been made.
 func (b *batch) run(ctx context.Context) (err error, sent bool) {
-	s := &b.l.store
-	conn, old, err := s.connected(ctx, b.key)
+	conn, old, err := b.l.store.connected(ctx, b.key)
 	if err != nil {
 		return err, false
 	}
@@ -202,50 +201,21 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 		return err, false
 	}
 	if !b.l.contended.lately(b.key) {
-		ok, err := s.write(ctx, conn, b.key, old, *next)
-		switch {
-		case err == nil && ok:
-			b.l.written(!old.found, reading)
-			return nil, false
-		case err != nil && !conflict(err):
-			return err, !notDone(err)
+		if w := b.writeOnce(ctx, conn, old, *next, reading); w.outrun == notOutrun {
+			return w.err, w.sent
 		}
 		b.l.contended.note(b.key)
 	}
 	for lost := 0; ; {
-		b.recall()
-		inserted := false
-		sent, err := s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
-			old, err := s.readLocked(ctx, tx, b.key)
-			if err != nil {
-				return err
-			}
-			if next, reading, err = b.decide(old); err != nil {
-				return err
-			} else if next == nil {
-				return errNothing
-			}
-			inserted = !old.found
-			ok, err := s.write(ctx, tx, b.key, old, *next)
-			if err == nil && !ok {
-				return errAgain
-			}
-			return err
-		})
-		switch {
-		case err == nil:
-			b.l.written(inserted, reading)
-			return nil, false
-		case err == errNothing:
-			return nil, false
-		case err == errAgain && inserted: // the row was not there, and yet could not be inserted
+		switch w := b.writeLocked(ctx, conn); w.outrun {
+		case notOutrun:
+			return w.err, w.sent
+		case outrunUnseen:
 			if lost++; lost == mostLost {
 				return errLost, false
 			}
-		case err == errAgain || conflict(err):
-			lost = 0
 		default:
-			return err, sent
+			lost = 0
 		}
 		if ctx.Err() != nil {
 			return ctx.Err(), false
@@ -253,8 +223,73 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	}
 }
 
-// mostLost is how often in a row a key may be missing when it is read and present when it is inserted. Each time it would
-// have to be inserted and deleted by others in between.
+// attempt is the result of one attempt to write what the orders change.
+type attempt struct {
+	err    error
+	sent   bool   // of an error: whether changes may have been made
+	outrun outrun // by another process; then nothing was written and the orders are carried out again
+}
+
+type outrun uint8
+
+const (
+	notOutrun    outrun = iota
+	outrunSeen          // the row has changed
+	outrunUnseen        // the row was not there, and yet could not be inserted
+)
+
+// writeOnce writes a row unless it has changed since it was read, without a transaction.
+func (b *batch) writeOnce(ctx context.Context, conn *sql.Conn, old, next row, reading int64) attempt {
+	ok, err := b.l.store.write(ctx, conn, b.key, old, next)
+	switch {
+	case err == nil && ok:
+		b.l.written(!old.found, reading)
+		return attempt{}
+	case err != nil && !conflict(err):
+		return attempt{err: err, sent: !notDone(err)}
+	}
+	return attempt{outrun: outrunSeen}
+}
+
+// writeLocked carries the orders out again, in a transaction that locks the row.
+func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
+	b.recall()
+	s := &b.l.store
+	inserted, reading := false, int64(0)
+	sent, err := s.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
+		old, err := s.readLocked(ctx, tx, b.key)
+		if err != nil {
+			return err
+		}
+		var next *row
+		if next, reading, err = b.decide(old); err != nil {
+			return err
+		} else if next == nil {
+			return errNothing
+		}
+		inserted = !old.found
+		ok, err := s.write(ctx, tx, b.key, old, *next)
+		if err == nil && !ok {
+			return errAgain
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		b.l.written(inserted, reading)
+		return attempt{}
+	case err == errNothing:
+		return attempt{}
+	case err == errAgain && inserted:
+		return attempt{outrun: outrunUnseen}
+	case err == errAgain || conflict(err):
+		return attempt{outrun: outrunSeen}
+	}
+	return attempt{err: err, sent: sent}
+}
+
+// mostLost is the number of times in a row that a key may be missing when it is read and present when it is inserted. Each
+// time it would have to be inserted and deleted by others in between.
 const mostLost = 20
 
 var (
