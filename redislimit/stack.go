@@ -319,15 +319,15 @@ func (a *ask) room() int {
 	return math.MaxInt
 }
 
-// report tells each layer's limiter, and who watches the layer, of its own part of the
-// decision.
+// report passes each observer of a layer the layer's own part of the decision.
 func (s *stack[R]) report(r R, err error) {
 	for i := range s.asks {
-		y := &s.of.layers[s.asks[i].layer]
-		if !y.hasObserver() || y.shadow && s.unobserved(i, err) || err == nil && s.unasked(&s.asks[i]) {
+		a := &s.asks[i]
+		y := &s.of.layers[a.layer]
+		if !y.hasObserver() || s.silent(a, err) {
 			continue
 		}
-		e := s.event(&s.asks[i], err)
+		e := s.event(a, err)
 		if f := y.l.onDecision; f != nil && !y.quiet {
 			f(e)
 		}
@@ -337,51 +337,83 @@ func (s *stack[R]) report(r R, err error) {
 	}
 }
 
-// unasked reports whether a layer was not asked. If a leased one has denied, no other is asked: leases are asked
-// first, one by one, and the call comes after them. A leased shadow is asked only for what is charged.
+// askState is the source of a layer's decision, once the whole is decided.
+type askState uint8
+
+const (
+	askNone      askState = iota // the layer was not asked
+	askSent                      // it was to be part of the call, which has no answer
+	askAnswered                  // the server has answered
+	askFailed                    // the server has answered with a failure of this key
+	askLeased                    // a lease has answered
+	askUncounted                 // its limit is Unlimited or Blocked
+)
+
+func (s *stack[R]) stateOf(a *ask) askState {
+	switch {
+	case a.asked:
+		return askLeased
+	case a.plan != nil && a.plan.kind == 0:
+		return askUncounted
+	case a.charge < 0 || a.charge >= len(s.request.charges):
+		return askNone
+	case s.request.charges[a.charge].failed != 0:
+		return askFailed
+	case s.request.reading == 0:
+		return askSent
+	}
+	return askAnswered
+}
+
+// unasked reports whether a layer is missing from a decision without an error. If a leased layer has denied, no other is
+// asked: leases are asked first, one by one, and the call comes after them. A leased shadow is asked only if the decision
+// is charged.
 func (s *stack[R]) unasked(a *ask) bool {
 	y := &s.of.layers[a.layer]
-	return (s.refused || y.shadow && y.leases != nil) && !a.asked && a.err == nil && a.plan != nil && a.plan.kind != 0
+	if !s.refused && !(y.shadow && y.leases != nil) || a.err != nil {
+		return false
+	}
+	state := s.stateOf(a)
+	return state != askLeased && state != askUncounted
 }
 
-// unobserved reports whether a layer has nothing to say, because another one has failed before it
-// was asked.
-func (s *stack[R]) unobserved(i int, err error) bool {
-	a := &s.asks[i]
-	return err != nil && a.err == nil && a.charge < 0 && !a.asked
+// silent reports whether a layer has nothing to report: it was not asked, or it is a shadow, and another layer has failed
+// before.
+func (s *stack[R]) silent(a *ask, err error) bool {
+	switch {
+	case a.err != nil:
+		return false
+	case err == nil:
+		return s.unasked(a)
+	}
+	state := s.stateOf(a)
+	return s.of.layers[a.layer].shadow && (state == askNone || state == askUncounted)
 }
 
-// answered reports whether the server has told how a layer's key stands.
-func (s *stack[R]) answered(a *ask) bool {
-	return a.charge >= 0 && a.charge < len(s.request.charges) && s.request.reading != 0 && s.request.charges[a.charge].failed == 0
-}
-
-// event is what a layer's own limiter and observer are told. Without an answer of the server it tells only
+// event returns the event of a layer's own limiter and observer. Without an answer of the server it has only
 // the limit and the error.
 func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	e := ratelimit.Event[string]{Key: a.key, Cost: a.cost, Err: err}
-	shadow := s.of.layers[a.layer].shadow
+	shadow, state := s.of.layers[a.layer].shadow, s.stateOf(a)
 	switch {
 	case a.err != nil:
-		e.Err = a.err
-		if s.answered(a) {
+		if e.Err = a.err; state == askAnswered {
 			s.decide(a.charge, &e.Decision)
 			e.Decision.Allowed = false
 		}
 	case err != nil && !shadow && !(s.failedWait && s.request.reading != 0): // there is no answer
-	case a.plan != nil && a.plan.kind == 0:
+	case state == askUncounted:
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
-	case a.asked:
+	case state == askLeased:
 		e.Decision = a.leasedDecision(s.spent)
 		e.Spent = s.spent && a.said.Allowed && a.cost > 0 && !s.failedWait
-	case a.charge >= 0 && a.charge < len(s.request.charges) && s.request.charges[a.charge].failed != 0:
+	case state == askFailed:
 		e.Err = failure{code: s.request.charges[a.charge].failed}.err(a.plan.limit.Name)
-	case !s.answered(a):
-		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
-	default:
-		c := &s.request.charges[a.charge]
+	case state == askAnswered:
 		s.decide(a.charge, &e.Decision)
-		e.Spent = s.spent && c.allowed && a.cost > 0 && !s.failedWait
+		e.Spent = s.spent && s.request.charges[a.charge].allowed && a.cost > 0 && !s.failedWait
+	default:
+		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
 	}
 	if a.plan != nil {
 		e.Decision.Limit = a.plan.limit
