@@ -353,10 +353,10 @@ func (l *Keyed[K]) peek(key K, p *plan, cost int) (d Decision, err error) {
 // most what 100 years regain. A negative delta is a grant: it gives back that much of what is spent, at most all.
 // Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or
 // [ErrTableFull]; then nothing has changed.
-func (l *Keyed[K]) Adjust(key K, delta int) error { return l.charge(key, int64(delta)) }
+func (l *Keyed[K]) Adjust(key K, delta int) error { return l.debit(key, int64(delta)) }
 
-// charge is Adjust.
-func (l *Keyed[K]) charge(key K, delta int64) error {
+// debit is Adjust, of any number of units.
+func (l *Keyed[K]) debit(key K, delta int64) error {
 	if err := l.check(key, 0); err != nil {
 		return err
 	}

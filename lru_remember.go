@@ -33,7 +33,7 @@ import (
 // insertion misses it. Lines belong to no shard. Slots are compared and swapped, so a write for
 // one key undoes no other.
 type memory struct {
-	lines []line
+	lines []cacheLine
 	start int64      // the limiter's first reading, from which slots count; readings before it count as it
 	dates *calendars // for slots that are dated
 
@@ -44,8 +44,8 @@ type memory struct {
 	recalled, overflowed atomic.Uint64
 }
 
-// line is as long as a line of the cache.
-type line [slotsInLine]atomic.Uint64
+// cacheLine is as long as a line of the processor's cache.
+type cacheLine [slotsInLine]atomic.Uint64
 
 const (
 	slotsInLine = 8
@@ -78,11 +78,11 @@ func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
 func newMemory(keys int, start int64, dates *calendars) *memory {
 	n := max(2, (keys*rememberedBytes+slotsInLine*8-1)/(slotsInLine*8))
-	return &memory{lines: make([]line, n), start: start, dates: dates}
+	return &memory{lines: make([]cacheLine, n), start: start, dates: dates}
 }
 
 // slots are the places in which a key's slot may be: those of two lines, which are different ones.
-type slots [2]*line
+type slots [2]*cacheLine
 
 // slots returns the places for a key.
 func (m *memory) slots(hash uint64) slots {

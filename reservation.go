@@ -52,10 +52,10 @@ func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	switch {
 	case x.a != nil:
 		if late := x.a.settleAt(x.l.clock, &x.sp, actual); late > 0 {
-			return unlessFull(x.l.charge(x.key, late))
+			return unlessFull(x.l.debit(x.key, late))
 		}
 	case x.sp.Cost == 0:
-		return x.l.charge(x.key, actual)
+		return x.l.debit(x.key, actual)
 	}
 	return nil
 }

@@ -244,7 +244,7 @@ func (k *layerKey[R, K]) withdraw(a *account, clock Clock) { k.l.keys.withdraw(k
 func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	l, key := k.l, k.key
 	if !p.ofRequest() {
-		return func(n int64) error { return l.charge(key, n) }
+		return func(n int64) error { return l.debit(key, n) }
 	}
 	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }
 }
