@@ -31,8 +31,7 @@ const (
 	countProcedure = "/test.Echo/Count"
 )
 
-// service is an echo, and a stream that repeats what it got three times. The text "fail" is
-// answered with unavailable, "panic" panics.
+// service is an echo, and a stream that repeats its message three times. The text "fail" is answered with unavailable, "panic" panics.
 func service(t *testing.T, i ...connect.Interceptor) *httptest.Server {
 	mux := http.NewServeMux()
 	with := connect.WithInterceptors(i...)

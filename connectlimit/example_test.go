@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Each API key may make two calls an hour, whatever protocol its client speaks.
+// Each API key may make two calls an hour, in any protocol of its client.
 func Example() {
 	keys, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("per-key"), nil)
 	if err != nil {

@@ -1,4 +1,4 @@
 package connectlimit
 
-// UsualOutcome is what an adaptive limit usually learns.
+// UsualOutcome is the default outcome of a call for an adaptive limit.
 var UsualOutcome = usualOutcome

@@ -25,7 +25,8 @@ type InflightOptions struct {
 	// MaxWait is how long a call may wait in its key's queue. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome is that of grpclimit's InflightOptions, with the handler's error. If nil, the usual outcome.
+	// Outcome returns the outcome of a call for an adaptive limit, as in grpclimit's InflightOptions, given the handler's error. If nil,
+	// the default outcome is used.
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. If zero, [connect.CodeInvalidArgument].
@@ -41,12 +42,11 @@ type InflightOptions struct {
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*Call, K]
 	opts   InflightOptions
-	learns bool // somebody wants to know how calls end
+	learns bool // a consumer of outcomes exists
 }
 
-// NewInflight returns an interceptor that holds a permit while a call is served. A key function that returns
-// [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit is that of one key: for a limit of the
-// whole server set [inflight.Options].Total.
+// NewInflight returns an interceptor that holds a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
+// call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
@@ -68,7 +68,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	return i, nil
 }
 
-// outcome returns what an adaptive limit is to learn from a call.
+// outcome returns the outcome of a call for an adaptive limit.
 func (i *Inflight[K]) outcome(c *Call, err error) inflight.Outcome {
 	usual := usualOutcome(c, err)
 	if i.opts.Outcome == nil {
@@ -129,8 +129,7 @@ func (i *Inflight[K]) mustBeMade() {
 	}
 }
 
-// watched returns a context that takes note of what limiters inside of this one refuse, if
-// somebody wants to know how calls end.
+// watched returns a context that records the refusals of inner limiters, if outcomes have a consumer.
 func (i *Inflight[K]) watched(ctx context.Context) context.Context {
 	if i.learns {
 		return outcome.WatchRefusals(ctx)

@@ -62,8 +62,8 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. It tracks 65,536 addresses, and
-// remembers as many others. The errors are those of [ratelimit.New] and New.
+// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. It tracks 65,536 addresses, and remembers as many others.
+// It fails as [ratelimit.New] and New do.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	l, err := edge.PerKey(limit, RemoteIP)
 	if err != nil {
@@ -133,11 +133,11 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// countedConn is a stream that notes what was sent. Handlers send one message after another.
+// countedConn is a stream that records its sent messages. Handlers send one message after another.
 type countedConn struct {
 	connect.StreamingHandlerConn
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	messages int        // that were sent
 	last     any        // of these
 }
@@ -167,8 +167,8 @@ func (i *Interceptor) mustBeMade() {
 	}
 }
 
-// serve calls the handler if the call may be served, and settles its charge whatever happens.
-// Panics go on after that. The stream is nil for a unary call, and the event for a call that is exempt.
+// serve calls the handler if the call may be served, and settles its charge in any case. A panic continues after that. The stream is nil
+// for a unary call, and the event for a call that is exempt.
 func (i *Interceptor) serve(c *Call, s *countedConn, handler func(*event) (any, error)) (err error) {
 	if i.core.Skips(c) {
 		_, err = handler(nil)
@@ -234,7 +234,7 @@ func (i *Interceptor) pass(e *event) error {
 	return answer
 }
 
-// limitFields are the values of RateLimit-Policy and RateLimit, "" for those that are not sent.
+// limitFields are the values of RateLimit-Policy and RateLimit, "" for fields that are not sent.
 type limitFields struct{ policies, standing string }
 
 // fields returns the fields of an event, none of a call that is exempt, and the context for interceptors inside.
@@ -246,7 +246,7 @@ func (i *Interceptor) fields(ctx context.Context, e *event) (limitFields, contex
 	return limitFields{policies, standing}, inner
 }
 
-// add adds the fields before those of interceptors inside, which have answered first.
+// add adds the fields before the fields of inner interceptors, which have answered first.
 func (f limitFields) add(h http.Header) {
 	for name, value := range map[string]string{"Ratelimit-Policy": f.policies, "Ratelimit": f.standing} {
 		if value != "" {

@@ -17,27 +17,26 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and one that cannot be decided is
-// refused. Functions are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
+// are called concurrently.
 type Options struct {
-	// Cost returns what a call costs. If nil, 1.
+	// Cost returns the cost of a call. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// Settle returns what a call has really cost, given the handler's error and what was charged before, such as
-	// [ChargeOnly]. A panic counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If nil, the
-	// charge stays.
+	// Settle returns the real cost of a call, given the handler's error and the charged cost; [ChargeOnly] makes such a function. A panic
+	// counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If nil, the charge stays.
 	Settle func(c *Call, err error, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
 	SettleResponse func(c *Call, resp Response, cost int) (actual int)
 
-	// Shadow lets all calls pass. The limiter charges them; Stats and OnDecision report what would have been done.
+	// Shadow lets all calls pass. The limiter charges them; Stats and OnDecision report the outcome that each would have had.
 	Shadow bool
 
-	// FailOpen is that of [httplimit.Options].
+	// FailOpen lets a call pass if the limiter cannot decide, as in [httplimit.Options].
 	FailOpen bool
 
 	// KeyCode is the code of a call whose key is missing or malformed. If zero, [connect.CodeInvalidArgument].
@@ -48,16 +47,16 @@ type Options struct {
 	// names than middleware of httplimit outside.
 	LimitFields bool
 
-	// QuotaUnit is that of [httplimit.Options].
+	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// MaxHold is that of [httplimit.Options].
+	// MaxHold is the longest time for which a call is held, as in [httplimit.Options].
 	MaxHold time.Duration
 
-	// Jitter is that of [httplimit.Options].
+	// Jitter is the spread of denied clients, as in [httplimit.Options].
 	Jitter time.Duration
 
-	// JitterBy is that of [httplimit.Options].
+	// JitterBy identifies the client, as in [httplimit.Options].
 	JitterBy func(c *Call) string
 
 	// OnRefused returns the answer to a call that is not served, given the usual one, which is sent for nil.
@@ -66,7 +65,7 @@ type Options struct {
 	// OnDecision is called with each decision before the call is answered or served.
 	OnDecision func(Event)
 
-	// Logger is that of [httplimit.Options]. If nil, [slog.Default].
+	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. If nil, [time.Now].
@@ -116,8 +115,8 @@ func tooLate(c *Call, delay time.Duration) bool {
 	return ok && time.Until(deadline) <= delay
 }
 
-// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
-// client that invents another identity waits as long as before, or longer.
+// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
+// long as before, or longer.
 func peerAndCredentials(c *Call) string {
 	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {

@@ -55,7 +55,7 @@ func TestHeaderHoldsTheAddress(t *testing.T) {
 	assert.ErrorContains(t, err, "connectlimit: ")
 }
 
-// A call is charged by what it was answered with.
+// A call is charged by the contents of its response.
 func TestResponseTellsTheCost(t *testing.T) {
 	for name, options := range protocols {
 		t.Run(name, func(t *testing.T) {

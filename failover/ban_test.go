@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 )
 
-// What stands in is stricter than the shared limit, and nobody is banned for that.
+// The stand-in is stricter than the shared limit, and its denials begin no ban.
 func TestADegradedDenialIsNoStrike(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(20)))
 	standIn := newLocal(t, ratelimit.FixedWindow(ratelimit.PerHour(2)))
@@ -47,7 +47,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	require.Equal(t, bans.Limits()[0], d.Limit)
 }
 
-// Bans behind a failover: without their store nobody is known to be banned, and what stands in decides.
+// Bans behind a failover: without their store no ban is known, and the stand-in decides.
 func TestBansMayFailOver(t *testing.T) {
 	s := newStore(t, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
 	bans := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: time.Hour})

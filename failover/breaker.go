@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// State says whether a [Limiter] asks its primary. The zero State is StateClosed.
+// State is the state of a [Limiter]'s breaker. The zero State is StateClosed.
 type State uint8
 
 // The states of a breaker.
 const (
-	StateClosed   State = iota // the primary is asked
+	StateClosed   State = iota // the primary decides
 	StateHalfOpen              // one decision at a time is a probe
-	StateOpen                  // the primary is not asked
+	StateOpen                  // the primary is not called
 )
 
 // String returns "closed", "half-open" or "open".
@@ -36,7 +36,7 @@ type change struct {
 	since    time.Time
 }
 
-// health is what a call tells of the primary.
+// health is the evidence of a call about the primary.
 type health uint8
 
 const (
@@ -55,16 +55,15 @@ type slot struct {
 	failures  int
 }
 
-// breaker decides whether the primary is asked.
+// breaker decides whether the primary is called.
 //
-// Invariant: a result counts in the state in which its call began, and not after any change since.
-// So what a call of before an outage says when it ends at last neither opens nor closes anything.
+// Invariant: a result counts in the state in which its call began, and not after any change since. So a call that began before an outage
+// and ends at last neither opens nor closes anything.
 //
-// Closed, it opens at a failure if the window holds Failures of them or more, which are at
-// least half of its results; or if this one and Failures−1 before it came in a row, over at
-// least a window. Results count when they are known. Open, it becomes half-open after openFor, at the next
-// look. Half-open, it lets one call through at a time, and the first that tells anything closes it
-// or opens it again. That one needs no turn: calls that hang may hold all of them.
+// Closed, it opens at a failure if the window holds Failures of them or more, which are at least half of its results; or if this one and
+// Failures−1 before it came in a row, over at least a window. Results count when they are known. Open, it becomes half-open after openFor,
+// at the next look. Half-open, it lets one call through at a time, and the first with evidence closes it or opens it again. The probe needs
+// no turn: calls that hang may hold all of them.
 type breaker struct {
 	failures int
 	window   time.Duration
@@ -86,8 +85,8 @@ type breaker struct {
 	row     int       // failures since the last success
 	began   time.Time // when the first of them was known
 
-	changes []change // that are not told yet
-	telling bool     // a goroutine is telling changes
+	changes []change // that are not announced yet
+	telling bool     // a goroutine is announcing changes
 	queued  atomic.Int64
 }
 
@@ -118,7 +117,7 @@ type ticket struct {
 	probe bool
 }
 
-// entry says whether a call may be made now.
+// entry is the permission to make a call now, or the reason against it.
 type entry uint8
 
 const (
@@ -127,8 +126,8 @@ const (
 	entered                   // yes
 )
 
-// enter says whether the primary may be asked by a caller that has a turn, or has none. One that has
-// entered must hand the ticket to done. One that needs a turn waits in vain once shut is closed.
+// enter reports whether the primary may be called by a caller that has a turn, or has none. A caller that has entered must pass the ticket
+// to done. A caller that needs a turn stops waiting for it once shut is closed.
 func (b *breaker) enter(turn bool) (t ticket, e entry, shut <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,8 +175,8 @@ func (b *breaker) done(t ticket, h health) {
 	}
 }
 
-// settled takes the result of a settlement. It is no probe, and its success tells nothing, since
-// an engine may have settled without a call.
+// settled takes the result of a settlement. It is no probe, and its success is no evidence, since an engine may have settled without a
+// call.
 func (b *breaker) settled(era uint64, h health) {
 	if h == failure {
 		b.done(ticket{era: era}, h)
@@ -214,7 +213,7 @@ func (b *breaker) countLocked(h health) bool {
 	return failures >= b.failures && failures >= successes
 }
 
-// becomeLocked changes the state. What was counted is forgotten.
+// becomeLocked changes the state, and resets the counts.
 func (b *breaker) becomeLocked(to State) {
 	from := b.state
 	b.state = to
@@ -254,7 +253,7 @@ func (b *breaker) force(to State) {
 	b.becomeLocked(to)
 }
 
-// standing is what Stats tells of a breaker.
+// standing is the part of Stats about a breaker.
 type standing struct {
 	state  State
 	forced bool
@@ -269,8 +268,8 @@ func (b *breaker) standing() standing {
 	return standing{b.lookLocked(), b.forced, b.since, b.opened, b.era}
 }
 
-// announce tells the changes that are queued, under no lock. One goroutine at a time does, so that
-// they are told in order. What it calls is the user's: a panic there loses no change.
+// announce reports the changes in the queue, under no lock. One goroutine at a time does, so that they are reported in order. The functions
+// that it calls are the user's: a panic there loses no change.
 func (b *breaker) announce() {
 	for b.queued.Load() > 0 {
 		b.mu.Lock()

@@ -84,8 +84,7 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 	})
 }
 
-// One instant tells nothing that a time does not: many calls that fail together are few
-// beside a second's successes.
+// A single instant is weak evidence, a span is not: many calls that fail together are few beside a second's successes.
 func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -102,7 +101,7 @@ func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 	})
 }
 
-// What began before the breaker opened says nothing about what is now.
+// A call that began before the breaker opened is no evidence about the present.
 func TestALateResultOfBeforeAnOutageCountsAsNothing(t *testing.T) {
 	for name, late := range map[string]error{"success": nil, "failure": errDown} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +197,7 @@ func TestStatsTellSinceWhenDecisionsAreDegraded(t *testing.T) {
 	})
 }
 
-// A panic of what the user gave does not keep the breaker from its work.
+// A panic of the user's function does not keep the breaker from its work.
 func TestAPanicInAHookLeavesTheBreakerWorking(t *testing.T) {
 	for name, o := range map[string]failover.Options{
 		"OnStateChange": {OnStateChange: func(_, _ failover.State) { panic("bomb") }},
@@ -280,8 +279,8 @@ func TestTheLogOfAStoreThatComesAndGoesIsShort(t *testing.T) {
 
 var histories = flag.Int("histories", testsize.Of(20, 1000), "random histories of the breaker")
 
-// The breaker, beside a model that keeps every result. The breaker's window moves in steps: where
-// it matters how long the window is to a twentieth, the model does not say.
+// The breaker, beside a model that keeps every result. The breaker's window moves in steps: where a twentieth of the window matters, the
+// model allows both results.
 func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 	n := *histories
 	var opened atomic.Int64
@@ -340,8 +339,8 @@ type result struct {
 
 func (m *model) add(fails bool) { m.results = append(m.results, result{time.Now(), fails}) }
 
-// opens says whether the last result opens the breaker, and whether that is so whichever of the
-// results of the window's last twentieth are in it.
+// opens reports whether the last result opens the breaker, and whether the answer is the same with any of the results of the window's last
+// twentieth.
 func (m *model) opens() (sure, open bool) {
 	open = m.within(m.window)
 	now := m.results[len(m.results)-1].at

@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A quota for each day of a time zone, and a smaller one that stands in, while the store comes and goes for hours. A model
-// counts what each of the two has granted by the date: no answer differs from its own.
+// A quota for each day of a time zone, and a smaller one for the stand-in, while the store comes and goes for hours. A model counts the
+// grants of each by date: no answer differs from its own.
 func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 	const most, least = 8, 3
 	zone, err := time.LoadLocation("America/New_York")
@@ -63,7 +63,7 @@ func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 				switch {
 				case d.Allowed:
 					require.Zero(t, d.RetryAfter)
-				case cost > units: // what stands in can never grant it, and the store could
+				case cost > units: // the stand-in can never grant it, and the store could
 					require.Equal(t, own.OpenFor, d.RetryAfter)
 				default:
 					require.Equal(t, midnight, d.RetryAfter)

@@ -13,21 +13,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// answer is what an engine says.
+// answer is the answer of an engine.
 type answer struct {
 	decision ratelimit.Decision
-	res      *ratelimit.Reservation // if one was asked for
+	res      *ratelimit.Reservation // if the call was a reservation
 	err      error
 	panicked bool
-	standIn  bool // said by what stands in
+	standIn  bool // from the stand-in
 }
 
-// outcome says what a call of the primary has come to, for its caller.
+// outcome is the end of a call of the primary, for its caller.
 type outcome uint8
 
 const (
 	answered    outcome = iota // a decision
-	refused                    // an error about this call: it tells nothing about the primary
+	refused                    // an error about this call: no evidence about the primary
 	unavailable                // ErrUnavailable
 	overdue                    // no answer within Options.Timeout
 	panicked
@@ -42,10 +42,10 @@ func (o outcome) String() string {
 	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy", "open", "deadline", "cancelled"}[o]
 }
 
-// instead reports whether the caller is to be answered by what stands in.
+// instead reports whether the stand-in is to answer the caller.
 func (o outcome) instead() bool { return o >= unavailable && o != gone }
 
-// health is what the breaker is told of a call that has ended.
+// health returns the evidence of a call that has ended, for the breaker.
 func (o outcome) health() health {
 	switch o {
 	case answered:
@@ -58,21 +58,19 @@ func (o outcome) health() health {
 
 // caller calls the primary on goroutines of its own, and lets each of its callers go in time.
 //
-// A caller waits for its turn and for the answer no longer than timeout in all, and no longer than
-// its own context. A call has the whole timeout from when it starts. It runs on when its
-// caller leaves, and what it comes to is judged then. It holds its turn until it ends. Overdue
-// calls that hold all turns lose them when the breaker closes, since the primary works again, and after
-// patience, since they may never end.
+// A caller waits for its turn and for the answer no longer than timeout in all, and no longer than its own context. A call has the whole
+// timeout from its start. It continues when its caller leaves, and its outcome is judged then. It holds its turn until it ends. Overdue
+// calls that hold all turns lose them when the breaker closes, since the primary works again, and after patience, since they may never end.
 type caller struct {
 	timeout  time.Duration
 	patience time.Duration
 	calls    int
 	turns    atomic.Pointer[turns]
 	waiting  atomic.Int64 // callers that wait for their turn
-	most     int64        // of those; 0 for any number
+	most     int64        // of them; 0 for any number
 }
 
-// turns are those of calls under way.
+// turns are the turns of calls under way.
 type turns struct {
 	taken chan struct{} // holds one for each
 
@@ -81,7 +79,7 @@ type turns struct {
 	since   time.Time  // when that changed last
 }
 
-// count takes note of one overdue call more, or of one less.
+// count changes the number of overdue calls by delta.
 func (t *turns) count(delta int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +102,7 @@ func newCaller(timeout, patience time.Duration, calls int, most int64) *caller {
 
 func (c *caller) newTurns() *turns { return &turns{taken: make(chan struct{}, c.calls)} }
 
-// renew makes the turns free for those who come from now on, if overdue calls have held all of them for a time.
+// renew makes the turns free for later callers, if overdue calls have held all of them for a time.
 func (c *caller) renew(d time.Duration) {
 	if t := c.turns.Load(); t.held(d) {
 		c.turns.CompareAndSwap(t, c.newTurns())
@@ -114,17 +112,17 @@ func (c *caller) renew(d time.Duration) {
 // job is one call.
 type job struct {
 	f    func(ctx context.Context) answer
-	late func(answer) // what to do with an answer that nobody has waited for; may be nil
+	late func(answer) // handles an answer without a waiting caller; may be nil
 
-	// begin asks whether the call may be made. One that needs a turn asks again when it has one; until
-	// then, it waits in vain once shut is closed, which may be nil.
+	// begin reports whether the call may be made. A caller that needs a turn calls it again with a turn; it stops waiting for that once
+	// shut, which may be nil, is closed.
 	begin func(turn bool) (e entry, shut <-chan struct{})
-	judge func(outcome, error) // told once what the call has come to, unless it was not made
+	judge func(outcome, error) // called once with the outcome of the call, unless it was not made
 
-	announce func() // tells what follows from the judgement
+	announce func() // reports the consequences of the judgement
 }
 
-// call makes a call, and returns what there is to tell the caller when it leaves.
+// call makes a call, and returns the answer for the caller when it leaves.
 func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 	if failures.Ended(ctx) {
 		return leaves(ctx)
@@ -157,7 +155,7 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 	return c.startInTurn(ctx, j, timer.C, t)
 }
 
-// await waits for a turn, and returns the turns that it is of, or nil and what becomes of the caller.
+// await waits for a turn, and returns the set that it belongs to, or nil and the caller's answer and outcome.
 func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, outcome) {
 	for {
 		t := c.turns.Load()
@@ -166,7 +164,7 @@ func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-ch
 			if t == c.turns.Load() {
 				return t, answer{}, answered
 			}
-			<-t.taken // these turns were lost meanwhile
+			<-t.taken // these turns were lost in between
 		case <-over:
 			return nil, answer{}, busy
 		case <-shutting:
@@ -178,7 +176,7 @@ func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-ch
 	}
 }
 
-// leaves says what becomes of a caller whose context has ended.
+// leaves returns the answer and outcome of a caller whose context has ended.
 func leaves(ctx context.Context) (answer, outcome) {
 	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return answer{err: err}, gone
@@ -219,7 +217,7 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *tur
 	return r.leave(bounded, c.timeout, a, o)
 }
 
-// judged is an answer, and what it amounts to.
+// judged is an answer and its outcome.
 type judged struct {
 	answer
 	outcome
@@ -326,8 +324,7 @@ func errOverdue(timeout time.Duration) error {
 	return fmt.Errorf("failover: no answer from the primary within %v: %w", timeout, ratelimit.ErrUnavailable)
 }
 
-// guarded calls f, and turns a panic into an error. The text of the panic may hold a
-// key, so that only a runtime error's is told.
+// guarded calls f, and turns a panic into an error. The text of the panic may hold a key, so only the text of a runtime error is included.
 func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -358,7 +355,7 @@ func panicSite() string {
 	}
 }
 
-// judge says what a call has come to whose context was ours.
+// judge returns the outcome of a call under the context of this package.
 func judge(bounded context.Context, a answer) outcome {
 	switch {
 	case a.panicked:
@@ -373,8 +370,7 @@ func judge(bounded context.Context, a answer) outcome {
 	return refused
 }
 
-// judgeBy says what a call has come to that was made under the caller's own context. An error
-// after that has ended is the caller's, whatever else was wrong.
+// judgeBy returns the outcome of a call under the caller's own context. An error after its end is the caller's, whatever the other faults.
 func judgeBy(ctx context.Context, a answer) outcome {
 	if a.err != nil && !a.panicked && failures.Ended(ctx) {
 		_, o := leaves(ctx)

@@ -69,7 +69,7 @@ func ExampleAllowAll() {
 	// Output: true 1
 }
 
-// What each of eight processes enforces alone while Redis is down.
+// The limit that each of eight processes enforces alone while Redis is down.
 func ExampleShare() {
 	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(800), 100), 8))
 	fmt.Println(failover.Share(ratelimit.TokenBucket(ratelimit.PerSecond(5), 5), 8))

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// part is how one layer of a stack is made, of the primary as of what stands in.
+// part makes one layer of a stack, in the primary and in the stand-in alike.
 type part struct {
 	most, share   int // capacity
 	shadow, skips bool
@@ -100,7 +100,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "a single limiter stands in")
 }
 
-// What a healthy primary answers to a cost that it can never allow, is answered without it.
+// An error of a healthy primary for a cost that it can never allow is the same without the primary.
 func TestWhatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0

@@ -2,14 +2,14 @@
 //
 //	limiter, err := failover.New[string](shared, local, nil)
 //
-// A [Limiter] asks the primary. If that fails, the stand-in answers, and the Decision is Degraded. While the primary
-// fails, a breaker for all keys is open: one decision at a time probes it, after [Options.OpenFor].
+// A [Limiter] decides by the primary. If that fails, the stand-in answers, and the Decision is Degraded. While the primary fails, a breaker
+// for all keys is open: one decision at a time probes it, after [Options.OpenFor].
 //
 // A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
 // errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
 // charged.
 //
-// https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md says when the breaker opens, and what an outage admits.
+// https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
 
 import (
@@ -31,8 +31,7 @@ var noContext = context.Background()
 //lint:ignore U1000 It is found by failures.AnswersLate.
 type late = failures.Late
 
-// Limiter asks a primary limiter or a stand-in. Make one with [New]. It is safe for concurrent use. The zero Limiter cannot
-// be used.
+// Limiter decides by a primary limiter or a stand-in. Make one with [New]. It is safe for concurrent use. The zero Limiter cannot be used.
 type Limiter[K any] struct {
 	//lint:ignore U1000 It is found by failures.AnswersLate.
 	late
@@ -49,8 +48,8 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks primary, and instead while that cannot decide. It is an error if one is nil or an option
-// is invalid.
+// New returns a limiter that decides by primary, and by instead while primary cannot decide. It is an error if one is nil or an option is
+// invalid.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case nilcheck.IsNil(primary):
@@ -119,8 +118,8 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	return err == nil && d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing. The errors are those about the call, and the context's if it is
-// cancelled.
+// Take spends cost of the key's budget, or nothing. It fails with the primary's errors about the call, and with the context's error if it
+// is cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := engine.Take(ctx, key, cost)
@@ -142,21 +141,21 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return ratelimit.NewReservation(a.decision, l.settling(a)), a.err
 }
 
-// giveBack cancels a reservation that nobody has waited for.
+// giveBack cancels a reservation without a waiting caller.
 func giveBack(a answer) {
 	if a.err == nil {
-		_ = a.res.Cancel() // it stays charged: there is nobody to tell
+		_ = a.res.Cancel() // it stays charged: no caller is left to report it to
 	}
 }
 
-// question asks an engine for a decision.
+// question calls an engine for a decision.
 type question[K any] struct {
 	cost int
 	ask  func(ctx context.Context, engine ratelimit.Reserver[K]) answer
-	late func(answer) // what to do with an answer that nobody has waited for; may be nil
+	late func(answer) // handles an answer without a waiting caller; may be nil
 }
 
-// decide asks the primary, if the breaker lets it, and else what stands in.
+// decide calls the primary, if the breaker permits, and else the stand-in.
 func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	if ctx == nil {
 		ctx = noContext
@@ -202,7 +201,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 	return a, o
 }
 
-// failed takes note of a call's failure, if it is one.
+// failed records a call's failure, if it is one.
 func (l *Limiter[K]) failed(o outcome, err error) {
 	if o.health() == failure {
 		l.counters.failed(o)
@@ -210,7 +209,7 @@ func (l *Limiter[K]) failed(o outcome, err error) {
 	}
 }
 
-// degrade lets what stands in decide, for want of the primary.
+// degrade lets the stand-in decide, for want of the primary.
 func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
@@ -226,8 +225,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) an
 	return a
 }
 
-// exceeds reports whether a cost is known to be above what the primary can ever allow, when it is above
-// what stands in can: err says so. A stack of the same layers knows which of them apply, at which cost.
+// exceeds reports whether a cost is known to be above any grant of the primary, when it is above any of the stand-in: err is the stand-in's
+// error. A stack of the same layers knows which of them apply, at which cost.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	limits := l.Limits()
 	above := func(limit, cost int) {

@@ -206,7 +206,7 @@ func TestEachLimiterDrawsItsOwnTime(t *testing.T) {
 	})
 }
 
-// answers are errors that tell nothing about the primary.
+// answers are errors that are no evidence about the primary.
 func answers() map[string]error {
 	return map[string]error{
 		"above the capacity": ratelimit.ErrExceedsLimit,
@@ -344,7 +344,7 @@ func TestABusyPrimaryIsNotAFailingOne(t *testing.T) {
 		storm(1000, func() { take(t, l, 1) })
 		require.Equal(t, failover.StateClosed, l.State())
 		require.Equal(t, failover.Stats{Primary: 128, Instead: 872, Busy: 872}, l.Stats())
-		time.Sleep(time.Second) // the calls of those who had their turn too late run on
+		time.Sleep(time.Second) // calls whose turn came too late go on
 	})
 }
 
@@ -467,7 +467,7 @@ func TestWaitGoesOnWhenThePrimaryIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		s.fail(down)
-		l := over(t, s, failover.DenyAll[string](), failover.Options{Failures: 1000}) // it asks each time
+		l := over(t, s, failover.DenyAll[string](), failover.Options{Failures: 1000}) // it calls the primary each time
 		time.AfterFunc(2500*time.Millisecond, func() { s.fail(nil) })
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -60,8 +60,8 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	backTo(t, before)
 }
 
-// allFaults tells whether each way to fail was met. The primary fails at random, so no
-// number of decisions is sure to meet them all: the test decides until they were.
+// allFaults reports whether each kind of failure has occurred. The primary fails at random, so no number of decisions is sure to cover them
+// all: the test decides until all have occurred.
 func allFaults(s failover.Stats) bool {
 	return s.Opened > 0 && s.Panics > 0 && s.Timeouts > 0 && s.Unavailable > 0
 }
@@ -76,7 +76,7 @@ func decideSomehow(l *failover.Limiter[string], i int) error {
 		return nil
 	}
 	r, err := l.Reserve(context.Background(), "k", 2, 0)
-	_ = r.Settle(1) // may fail: a caller is told so
+	_ = r.Settle(1) // may fail: the caller gets an error
 	return err
 }
 
@@ -108,8 +108,7 @@ func TestNoDecisionTakesLongerThanTimeout(t *testing.T) {
 	})
 }
 
-// backTo waits until no more goroutines are running than before. Those that have nothing
-// left to do need a moment to end.
+// backTo waits until no more goroutines are running than before. A goroutine without work needs a moment to end.
 func backTo(t *testing.T, before int) {
 	t.Helper()
 	for range 10_000 {

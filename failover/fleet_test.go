@@ -23,7 +23,7 @@ import (
 
 var fleets = flag.Int("fleets", testsize.Of(15, 600), "random fleets with leases over failovers")
 
-// fleet is some processes with leases over failovers over one store, and what their callers were told.
+// fleet is some processes with leases over failovers over one store, and the answers that their callers got.
 type fleet struct {
 	t         *testing.T
 	at        string
@@ -87,7 +87,7 @@ func newFleet(t *testing.T, seed uint64) (*fleet, *rand.Rand) {
 	return f, rng
 }
 
-// weather is what happens to a call of the store.
+// weather is the fate of a call of the store.
 func (f *fleet) weather(ctx context.Context) error {
 	if rand.Int64N(1000) >= f.failing.Load() {
 		if !f.exact && rand.IntN(4) == 0 {
@@ -110,7 +110,7 @@ func (f *fleet) weather(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	case 1:
-		time.Sleep(time.Second) // it hears nothing, and goes well
+		time.Sleep(time.Second) // it ignores its context, and goes well
 		return nil
 	case 2:
 		panic("a store")
@@ -196,9 +196,8 @@ func (f *fleet) one(rng *rand.Rand, settling *sync.WaitGroup) {
 // stripped hides that a limiter has Peek, which is an error where the store has none.
 type stripped struct{ ratelimit.Limiter[string] }
 
-// Leases over failovers in front of other limiters, with every relation of the timeouts, short and long deadlines, few
-// calls under way and an operator: no caller sees an error, and no more is admitted than the store and
-// what stands in have charged.
+// Leases over failovers in front of other limiters, with every relation of the timeouts, short and long deadlines, few calls under way and
+// an operator: no caller sees an error, and no more is admitted than the store and the stand-in have charged.
 func TestInAnyWeatherALeaseOverAFailoverKeepsItsPromises(t *testing.T) {
 	n := *fleets
 	degraded := uint64(0)
@@ -266,7 +265,7 @@ func (f *fleet) check() {
 		}
 	}
 	if !f.shares {
-		return // what AllowAll admits is charged nowhere
+		return // admissions by AllowAll are charged nowhere
 	}
 	surplus := 0
 	for _, key := range []string{"a", "b"} {

@@ -81,8 +81,8 @@ func TestHungSettlementsDoNotKeepLaterOnesFromAStoreThatHasRecovered(t *testing.
 	})
 }
 
-// hanging is a primary whose calls hang for times that are drawn, beside what the documentation says
-// of turns and probes. Each caller comes at an instant of its own.
+// hanging is a primary whose calls hang for random times, beside a model of the documented rules for turns and probes. Each caller comes at
+// an instant of its own.
 type hanging struct {
 	t        *testing.T
 	l        *failover.Limiter[string]
@@ -114,7 +114,7 @@ func (h *hanging) enter(context.Context) error {
 	time.Sleep(span)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, b := range h.inTurn { // of those that began in the same turns
+	for i, b := range h.inTurn { // of the calls that began in the same turns
 		if closed && b.Equal(began) {
 			h.inTurn = append(h.inTurn[:i:i], h.inTurn[i+1:]...)
 			break
@@ -123,7 +123,7 @@ func (h *hanging) enter(context.Context) error {
 	return nil
 }
 
-// changed is told of each change of state.
+// changed is called for each change of state.
 func (h *hanging) changed(_, to failover.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,7 +281,7 @@ func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 	}
 }
 
-// late is a store whose reservations cannot be settled in time, as its own client says.
+// late is a store whose reservations cannot be settled in time, with the error of its own client.
 type late struct{ *store }
 
 func (s late) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {

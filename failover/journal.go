@@ -10,19 +10,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// lineEvery is how often an outage is logged while it lasts. One that comes back sooner is the same.
+// lineEvery is the interval of an outage's log lines. An outage that comes back sooner is the same.
 const lineEvery = time.Minute
 
 // journal logs outages, each line with the error.
 //
-// An outage begins when a decision is degraded or the breaker opens. It is over when the breaker has been closed
-// and no decision has been degraded for lineEvery. It has a line when it begins; one each minute in which decisions
-// are degraded, of which the first tells that the breaker has opened; and one when it ends: when the breaker
-// closes, or when it is over if the breaker did not open.
+// An outage begins when a decision is degraded or the breaker opens. It is over when the breaker has been closed and no decision has been
+// degraded for lineEvery. It has a line when it begins; one each minute in which decisions are degraded, of which the first reports that
+// the breaker has opened; and one when it ends: when the breaker closes, or when it is over if the breaker did not open.
 //
-// Invariant: by the time d of an outage it has at most 2 + d/lineEvery lines. All but an end's leave one line to
-// the end, so that the last line is never a false alarm. Therefore an outage that comes back soon is told of again
-// only after up to two minutes.
+// Invariant: by the time d of an outage it has at most 2 + d/lineEvery lines. All lines but an end's leave one line to the end, so that the
+// last line is never a false alarm. Therefore an outage that comes back soon is reported again only after up to two minutes.
 type journal struct {
 	log           *slog.Logger
 	onStateChange func(from, to State) // the user's; may be nil
@@ -44,13 +42,13 @@ type journal struct {
 	timer     *time.Timer
 }
 
-// outage is what the log says of an outage.
+// outage is the state of an outage in the log.
 type outage uint8
 
 const (
 	none   outage = iota // there is no outage
-	silent               // it has no line yet, or the last one is that of an end
-	warned               // the last line says that it lasts
+	silent               // it has no line yet, or its last line reported the end
+	warned               // the last line reported that it lasts
 )
 
 // line is one to be written once the lock is released. The zero line is none.
@@ -66,18 +64,18 @@ var (
 	errDeadline = errors.New("the callers' own deadlines came first")
 )
 
-// failure takes note of a failure of the primary.
+// failure records a failure of the primary.
 func (j *journal) failure(o outcome, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.kind, j.cause, j.failed = o, err, time.Now()
 }
 
-// degraded takes note of a degraded decision.
+// degraded records a degraded decision.
 func (j *journal) degraded(o outcome) {
 	j.mu.Lock()
 	now := time.Now()
-	if o == shut && !j.open { // the breaker has closed meanwhile: this is of the outage before
+	if o == shut && !j.open { // the breaker has closed since: this belongs to the outage before
 		if j.phase != none {
 			j.decisions++
 		}
@@ -85,7 +83,7 @@ func (j *journal) degraded(o outcome) {
 		return
 	}
 	switch {
-	case now.Sub(j.failed) < lineEvery: // which tells more
+	case now.Sub(j.failed) < lineEvery: // a failure is the more useful reason
 	case o == busy:
 		j.kind, j.cause = o, errBusy
 	case o == deadline:
@@ -168,8 +166,8 @@ func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line 
 	return line{level, text, args}
 }
 
-// changed logs a change of state, and tells the user's function of it. Neither may keep the
-// breaker from what comes next: a panic is logged, and goes no further.
+// changed logs a change of state, and passes it to the user's function. Neither may keep the breaker from its next step: a panic is logged,
+// and goes no further.
 func (j *journal) changed(c change) {
 	j.logChange(c)
 	if j.onStateChange == nil {
@@ -200,7 +198,7 @@ func (j *journal) logChange(c change) {
 		j.wakeLocked(lineEvery)
 	}
 	switch {
-	case c.forced: // its line is that of Force
+	case c.forced: // Force writes its line
 		phase := silent
 		if j.open {
 			phase = warned

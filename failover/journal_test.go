@@ -266,8 +266,7 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 	}
 }
 
-// An outage of any length: a line when it begins, one each minute, and one that tells how long it was and how
-// many decisions were degraded.
+// An outage of any length: a line when it begins, one each minute, and one at its end with its length and the number of degraded decisions.
 func TestTheLinesOfAnOutage(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -347,7 +346,7 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// What is not the primary's failure is told as what it is, also long after a failure.
+// A degraded decision without a failure of the primary has its own reason in the log, also long after a failure.
 func TestTheLogTellsWhyDecisionsAreDegradedThoughThePrimaryHasNotFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: 10 * time.Second})
@@ -368,7 +367,7 @@ func TestTheLogTellsWhyDecisionsAreDegradedThoughThePrimaryHasNotFailed(t *testi
 	})
 }
 
-// What comes back within a minute is the same outage, and its lines are not more.
+// An outage that comes back within a minute is the same outage, and has no more lines.
 func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 1})
@@ -435,7 +434,7 @@ func TestTheLinesOfForce(t *testing.T) {
 	})
 }
 
-// A failure of late says more than that callers had no turn.
+// A recent failure is more useful than the report that callers had no turn.
 func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: time.Second})
@@ -453,7 +452,7 @@ func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
 	})
 }
 
-// The lines of an outage tell nothing of the one before.
+// The lines of an outage contain nothing of the one before.
 func TestAnOutageTellsNothingOfTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 2})
@@ -487,7 +486,7 @@ func TestAnOutageTellsNothingOfTheOneBefore(t *testing.T) {
 	})
 }
 
-// An outage lasts as long as the breaker is open, also if nobody asks.
+// An outage lasts as long as the breaker is open, also without calls.
 func TestAnOutageWithoutTrafficLasts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})

@@ -73,7 +73,7 @@ func (s slow) Reserve(ctx context.Context, key string, cost int, maxDelay time.D
 	return s.Reserver.Reserve(ctx, key, cost, maxDelay)
 }
 
-// What one decision has seen fail is not passed on from caller to caller.
+// The failures that one decision has seen are not passed on from caller to caller.
 func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000))

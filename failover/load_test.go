@@ -122,8 +122,8 @@ func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
 	}
 }
 
-// A settlement that has waited for its turn tells of the time at which it was made: the breaker may have opened and
-// closed since its caller came.
+// A settlement that has waited for its turn is evidence about the time at which it was made: the breaker may have opened and closed since
+// its caller came.
 func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -152,7 +152,7 @@ func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 	})
 }
 
-// Settlements that wait for their turn do not ask a store that is known to fail by then.
+// Settlements that wait for their turn do not call a store that is known to fail by then.
 func TestASettlementThatWaitsHeedsABreakerThatOpensMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -233,7 +233,7 @@ func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 	})
 }
 
-// A caller that never got a turn tells nothing about the primary.
+// A caller that never got a turn is no evidence about the primary.
 func TestWaitingInVainIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -262,7 +262,7 @@ func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
 	})
 }
 
-// Those whose turn cannot come, since a call hangs, do not wait for their Timeout either.
+// Callers whose turn cannot come, since a call hangs, do not wait for their Timeout either.
 func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -280,8 +280,7 @@ func TestCallersThatWaitForATurnAreAnsweredWhenAnOperatorForcesItOpen(t *testing
 	})
 }
 
-// Callers whose own deadline is shorter than Timeout are answered at their deadline, and what
-// their calls come to is judged.
+// Callers whose own deadline is shorter than Timeout are answered at their deadline, and the outcomes of their calls are judged.
 func TestCallersWithShortDeadlinesAreAnsweredAndOpenTheBreaker(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"the primary heeds its context":   hang,
@@ -362,7 +361,7 @@ func TestAPrimaryWithoutTimeoutIsAskedUnderTheCallersContext(t *testing.T) {
 	})
 }
 
-// A change that a call brings about whose caller has left is told at once.
+// A change caused by a call whose caller has left is reported at once.
 func TestAChangeIsToldWithoutAnotherDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
@@ -465,7 +464,7 @@ func TestAnAnswerAtTheLastInstantIsGivenOrTakenBack(t *testing.T) {
 	}
 }
 
-// A settlement may need no call of the store, so that its success says nothing of the store.
+// A settlement may need no call of the store, so that its success is no evidence about the store.
 func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
@@ -489,8 +488,8 @@ func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 	})
 }
 
-// While the breaker is not closed, and the last settlement has failed, the store is not asked to settle: not if a probe is
-// due, and not if settlements that hang have all the turns.
+// While the breaker is not closed, and the last settlement has failed, the store is not called to settle: not if a probe is due, and not if
+// settlements that hang have all the turns.
 func TestASettlementIsRefusedAtOnceUntilAProbeHasSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)

@@ -36,7 +36,7 @@ const (
 	defaultMaxCalls = 128
 )
 
-// withDefaults returns the options with nothing left open, or what is wrong with them.
+// withDefaults returns the options with all defaults, or their first fault.
 func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Failures < 0:

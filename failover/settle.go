@@ -29,10 +29,9 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 }
 
 // errUnasked is the error of a settlement while the primary fails.
-var errUnasked = fmt.Errorf("failover: the primary was not asked to settle, since it fails: %w", ratelimit.ErrUnavailable)
+var errUnasked = fmt.Errorf("failover: the primary was not called to settle, since it fails: %w", ratelimit.ErrUnavailable)
 
-// settle settles a reservation of the primary, within the timeout. A failure counts for the breaker
-// as that of a decision does.
+// settle settles a reservation of the primary, within the timeout. A failure counts for the breaker as a failed decision does.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var era uint64
 	begin := func(turn bool) (entry, <-chan struct{}) {

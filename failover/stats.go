@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats says how a [Limiter] stands and what it has done.
+// Stats is the state of a [Limiter] and its counts.
 type Stats struct {
 	State         State
 	Forced        bool
@@ -35,7 +35,7 @@ type counters struct {
 	settleFailed atomic.Bool // the last settlement that was tried
 }
 
-// count counts what a caller was told.
+// count counts a caller's outcome.
 func (c *counters) count(o outcome) {
 	switch o {
 	case answered, refused:
@@ -49,7 +49,7 @@ func (c *counters) count(o outcome) {
 	}
 }
 
-// failed counts what a call has come to that has failed.
+// failed counts a failed call by its outcome.
 func (c *counters) failed(o outcome) {
 	switch o {
 	case unavailable:

@@ -27,7 +27,7 @@ var storms = flag.Int("storms", testsize.Of(6, 200), "random runs of callers on 
 
 var firstStorm = flag.Uint64("first", 0, "the seed of the first of them")
 
-// weather is a primary whose calls go well or badly at random, and that takes note of what became of each.
+// weather is a primary whose calls go well or badly at random, and that records the fate of each.
 type weather struct {
 	t       *testing.T
 	timeout time.Duration
@@ -101,7 +101,7 @@ func (w *weather) call(ctx context.Context, settles bool) error {
 		<-ctx.Done()
 		end(true, true)
 		return ctx.Err()
-	case 5: // it hears nothing
+	case 5: // it ignores its context
 		time.Sleep(2*w.timeout + span)
 		end(true, true)
 		return errDown
@@ -140,7 +140,7 @@ func (w *weather) Reserve(ctx context.Context, _ string, _ int, _ time.Duration)
 			p.settled++
 		}
 		w.mu.Unlock()
-		if actual == 0 { // by the limiter itself: nobody is told
+		if actual == 0 { // by the limiter itself: no caller learns of it
 			return nil
 		}
 		return w.call(context.Background(), true)
@@ -177,7 +177,7 @@ type moment struct {
 	from, to failover.State
 }
 
-// weathered is a limiter in the weather, and what its callers have seen.
+// weathered is a limiter in the weather, and the observations of its callers.
 type weathered struct {
 	t       *testing.T
 	w       *weather
@@ -302,8 +302,8 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	})
 }
 
-// TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule compares what was seen from outside, by callers and by
-// the primary, with what the documentation says.
+// TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule compares the observations from outside, by callers and by the primary, with
+// the documentation.
 func TestInAnyWeatherCallersAreAnsweredAndTheBreakerKeepsItsRule(t *testing.T) {
 	n := *storms
 	opened := 0
@@ -351,7 +351,7 @@ func (s *weathered) check(began time.Time) {
 	require.EqualValues(t, s.cancelled, st.Cancelled, s.at)
 	require.EqualValues(t, s.unsettled, st.Unsettled, s.at)
 	require.Zero(t, st.Settling)
-	var ends []time.Time // of those under way that are not overdue
+	var ends []time.Time // of the calls under way that are not overdue
 	for _, c := range s.w.calls {
 		ends = slices.DeleteFunc(ends, func(end time.Time) bool { return !end.After(c.began) })
 		ends = append(ends, c.known)
@@ -399,7 +399,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		}
 		at := fmt.Sprintf("%s, era %d: %v from %v for %v", s.at, i, era.to, era.at.Sub(began), ends.Sub(era.at))
 		switch era.to {
-		case failover.StateOpen: // and half-open, which is told only with what a probe has come to
+		case failover.StateOpen: // and half-open, which is announced only with the outcome of a probe
 			ends, next = far, failover.StateClosed
 			for _, m := range eras[i+1:] {
 				if m.to != failover.StateHalfOpen {
@@ -420,7 +420,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 	}
 }
 
-// checkProbe looks at an outage from when the breaker opens until a probe has told something.
+// checkProbe looks at an outage from the opening of the breaker until a probe with evidence.
 func (s *weathered) checkProbe(at string, from, to time.Time, next failover.State, far time.Time) {
 	var last *weatherCall
 	for _, c := range s.w.calls {
@@ -443,8 +443,7 @@ func (s *weathered) checkProbe(at string, from, to time.Time, next failover.Stat
 	require.Equal(s.t, last.fails, next == failover.StateOpen, at)
 }
 
-// checkClosed compares when the breaker has opened with the rule. The window moves in twentieths: where that
-// matters, nothing is said.
+// checkClosed compares the opening of the breaker with the rule. The window moves in twentieths: where that matters, any result is right.
 func (s *weathered) checkClosed(at string, results []*weatherCall, ends time.Time, next failover.State) {
 	window := max(time.Second, 2*s.o.Timeout)
 	opens := func(last *weatherCall, window time.Duration, tied bool) bool {

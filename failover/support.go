@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Peek returns what Take would answer, and changes nothing.
+// Peek returns the result that Take would have, and changes nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
@@ -18,7 +18,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// Adjust corrects what a key has spent with the primary. It is an error if that is not asked or fails.
+// Adjust adjusts a key's spending with the primary. It is an error if the primary is not called or fails.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return l.tell(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Adjust(ctx, primary, key, delta)
@@ -36,7 +36,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
 }
 
-// tell tells the primary what nobody can do in its place.
+// tell passes on to the primary a call that no stand-in can make.
 func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
 	if ctx == nil {
 		ctx = noContext
@@ -49,7 +49,7 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 	case o == answered:
 		return nil
 	case o == busy && a.err == nil, o == shut:
-		return fmt.Errorf("failover: the primary was not asked to %s (%s): %w", what, o, ratelimit.ErrUnavailable)
+		return fmt.Errorf("failover: the primary was not called to %s (%s): %w", what, o, ratelimit.ErrUnavailable)
 	case errors.Is(a.err, ratelimit.ErrUnavailable), !o.instead():
 		return a.err
 	}

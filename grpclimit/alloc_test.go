@@ -87,8 +87,7 @@ type noTrailers struct{ grpc.ServerTransportStream }
 
 func (noTrailers) SetTrailer(metadata.MD) error { return nil }
 
-// What depends on the limit only is made once. A flood is denied for as long as the same
-// answer holds.
+// Values that depend on the limit only are made once. A flood is denied for as long as the same answer holds.
 func TestADenialAllocatesLittle(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
@@ -169,7 +168,7 @@ func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _ = call(ctx, nil, info, handler) }), 1.0)
 }
 
-// Calls are used again, for other calls. None sees what belongs to another, also after a panic.
+// Calls are used again, for other calls. None sees the data of another, also after a panic.
 func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
 	l, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
 	require.NoError(t, err)

@@ -10,8 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refusal is the error that answers a call. Interceptors around this one can tell what
-// led to it with errors.Is.
+// refusal is the error that answers a call. Outer interceptors can find its cause with errors.Is.
 type refusal struct {
 	status   *status.Status
 	cause    error // nil for a denial

@@ -75,7 +75,7 @@ func TestPanicBehindTheClientHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// Details that are garbage, and of types that nobody knows, are left aside.
+// Details that are garbage, or of unknown types, are ignored.
 func TestGarbageInDetailsIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		garbage := status.FromProto(&spb.Status{Code: int32(codes.ResourceExhausted), Message: "no", Details: []*anypb.Any{

@@ -37,8 +37,7 @@ func newCall(ctx context.Context, fullMethod string, request any) *Call {
 	return c
 }
 
-// release lets the call be used again. It is not called after a panic: whoever recovers may
-// have the call.
+// release lets the call be used again. It is not called after a panic: the function that recovers may have the call.
 func (c *Call) release() {
 	*c = Call{}
 	calls.Put(c)
@@ -58,7 +57,7 @@ func (c *Call) peer() *peer.Peer {
 	return p
 }
 
-// values returns what the client has sent under a key.
+// values returns the values that the client has sent under a key.
 func (c *Call) values(key string) []string {
 	return metadata.ValueFromIncomingContext(c.Context(), key)
 }

@@ -12,10 +12,10 @@ import (
 
 // ClientOptions are the settings of [NewClient]. Zero values mean the defaults. Functions are called concurrently.
 type ClientOptions struct {
-	// Key returns the queue of a call. What the server says to one call of a key holds for all. If nil, the target.
+	// Key returns the queue of a call. Advice in the answer to one call of a key holds for all its calls. It defaults to the target.
 	Key func(c *ClientCall) string
 
-	// Cost returns what a call costs in the limiter. If nil, the cost of [httplimit.WithCost], else 1.
+	// Cost returns the cost of a call in the limiter. It defaults to the cost of [httplimit.WithCost], else 1.
 	Cost func(c *ClientCall) int
 
 	// MaxWait bounds the time for which a call may wait. A call that would wait longer fails at once with
@@ -23,24 +23,24 @@ type ClientOptions struct {
 	// allows.
 	MaxWait time.Duration
 
-	// MaxServerWait bounds a wait that a server asks for. If zero, ten years.
+	// MaxServerWait bounds a wait that a server demands. It defaults to ten years.
 	MaxServerWait time.Duration
 
 	// MaxRetries is how often a unary call is sent again that ended with RESOURCE_EXHAUSTED, a RetryInfo or pushback,
 	// and no headers. A handler that works and then answers so runs again. If zero, never.
 	MaxRetries int
 
-	// MaxKeys bounds of how many idle keys the Client remembers what servers said. If zero, 4096.
+	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
 
-// Client makes interceptors that keep to a limit of the client's own, and to what servers say. Make one with
-// [NewClient], and give both interceptors to the connection. It is safe for concurrent use.
+// Client makes interceptors that keep to a limit of the client's own, and to the limits that servers announce. Make one with [NewClient],
+// and give both interceptors to the connection. It is safe for concurrent use.
 //
 // Calls of one key wait in a queue. A call whose deadline comes before its time fails at once with DeadlineExceeded.
 // A Client obeys RetryInfo and the trailer grpc-retry-pushback-ms of RESOURCE_EXHAUSTED and UNAVAILABLE, whichever is
 // later, and in any answer RateLimit and X-RateLimit fields that a [httplimit.Transport] reads. A refusal
-// without a time holds up nobody.
+// without a time delays no other call.
 //
 // After a refusal, calls are sent one at a time first, and one more in flight with each that is served, for a minute
 // at most. Use either MaxRetries or a retry policy, whose attempts do not wait in the queue.
@@ -86,7 +86,7 @@ func (c *Client) Stats() httplimit.TransportStats {
 	return httplimit.TransportStats(c.pacer.Stats())
 }
 
-// Reset forgets what the server of a key said. The key is that of ClientOptions.Key, by default the target.
+// Reset forgets the announcements of the server of a key. The key is a value that ClientOptions.Key returns, by default the target.
 func (c *Client) Reset(key string) {
 	if c.isMade() {
 		c.pacer.Reset(key)

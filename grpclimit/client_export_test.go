@@ -5,7 +5,7 @@ import "context"
 // Keys returns how many keys the Client remembers.
 func (c *Client) Keys() int { return c.pacer.Len() }
 
-// What adaptive limits usually learn.
+// The default outcomes of calls for adaptive limits.
 var (
 	UsualOutcome    = usualOutcome
 	ResponseOutcome = responseOutcome

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// script is a server that notes what arrives when, and answers what it is told to.
+// script is a server that records the calls with their times, and returns the prepared answers.
 type script struct {
 	mu      sync.Mutex
 	begin   time.Time
@@ -31,7 +31,7 @@ type script struct {
 }
 
 type arrival struct {
-	name string // as metadata say
+	name string // as in the metadata
 	at   time.Duration
 }
 
@@ -144,11 +144,11 @@ func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 	return byTarget(t, ratelimit.Unlimited())
 }
 
-// paced returns a Client and what connects with it.
+// paced returns a Client and a function that connects with it.
 func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
 	t.Helper()
 	if opts.MaxWait == 0 {
-		opts.MaxWait = -1 // these tests wait for as long as the server asks
+		opts.MaxWait = -1 // these tests wait for as long as the server demands
 	}
 	c, err := grpclimit.NewClient(l, &opts)
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.Clie
 	return inBubble(t, s.server(), dialling...), c
 }
 
-// named tells the server the call's name.
+// named adds the call's name for the server.
 func named(ctx context.Context, name string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "name", name)
 }

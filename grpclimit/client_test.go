@@ -86,7 +86,7 @@ func TestKeyFunctionsOfClientCalls(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
-// saying are answers, and for how long they hold up the next call of the key.
+// saying are answers, with the time for which they delay the next call of the key.
 var saying = map[string]struct {
 	reply reply
 	want  time.Duration
@@ -290,8 +290,7 @@ func TestACallWaitsForAMinuteAtMostByDefault(t *testing.T) {
 	}
 }
 
-// A server that says to wait for centuries holds up those that have no deadline, and fails
-// the others at once. No figure overflows.
+// A server that demands a wait of centuries delays calls without a deadline, and fails the others at once. No figure overflows.
 func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
 	for name, r := range map[string]reply{
 		"RetryInfo of years":        denial(200 * 365 * 24 * time.Hour),
@@ -312,8 +311,8 @@ func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
 	}
 }
 
-// Fifty goroutines and one key. The server refuses the tenth call. Nothing is sent until
-// the time that it has told, and then all that wait, in their order: first one at a time.
+// Fifty goroutines and one key. The server refuses the tenth call. Nothing is sent until the time in the refusal, and then all waiting
+// calls, in their order: first one at a time.
 func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(func(n int) reply {
@@ -475,13 +474,13 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 	}
 }
 
-// odd is an error whose status says that there is none.
+// odd is an error whose status is OK.
 type odd struct{ status *status.Status }
 
 func (odd) Error() string                { return "odd" }
 func (o odd) GRPCStatus() *status.Status { return o.status }
 
-// A limiter may be a client of gRPC itself: what its server says reaches the caller.
+// A limiter may be a client of gRPC itself: its server's status reaches the caller.
 func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
 	denied := denial(time.Second).err
 	for name, row := range map[string]struct {
@@ -513,8 +512,7 @@ func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
 	}
 }
 
-// A stream is denied after it was served: its messages are charged. What the server says
-// then holds for the calls that follow.
+// A stream is denied after it was served: its messages are charged. The server's advice then holds for the calls that follow.
 func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		perCall, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), nil)
@@ -798,7 +796,7 @@ func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
 	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxServerWait is -1ns, want 0 or more")
 }
 
-// What a server has said can be taken back: all who wait go on at once.
+// An announcement can be revoked: all waiting calls go on at once.
 func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(once(denial(24 * time.Hour)))

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// answer is what a call's end says to a client.
+// answer is the advice in a call's end for a client.
 type answer struct {
 	pace.Advice
 	retry bool // the call was refused before it was processed, and may be sent again
@@ -36,18 +36,18 @@ func answerOf(err error, header, trailer metadata.MD) (a answer) {
 		a.Answered = true
 		return a
 	}
-	info, told := toldDelay(st)
-	pushback, told2, stop := toldPushback(trailer)
+	info, told := retryDelay(st)
+	pushback, told2, stop := pushbackOf(trailer)
 	a.Answered = st.Code() == codes.ResourceExhausted
 	a.Refused = told || told2
 	a.retry = a.Refused && !stop && a.Answered
 	if a.Refused {
-		a.Wait = max(info, pushback, 1) // not 0, which means that no time is told
+		a.Wait = max(info, pushback, 1) // not 0, which means that there is no time
 	}
 	return a
 }
 
-// budgetsOf returns what a server leaves, as httplimit reads it from the fields of these names.
+// budgetsOf returns the budgets that a server leaves, as httplimit reads them from the fields of these names.
 func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	var h http.Header
 	for _, md := range []metadata.MD{header, trailer} {
@@ -73,9 +73,8 @@ func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	return budgets
 }
 
-// toldDelay returns the longest wait that the details of a status ask for, and whether
-// they ask for any.
-func toldDelay(st *status.Status) (wait time.Duration, told bool) {
+// retryDelay returns the longest wait in the details of a status, and whether they contain any.
+func retryDelay(st *status.Status) (wait time.Duration, told bool) {
 	for _, detail := range st.Details() {
 		info, ok := detail.(*errdetails.RetryInfo)
 		if !ok || info.RetryDelay == nil {
@@ -88,9 +87,9 @@ func toldDelay(st *status.Status) (wait time.Duration, told bool) {
 	return wait, told
 }
 
-// toldPushback returns the wait that a trailer asks for, whether it asks for one, and
-// whether it says not to retry, which by gRFC A6 is anything but one number of 0 or more.
-func toldPushback(trailer metadata.MD) (wait time.Duration, told, stop bool) {
+// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids to retry, which by gRFC A6 is
+// anything but one number of 0 or more.
+func pushbackOf(trailer metadata.MD) (wait time.Duration, told, stop bool) {
 	values := trailer[rpcstatus.PushbackKey]
 	if len(values) == 0 {
 		return 0, false, false

@@ -49,7 +49,7 @@ func newClientCall(ctx context.Context, cc *grpc.ClientConn, method string, requ
 	return c
 }
 
-// target is what calls are grouped by if nothing else is said.
+// target groups calls by default.
 func target(c *ClientCall) string { return c.Target }
 
 // ClientTarget is a key function for the connection's target.

@@ -31,15 +31,15 @@ func unsent(call *ClientCall, reason error) error {
 	return &unsentError{status.New(unsentCode(call.Context(), reason), reason.Error()), reason}
 }
 
-// ownStatus returns the status that a reason brings, with its details and the reason's
-// text. It returns nil if there is none, or one that says OK: no error does.
+// ownStatus returns the status in a reason, with its details and the reason's text. It returns nil if there is none, or if its code is OK,
+// which is no error's.
 func ownStatus(reason error) *status.Status {
 	var own interface{ GRPCStatus() *status.Status }
 	if !errors.As(reason, &own) {
 		return nil
 	}
 	st := own.GRPCStatus()
-	if st.Code() == codes.OK { // that of nil, too
+	if st.Code() == codes.OK { // also of a nil status
 		return nil
 	}
 	p := st.Proto() // a copy

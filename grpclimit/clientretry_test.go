@@ -54,8 +54,8 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 	}
 }
 
-// What the server has said is worth more than why the call is not sent a second time. And
-// the call was sent: an error of the Client's own would say that it was not.
+// The server's answer is worth more than the reason why the call is not sent a second time. And the call was sent: an error of the Client's
+// own would claim that it was not.
 func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit

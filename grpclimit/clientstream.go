@@ -28,7 +28,7 @@ func (c *Client) open(call *ClientCall, many bool, start func(*flight) (grpc.Cli
 	f := &flight{pacer: c.pacer, place: c.pacer.Arrive(call.Context(), c.opts.Key(call))}
 	opened := false
 	defer func() {
-		if !opened { // whatever panics, too
+		if !opened { // after any panic, too
 			f.leave()
 		}
 	}()
@@ -59,7 +59,7 @@ const (
 	phaseEnded
 )
 
-// serve takes note of headers or a message: the stream is not denied.
+// serve records headers or a message: the stream is not denied.
 func (f *flight) serve() {
 	if f.phase.CompareAndSwap(phaseOpened, phaseServed) {
 		f.pacer.Learn(f.place, pace.Advice{Answered: true}, time.Now())
@@ -69,7 +69,7 @@ func (f *flight) serve() {
 // finish is called by gRPC when the stream has ended, however that was: its trailer is set.
 func (f *flight) finish(err error) { f.end(err, f.trailer) }
 
-// end takes note of the stream's end. Only the first one counts.
+// end records the stream's end. Only the first end counts.
 func (f *flight) end(err error, trailer metadata.MD) {
 	phase := f.phase.Swap(phaseEnded)
 	if phase == phaseEnded {
@@ -95,8 +95,8 @@ type pacedStream struct {
 	many   bool // the server may send more than one message
 }
 
-// RecvMsg is that of the stream. It takes note of the end itself: a stream that is not
-// gRPC's own, or an interceptor that drops options, does not call OnFinish.
+// RecvMsg receives from the stream. It records the end itself: a stream that is not gRPC's own, or an interceptor that drops options, does
+// not call OnFinish.
 func (s *pacedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {
@@ -110,7 +110,7 @@ func (s *pacedStream) RecvMsg(m any) error {
 	return err
 }
 
-// Header is that of the stream. A stream that is denied has no headers.
+// Header returns the headers of the stream. A stream that is denied has none.
 func (s *pacedStream) Header() (metadata.MD, error) {
 	md, err := s.ClientStream.Header()
 	if err == nil && len(md) > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// serve decides about a call or a message, calls next if it may be served, and settles its charge whatever happens. Panics go
-// on after that. The stream is the one whose response is settled, nil for a unary call.
+// serve decides a call or a message, calls next if it may be served, and settles its charge in any case. A panic continues after that. The
+// stream is the one whose response is settled, nil for a unary call.
 func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool, next func() (any, error)) (resp any, err error) {
 	res := i.core.Decide(e, settles)
 	if t.first {

@@ -39,8 +39,7 @@ func TestAStreamBeyondTheLimitIsDeniedWhenItOpens(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, limit.Stats())
 }
 
-// assertDenied checks everything that a client is told about a denial under the limit
-// "hourly".
+// assertDenied checks all parts of an answer to a call that the limit "hourly" denies.
 func assertDenied(t *testing.T, a answer, wait time.Duration) {
 	t.Helper()
 	assert.Equal(t, codes.ResourceExhausted, a.code)

@@ -54,8 +54,7 @@ func ExampleNewClient() {
 	// refused: 1 sent again: 1
 }
 
-// A client of which the library knows nothing: it is told to retry what is denied, and waits for
-// as long as the server says.
+// A client without this library: its service config lets it retry denied calls, after the time that the server demands.
 func ExampleInterceptor_retryPolicy() {
 	limit := ratelimit.Must(grpclimit.PerIP(ratelimit.SlidingLog(ratelimit.Per(1, 200*time.Millisecond)), nil))
 	addr, stop := exampleServer(limit)

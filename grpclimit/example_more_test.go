@@ -30,8 +30,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// The whole server has 100 calls in flight, each address 10 of them, and each address may call each method twice a minute.
-// The in-flight limit comes first: what the rate limit denies gives its permit back at once.
+// The whole server has 100 calls in flight, each address 10 of them, and each address may call each method twice a minute. The in-flight
+// limit comes first: a call that the rate limit denies gives its permit back at once.
 func ExampleInterceptor_methodsAndCallsInFlight() {
 	permits, err := inflight.New(10, &inflight.Options[netip.Addr]{Total: 100, MaxQueue: 5})
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleNewInflightClient() {
 	// Output: OK
 }
 
-// A server has asked for an hour by mistake. An operator has the client forget that.
+// A server has demanded a wait of an hour by mistake. An operator makes the client forget it.
 func ExampleClient_Reset() {
 	unlimited := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
 	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.ClientCall) (string, error) { return c.Target, nil }),

@@ -63,8 +63,8 @@ func Example() {
 	// ResourceExhausted
 }
 
-// A client is told which limit it has exceeded, and when to retry. A client with a retry
-// policy in its service config waits for that long by itself.
+// The answer contains the limit that the client has exceeded, and the time to retry. A client with a retry policy in its service config
+// waits for that long by itself.
 func ExampleNew() {
 	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly"), &ratelimit.Options[keyfunc.Hash]{
 		Clock: new(ratelimittest.Clock), // in a program, leave it out

@@ -7,13 +7,13 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// fakeStream is a server's stream whose client sends what it is told to.
+// fakeStream is a server's stream whose client sends the prepared messages.
 type fakeStream struct {
 	ctx      context.Context
-	received []error // what RecvMsg returns, one after the other; then EOF
+	received []error // the results of RecvMsg, one after the other; then EOF
 	trailer  metadata.MD
 	sent     int
-	sending  error // what SendMsg returns
+	sending  error // the result of SendMsg
 }
 
 func (s *fakeStream) Context() context.Context {

@@ -36,9 +36,8 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns interceptors with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with
-// [ClientIP]. It tracks 65,536 addresses, and remembers as many others. The errors are those of [ratelimit.New] and
-// New.
+// PerIP returns interceptors with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP]. It tracks 65,536
+// addresses, and remembers as many others. It fails as [ratelimit.New] and New do.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 	l, err := edge.PerKey(limit, RemoteIP)
 	if err != nil {

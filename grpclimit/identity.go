@@ -47,8 +47,8 @@ func spiffeID(uris []*url.URL) (string, error) {
 	return u.String(), nil
 }
 
-// CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example". It does not tell
-// authorities apart.
+// CertificateSubject is [SPIFFEID] for the certificate's subject, such as "CN=billing,O=Example". It ignores which authority has issued the
+// certificate.
 func CertificateSubject(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {

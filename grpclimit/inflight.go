@@ -50,12 +50,11 @@ type InflightOptions struct {
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*Call, K]
 	opts   InflightOptions
-	learns bool // somebody wants to know how calls end
+	learns bool // a consumer of outcomes exists
 }
 
-// NewInflight returns interceptors that hold a permit while a call is served. A key function that returns
-// [ratelimit.SkipLayer] lets the call pass without one. The limiter's limit is that of one key: for a limit of the
-// whole server set [inflight.Options].Total.
+// NewInflight returns interceptors that hold a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
+// call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	i := new(Inflight[K])
 	if opts != nil {
@@ -77,7 +76,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	return i, nil
 }
 
-// outcome returns what an adaptive limit is to learn from a call.
+// outcome returns the outcome of a call for an adaptive limit.
 func (i *Inflight[K]) outcome(c *Call, code codes.Code) inflight.Outcome {
 	usual := usualOutcome(c, code)
 	if i.opts.Outcome == nil {
@@ -147,7 +146,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 	return next()
 }
 
-// work serves the call, and gives the permit back whatever becomes of it.
+// work serves the call, and returns the permit in any case.
 func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
 	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
 	code := codes.Internal // of a handler that does not return

@@ -24,8 +24,8 @@ type InflightClientOptions struct {
 	// MaxWait is how long a call may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a call that ended with that error for an adaptive limit, given the default outcome:
-	// that of InflightOptions, by the caller's context. If nil, the default outcome is used.
+	// Outcome returns the outcome of a call that ended with that error for an adaptive limit, given the default outcome, which is as in
+	// InflightOptions, but by the caller's context. If nil, the default outcome is used.
 	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
 }
 
@@ -58,7 +58,7 @@ func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions)
 	return c, nil
 }
 
-// outcome returns what an adaptive limit is to learn from a call.
+// outcome returns the outcome of a call for an adaptive limit.
 func (c *InflightClient) outcome(call *ClientCall, err error) inflight.Outcome {
 	usual := responseOutcome(call, err)
 	if c.opts.Outcome == nil {
@@ -142,15 +142,15 @@ func (c *InflightClient) acquire(call *ClientCall) (inflight.Permit, error) {
 	return permit, nil
 }
 
-// heldStream is a stream that holds a permit. It takes note of the end itself: a stream that is not
-// gRPC's own, or an interceptor that drops options, does not call OnFinish.
+// heldStream is a stream that holds a permit. It records the end itself: a stream that is not gRPC's own, or an interceptor that drops
+// options, does not call OnFinish.
 type heldStream struct {
 	grpc.ClientStream
 	end  func(error)
 	many bool // the server may send more than one message
 }
 
-// RecvMsg is that of the stream.
+// RecvMsg receives from the stream.
 func (s *heldStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {

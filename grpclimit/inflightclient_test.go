@@ -187,7 +187,7 @@ func TestMistakesOfInflightClientsAreRefused(t *testing.T) {
 	}
 }
 
-// A context declares what its call costs, and what that has spent is settled.
+// A context declares the cost of its call, and the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
 		t.Run(way, func(t *testing.T) {

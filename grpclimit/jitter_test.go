@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// waitTold returns how long a client is told to wait, by RetryInfo.
+// waitTold returns the wait in RetryInfo that a client gets.
 func waitTold(t *testing.T, i *grpclimit.Interceptor, ctx context.Context) time.Duration {
 	t.Helper()
 	_, err := i.UnaryServerInterceptor()(ctx, nil, &grpc.UnaryServerInfo{}, unreachable(t))

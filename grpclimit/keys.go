@@ -31,8 +31,8 @@ func (c *Call) single(key string) (string, error) {
 	return keytext.Single(c.values(key), key)
 }
 
-// APIKey returns a key function for the hash of a secret under a metadata key: the hash of [httplimit.APIKey]. It
-// does not check the secret. The errors are those of [Metadata], but it may be of any length.
+// APIKey returns a key function for the hash of a secret under a metadata key: the hash of [httplimit.APIKey]. It does not check the
+// secret. It fails as [Metadata] does, but the secret may have any length.
 func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (keyfunc.Hash, error) {

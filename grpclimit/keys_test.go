@@ -171,7 +171,7 @@ func TestJoinAndOptional(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 }
 
-// TestAddressesAreFoundAsOverHTTP asks both packages about the same connection and header.
+// TestAddressesAreFoundAsOverHTTP gives both packages the same connection and header.
 func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 	proxies := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	options := map[string]httplimit.ClientIPOptions{

@@ -135,7 +135,7 @@ func TestSlowAnswerDoesNotStopAClientThatHasBeenToldMore(t *testing.T) {
 	})
 }
 
-// A client that reads what is left is never refused.
+// A client that reads the remaining budget is never refused.
 func TestClientKeepsToWhatTrailersTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})

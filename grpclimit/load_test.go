@@ -24,15 +24,15 @@ import (
 
 // echoOnce sends a message and receives its echo.
 func echoOnce(stream testgrpc.TestService_FullDuplexCallClient, m *testgrpc.StreamingOutputCallRequest) error {
-	if err := stream.Send(m); err != nil && err != io.EOF { // of which Recv tells the reason
+	if err := stream.Send(m); err != nil && err != io.EOF { // Recv returns the reason
 		return err
 	}
 	_, err := stream.Recv()
 	return err
 }
 
-// A thousand streams are open at once and spend one budget with their messages: exactly as
-// many pass as it holds, and each stream is told why it ends.
+// A thousand streams are open at once and spend one budget with their messages: exactly as many pass as it holds, and each stream ends with
+// the reason.
 func TestMessagesOfThousandStreamsSpendOneBudget(t *testing.T) {
 	const streams, beyond, more = 1000, 1500, 3
 	goroutines := runtime.NumGoroutine()

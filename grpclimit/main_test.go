@@ -60,7 +60,7 @@ func hourly(t testing.TB, n int, opts grpclimit.Options) *grpclimit.Interceptor 
 	return interceptor(t, limiterOf(t, new(ratelimittest.Clock), limit), opts)
 }
 
-// service is a server's handlers. Those that are nil answer as simply as they can.
+// service is a server's handlers. A nil one answers as simply as possible.
 type service struct {
 	testgrpc.UnimplementedTestServiceServer
 	unary    func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error)
@@ -142,7 +142,7 @@ func dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// answer is what a client gets: a status, its details, and trailers.
+// answer is the answer that a client gets: a status, its details, and trailers.
 type answer struct {
 	code     codes.Code
 	message  string
@@ -160,14 +160,14 @@ func call(ctx context.Context, client testgrpc.TestServiceClient) answer {
 	return a.read(err)
 }
 
-// open opens a stream, sends n messages and says that it was all.
+// open opens a stream, sends n messages and closes its side.
 func open(ctx context.Context, client testgrpc.TestServiceClient, n int) (a answer, echoed int) {
 	stream, err := client.FullDuplexCall(ctx)
 	if err != nil {
 		return a.read(err), 0
 	}
 	for range n {
-		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // what went wrong, Recv tells
+		_ = stream.Send(&testgrpc.StreamingOutputCallRequest{}) // Recv returns the error
 	}
 	_ = stream.CloseSend()
 	for {

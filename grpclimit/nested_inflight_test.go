@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// What a limiter inside refuses, of whatever kind it is and whatever the handler makes of it.
+// Refusals of an inner limiter, of any kind, and whatever the handler makes of them.
 func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	busy := shedding(t, 1, nil, nil)
 	full := func(next grpc.UnaryHandler) grpc.UnaryHandler {
@@ -65,7 +65,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	}
 }
 
-// One call's refusal is that of no other one.
+// One call's refusal does not count for any other call.
 func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outcomes := make(chan inflight.Outcome, 3)

@@ -38,8 +38,7 @@ http {
 }
 `
 
-// nginx runs the program of that name as a proxy. Clients say in "from" what their address is, as
-// with proxy.
+// nginx runs the program of that name as a proxy. Clients give their address in "from", as with proxy.
 func nginx(t *testing.T, backend string) (addr string) {
 	t.Helper()
 	program, err := exec.LookPath("nginx")
@@ -69,7 +68,7 @@ func nginx(t *testing.T, backend string) (addr string) {
 	return addr
 }
 
-// freeAddress returns an address on which nobody listens.
+// freeAddress returns an address on which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// The retry opens the stream again, and pays for that again. If it were told to wait for its
-// message alone, the message would be denied again and again.
+// The retry opens the stream again, and pays for that again. If the wait covered the message alone, the message would be denied again and
+// again.
 func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket of two":   ratelimit.TokenBucket(ratelimit.PerSecond(1), 2),
@@ -103,7 +103,7 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 	}
 }
 
-// A denied stream is one denial of the limiter, although the time that it is told lets a message pass too.
+// A denied stream is one denial of the limiter, although its wait also covers a message.
 func TestADeniedStreamIsDeniedOnce(t *testing.T) {
 	for name, limit := range map[string]ratelimit.Limit{
 		"bucket": ratelimit.TokenBucket(ratelimit.PerMinute(1), 2), "leaky bucket": ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2),

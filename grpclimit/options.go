@@ -14,33 +14,29 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each call costs 1, and one that cannot be decided is
-// refused. Functions are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
+// are called concurrently.
 type Options struct {
-	// Cost returns what a call costs, or with ChargeMessages a message: 0 passes any limit, below 0 is an error. If
-	// nil, 1.
+	// Cost returns the cost of a call, or with ChargeMessages of a message: 0 passes any limit, below 0 is an error. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
-	// ChargeMessages also charges a stream for each message that it receives. A denied message ends the stream:
-	// RecvMsg returns the denial from then on. The opening stays charged, and messages are not settled. The limit
-	// should hold an opening and a message at once. If Cost is nil, a stream that is denied at its start is told to
-	// wait for both.
+	// ChargeMessages also charges a stream for each message that it receives. A denied message ends the stream: RecvMsg returns the denial
+	// from then on. The opening stays charged, and messages are not settled. The limit should hold an opening and a message at once. If
+	// Cost is nil, the wait of a stream that is denied at its start covers both.
 	ChargeMessages bool
 
-	// Settle returns what a call has really cost, given its status code and what was charged before, such as
-	// [ChargeOnly]. The limiter must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays. A handler
-	// that panics counts as Internal, and a server error that the client caused as InvalidArgument. A leaky bucket in
-	// a [ratelimit.Map] denies what it would delay.
+	// Settle returns the real cost of a call, given its status code and the charged cost; [ChargeOnly] makes such a function. The limiter
+	// must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays. A handler that panics counts as Internal, and a server
+	// error that the client caused as InvalidArgument. A leaky bucket in a [ratelimit.Map] denies calls that it would delay.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
 	SettleResponse func(c *Call, resp Response, cost int) (actual int)
 
-	// Shadow lets all calls and messages pass. The limiter charges them; Stats and OnDecision report what would have
-	// been done.
+	// Shadow lets all calls and messages pass. The limiter charges them; Stats and OnDecision report the outcome that each would have had.
 	Shadow bool
 
 	// FailOpen lets a call pass if the limiter cannot decide, by the rules of [httplimit.Options].
@@ -53,19 +49,19 @@ type Options struct {
 	// decided unary calls and with streams that are denied as they open.
 	LimitTrailers bool
 
-	// QuotaUnit is that of [httplimit.Options].
+	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
 	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
 	DegradedTrailer string
 
-	// MaxHold is that of [httplimit.Options].
+	// MaxHold is the longest time for which a call is held, as in [httplimit.Options].
 	MaxHold time.Duration
 
-	// Jitter is that of [httplimit.Options], added to the wait.
+	// Jitter is the spread of denied clients, as in [httplimit.Options]. It is added to the wait.
 	Jitter time.Duration
 
-	// JitterBy returns who the client is. If nil, its address, x-forwarded-for, forwarded and authorization.
+	// JitterBy identifies the client. By default a client is its address, x-forwarded-for, forwarded and authorization.
 	JitterBy func(c *Call) string
 
 	// OnDenied returns the answer to a call that is denied for now, given the usual one. For nil or OK the usual one
@@ -83,7 +79,7 @@ type Options struct {
 	// OnDecision is called with each decision before the call is answered or served. If nil, nothing is called.
 	OnDecision func(Event)
 
-	// Logger is that of [httplimit.Options]. If nil, [slog.Default].
+	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. If nil, [time.Now].
@@ -104,7 +100,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// isMetadataKey reports whether a key is one that gRPC sends on and does not use itself.
+// isMetadataKey reports whether gRPC sends a key on and does not use it itself.
 func isMetadataKey(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -119,7 +115,7 @@ func isMetadataKey(s string) bool {
 	return !strings.HasPrefix(s, "grpc-")
 }
 
-// defaults fills in what was left out.
+// defaults fills in the missing options.
 func (o *Options) defaults() {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -158,8 +154,8 @@ func SkipServices(names ...string) func(*Call) bool {
 	return func(c *Call) bool { return exempt[c.service()] }
 }
 
-// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
-// client that invents another identity waits as long as before, or longer.
+// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
+// long as before, or longer.
 func peerAndCredentials(c *Call) string {
 	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
 	for _, key := range []string{"x-forwarded-for", "forwarded", "authorization"} {

@@ -49,12 +49,10 @@ func serveHTTP(t *testing.T, h http.Handler) (addr string) {
 	return s.Listener.Addr().String()
 }
 
-// proxy is a reverse proxy for gRPC that writes x-forwarded-for. Clients say in
-// "from" what their address is, as all of them are on this machine.
+// proxy is a reverse proxy for gRPC that writes x-forwarded-for. Clients give their address in "from", as all of them are on this machine.
 //
-// Its FlushInterval is 0, which flushes streams at once anyway. With -1 it may flush the
-// headers of an answer that consists of headers only before it knows that this is the end
-// of it. So the client gets no trailers, whoever has denied the call.
+// Its FlushInterval is 0, which flushes streams at once anyway. With -1 it may flush the headers of an answer that consists of headers only
+// before it knows that this is the end of it. So the client gets no trailers, whichever server has denied the call.
 func proxy(t *testing.T, backend string) (addr string) {
 	t.Helper()
 	transport := &http.Transport{Protocols: h2c()}

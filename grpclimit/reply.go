@@ -27,10 +27,10 @@ func replyTo(a rpcstatus.Answer) *reply {
 
 // reply is an answer to refused calls as gRPC has it.
 type reply struct {
-	refusal // what a call gets that has no cause of its own
+	refusal // the answer to a call without a cause of its own
 
 	told     rpcstatus.Answer
-	once     sync.Once // makes what follows
+	once     sync.Once // makes the fields below
 	pushback [1]string
 	md       metadata.MD
 }

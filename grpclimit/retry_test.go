@@ -25,18 +25,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// retryPolicy is all that the clients of these tests are told. Its own backoff is so short
-// that all five attempts are denied, unless the client does what the server says.
+// retryPolicy is the whole configuration of these tests' clients. Its own backoff is so short that all five attempts are denied, unless the
+// client obeys the server.
 const retryPolicy = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 
-// attempts counts what arrives at a server, by the client's key.
+// attempts counts the calls that arrive at a server, by the client's key.
 type attempts struct {
 	mu       sync.Mutex
 	arrived  map[string]int
-	previous map[string]string // what the last one said in grpc-previous-rpc-attempts
-	waits    time.Duration     // that the server has asked for or imposed, in whole milliseconds
+	previous map[string]string // the last grpc-previous-rpc-attempts
+	waits    time.Duration     // demanded or imposed by the server, in whole milliseconds
 }
 
 // decided notes how long a client has to wait.
@@ -133,8 +133,8 @@ func waiting(d time.Duration) map[string]struct {
 	}
 }
 
-// In a bubble of testing/synctest a call takes no time at all. So if what the server has said
-// is a nanosecond too short, the retry is denied. Waits of weeks are over at once.
+// In a bubble of testing/synctest a call takes no time at all. So if the server's wait is a nanosecond too short, the retry is denied.
+// Waits of weeks are over at once.
 func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
 	for _, d := range []time.Duration{
 		1, 999, time.Microsecond, 999_999, time.Millisecond, 1_000_001, time.Second / 7, time.Second / 3,
@@ -231,7 +231,7 @@ func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func
 	}
 }
 
-// The attempt says itself that it is the first retry.
+// The attempt itself shows that it is the first retry.
 func TestStockClientSaysThatItIsItsFirstRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)), 1)
@@ -245,8 +245,7 @@ func TestStockClientSaysThatItIsItsFirstRetry(t *testing.T) {
 	})
 }
 
-// What can never pass is not tried again, and neither is what has to wait for longer than a
-// pushback can say.
+// A call that can never pass is not tried again, and neither is a call that has to wait for longer than a pushback can express.
 func TestStockClientDoesNotRetryInVain(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
@@ -274,7 +273,7 @@ func TestStockClientDoesNotRetryInVain(t *testing.T) {
 	}
 }
 
-// What the tests above would see if the server did not say when to come again.
+// The result of the tests above if the server sent no time to retry.
 func TestWithoutPushbackThePolicyGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
@@ -289,8 +288,7 @@ func TestWithoutPushbackThePolicyGivesUp(t *testing.T) {
 	})
 }
 
-// A deadline before the pushback ends: the client waits in vain, as it does for its own
-// backoff, and is told so.
+// A deadline before the pushback ends: the client waits until the deadline, as it does for its own backoff, and fails with it.
 func TestStockClientWithADeadlineIsNotDeniedTwiceEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, a := limitedServer(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), 1)

@@ -72,7 +72,7 @@ func codeOf(err error) codes.Code {
 	return s.Code()
 }
 
-// serverFault reports whether a code says that the server has failed.
+// serverFault reports whether a code stands for a failure of the server.
 func serverFault(code codes.Code) bool {
 	switch code {
 	case codes.Unknown, codes.Internal, codes.Unavailable, codes.DataLoss:
@@ -81,8 +81,7 @@ func serverFault(code codes.Code) bool {
 	return false
 }
 
-// causedByClient reports whether an Interceptor inside this one has refused the call
-// because of what the client did.
+// causedByClient reports whether an inner Interceptor has refused the call because of an action of the client.
 func causedByClient(err error) bool {
 	var r *refusal
 	return errors.As(err, &r) && r.byClient

@@ -220,7 +220,7 @@ func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
 	assert.Equal(t, 9, left())
 }
 
-// A call is charged by what its response says.
+// A call is charged by the contents of its response.
 func TestResponseTellsTheCost(t *testing.T) {
 	settling := func(t *testing.T) (*grpclimit.Interceptor, func() int, *grpclimit.Response) {
 		l, left := budget(t)

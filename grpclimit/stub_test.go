@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-// stub is a limiter that answers what it is told to.
+// stub is a limiter that returns the prepared decision.
 type stub struct {
 	decision ratelimit.Decision
 	err      error

@@ -18,8 +18,7 @@ import (
 // proxies are HTTP/2 proxies of different makes.
 var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": nginx}
 
-// What a denial says arrives through a proxy as it does without: from unary calls, from streams
-// that open, and from streams that are denied mid-way.
+// A denial arrives whole through a proxy: from unary calls, from streams that open, and from streams that are denied mid-way.
 func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {

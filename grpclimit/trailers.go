@@ -20,13 +20,13 @@ const (
 type trailers struct {
 	ctx    context.Context   // of a unary call
 	stream grpc.ServerStream // or of none
-	tell   bool              // what is left; a message's decision does not
-	inner  *context.Context  // that the handler of a unary call gets; nil if the trailers say nothing to interceptors inside
+	tell   bool              // announce the remaining budget; a message's decision does not
+	inner  *context.Context  // of the handler of a unary call; nil if the trailers hold nothing for inner interceptors
 	first  bool              // the decision is on a stream as it opens, or on its first message
 }
 
-// tells reports whether the trailers tell what is left. Those of a stream that is served are sent when it ends: what was
-// left when it opened says nothing by then.
+// tells reports whether the trailers contain the remaining budget. The trailers of a served stream are sent when it ends: its budget at the
+// opening is out of date by then.
 func (t trailers) tells(o edge.Outcome) bool {
 	return t.tell && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
 }
@@ -41,7 +41,7 @@ func (t trailers) set(md func() metadata.MD) {
 	}
 }
 
-// limits tells the client of the limit that has decided.
+// limits returns the trailers with the limit that has decided.
 func (i *Interceptor) limits(e *event, t trailers) metadata.MD {
 	policies, standing, inner := i.views.Fields(e.Request.Context(), &e.Decision, e.Outcome == edge.Exceeds)
 	if policies == "" {

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// watchedStream is a stream that notes what the client has caused: it failed to send a
-// message, or to take one. One goroutine may receive while others send, as gRPC has it.
+// watchedStream is a stream that records failures that the client has caused: it failed to send a message, or to take one. One goroutine
+// may receive while others send, as gRPC has it.
 type watchedStream struct {
 	grpc.ServerStream
-	ctx    context.Context // of the stream, or nil for that of ServerStream
+	ctx    context.Context // of the stream, or nil for the context of ServerStream
 	failed atomic.Bool
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	messages int        // that were sent
 	last     any        // of these
 }
@@ -48,8 +48,8 @@ func (s *watchedStream) RecvMsg(m any) error {
 	return err
 }
 
-// noteReceiving takes note of a message that could not be received. An Interceptor outside
-// of this one, which denies a message, is not the client's failure to send.
+// noteReceiving records a message that could not be received. An outer Interceptor, which denies a message, is not the client's failure to
+// send.
 func (s *watchedStream) noteReceiving(err error) {
 	if denial := (*refusal)(nil); err != io.EOF && !errors.As(err, &denial) {
 		s.failed.Store(true)
@@ -79,9 +79,8 @@ func (s *watchedStream) SendHeader(md metadata.MD) error {
 	return err
 }
 
-// noteSending takes note of what could not be sent. A client that closes its connection
-// makes that fail with Unavailable before the stream's context ends. A message that cannot
-// be encoded, or is too large, is the server's own fault.
+// noteSending records a message that could not be sent. A client that closes its connection makes the sending fail with Unavailable before
+// the stream's context ends. A message that cannot be encoded, or is too large, is the server's own fault.
 func (s *watchedStream) noteSending(err error) {
 	if code := codeOf(err); code != codes.Internal && code != codes.ResourceExhausted {
 		s.failed.Store(true)

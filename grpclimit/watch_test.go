@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// sendings are what can go wrong when a server sends, and whether the client is to blame.
+// sendings are the possible failures when a server sends, and whether the client is to blame.
 var sendings = map[string]struct {
 	err      error
 	byClient bool
@@ -25,7 +25,7 @@ var sendings = map[string]struct {
 	"the message cannot be encoded":        {status.Error(codes.Internal, "grpc: error while marshaling"), false},
 }
 
-// failingToSend is a handler that sends to the last, and hides the reason if it says so.
+// failingToSend is a handler that sends to the last, and hides the reason if hidden is set.
 func failingToSend(hidden bool) grpc.StreamHandler {
 	return func(_ any, s grpc.ServerStream) error {
 		err := s.SendMsg(nil)

@@ -13,24 +13,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// Advice is what a response says about the next requests.
+// Advice is the guidance of a response for the next requests.
 type Advice struct {
 	// Refused reports that the server did not process the request: any method may be sent again.
 	Refused bool
 	// NoRetry reports that the request must not be sent again.
 	NoRetry bool
-	// Wait is the time for which nothing may be sent. If zero, the response tells none, and Budgets count. A response
-	// that says to retry at once has a Wait of one nanosecond.
+	// Wait is the time for which nothing may be sent. If zero, the response gives none, and Budgets count. An immediate retry is a Wait of
+	// one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
 // AdviceBudget is how much a server leaves until a reset.
 type AdviceBudget struct {
-	// Name tells the budgets of a server apart. Of two budgets of one name the stricter counts. Of names above 64 bytes
-	// a [Transport] keeps a hash.
+	// Name identifies a budget of a server. Of two budgets with the same name the stricter counts. A [Transport] keeps only a hash of a
+	// name above 64 bytes.
 	Name string
-	// Left is how many requests may be sent, or what they may cost.
+	// Left is the number of requests that may be sent, or their total cost if Costs is set.
 	Left int64
 	// Reset is the time until the reset, above 0.
 	Reset time.Duration
@@ -49,7 +49,7 @@ func (a Advice) pace(now time.Time) pace.Advice {
 	return p
 }
 
-// statusOverloaded is what some servers answer that have too much to do, such as Anthropic's.
+// statusOverloaded is the status of some overloaded servers, such as Anthropic's.
 const statusOverloaded = 529
 
 // AdviceOf returns how a [Transport] without an Advice function reads a response received now.
@@ -70,7 +70,7 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 		a.Refused = a.Wait > 0
 	}
 	if a.Wait > 0 || isCached(h) {
-		return a // a wait is what counts, before the end of any window
+		return a // a wait counts before the end of any window
 	}
 	for _, d := range dialectsRead {
 		budgets := strictest(d.read(h, clock))
@@ -90,8 +90,7 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 	return a
 }
 
-// strictest returns the budgets without those that another one of the same name makes superfluous: it leaves no more,
-// for at least as long.
+// strictest removes each budget that another budget of the same name makes redundant: one that leaves no more, for at least as long.
 func strictest(budgets []AdviceBudget) []AdviceBudget {
 	if len(budgets) < 2 {
 		return budgets
@@ -125,8 +124,8 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). What it says
-// to be left was left when it got the answer: it is ignored.
+// isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). Its figures date from the time at which the cache got the
+// response: they are ignored.
 func isCached(h http.Header) bool {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
@@ -142,8 +141,8 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// retryFields are the fields that say when to retry: Retry-After, the finer fields that OpenAI and Azure send beside it,
-// and those that others send in its place. The first that tells a time to come counts.
+// retryFields are the fields that give the time of a retry: Retry-After, the finer fields that OpenAI and Azure send beside it, and the
+// fields that other servers send in its place. The first with a future time counts.
 var retryFields = []struct {
 	name string
 	read func(value string, clock time.Time) (time.Duration, bool)
@@ -154,8 +153,8 @@ var retryFields = []struct {
 	{"X-Ratelimit-Retry-After", retryAfter},
 }
 
-// waitOf returns the time until a retry, 0 if no field tells one. A time that has come is a nanosecond, since a Wait of
-// zero means that there is none.
+// waitOf returns the time until a retry, 0 if no field gives one. A retry that is already due is one nanosecond, since a Wait of zero means
+// that there is none.
 func waitOf(h http.Header, clock time.Time) (wait time.Duration) {
 	for _, f := range retryFields {
 		d, ok := longest(h[f.name], func(value string) (time.Duration, bool) { return f.read(value, clock) })
@@ -216,8 +215,8 @@ func retryAfterMs(value string, clock time.Time) (time.Duration, bool) {
 // minUnix is the smallest figure that is a Unix time, in seconds: September 2001. As a span it would be 31 years.
 const minUnix = 1e9
 
-// fromNow converts a figure that is a span in seconds, or a Unix time in seconds, milliseconds, microseconds or
-// nanoseconds. The units are told apart by the figure: each has a range of its own between 1973 and 5138.
+// fromNow converts a figure that is a span in seconds, or a Unix time in seconds, milliseconds, microseconds or nanoseconds. The figure
+// itself reveals its unit: each has a range of its own between 1973 and 5138.
 func fromNow(n float64, clock time.Time) time.Duration {
 	unit := 1.0
 	switch {
@@ -233,8 +232,8 @@ func fromNow(n float64, clock time.Time) time.Duration {
 	return span(n/unit - (float64(clock.Unix()) + float64(clock.Nanosecond())/1e9)) // UnixNano has no year 9999
 }
 
-// dateLayouts are the forms of dates that are read: those of RFC 9110, section 5.6.7, also with the zone UTC or a
-// numeric zone, and those of RFC 3339.
+// dateLayouts are the accepted forms of dates: the forms of RFC 9110, section 5.6.7, also with the zone UTC or a numeric zone, and RFC
+// 3339.
 var dateLayouts = []string{
 	http.TimeFormat, "Mon, 2 Jan 2006 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 -0700", time.RFC850, time.ANSIC,
 	time.RFC3339, "2006-01-02T15:04Z07:00", // fractions of a second too

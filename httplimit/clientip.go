@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 )
 
-// ClientIPOptions say how to find a client's address. The zero value reads no header.
+// ClientIPOptions configure how a client's address is found. The zero value reads no header.
 type ClientIPOptions struct {
 	// TrustedProxies are the addresses of the proxies, and of nothing else: they can claim any address.
 	TrustedProxies []netip.Prefix
@@ -23,12 +23,11 @@ type ClientIPOptions struct {
 	// can connect.
 	TrustedHops int
 
-	// Header is the field that the proxies write: X-Forwarded-For, Forwarded (RFC 7239), or one that holds exactly
-	// one address, such as CF-Connecting-IP, without TrustedHops. The proxies must set or remove it. If empty,
-	// X-Forwarded-For.
+	// Header is the field that the proxies write: X-Forwarded-For, Forwarded (RFC 7239), or a field with exactly one address, such as
+	// CF-Connecting-IP, without TrustedHops. The proxies must set or remove it. It defaults to X-Forwarded-For.
 	Header string
 
-	// IPv6Bits is the length of the prefix that is one client. If zero, 64; 128 tells all addresses apart.
+	// IPv6Bits is the length of the prefix that counts as one client. It defaults to 64; 128 treats each address as a client.
 	IPv6Bits int
 }
 

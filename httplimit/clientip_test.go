@@ -33,7 +33,7 @@ func clientIP(t testing.TB, opts httplimit.ClientIPOptions) func(*http.Request) 
 // trusted are the proxies of the tests below.
 var trusted = []string{"10.0.0.0/8", "fd00::/8", "::ffff:172.16.0.0/108"}
 
-// What the rows want besides an address.
+// The kinds of results in the rows besides an address.
 const (
 	malformed = "malformed"
 	noKey     = "no key"
@@ -87,7 +87,7 @@ func TestPeerIsTheClientUnlessItIsTrusted(t *testing.T) {
 	}
 }
 
-// Each row is something a client tries, and what the proxies make of it.
+// Each row is an attempt of a client, and the headers that the proxies make of it.
 func TestSpoofedForwardedForIsSeenThrough(t *testing.T) {
 	key := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted...)})
 	for name, row := range map[string]struct {
@@ -246,7 +246,7 @@ func TestIPKeysAllocateNothing(t *testing.T) {
 	}
 }
 
-// checkKey fails if a key is not what every key must be.
+// checkKey fails if a key breaks a rule for all keys.
 func checkKey(t *testing.T, got netip.Addr, err error, proxies []netip.Prefix) {
 	if err != nil {
 		require.Equal(t, netip.Addr{}, got)

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// What a page may read of a denial is there, whatever the dialect.
+// The fields of a denial that a page may read are present in every dialect.
 func TestExposedFieldsAreThoseThatAreSent(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
 	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))

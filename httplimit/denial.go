@@ -31,13 +31,13 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 			m.tellLimits(w, e)
 		}
 		wait, body = e.Decision.Delay, unavailable
-		blameClient(w) // who has filled the queue
+		blameClient(w) // the client has filled the queue
 	case e.Outcome == edge.Denied:
 		v := m.view(h, e)
 		m.setLimits(h, v, &e.Decision, slots[:3])
 		wait, custom, body = e.Decision.RetryAfter, m.opts.OnDenied, problemFor(&v.Denied, http.StatusTooManyRequests, v.Name, "")
 	case e.Outcome == edge.Exceeds:
-		custom, body = m.opts.OnExceeds, m.tellNever(h, e, slots[:3])
+		custom, body = m.opts.OnExceeds, m.writeNever(h, e, slots[:3])
 	default:
 		reason := e.Cause()
 		if reason.Retryable() {
@@ -68,9 +68,9 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	}
 }
 
-// tellNever tells of the limit of a request whose cost can never pass, and returns the answer. Such a decision is an error's,
-// and does not tell how much is left, except where nothing ever is.
-func (m *Middleware) tellNever(h http.Header, e *event, slots []string) *problem {
+// writeNever writes the limit of a request whose cost can never pass, and returns the answer. The decision comes from an error and has no
+// remaining budget, unless the budget is always zero.
+func (m *Middleware) writeNever(h http.Header, e *event, slots []string) *problem {
 	v := m.view(h, e)
 	if v.Limit.Capacity() > 0 {
 		m.setPolicy(h, v, slots[:1:1])
@@ -83,8 +83,8 @@ func (m *Middleware) tellNever(h http.Header, e *event, slots []string) *problem
 	return problemFor(&v.Exceeds, http.StatusForbidden, v.Name, rpcstatus.Requests.Exceeds)
 }
 
-// setRetryAfter tells a wait in whole seconds, rounded up and at least 1, so that it is never too early, with the client's
-// jitter. With Options.RetryAfterMs it also tells it in milliseconds.
+// setRetryAfter writes a wait in whole seconds, rounded up and at least 1, so that it is never too early, with the client's jitter. With
+// Options.RetryAfterMs it also writes the wait in milliseconds.
 func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, slot []string) {
 	share := m.core.Share(e.Request, wait)
 	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), slot)
@@ -120,7 +120,7 @@ func newProblem(status int, policy, detail string) *problem {
 	return m.encode()
 }
 
-// members are what a problem document says.
+// members are the fields of a problem document.
 type members struct {
 	Type     string   `json:"type"`
 	Title    string   `json:"title"`

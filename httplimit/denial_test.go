@@ -128,7 +128,7 @@ func TestProblemsAreValidJSON(t *testing.T) {
 	}
 }
 
-// retryAfters returns what a number of clients are told that wait so long.
+// retryAfters returns the Retry-After values that a number of clients with the same wait receive.
 func retryAfters(t *testing.T, m *httplimit.Middleware, clients int) (all []int) {
 	h := m.Wrap(ok)
 	for i := range clients {

@@ -1,15 +1,14 @@
 package httplimit
 
-// Dialect is a set of header fields that tell of limits. Those with one limit tell of the one that denies for
-// longest, else of the one that leaves least.
+// Dialect is a set of header fields that describe limits. A dialect with room for one limit describes the limit that denies for longest,
+// else the limit with the least remaining.
 type Dialect uint8
 
 const (
-	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) is RateLimit-Policy, with all limits, and RateLimit,
-	// with one: q is the capacity, w the window or the seconds in which the capacity is regained, r what is left, and
-	// t the seconds in which no more than r may be used, after a denial the wait. There is no RateLimit if a cost can
-	// never pass, or the layer that binds has a cost of its own. A name that middleware outside uses gets a number,
-	// such as "default-2".
+	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) is RateLimit-Policy, with all limits, and RateLimit, with one: q is the
+	// capacity, w the window or the seconds in which the capacity is regained, r the remaining budget, and t the seconds in which no more
+	// than r may be used, after a denial the wait. There is no RateLimit if a cost can never pass, or the layer that binds has a cost of
+	// its own. A name that outer middleware uses gets a number, such as "default-2".
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit.
 	DialectDraft06
@@ -23,8 +22,8 @@ const (
 	dialects = iota
 )
 
-// The draft in progress renames r and t, which are one line of constants in package limitfields. It also has a field
-// RateLimit-Partition, the key whose budget the fields tell of, and a parameter c, the cost of the request. Neither is sent.
+// The draft in progress renames r and t, which are one line of constants in package limitfields. It also has a field RateLimit-Partition,
+// the key of the budget in the fields, and a parameter c, the cost of the request. Neither is sent.
 
 // The names of the fields in the form that http.Header keeps them in.
 const (
@@ -39,7 +38,7 @@ var legacyFields = [dialects][3]string{
 }
 
 // fieldNames are the names of the fields that a middleware sets for requests that pass: up to three of its dialect, then
-// that of Options.DegradedHeader, "" for none.
+// Options.DegradedHeader, "" for none.
 type fieldNames struct {
 	names [4]string
 	lists bool // middleware inside adds lines to the fields, and does not replace them

@@ -13,23 +13,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// dialectRead is one way in which servers tell what is left. In a response, the first one of
-// dialectsRead that tells anything counts.
+// dialectRead is one way in which servers report a remaining budget. The first element of dialectsRead that finds one in a response counts.
 type dialectRead struct {
 	structured func(h http.Header) []AdviceBudget // of one field, or nil
 	plain      []plainBudget                      // of fields of their own
 }
 
-// plainBudget is a budget that is told by fields of their own.
+// plainBudget is a budget with a field for each of its figures.
 type plainBudget struct {
 	name             string
 	remaining, reset string   // fields
-	resetMs          string   // that tells the reset as a span in milliseconds; or ""
-	after            string   // that tells the reset as a span, and counts before reset; or ""
+	resetMs          string   // contains the reset as a span in milliseconds; or ""
+	after            string   // contains the reset as a span, and counts before reset; or ""
 	names            []string // fields of which the first that is there has the name
 	costs            bool
-	span             time.Duration // the reset, if no field tells it
-	status           string        // a field that says "rejected" if nothing is left, in place of remaining; or ""
+	span             time.Duration // the reset, if no field contains it
+	status           string        // a field that is "rejected" if nothing is left, in place of remaining; or ""
 }
 
 // dialectsRead are the dialects that are read, standards first. Each has an answer of a real API as
@@ -45,14 +44,14 @@ var dialectsRead = []dialectRead{
 		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", costs: true},
 		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", costs: true},
 	}},
-	// Anthropic. Those with a plan get the unified fields, which tell no figure. The fields of the priority tier are not
-	// read: requests beyond that tier are served as usual.
+	// Anthropic. Customers with a plan get the unified fields, which contain no figure. The fields of the priority tier are not read:
+	// requests beyond that tier are served as usual.
 	{plain: []plainBudget{
 		anthropic("ratelimit-requests", false), anthropic("ratelimit-tokens", true), anthropic("ratelimit-input-tokens", true),
 		anthropic("ratelimit-output-tokens", true),
 		{name: "unified", status: "Anthropic-Ratelimit-Unified-Status", reset: "Anthropic-Ratelimit-Unified-Reset"},
 	}},
-	// HubSpot. What is left of a day tells no reset.
+	// HubSpot. The remaining budget of a day has no reset.
 	{plain: []plainBudget{
 		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
 		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
@@ -71,7 +70,7 @@ func anthropic(fields string, costs bool) plainBudget {
 	return plainBudget{name: strings.TrimPrefix(fields, "ratelimit-"), remaining: prefix + "-Remaining", reset: prefix + "-Reset", costs: costs}
 }
 
-// read returns what a response says to be left, nil if it does not say.
+// read returns the remaining budgets in a response, nil if there are none.
 func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudget) {
 	if d.structured != nil {
 		return d.structured(h)
@@ -82,8 +81,8 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 	return budgets
 }
 
-// read returns the budget that the fields tell. Where proxies or nested limiters have made lists of the fields, there
-// are as many budgets, if each has its reset; else one that leaves the least for the longest.
+// read returns the budget in the fields. Where proxies or nested limiters have made lists of the fields, it returns as many budgets, if
+// each has its reset; else a single budget with the least remaining and the longest reset.
 func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	b := AdviceBudget{Name: p.name, Costs: p.costs}
 	lefts := []int64{0}
@@ -131,7 +130,7 @@ func leftsOf(lines []string) (lefts []int64) {
 	return lefts
 }
 
-// resets returns the times until the reset, nil if no field tells one.
+// resets returns the times until the reset, nil if no field contains one.
 func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	ms, _ := decimal(first(h[p.resetMs]))
 	if reset := max(p.span, span(ms/1000)); reset > 0 {
@@ -152,8 +151,8 @@ func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	return resets
 }
 
-// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are none: a
-// server that says so has a bug, and must not close a host for years.
+// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are none: a server that sends them has a bug, and
+// must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
 // resetOf reads a reset in any habit: seconds from now, Unix time, a span such as "6m0s", or a

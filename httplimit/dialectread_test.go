@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answers are heads of responses in the forms that the documentation of these APIs shows, and
-// what they mean. All were answered at noon of August 1st, 2025: Unix 1754049600.
+// answers are heads of responses in the forms that the documentation of these APIs shows, and their meaning. All were sent at noon of
+// August 1st, 2025: Unix 1754049600.
 var answers = map[string]struct {
 	head string
 	want httplimit.Advice
@@ -198,7 +198,7 @@ func TestAnswersOfRealAPIsAreUnderstood(t *testing.T) {
 	}
 }
 
-// What a Transport is taught counts, and what it is not taught it reads itself.
+// A Transport obeys an Advice function first, and reads the rest itself.
 func TestTransportIsTaughtADialect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
@@ -245,8 +245,7 @@ func spend(t *testing.T, c *http.Client, url string, cost int) context.Context {
 	return ctx
 }
 
-// A client keeps within tokens a minute: of its own limit, which is settled by what was used, and
-// of the server's.
+// A client keeps within tokens a minute: within its own limit, which is settled by the real usage, and within the server's.
 func TestRequestsDeclareTheirCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(nil)

@@ -8,9 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// cors lets pages of one origin use the API. It stands around the limiter: then denials have
-// its fields too, without which a browser hides the whole answer from the page. The page
-// can read only those fields of an answer that Access-Control-Expose-Headers names.
+// cors lets pages of one origin use the API. It stands around the limiter: then denials have its fields too, without which a browser hides
+// the whole answer from the page. The page can read only the fields of an answer that Access-Control-Expose-Headers names.
 func cors(origin string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

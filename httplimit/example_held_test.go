@@ -25,8 +25,7 @@ func bodyFirst(next http.Handler, most int64) http.Handler {
 	})
 }
 
-// A leaky bucket holds requests. Those whose clients have left give their places back, if their
-// bodies were read before.
+// A leaky bucket holds requests. If their clients leave, they give their places back, provided that their bodies were read before.
 func ExampleMiddleware_Wrap_held() {
 	limit := ratelimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 20), nil))
 	upload := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

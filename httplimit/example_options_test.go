@@ -63,7 +63,7 @@ func ExampleDialect() {
 	// 0
 }
 
-// Who is to be told of a decision: the operator of what could not be decided, nobody of what a client does.
+// Log failed decisions for the operator; denials are the client's business alone.
 func ExampleOutcome() {
 	cost := func(r *http.Request) int { return len(r.URL.Path) }
 	limit := ratelimit.Must(httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerHour(10)), httplimit.APIKey("X-API-Key"), &httplimit.Options{
@@ -93,7 +93,7 @@ func ExampleOutcome() {
 	// the client's mistake: rejected, 400
 }
 
-// A client of a language model: each request declares the tokens that it may use, and settles those that it has used.
+// A client of a language model: each request declares the tokens that it may use, and settles the tokens that it has used.
 func ExampleWithCost() {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
@@ -113,7 +113,7 @@ func ExampleWithCost() {
 		return
 	}
 	resp.Body.Close()
-	if err := httplimit.SettleCost(ctx, 150); err != nil { // what the response says
+	if err := httplimit.SettleCost(ctx, 150); err != nil { // the usage in the response
 		fmt.Println(err)
 	}
 	d, err := tokens.Peek(server.URL, 1)

@@ -124,9 +124,8 @@ func Example_layers() {
 	// 200 "key";r=4;t=3600
 }
 
-// Customers have a budget for each API key, all others one for each address. A key that nobody has
-// given out is answered with 401. The limit around it counts those answers, so that keys cannot be
-// guessed at will.
+// Customers have a budget for each API key, all others one for each address. A key that was never issued is answered with 401. The outer
+// limit counts these answers, so that keys cannot be guessed at will.
 func Example_unknownKeys() {
 	customers := map[keyfunc.Hash]bool{keyfunc.HashOf("s3cret"): true}
 	apiKey := httplimit.APIKey("X-API-Key")
@@ -166,8 +165,7 @@ func Example_unknownKeys() {
 	// "s3cret": 429
 }
 
-// Behind proxies, say which ones: only what they have added to X-Forwarded-For is
-// believed.
+// Behind proxies, list them: only the entries that they have added to X-Forwarded-For are believed.
 func ExampleClientIP() {
 	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{
 		TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
@@ -180,16 +178,15 @@ func ExampleClientIP() {
 
 	r.RemoteAddr = "10.0.0.1:9000" // the proxy, which has added 203.0.113.7
 	fmt.Println(clientIP(r))
-	r.RemoteAddr = "192.0.2.1:1234" // somebody who pretends to be one
+	r.RemoteAddr = "192.0.2.1:1234" // an impostor
 	fmt.Println(clientIP(r))
 	// Output:
 	// 203.0.113.7 <nil>
 	// 192.0.2.1 <nil>
 }
 
-// Only failed logins count: three for each name from each address. A limit by address
-// comes first, and MaxBytesHandler after it: the name is in the body, and nobody can make
-// the server read much of that. PostFormValue reads no query, which logs would keep.
+// Only failed logins count: three for each name from each address. A limit by address comes first, and MaxBytesHandler after it: the name
+// is in the body, which must not cost the server much to read. PostFormValue reads no query, which logs would keep.
 func ExampleChargeOnly() {
 	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(5), 20), nil))
 	attempts := ratelimit.Must(ratelimit.New[keyfunc.Pair[netip.Addr, string]](
@@ -324,7 +321,7 @@ func ExampleHeaderIP() {
 	r.Header.Set("CF-Connecting-IP", "203.0.113.7")
 	r.RemoteAddr = "173.245.48.1:9000" // Cloudflare
 	fmt.Println(clientIP(r))
-	r.RemoteAddr = "192.0.2.1:1234" // somebody who pretends to be
+	r.RemoteAddr = "192.0.2.1:1234" // an impostor
 	fmt.Println(clientIP(r))
 	// Output:
 	// 203.0.113.7 <nil>

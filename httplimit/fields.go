@@ -9,10 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
-// setLimits writes the fields that tell how much is left. The values are kept in slots,
-// of which it uses up to three. If a layer with a cost of its own binds, the decision
-// does not tell how much is left: Remaining is above the limit's capacity then, and is
-// not written.
+// setLimits writes the fields with the remaining budget. The values are kept in slots, of which it uses up to three. If a layer with a cost
+// of its own binds, the decision has no remaining budget in units of the request: Remaining is above the limit's capacity then, and is not
+// written.
 func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
@@ -28,8 +27,8 @@ func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.
 	}
 }
 
-// setLegacy writes the three fields of an older dialect. They have room for one limit: of
-// this middleware and those around it, the stricter is told, or the one that denies.
+// setLegacy writes the three fields of an older dialect. They have room for one limit: of this middleware and of outer ones, the stricter
+// limit is written, or the limit that denies.
 func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
 	names := &legacyFields[m.opts.Dialect]
 	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)
@@ -59,8 +58,8 @@ func first(lines []string) string {
 	return lines[0]
 }
 
-// setPolicy writes the field that tells what the limit is. In the older dialects it leaves
-// what a middleware around this one has told, so that the three fields are of one limit.
+// setPolicy writes the field with the limit itself. In the older dialects it leaves the field of an outer middleware, so that the three
+// fields describe one limit.
 func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, slot []string) {
 	switch {
 	case v.Name == "" || m.opts.Dialect == DialectNone:
@@ -71,9 +70,8 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, slot []string
 	}
 }
 
-// reset is when the quota is there again, as the older dialects tell it: when the
-// same request passes if it was denied, else when the key is fresh. Of several limits
-// ResetAfter is the longest, so this one's own figure bounds it.
+// reset returns the reset time as the older dialects define it: the time at which the same request passes if it was denied, else the time
+// at which the key is fresh. Of several limits ResetAfter is the longest, so this limit's own figure bounds it.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
 	if !d.Allowed && d.RetryAfter > 0 {

@@ -71,7 +71,7 @@ func TestDialects(t *testing.T) {
 		{httplimit.DialectXDelta,
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"},
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "49"}},
-		{httplimit.DialectXEpoch, // a minute after 12:00:00, whenever asked
+		{httplimit.DialectXEpoch, // a minute after 12:00:00, at any time
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"},
 			fields{"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1795262460"}},
 		{httplimit.DialectNone, fields{}, fields{}},
@@ -159,7 +159,7 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 	all, err := ratelimit.All(ratelimit.By(keyed, httplimit.Header("X-Plan")), ratelimit.By(global, everyone))
 	require.NoError(t, err)
 	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
-	for range 2 { // the second time from what was kept
+	for range 2 { // the second time from the cached values
 		for plan, want := range map[string]string{
 			"plain": `"key";q=5;w=60, "global";q=1000;w=1`,
 			"gold":  `"key";q=50;w=60, "global";q=1000;w=1`,
@@ -266,7 +266,7 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 	assert.Equal(t, `"five";r=3;t=60`, resp.Header.Get("RateLimit"))
 }
 
-// What is left is told in the caller's cost, and a layer with a cost of its own has none.
+// The remaining budget is in units of the caller's cost, and a layer with a cost of its own has none.
 func TestNothingIsSaidOfWhatIsLeftForALayerWithItsOwnCost(t *testing.T) {
 	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)})
 	require.NoError(t, err)
@@ -286,7 +286,7 @@ func TestNothingIsSaidOfWhatIsLeftForALayerWithItsOwnCost(t *testing.T) {
 	}
 }
 
-// Another engine may deny without saying for how long.
+// Another engine may deny without a RetryAfter.
 func TestRetryAfterIsNeverBeforeTheEndOfTheEffectiveWindow(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five")
 	resp := get(middleware(t, &stub{decision: ratelimit.Decision{Limit: limit}}, httplimit.Options{}).Wrap(ok))
@@ -394,7 +394,7 @@ func TestUnitsOfQuotasAreTold(t *testing.T) {
 	assert.ErrorContains(t, err, "Options.QuotaUnit")
 }
 
-// Names are told by one dialect alone.
+// Only one dialect writes names.
 func TestStackOfUnnamedLimitsIsFineWhereNoNameIsTold(t *testing.T) {
 	all := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.FixedWindow(ratelimit.PerHour(50)))
 	for dialect := httplimit.DialectDraft06; dialect <= httplimit.DialectNone; dialect++ {
@@ -453,8 +453,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// The name in RateLimit is that of the quota that is nearest, so it changes when another one is; the list of policies
-// does not. A chain tells what a stack of the same limits does, as long as it does not deny.
+// The name in RateLimit is the name of the nearest quota, so it changes when another quota is nearer; the list of policies does not change.
+// A chain writes the same fields as a stack of the same limits, as long as it does not deny.
 func TestTheNearestQuotaIsToldByStacksAndChainsAlike(t *testing.T) {
 	limits := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("burst"), ratelimit.FixedWindow(ratelimit.PerMinute(12)).Named("minute"),
 		ratelimit.SlidingLog(ratelimit.Rate{Units: 7, Per: 10 * time.Second}).Named("ten")}

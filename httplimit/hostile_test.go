@@ -22,7 +22,7 @@ import (
 
 var servers = flag.Int("servers", testsize.Of(40, 1000), "how many random hostile servers a Transport meets")
 
-// What a server may write, in any field that a Transport reads.
+// Values that a server may write into any field that a Transport reads.
 var (
 	readFields = []string{
 		"Retry-After", "Retry-After-Ms", "Date", "Age", "RateLimit", "RateLimit-Policy", "RateLimit-Remaining", "RateLimit-Reset",
@@ -75,8 +75,8 @@ func (s *hostile) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Whatever a server answers, each request of a Transport comes to an end: within the wait that the
-// server is believed, for each attempt, and the waits of those before it in the queue.
+// Every request of a Transport comes to an end, whatever the server's answers: within the longest wait that the server is granted, for each
+// attempt, and the waits of requests before it in the queue.
 func TestTransportOutlivesHostileServers(t *testing.T) {
 	n := *servers
 	for seed := range uint64(n) {

@@ -52,8 +52,8 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
 	return PerKey(limit, RemoteIP, opts)
 }
 
-// PerKey returns middleware with one limit for each key, such as that of [APIKey]. It tracks 65,536 keys, and
-// remembers as many others. The errors are those of [ratelimit.New] and [New].
+// PerKey returns middleware with one limit for each key; [APIKey], for example, returns such a key function. It tracks 65,536 keys, and
+// remembers as many others. The errors are the errors of [ratelimit.New] and [New].
 func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, error), opts *Options) (*Middleware, error) {
 	if key == nil {
 		return nil, errors.New("httplimit: PerKey needs a key function, and got nil")
@@ -86,7 +86,7 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// serve decides about a request, passes it on or answers it, and settles its charge whatever happens. Panics go on after that.
+// serve decides a request, passes it on or answers it, and settles its charge in any case. A panic continues after that.
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.core.Skips(r) {
 		next.ServeHTTP(w, r)
@@ -118,8 +118,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	m.serveAndSettle(watched, w, r, charge, next)
 }
 
-// admit sets the header fields of a request that passes, holds one that is delayed, and answers one that is not to be
-// served. It returns the writer for the handler, and its watcher, nil if there are no fields to watch over.
+// admit sets the header fields of a request that passes, holds a delayed request, and answers a request that is not to be served. It
+// returns the writer for the handler, and its watcher, nil if there are no fields to watch over.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
 	if m.opts.Shadow {
 		return nil, w, true

@@ -33,10 +33,10 @@ type InflightOptions struct {
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
 	KeyCode int
 
-	// Challenge is that of [Options].
+	// Challenge is the value of WWW-Authenticate, as in [Options].
 	Challenge string
 
-	// PlainHTTP is that of [Options].
+	// PlainHTTP refuses RPC requests as other requests, as in [Options].
 	PlainHTTP bool
 
 	// OnRefused answers a refused request. Cache-Control, Retry-After and WWW-Authenticate are set; the status is not. If
@@ -53,7 +53,7 @@ type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
 	badKey *problem
-	learns bool // somebody wants to know how requests end
+	learns bool // a consumer of outcomes exists
 }
 
 // InflightStats count requests.
@@ -65,9 +65,8 @@ type InflightStats struct {
 	Rejected uint64 // without a valid key
 }
 
-// NewInflight returns middleware that holds a permit while a request is served. A key function that returns
-// [ratelimit.SkipLayer] lets the request pass without one. The limiter's limit is that of one key: for a limit of the
-// whole server set [inflight.Options].Total.
+// NewInflight returns middleware that holds a permit while a request is served. A key function that returns [ratelimit.SkipLayer] lets the
+// request pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
 	m := new(Inflight[K])
 	if opts != nil {
@@ -87,11 +86,11 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 	return m, nil
 }
 
-// outcome returns what an adaptive limit is to learn from a request.
+// outcome returns the outcome of a request for an adaptive limit.
 func (m *Inflight[K]) outcome(r *http.Request, w *watcher, final int) inflight.Outcome {
 	status := w.blame(final)
 	usual := usualOutcome(r, status)
-	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, says nothing about the load
+	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, is no sign of load
 		usual = inflight.Ignored
 	}
 	if m.opts.Outcome == nil {
@@ -116,7 +115,7 @@ func usualOutcome(r *http.Request, status int) inflight.Outcome {
 	return outcomeOf(status)
 }
 
-// outcomeOf is what a final status says about load.
+// outcomeOf returns the outcome that a final status stands for.
 func outcomeOf(status int) inflight.Outcome {
 	switch {
 	case status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
@@ -159,7 +158,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	}
 }
 
-// work serves the request, and gives the permit back whatever becomes of it.
+// work serves the request, and returns the permit in any case.
 func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflight.Permit, next http.Handler) {
 	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)

@@ -160,7 +160,7 @@ func TestInflightWaitEnds(t *testing.T) {
 	})
 }
 
-// learned is an algorithm that notes what windows it is told of.
+// learned is an algorithm that records the windows passed to it.
 type learned struct{ dropped *[]bool }
 
 func (l learned) Limit() int { return 1000 }
@@ -394,7 +394,7 @@ func TestWhatAnInflightTransportLearns(t *testing.T) {
 	assert.Equal(t, inflight.Cancelled, httplimit.ResponseOutcome(ok.WithContext(late), status(503), nil))
 }
 
-// The Timeout of an http.Client is its caller's patience, and that of an http.Transport a bound on the backend.
+// The Timeout of an http.Client is its caller's patience; the Timeout of an http.Transport bounds the backend.
 func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.T) {
 	block := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))

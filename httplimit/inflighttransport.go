@@ -23,10 +23,9 @@ type InflightTransportOptions struct {
 	// MaxWait is how long a request may wait for its permit. If zero, as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a request for an adaptive limit, given its response or error and the default
-	// outcome: that of InflightOptions, except that a deadline of the request's context, and so the Timeout of an
-	// http.Client, is Cancelled, a timeout of the base transport is Dropped, and 429 is Dropped. If nil, the default
-	// outcome is used.
+	// Outcome returns the outcome of a request for an adaptive limit, given its response or error and the default outcome. The default is
+	// as in InflightOptions, except that a deadline of the request's context, and so the Timeout of an http.Client, is Cancelled, a timeout
+	// of the base transport is Dropped, and 429 is Dropped. If nil, the default outcome is used.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 }
 
@@ -60,7 +59,7 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 	return t, nil
 }
 
-// responseOutcome is what an adaptive limit usually learns: see InflightTransportOptions.Outcome.
+// responseOutcome returns the default outcome of a request: see InflightTransportOptions.Outcome.
 func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.Outcome {
 	switch {
 	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
@@ -77,7 +76,7 @@ func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.O
 	return outcomeOf(resp.StatusCode)
 }
 
-// CloseIdleConnections is that of a [Transport].
+// CloseIdleConnections closes the idle connections of the base RoundTripper, as [Transport.CloseIdleConnections] does.
 func (t *InflightTransport) CloseIdleConnections() {
 	if t != nil {
 		closeIdleConnections(t.base)
@@ -112,7 +111,7 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		permit.Done(outcome)
 	}
 	switch {
-	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client says so
+	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client reports that itself
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		permit.Done(inflight.Ignored) // the connection is the caller's now
@@ -150,8 +149,7 @@ func (b *permitBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends what was not read to the end: that the caller does not want it says nothing
-// against the server.
+// Close ends a body that was not read to the end: that the caller does not want the rest is no fault of the server.
 func (b *permitBody) Close() error {
 	err := b.ReadCloser.Close()
 	b.end(nil)

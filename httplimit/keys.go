@@ -30,7 +30,7 @@ func kept(value, what string) (string, error) {
 	return strings.Clone(short), err
 }
 
-// hashed returns a key function for the hash of what another one finds.
+// hashed returns a key function for the hash of another function's result.
 func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (keyfunc.Hash, error) {
 	return func(r *http.Request) (keyfunc.Hash, error) {
 		s, err := secret(r)
@@ -41,8 +41,8 @@ func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (key
 	}
 }
 
-// APIKey returns a key function for the hash of a secret of any length in a header field. It does not check the
-// secret. The errors are those of [Header].
+// APIKey returns a key function for the hash of a secret of any length in a header field. It does not check the secret. It fails as
+// [Header] does.
 func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	name = http.CanonicalHeaderKey(name)
 	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })

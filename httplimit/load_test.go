@@ -40,10 +40,9 @@ func (c *realClock) Now() time.Duration {
 	return now
 }
 
-// For some seconds, clients on many connections ask for all they can get. However their
-// requests fall, what was admitted, and what is left then, is exactly the burst and
-// what the rate has given since the first request. That one is alone, and takes the whole burst, so
-// that the bucket cannot be full again, and lose count, before all are connected.
+// For some seconds, clients on many connections send as many requests as they can. In any order of the requests, the sum of the admitted
+// and of the remaining budget is exactly the burst and the gain of the rate since the first request. The first request is alone, and takes
+// the whole burst, so that the bucket cannot be full again, and lose count, before all are connected.
 func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			r.RemoteAddr = "127.0.0.1:1"
 			h.ServeHTTP(httptest.NewRecorder(), r)
 			load := newLoad(t, h, proto, 64)
-			for !t.Failed() && load.denied.Load() <= load.ok.Load() { // until more was asked for than admitted, on any machine
+			for !t.Failed() && load.denied.Load() <= load.ok.Load() { // until there are more denied than admitted requests, on any machine
 				load.run(t, loadTime())
 			}
 			load.close()
@@ -106,7 +105,7 @@ func liveHeap() uint64 {
 
 func loadTime() time.Duration { return testsize.Of(200*time.Millisecond, 5*time.Second) }
 
-// assertNoGoroutineLeft waits for those that are on their way out.
+// assertNoGoroutineLeft waits for goroutines that are about to end.
 func assertNoGoroutineLeft(t *testing.T, before int) {
 	assert.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, // the condition's own
 		10*time.Second, 10*time.Millisecond, "a goroutine is left over")
@@ -145,14 +144,14 @@ func (l *load) close() {
 	l.server.Close()
 }
 
-// run asks on all connections until the time is over. No request is cut short.
+// run sends requests on all connections until the time is over. No request is cut short.
 func (l *load) run(t *testing.T, d time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	l.each(t, func() bool { return ctx.Err() == nil })
 }
 
-// requests asks that often, on all connections together.
+// requests sends n requests, on all connections together.
 func (l *load) requests(t *testing.T, n int64) {
 	var left atomic.Int64
 	left.Store(n)

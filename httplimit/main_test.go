@@ -100,7 +100,7 @@ func overBoth(t *testing.T, h http.Handler, test func(t *testing.T, client *http
 	}
 }
 
-// stub is a limiter that answers what it is told to.
+// stub is a limiter that returns the prepared decision.
 type stub struct {
 	decision ratelimit.Decision
 	err      error

@@ -22,12 +22,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// One adaptive limit for the backend, and a limit inside of it that refuses most of what one tenant
-// sends: whatever kind of limit that is, and whatever is in between.
+// One adaptive limit for the backend, and a limit inside of it that refuses most requests of one tenant: for any kind of inner limit, and
+// anything in between.
 func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	backend := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })
 	perSecond := ratelimit.TokenBucket(ratelimit.PerSecond(50), 5)
-	// A handler whose calls to another server, or whatever else it does, are limited.
+	// A handler with limited calls to another server, or other limited work.
 	calls := func(do func(r *http.Request) error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			backend.ServeHTTP(w, r)
@@ -165,7 +165,7 @@ func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
 	}
 }
 
-// What a handler inside finds out of a request is known around it: the route, and the form, whose files the server removes.
+// Facts that an inner handler learns about a request are visible around it: the route, and the form, whose files the server removes.
 func TestRouteAndFormAreHandedBack(t *testing.T) {
 	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD(nil)}, nil)
 	mux := http.NewServeMux()

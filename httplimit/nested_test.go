@@ -109,8 +109,8 @@ func TestOlderDialectsTellOfTheLimitThatDenies(t *testing.T) {
 		[]string{exceeds.Get("RateLimit-Limit"), exceeds.Get("RateLimit-Remaining"), exceeds.Get("RateLimit-Reset")}, "three figures of one limit")
 }
 
-// Two layers that one request exhausts: the one that resets later is told, then the first.
-// Which bucket has the lower address in memory must not matter, so it is tried often.
+// Two layers that one request exhausts: the fields show the layer that resets later, else the first. The order of the buckets' addresses in
+// memory must not matter, so it is tried often.
 func TestOfTwoExhaustedLayersTheLongerResetIsTold(t *testing.T) {
 	minute, hour := ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("minute"), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hour")
 	for range 20 {

@@ -14,31 +14,32 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each request costs 1, and one that cannot be decided
-// is refused. Functions are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each request costs 1, and a request that cannot be decided is refused.
+// Functions are called concurrently.
 type Options struct {
-	// Cost returns what a request costs: 0 passes any limit, below 0 is an error. If nil, 1.
+	// Cost returns the cost of a request: 0 passes any limit, below 0 is an error. It defaults to 1.
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request passes without a decision. If nil, none does.
 	Skip func(r *http.Request) bool
 
-	// Settle returns what a request has really cost, given the response's status and what was charged before, such as
-	// [ChargeOnly]. The limiter must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays.
+	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such a function. The
+	// limiter must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays.
 	//
-	// A handler that panics counts as 500, one that hijacked the connection as 101, and a server error that the
-	// client caused (a malformed or incomplete body, a full key table, a negative cost) as 400. A leaky bucket in a
-	// [ratelimit.Map] denies what it would delay: use a [ratelimit.All] of one layer.
+	// A handler that panics counts as 500, one that hijacked the connection as 101, and a server error that the client caused (a malformed
+	// or incomplete body, a full key table, a negative cost) as 400. A leaky bucket in a [ratelimit.Map] denies requests that it would
+	// delay: use a [ratelimit.All] of one layer.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
 	// SettleResponse is Settle with the whole response. It must not keep or change the header.
 	SettleResponse func(r *http.Request, resp Response, cost int) (actual int)
 
-	// Shadow lets all requests pass with unchanged responses. The limiter charges them; Stats and OnDecision report what would have been done.
+	// Shadow lets all requests pass with unchanged responses. The limiter charges them; Stats and OnDecision report the outcome that each
+	// would have had.
 	Shadow bool
 
-	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to what a client can cause (no
-	// valid key, a full key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
+	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause (no valid key, a full
+	// key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
@@ -66,17 +67,17 @@ type Options struct {
 	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
 	DegradedHeader string
 
-	// MaxHold is how long a request is held that could pass later. A request that can pass within it waits in line for its
-	// turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead, such as that of PerIP or
-	// a [ratelimit.Map]; of a [ratelimit.Layered], it bounds the delay of leaky buckets. If zero, only leaky buckets hold
-	// requests, for any time. [ratelimit.Options].MaxWaiting bounds the number of held requests.
+	// MaxHold is the longest time for which a request is held that could pass later. A request that can pass within it waits in line for
+	// its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead, such as a [ratelimit.Map] or the
+	// limiter of PerIP; of a [ratelimit.Layered], MaxHold bounds the delay of leaky buckets. If zero, only leaky buckets hold requests, for
+	// any time. [ratelimit.Options].MaxWaiting bounds the number of held requests.
 	MaxHold time.Duration
 
 	// Jitter spreads the clients that were denied at once: each adds its share of up to this, at most a tenth of the
 	// wait, to Retry-After. If zero, nothing is added.
 	Jitter time.Duration
 
-	// JitterBy returns who the client is. If nil, its address, X-Forwarded-For, Forwarded and Authorization.
+	// JitterBy identifies the client. By default a client is its address, X-Forwarded-For, Forwarded and Authorization.
 	JitterBy func(r *http.Request) string
 
 	// OnDenied answers a request that is denied for now. Retry-After and Cache-Control are set; the status is not. If
@@ -163,13 +164,13 @@ func (o *Options) core() edge.Options[*http.Request] {
 	return c
 }
 
-// SkipPreflights is for [Options].Skip: CORS preflight requests. What answers them must be cheap.
+// SkipPreflights is for [Options].Skip: CORS preflight requests pass. Their handler must be cheap.
 func SkipPreflights(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// peerAndCredentials tells clients apart well enough to spread them. It may be spoofed: a
-// client that invents another identity waits as long as before, or longer.
+// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
+// long as before, or longer.
 func peerAndCredentials(r *http.Request) string {
 	host := r.RemoteAddr
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Outcome is what the middleware does with a request, or in shadow mode would have done. The zero Outcome does not
-// occur.
+// Outcome is the treatment of a request by the middleware, or in shadow mode the treatment that it would have had. The zero Outcome does
+// not occur.
 type Outcome uint8
 
 const (

@@ -132,8 +132,7 @@ func TestAnAdaptiveLimitLearnsNothingFromWhatAClientProvokes(t *testing.T) {
 	}
 }
 
-// A flood of keys fills the table. Those who bring them pay: the answer is no failure of the
-// server.
+// A flood of keys fills the table. The clients that send them pay: the refusal is no failure of the server.
 func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 	one := func() *inflight.Limiter[string] {
 		l, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
@@ -201,7 +200,7 @@ func TestServerErrorsOfTheServerAreRefundedWhateverTheBody(t *testing.T) {
 	}
 }
 
-// A status that there is not is a panic, and sends nothing: what recovers it can answer.
+// An impossible status causes a panic, and sends nothing: the function that recovers it can answer.
 func TestAHandlersPanicForItsStatusCanBeAnswered(t *testing.T) {
 	m, limiter := refunding(t)
 	w := send(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -223,8 +222,8 @@ func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 	})), r)
 }
 
-// Limits by address, which refund server errors, around a limit whose own refusals a client
-// can bring about: those must not be refunded.
+// Limits by address, which refund server errors, around a limit whose own refusals a client can bring about: such refusals must not be
+// refunded.
 func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	keyed := func(opts *ratelimit.Options[keyfunc.Hash]) ratelimit.Limiter[*http.Request] {
 		l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts)

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// A client is told what is wrong with its request, and the operator which field it was.
+// The client learns the fault of its request, and the operator the name of the field.
 func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
@@ -60,7 +60,7 @@ func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
 	assert.Equal(t, http.StatusTeapot, get(m.Wrap(unreachable(t))).StatusCode)
 }
 
-// A blocked key is told that it is blocked, and not that its request costs too much: no cheaper request would pass.
+// The refusal of a blocked key names the block, and not the cost: no cheaper request would pass.
 func TestABlockedKeyIsNotToldThatItAsksForTooMuch(t *testing.T) {
 	blocked := ratelimit.Blocked().Named("plan")
 	plans := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("plan"), &ratelimit.Options[string]{

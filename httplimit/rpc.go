@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by
-// what their specification asks clients to send.
+// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by the fields that their specification asks of
+// clients.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
@@ -112,7 +112,7 @@ func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.
 	}
 }
 
-// grpcTrailers sets what ends a gRPC call.
+// grpcTrailers sets the trailers of a gRPC call.
 func grpcTrailers(a rpcstatus.Answer, set func(name, value string)) {
 	set("Grpc-Status", strconv.Itoa(int(a.Code)))
 	set("Grpc-Message", percentEncode(a.Message))

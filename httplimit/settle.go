@@ -62,8 +62,7 @@ func (m *Middleware) serveAndSettle(watched *watcher, w http.ResponseWriter, r *
 	status = watched.final()
 }
 
-// blameClient tells the middlewares around this one, if they settle by status, that the
-// client has caused the status that follows.
+// blameClient informs the outer middlewares, if they settle by status, that the client has caused the status that follows.
 func blameClient(w http.ResponseWriter) {
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		if x, ok := w.(interface{ blameClient() }); ok {
@@ -106,8 +105,8 @@ func (b *watchedBody) handTrailer() {
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
 
-// handBack puts what a handler has found out of a copy of a request into the request: the form, of which the server
-// removes the files, and the route.
+// handBack copies the findings of a handler about a copy of the request to the request itself: the form, of which the server removes the
+// files, and the route.
 func handBack(r, inner *http.Request) {
 	if r == inner {
 		return

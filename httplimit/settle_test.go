@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// answer is a handler that does what the path says.
+// answer is a handler that obeys the path.
 var answer = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	what := strings.TrimPrefix(r.URL.Path, "/")
 	switch what {
@@ -130,7 +130,7 @@ func TestClientThatHangsUpIsNotRefunded(t *testing.T) {
 	assert.Equal(t, 4, d.Remaining)
 }
 
-// settled counts the statuses that a rule was asked about.
+// settled counts the statuses that a rule was called with.
 func settled(t *testing.T, h http.HandlerFunc) (http.Handler, chan int) {
 	statuses := make(chan int, 10)
 	limiter := limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000))
@@ -237,7 +237,7 @@ func TestHijackedConnectionIsSettledAsSwitched(t *testing.T) {
 	assert.Equal(t, http.StatusSwitchingProtocols, <-statuses)
 }
 
-// What other middleware puts around the server's writer.
+// Writers that other middleware puts around the server's writer.
 type (
 	flushHijacker struct {
 		http.ResponseWriter

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// item is one member of a list of a structured field (RFC 9651): a name, with those of
-// its parameters that are Integers.
+// item is one member of a list of a structured field (RFC 9651): a name, with its parameters that are Integers.
 type item struct {
 	name   string
 	params []param
@@ -41,7 +40,7 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
-// maxStructured bounds what is read of a field.
+// maxStructured bounds the part of a field that is read.
 const maxStructured = 16 << 10
 
 // parseItems reads a list of Strings or Tokens. As RFC 9651 has it, a field that is

@@ -20,37 +20,36 @@ import (
 // TransportOptions are the settings of [NewTransport]. Zero values mean the defaults. Functions are called
 // concurrently.
 type TransportOptions struct {
-	// Key returns the queue of a request. What the server says to one request of a key holds for all. If nil,
+	// Key returns the queue of a request. Advice in the response to one request holds for all requests of its key. It defaults to
 	// [TargetHost].
 	Key func(r *http.Request) string
 
-	// Cost returns what a request costs in the limiter. If nil, the cost of [WithCost], else 1.
+	// Cost returns the cost of a request in the limiter. It defaults to the cost of [WithCost], else 1.
 	Cost func(r *http.Request) int
 
 	// Advice reads a response in another dialect. It must not read the body. If it reports false, or is nil,
 	// [AdviceOf] does.
 	Advice func(resp *http.Response) (Advice, bool)
 
-	// MaxWait bounds the time for which a request may wait, for its own limiter or because a server says so. A request
-	// that would wait longer fails at once with [ratelimit.ErrLimited] and the wait. If zero, one minute; if negative, as
-	// long as its context allows.
+	// MaxWait bounds the time for which a request may wait, for the client's own limiter or at a server's demand. A request that would wait
+	// longer fails at once with [ratelimit.ErrLimited] and the wait. It defaults to one minute; if negative, a request waits as long as its
+	// context allows.
 	MaxWait time.Duration
 
-	// MaxServerWait bounds a wait that a server asks for. If zero, ten years. See [Transport.Reset].
+	// MaxServerWait bounds a wait that a server demands. It defaults to ten years. See [Transport.Reset].
 	MaxServerWait time.Duration
 
-	// MaxRetries is how often a refused request is sent again, after the time that the server asks for. If zero,
-	// never. The body must be empty or have [http.Request.GetBody]. A 503 with Retry-After counts only for an
-	// idempotent method or with an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the
-	// refusal.
+	// MaxRetries is the number of times that a refused request is sent again, each time after the wait that the server demands. If zero,
+	// none is. The body must be empty or have [http.Request.GetBody]. A 503 with Retry-After counts only for an idempotent method or with
+	// an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
 	MaxRetries int
 
-	// MaxKeys bounds of how many idle keys the Transport remembers what servers said. If zero, 4096.
+	// MaxKeys bounds the number of idle keys for which the Transport keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
 
-// Transport is an [http.RoundTripper] that keeps to a limit of the client's own, and to what servers say. Make one
-// with [NewTransport]. It is safe for concurrent use.
+// Transport is an [http.RoundTripper] that keeps to a limit of the client's own, and to the limits that servers announce. Make one with
+// [NewTransport]. It is safe for concurrent use.
 //
 // Requests of one key wait in a queue. One whose deadline comes before its time fails at once with an error that
 // wraps [context.DeadlineExceeded]. A Transport obeys:
@@ -58,9 +57,8 @@ type TransportOptions struct {
 //   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 429, 503 or 529: seconds,
 //     0 included, a span such as "30s", a date or a Unix time; of several the longest.
 //   - x-should-retry: false.
-//   - What is left until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of
-//     OpenAI, Anthropic, HubSpot, GitHub, Discord, X and Okta. Where tokens are left, a request counts as its cost
-//     ([WithCost]).
+//   - The remaining budget until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of OpenAI,
+//     Anthropic, HubSpot, GitHub, Discord, X and Okta. Where the budget is in tokens, a request counts as its cost ([WithCost]).
 //   - A 429 or 529 without these: nothing is sent for a second, then twice as long each time, up to a minute.
 //
 // After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
@@ -142,7 +140,7 @@ func (t *Transport) Stats() TransportStats {
 	return TransportStats(t.pacer.Stats())
 }
 
-// Reset forgets what the server of a key said. The key is that of TransportOptions.Key, by default such as
+// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns, by default such as
 // "https://api.example.com".
 func (t *Transport) Reset(key string) {
 	if t.pacer != nil {
@@ -150,7 +148,7 @@ func (t *Transport) Reset(key string) {
 	}
 }
 
-// CloseIdleConnections is that of the base RoundTripper, if it has one.
+// CloseIdleConnections closes the idle connections of the base RoundTripper, if it has such a method.
 func (t *Transport) CloseIdleConnections() {
 	if t != nil {
 		closeIdleConnections(t.base)
@@ -196,7 +194,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// learn takes note of the response, nil if there is none, and returns what it says.
+// learn records the advice of a response, nil if there is none, and returns it.
 func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
 	now := time.Now()
 	if resp == nil {
@@ -248,8 +246,8 @@ func repeat(r *http.Request) (*http.Request, error) {
 // maxHolding is how long a refused answer's body is read at most.
 const maxHolding = time.Second
 
-// holdBody reads a body, so that its connection can be used again, unless it is much, or has not come by an instant, when the
-// request may be sent again. Close ends a Read that waits. The response keeps what was read.
+// holdBody reads a body, so that its connection can be used again, unless the body is large, or has not arrived by the instant at which the
+// request may be sent again. Close ends a Read that waits. The response keeps the bytes read.
 func holdBody(resp *http.Response, until time.Time) {
 	if resp.Body == nil {
 		return
@@ -284,6 +282,6 @@ func closeBody(r *http.Request) {
 // The limiter refuses a cost below 0.
 func WithCost(ctx context.Context, cost int) context.Context { return pace.WithCost(ctx, cost) }
 
-// SettleCost corrects what the last request with a context of [WithCost] was charged to what it really cost. It does
-// nothing if none was sent. The error is that of [ratelimit.Reservation.Settle]. It is safe for concurrent use.
+// SettleCost replaces the charge of the last request with a context of [WithCost] by its real cost. It does nothing if none was sent. It
+// fails as [ratelimit.Reservation.Settle] does. It is safe for concurrent use.
 func SettleCost(ctx context.Context, actual int) error { return pace.SettleCost(ctx, actual) }

@@ -61,9 +61,8 @@ func (w *witness) early() (n int) {
 	return n
 }
 
-// Fifty goroutines share a client, and this package's middleware is the server. Whatever
-// the server tells of its limit, all get an answer, and nothing is sent while it wants
-// nothing.
+// Fifty goroutines share a client, and this package's middleware is the server. In each dialect, all get an answer, and nothing is sent
+// while the server accepts nothing.
 func TestClientAndServerUnderLoad(t *testing.T) {
 	requests := testsize.Of(50, 80)
 	for name, dialect := range map[string]httplimit.Dialect{
@@ -106,8 +105,7 @@ func TestClientAndServerUnderLoad(t *testing.T) {
 	}
 }
 
-// What is left is told with each answer, so the server has to refuse hardly any request of
-// a client that listens.
+// Each response contains the remaining budget, so the server has to refuse hardly any request of a client that obeys.
 func TestClientThatListensIsHardlyRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []ratelimit.Limit{

@@ -26,7 +26,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// backend is a RoundTripper that notes what is sent when, and answers what it is told to.
+// backend is a RoundTripper that records the time of each request, and returns the prepared responses.
 type backend struct {
 	mu     sync.Mutex
 	begin  time.Time
@@ -101,7 +101,7 @@ func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Requ
 func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
 	t.Helper()
 	if opts.MaxWait == 0 {
-		opts.MaxWait = -1 // these tests wait for as long as the server asks
+		opts.MaxWait = -1 // these tests wait for as long as the server demands
 	}
 	transport, err := httplimit.NewTransport(base, l, &opts)
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestTransportChargesTheCost(t *testing.T) {
 	})
 }
 
-// Layers book nothing ahead: the first in the queue asks again, and the others wait behind it.
+// Layers book nothing ahead: the first in the queue retries, and the others wait behind it.
 func TestTransportWaitsForLayersInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(nil)
@@ -244,7 +244,7 @@ func TestRequestsBehindOneWithoutTimeFailAtOnceToo(t *testing.T) {
 	})
 }
 
-// 20 may be sent in 10 s. Those behind them can be told at once that they have no time.
+// 20 may be sent in 10 s. Requests behind them can fail at once for lack of time.
 func TestRequestsBeyondWhatIsLeftFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
@@ -290,7 +290,7 @@ func TestMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestARequestWaitsForAMinuteAtMostByDefault: a server that tells a long wait, by whatever field, fails requests at once.
+// TestARequestWaitsForAMinuteAtMostByDefault: a server that announces a long wait, in any field, fails requests at once.
 func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
 	for name, row := range map[string]struct {
 		maxWait time.Duration
@@ -337,7 +337,7 @@ func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
 	})
 }
 
-// TestEachBudgetOfANameBinds: a burst of 2 in a second and 3 in a minute, told under one name in either order.
+// TestEachBudgetOfANameBinds: a burst of 2 in a second and 3 in a minute, sent under one name in either order.
 func TestEachBudgetOfANameBinds(t *testing.T) {
 	for _, line := range []string{`RateLimit: "a";r=0;t=1, "a";r=1;t=60`, `RateLimit: "a";r=1;t=60, "a";r=0;t=1`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -364,7 +364,7 @@ func TestAServerThatSaysToRetryAtOnceIsRetriedAtOnce(t *testing.T) {
 	})
 }
 
-// hanging is a base whose requests to /slow are answered when it is told so.
+// hanging is a base that answers a request to /slow only after a signal.
 type hanging struct {
 	*backend
 	release chan struct{}
@@ -394,7 +394,7 @@ func TestMaxWaitEndsForThoseWhoWaitForAnother(t *testing.T) {
 	})
 }
 
-// slowReserver answers when it is told so.
+// slowReserver answers only after a signal.
 type slowReserver struct {
 	ratelimit.Reserver[*http.Request]
 	release chan struct{}
@@ -405,8 +405,7 @@ func (s *slowReserver) Reserve(ctx context.Context, r *http.Request, cost int, m
 	return s.Reserver.Reserve(ctx, r, cost, maxDelay)
 }
 
-// What a response says, and when the next request is sent. The server's clock is a year
-// and some behind.
+// Responses, and the time at which the next request is sent. The server's clock is a year and some behind.
 func TestTransportLearnsFromEachDialect(t *testing.T) {
 	const date = "Date: Fri, 01 Aug 2025 12:00:00 GMT" // Unix 1754049600
 	for name, row := range map[string]struct {
@@ -630,7 +629,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What was booked for the time of the wait is given back: after it, the burst is there.
+// Budget that was booked for the time of the wait is given back: after it, the burst is there.
 func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 4), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10),
@@ -667,8 +666,7 @@ func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 	}
 }
 
-// No more requests are sent than are left, counting those on their way, and after the
-// reset again.
+// No more requests are sent than are left, counting requests on their way, and after the reset again.
 func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const quota, window = 7, 10 * time.Second
@@ -704,7 +702,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	})
 }
 
-// A request that takes long has been counted long ago, and holds up nobody.
+// A request that takes long was counted long ago, and delays no other.
 func TestSlowRequestsDoNotUseUpWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := hanging{newBackend(func(int, *http.Request) (int, http.Header) {
@@ -724,7 +722,7 @@ func TestSlowRequestsDoNotUseUpWhatIsLeft(t *testing.T) {
 	})
 }
 
-// Answers that say nothing count, too.
+// Answers without fields count, too.
 func TestAnswersWithoutFieldsUseUpWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(once(200, fields("X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 10")))
@@ -836,7 +834,7 @@ func TestBodyOfARefusalThatDoesNotComeDelaysNoRetry(t *testing.T) {
 	}
 }
 
-// A connection is used again if the refusal's body has come, and a server that stalls holds up nobody.
+// A connection is used again if the refusal's body has come, and a server that stalls delays no request.
 func TestRetryUsesTheConnectionAgainIfItCan(t *testing.T) {
 	for name, stall := range map[string]bool{"a short body": false, "a body that stalls": true} {
 		t.Run(name, func(t *testing.T) {
@@ -1069,7 +1067,7 @@ func TestTargetHost(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
-// A server, or somebody in its place, asks for a century.
+// A server, or an impostor in its place, demands a century.
 func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"seconds": {"Retry-After: 3155760000"}, "a date": {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
@@ -1089,8 +1087,7 @@ func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
 	assert.EqualError(t, err, "httplimit: TransportOptions.MaxServerWait is -1ns, want 0 or more")
 }
 
-// What a server has said can be taken back: all who wait go on at once, in their order, as
-// many as they are.
+// The announcement of a server can be revoked: all waiting requests go on at once, in their order, up to the limit.
 func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"Retry-After": {"Retry-After: 86400"}, "RateLimit": {`RateLimit: "a";r=0;t=86400`}, "nothing": nil,
@@ -1149,7 +1146,7 @@ func TestATransportHandsOnThatThereIsNoResponseAndNoError(t *testing.T) {
 	require.Nil(t, resp)
 }
 
-// A request that is to be sent again, and may not be because of the client's own limit, ends with what the server said.
+// A request that is to be sent again, but that the client's own limit does not allow, ends with the server's answer.
 func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
 	long := strings.Repeat("a", 100<<10)
 	for name, row := range map[string]struct {

@@ -61,7 +61,7 @@ func TestOutcomesAreTold(t *testing.T) {
 	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied}, seen)
 }
 
-// A request is charged by what its response says: a header field, and how long it is.
+// A request is charged by its response: by a header field, and by its length.
 func TestResponseTellsTheCost(t *testing.T) {
 	for name, write := range map[string]func(w http.ResponseWriter){
 		"Write":       func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 7)) },

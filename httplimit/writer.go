@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware across informational
-// responses, and with [Options].Settle it notes the final status. Its own methods are those that are safe to have
-// whatever the server's writer has: each falls back, or answers with an error.
+// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware across informational responses, and with
+// [Options].Settle it records the final status. Its own methods are the methods that are safe to have with any writer of the server: each
+// falls back, or answers with an error.
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
@@ -58,16 +58,16 @@ type (
 	flushingHijacker struct{ watcher }
 )
 
-// Flush is that of the server's writer. http.Flusher returns no error.
+// Flush flushes the server's writer. http.Flusher returns no error.
 func (w *flusher) Flush() { _ = w.FlushError() }
 
-// Flush is that of the server's writer.
+// Flush flushes the server's writer.
 func (w *flushingHijacker) Flush() { _ = w.FlushError() }
 
-// Hijack is that of the server's writer.
+// Hijack hijacks the server's writer.
 func (w *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
 
-// Hijack is that of the server's writer.
+// Hijack hijacks the server's writer.
 func (w *flushingHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() }
 
 // hijack is Hijack where the server's writer has it.
@@ -120,8 +120,8 @@ func (w *watcher) note(status int) {
 
 func isFinal(status int) bool { return status >= 200 || status == http.StatusSwitchingProtocols }
 
-// final returns the status that the client gets if nothing more is written. A framework may
-// write later: then this is not what it gets, but the response must be.
+// final returns the status that the client gets if nothing more is written. A framework may write later: then the client gets another
+// status, but the response needs one now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
 // blame returns the status by which a response is judged: no server error if the client has
@@ -183,7 +183,7 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteString is what io.WriteString calls.
+// WriteString is called by io.WriteString.
 func (w *watcher) WriteString(s string) (int, error) {
 	w.restore()
 	w.note(http.StatusOK)
@@ -192,7 +192,7 @@ func (w *watcher) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// ReadFrom is what io.Copy calls. It uses that of the server's writer, if there is one.
+// ReadFrom is called by io.Copy. It uses ReadFrom of the server's writer, if there is one.
 func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 	w.restore()
 	n, err := io.Copy(w.ResponseWriter, r)
@@ -203,7 +203,7 @@ func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// FlushError is what http.ResponseController calls.
+// FlushError is called by http.ResponseController.
 func (w *watcher) FlushError() error {
 	w.restore()
 	err := http.NewResponseController(w.ResponseWriter).Flush()
@@ -213,22 +213,22 @@ func (w *watcher) FlushError() error {
 	return err
 }
 
-// SetReadDeadline is that of the server's writer.
+// SetReadDeadline sets the deadline of the server's writer.
 func (w *watcher) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(w.ResponseWriter).SetReadDeadline(t)
 }
 
-// SetWriteDeadline is that of the server's writer.
+// SetWriteDeadline sets the deadline of the server's writer.
 func (w *watcher) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(w.ResponseWriter).SetWriteDeadline(t)
 }
 
-// EnableFullDuplex is that of the server's writer.
+// EnableFullDuplex enables it in the server's writer.
 func (w *watcher) EnableFullDuplex() error {
 	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 }
 
-// Push is that of the server's writer.
+// Push pushes by the server's writer.
 func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	if p, ok := w.ResponseWriter.(http.Pusher); ok {
 		return p.Push(target, opts)
@@ -236,7 +236,7 @@ func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	return http.ErrNotSupported
 }
 
-// CloseNotify is what gin's Context.Stream calls without asking for it.
+// CloseNotify is called by gin's Context.Stream without a check for it.
 func (w *watcher) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.request.Context(), func() { gone <- true })
@@ -255,8 +255,7 @@ func reachesHijacker(w http.ResponseWriter) (found bool) {
 	return found
 }
 
-// eachWriter calls visit with the writer and with those that it wraps, until that
-// returns false.
+// eachWriter calls visit with the writer and with the writers that it wraps, until visit returns false.
 func eachWriter(w http.ResponseWriter, visit func(http.ResponseWriter) bool) {
 	for visit(w) {
 		u, ok := w.(interface{ Unwrap() http.ResponseWriter })

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calls are the optional methods of a server's writer that notes what is called.
+// calls are the optional methods of a server's writer, each of which records its call.
 type calls struct {
 	http.ResponseWriter
 	made *[]string
@@ -87,7 +87,7 @@ func TestEachSetOfOptionalMethodsIsKept(t *testing.T) {
 	}
 }
 
-// A handler may push where the server can, and gin's Context.Stream asks for CloseNotify whatever the writer has.
+// A handler may push where the server can, and gin's Context.Stream needs CloseNotify with any writer.
 func TestPushAndCloseNotifyAreAlwaysThere(t *testing.T) {
 	var made []string
 	c := calls{httptest.NewRecorder(), &made}
@@ -139,7 +139,7 @@ func TestWriterOfTheTimeoutHandlerIsKept(t *testing.T) {
 	assert.Equal(t, 200, <-statuses)
 }
 
-// What is written first is what the client gets, whatever comes after.
+// The client gets the first status that is written; later ones change nothing.
 func TestFirstStatusCounts(t *testing.T) {
 	for name, first := range map[string]func(w http.ResponseWriter) error{
 		"write":        func(w http.ResponseWriter) error { _, err := w.Write([]byte("x")); return err },

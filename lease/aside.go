@@ -2,10 +2,9 @@ package lease
 
 import "github.com/weir-go/ratelimit"
 
-// part is what is spent of the batches of a key, for a cost of which the rest is asked for
-// directly. So a caller whose cost goes to the remote limiter directly is not denied what this
-// very process holds. Its batches are not forfeited before the remote limiter has answered. The zero part
-// is nothing.
+// part is the part of a cost that is spent from the batches of a key, while the rest is reserved directly. So a caller whose cost goes to
+// the remote limiter directly is not denied units that this very process holds. Its batches are not forfeited before the remote limiter has
+// answered. The zero part is nothing.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
@@ -38,8 +37,7 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	return p
 }
 
-// decided takes note of what the remote limiter has said to the rest of the cost, and
-// returns what that means for the whole.
+// decided records the remote limiter's decision on the rest of the cost, and returns the decision on the whole.
 func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 	p.spoken = err == nil && d.Allowed
 	if err != nil || p.n == 0 {

@@ -14,8 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// What is set aside for a call that goes to the remote limiter is part of a batch. The batch is due long
-// before the call ends.
+// The units set aside for a call that goes to the remote limiter are part of a batch. The batch is due long before the call ends.
 func TestADirectCallThatFailsHasSpentNothingWhateverBecomesOfItsBatch(t *testing.T) {
 	calls := map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Wait": func(ctx context.Context, l *lease.Limiter[string]) error { return l.Wait(ctx, "k", 100) },

@@ -6,30 +6,28 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// batch is a reservation of the remote limiter that is spent here in pieces. It is
-// guarded by the lock of the holding that it is of, until it is gone.
+// batch is a reservation of the remote limiter that is spent here in pieces. It is guarded by the lock of its holding, until it is gone.
 //
-// It can be settled only once, so what is left of it is given back when no claim on it is open any
-// more. Until then it is in the holding's batches as long as it can be spent, else in the
-// holding's waiting.
+// It can be settled only once, so its rest is given back when no claim on it is open any more. Until then it is in the holding's batches as
+// long as it can be spent, else in the holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
 	size     int           // units reserved
 	left     int           // units not spent
 	open     int           // units spent by reservations that may still put them back
 	until    time.Duration // when it is spent no more, by the timers
-	degraded bool          // made by what stands in for the shared store
+	degraded bool          // made by the stand-in for the shared store
 	retired  bool          // spent no more: it waits for its claims to be closed
-	asked    int           // parts of which the remote limiter is asked for the rest: it is not forfeited before
+	asked    int           // parts whose rest is being reserved directly: the batch is not forfeited before
 	late     bool          // it is forfeited as soon as that is so no more
 	dated    bool          // the timers know when its claims are not waited for any longer
 	gone     bool          // given back, forfeited or forgotten: nothing can be put back
 }
 
-// spent is what the remote limiter is to charge for the batch.
+// spent returns the units that the remote limiter is to charge for the batch.
 func (b *batch) spent() int { return b.size - b.left }
 
-// claims is what a reservation may put back into the batches that it was spent of.
+// claims are the units that a reservation may put back into the batches that they came from.
 type claims[K comparable] struct {
 	h    *holding[K]
 	list []claim

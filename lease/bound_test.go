@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// fleet is several processes that lease from one server, and what they have admitted.
+// fleet is several processes that lease from one server, and their admissions.
 type fleet struct {
 	server   *server
 	nodes    []*lease.Limiter[string]
@@ -24,7 +24,7 @@ type fleet struct {
 	r        *rand.Rand
 }
 
-// spending is what was admitted at an instant.
+// spending is the sum admitted at an instant.
 type spending struct {
 	at   time.Duration
 	cost int
@@ -171,8 +171,7 @@ func TestTheBoundOfASlidingLogHoldsForAnyWindow(t *testing.T) {
 	}
 }
 
-// Over the life of a key nothing is admitted that was not charged, whatever the
-// interleaving, and what is charged beyond that is held or lost.
+// Over the life of a key no unit is admitted without a charge, whatever the interleaving, and each charge beyond that is held or lost.
 func TestNothingIsAdmittedThatWasNotCharged(t *testing.T) {
 	for seed := range uint64(25) {
 		bubble(t, func(t *testing.T) {

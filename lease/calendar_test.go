@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// What is held of a calendar's window would be spent in the next one, beside that one's units.
+// Units held from a calendar's window would be spent in the next one, beside that one's units.
 func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))
@@ -30,7 +30,7 @@ func TestNothingIsHeldPastTheEndOfACalendarsWindow(t *testing.T) {
 	})
 }
 
-// An answer that takes its time tells how long the window lasted when it was asked for.
+// A slow answer contains the remaining length of the window at the time of the call.
 func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &lateAnswers{server: newServer(t, ratelimit.Calendar(10_000, ratelimit.Day("UTC")))}

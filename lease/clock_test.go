@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// lockCheck is a clock that fails the test if who reads it holds a lock of the limiter.
+// lockCheck is a clock that fails the test if its caller holds a lock of the limiter.
 type lockCheck struct {
 	t     *testing.T
 	l     *Limiter[string]
@@ -36,7 +36,7 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// free reports whether nobody holds a lock. Another goroutine lets go of it soon, once it runs again; who reads the clock does not.
+// free reports whether a lock is free. Another goroutine releases it soon, once it runs again; the goroutine that reads the clock does not.
 func free(mu *sync.Mutex) bool {
 	for range 2_000_000 { // for 0.4 s at least
 		if mu.TryLock() {
@@ -84,7 +84,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 				_ = l.Wait(ctx, key, cost)
 				cancel()
 			}
-			time.Sleep(time.Second) // what was fetched ahead arrives
+			time.Sleep(time.Second) // the batch fetched ahead arrives
 		}
 		assert.NotZero(t, allowed)
 		assert.Less(t, allowed, 40, "some are denied")
@@ -95,7 +95,7 @@ func TestTheClockIsReadUnderNoLock(t *testing.T) {
 
 func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	h := &holding[string]{last: -maxReading}
-	for _, row := range [][2]time.Duration{ // what is read, what it counts as
+	for _, row := range [][2]time.Duration{ // the reading, and the instant that it counts as
 		{-5 * time.Second, -5 * time.Second}, {time.Second, time.Second}, {900 * time.Millisecond, time.Second}, {1, time.Second},
 		{2 * time.Second, 2 * time.Second}, {time.Second, time.Second}, {1500 * time.Millisecond, 1500 * time.Millisecond},
 		{maxReading, maxReading}, {-maxReading, -maxReading},

@@ -9,11 +9,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// want is what a caller wants.
+// want is the demand of a caller.
 type want struct {
 	cost    int
 	keep    bool // to settle it later
-	patient bool // to ask the remote limiter for a later instant if it denies
+	patient bool // accepts a later instant from the remote limiter if it denies
 	brief   bool // no details
 
 	failed failures.List // in fetches that the caller has waited for
@@ -22,18 +22,18 @@ type want struct {
 // demand is the cost as a part of a sum that does not overflow.
 func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
 
-// outcome is what a caller gets.
+// outcome is the result for a caller.
 type outcome[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision
 	err      error
 	claims   claims[K]              // if the caller wants to settle
 	whole    *ratelimit.Reservation // instead of claims: the whole batch is the caller's
-	local    bool                   // decided without asking the remote limiter for it
+	local    bool                   // decided without a call of the remote limiter for it
 	failed   failures.List          // in fetches that the caller has waited for
 }
 
-// context returns a context for what remains to be done.
+// context returns a context for the remaining steps.
 func (out *outcome[K]) context(ctx context.Context) context.Context {
 	if len(out.failed) == 0 {
 		return ctx
@@ -41,17 +41,16 @@ func (out *outcome[K]) context(ctx context.Context) context.Context {
 	return failures.With(ctx, out.failed, nil)
 }
 
-// todo is what remains to be done about a decision.
+// todo is the remaining step of a decision.
 type todo uint8
 
 const (
 	answered todo = iota // nothing
 	again                // start again: the key has been dropped, or others were faster
-	direct               // ask the remote limiter for this cost alone
+	direct               // call the remote limiter for this cost alone
 )
 
-// decide decides from what is held, or waits for a fetch: its own, or that of another
-// caller, after which it starts again.
+// decide decides from the held units, or waits for a fetch: its own, or another caller's, after which it starts again.
 func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[K] {
 	now := reading(f.clock)
 	h.mu.Lock()
@@ -98,8 +97,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out 
 	return f.denyLocked(h, o, now)
 }
 
-// denyLocked repeats a denial, if there is one that holds. A patient caller has to ask
-// the remote limiter for a later instant.
+// denyLocked repeats a denial, if there is one that holds. A patient caller has to call the remote limiter for a later instant.
 func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out outcome[K], ok bool) {
 	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
@@ -117,7 +115,7 @@ func (h *holding[K]) localLocked(out outcome[K]) outcome[K] {
 	return out
 }
 
-// await waits for the caller's own fetch. What arrives too late is there for others.
+// await waits for the caller's own fetch. A batch that arrives too late is there for others.
 func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) outcome[K] {
 	err := f.until(ctx, ft)
 	if err == nil {
@@ -132,8 +130,8 @@ func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) out
 	return f.leaves(err)
 }
 
-// leaves says what becomes of a caller who does not wait any longer. Whose own deadline has passed is
-// sent to the remote limiter, if that answers such callers: at once, then.
+// leaves returns the outcome of a caller that does not wait any longer. A caller whose own deadline has passed is sent to the remote
+// limiter, if that answers such callers: at once, then.
 func (f *fetcher[K]) leaves(err error) outcome[K] {
 	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
 		return outcome[K]{todo: direct}
@@ -156,7 +154,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K],
 	return outcome[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
-// until waits until a fetch has its answer, or says why the caller does not wait any longer.
+// until waits until a fetch has its answer, or returns the reason why the caller does not wait any longer.
 func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	select {
 	case <-ft.done:

@@ -15,15 +15,14 @@ type denial struct {
 	holds    time.Duration // how long it is repeated
 }
 
-// newDenial takes note of a denial. It is never repeated beyond its RetryAfter.
+// newDenial records a denial. It is never repeated beyond its RetryAfter.
 func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) *denial {
 	return &denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
-// covers reports whether the denial is the answer to a caller who lacks that many units. Its
-// times are those of the units that were denied. More units are denied too, but for longer: that
-// is an answer only to a brief caller, who is told no time. A clock that has stepped back covers
-// nothing, or the key would be denied for as long as the step.
+// covers reports whether the denial is the answer to a caller that lacks that many units. Its times apply to the number of units that were
+// denied. More units are denied too, but for longer: that is an answer only to a brief caller, which gets no time. A clock that has stepped
+// back covers nothing, or the key would be denied for as long as the step.
 func (d *denial) covers(need int, brief bool, now time.Duration) bool {
 	return d != nil && (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }

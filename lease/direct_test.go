@@ -35,8 +35,7 @@ func leave(t *testing.T, s *server, units int) {
 	require.NoError(t, s.Adjust("k", d.Remaining-units))
 }
 
-// What is held counts for callers who would wait, too: they need no more of the remote limiter
-// than Take does.
+// Held units count for callers that would wait, too: they need no more of the remote limiter than Take does.
 func TestWhatIsHeldCountsForWhoWouldWait(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000)
 	for name, spend := range map[string]func(l *lease.Limiter[string], cost int) error{
@@ -150,7 +149,7 @@ func TestAReservationOfWhatIsHeldAndMoreIsSettledInBoth(t *testing.T) {
 	}
 }
 
-// A denial says when the denied cost passes. For another cost it says nothing that is true.
+// A denial contains the time at which the denied cost passes. For another cost it is wrong.
 func TestADenialIsNotToldForAnotherCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 50))
@@ -169,8 +168,8 @@ func TestADenialIsNotToldForAnotherCost(t *testing.T) {
 	})
 }
 
-// One process with a lease, beside one exact limiter: with nobody else asking, the lease allows
-// what the limiter allows, and what it denies it denies for as long.
+// One process with a lease, beside one exact limiter: with no other process, the lease allows and denies as the limiter does, with the same
+// times.
 func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 	for seed := range uint64(runs()) {
 		bubble(t, func(t *testing.T) {
@@ -182,10 +181,10 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 			s := newServer(t, limit)
 			l := leased(t, s, lease.Options[string]{
 				MaxBatch: 1 + r.IntN(60),
-				HoldFor:  time.Hour, // what is given back is regained at the remote limiter's time
+				HoldFor:  time.Hour, // units given back are regained at the remote limiter's time
 				DenyFor:  time.Duration(r.IntN(3)-1) * 200 * time.Millisecond,
 			})
-			used := 0 // by those who were allowed
+			used := 0 // by the allowed callers
 			for step := range 150 {
 				cost := 1 + r.IntN(limit.Capacity())
 				if r.IntN(3) > 0 {

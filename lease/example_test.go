@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Another engine stands in for the one that the fleet shares, such as redislimit.New.
+// Another engine takes the place of a fleet's shared limiter, such as redislimit.New.
 func Example() {
 	shared := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(100), 1000), nil))
 	limiter, err := lease.New[string](shared, &lease.Options[string]{MaxBatch: 50})

@@ -63,7 +63,7 @@ func TestARemoteLimiterThatDoesNotAnswerIsUnavailableAfterTimeout(t *testing.T) 
 	})
 }
 
-// A caller whose context is cancelled has no deadline: an error that says so would be about nothing of its own.
+// A caller whose context is cancelled has no deadline: DeadlineExceeded would not describe its own context.
 func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Take": func(ctx context.Context, l *lease.Limiter[string]) error { _, err := l.Take(ctx, "k", 99); return err },
@@ -87,7 +87,7 @@ func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
 	}
 }
 
-// late is a remote limiter that tells a little late that it has run out of time.
+// late is a remote limiter that reports a little late that it has run out of time.
 type late struct{ *server }
 
 func (late) spend(ctx context.Context) error {
@@ -226,7 +226,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	backTo(t, before)
 }
 
-// flushed flushes until that succeeds: what had begun to fail, and what is too late, fails.
+// flushed flushes until that succeeds: batches whose return failed before, or comes too late, make it fail.
 func flushed(t *testing.T, l *lease.Limiter[string]) {
 	t.Helper()
 	for err := l.Flush(context.Background()); err != nil; err = l.Flush(context.Background()) {
@@ -234,8 +234,7 @@ func flushed(t *testing.T, l *lease.Limiter[string]) {
 	}
 }
 
-// backTo waits until no more goroutines are running than before. Those that have nothing
-// left to do need a moment to end.
+// backTo waits until no more goroutines are running than before. A goroutine without work needs a moment to end.
 func backTo(t *testing.T, before int) {
 	t.Helper()
 	for range 10_000 {
@@ -247,7 +246,7 @@ func backTo(t *testing.T, before int) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
-// decideSomehow makes a decision of some kind, and returns what it was charged.
+// decideSomehow makes a decision of some kind, and returns its charge.
 func decideSomehow(l *lease.Limiter[string], i int) (used int) {
 	defer func() { _ = recover() }() // a direct call panics in the caller
 	key, cost := strconv.Itoa(i%8), 1+i%4

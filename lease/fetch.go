@@ -13,8 +13,7 @@ import (
 // maxAhead is how many fetches ahead of need are under way at most, over all keys.
 const maxAhead = 256
 
-// fetcher fetches batches, one at a time for each key, and gives back those that have
-// been held for too long.
+// fetcher fetches batches, one at a time for each key, and gives back batches that have been held for too long.
 type fetcher[K comparable] struct {
 	remote  *remote[K]
 	returns *returns
@@ -30,9 +29,9 @@ type fetcher[K comparable] struct {
 type fetch[K comparable] struct {
 	want
 	ctx    context.Context // of the call: ends a little before over
-	over   context.Context // of those who wait: ends after Options.Timeout
+	over   context.Context // of all waiting callers: ends after Options.Timeout
 	cancel context.CancelFunc
-	n      int           // units that are asked for
+	n      int           // requested units
 	need   int           // of which the caller lacks so many; 0 if there is none
 	done   chan struct{} // closed when the answer is there
 
@@ -41,12 +40,12 @@ type fetch[K comparable] struct {
 	abandoned bool       // the caller has left
 	stale     bool       // the key was reset: the batch is not kept
 	out       outcome[K] // for the caller
-	failure   error      // for those who have waited along: the remote could not decide
+	failure   error      // for the callers that have waited along: the remote could not decide
 
-	fails failures.Set // what has failed in this fetch
+	fails failures.Set // limiters that have failed in this fetch
 }
 
-// outcome is what the fetch has brought its caller.
+// outcome returns the result of the fetch for its caller.
 func (ft *fetch[K]) outcome() outcome[K] {
 	out := ft.out
 	out.failed = ft.want.failed.And(ft.fails.List())
@@ -84,8 +83,8 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 	}
 }
 
-// amountLocked returns how much to fetch for a caller who lacks need units. It is enough
-// for those who wait as well, if the budget has that much.
+// amountLocked returns the number of units to fetch for a caller that lacks need units. It is enough for the other waiting callers, if the
+// budget has that much.
 func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) int {
 	waiting := int(min(h.demand, int64(f.pace.most-need)))
 	n := max(h.sizer.next(f.pace, now, h.spent, need), need+waiting)
@@ -95,7 +94,7 @@ func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) in
 func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
 	var over, call context.CancelFunc
 	ft.over, over = context.WithTimeout(failures.With(ctx, ft.want.failed, &ft.fails), f.remote.timeout)
-	// A remote limiter that has an answer at its deadline (package failover) is heard in time.
+	// A remote limiter that has an answer at its deadline (package failover) can still return it in time.
 	ft.ctx, call = context.WithTimeout(ft.over, f.remote.timeout-f.remote.timeout/8)
 	ft.cancel = func() { call(); over() }
 	ft.done = make(chan struct{})
@@ -116,7 +115,7 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer h.mu.Unlock()
 	h.fetch, ft.arrived = nil, true
 	switch {
-	case err == nil && ft.stale: // what was said may be from before the reset
+	case err == nil && ft.stale: // the answer may be from before the reset
 		ft.out.todo = again
 		if res.Allowed {
 			f.returns.give(&batch{res: res, size: n, left: n})
@@ -129,8 +128,8 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	close(ft.done)
 }
 
-// ask asks for the batch, and if that is refused, for what the caller lacks alone. A patient
-// caller is sent to the remote limiter instead.
+// ask reserves the batch, and if that is refused, only the units that the caller lacks. A patient caller is sent to the remote limiter
+// instead.
 func (f *fetcher[K]) ask(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n
@@ -147,10 +146,9 @@ func refused(res *ratelimit.Reservation, err error) bool {
 	return err == nil && !res.Allowed || errors.Is(err, ratelimit.ErrExceedsLimit)
 }
 
-// arriveLocked takes note of what the remote limiter has said, and serves the caller
-// before all others, so that they cannot take away what was fetched for it. A batch that
-// is no larger than the caller's cost is the caller's, and not held: so a
-// reservation of a key with little traffic is settled exactly.
+// arriveLocked records the remote limiter's answer, and serves the caller before all others, so that they cannot take away the units
+// fetched for it. A batch that is no larger than the caller's cost is the caller's, and not held: so a reservation of a key with little
+// traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked, now time.Duration) {
 	f.hearLocked(h, res.Decision, now)
 	switch {
@@ -169,8 +167,8 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 	}
 }
 
-// failLocked passes on an error. Those who have waited along share it if it says nothing
-// about the caller's own cost: each of them would only run into it again.
+// failLocked passes on an error. Callers that have waited along share it if it does not concern the caller's own cost: each of them would
+// only run into it again.
 func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
 	ft.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -186,7 +184,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	if ft.need == 0 || ft.abandoned {
 		return
 	}
-	if ft.cost > h.left { // others have spent what was left meanwhile
+	if ft.cost > h.left { // others have spent the rest in between
 		ft.out.todo = again
 		return
 	}
@@ -212,10 +210,9 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
 // forfeitAfter is how many times as long as it is spent a batch waits for its claims.
 const forfeitAfter = 10
 
-// holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter
-// has little left, what is not used soon goes back sooner, since another process may need it. What is
-// of a calendar's window is not held past its end: it would be spent in the next one, beside the
-// units of that.
+// holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back
+// sooner, since another process may need them. Units of a calendar's window are not held past its end: they would be spent in the next one,
+// beside the units of that.
 func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Duration) {
 	hold := f.pace.holdFor
 	if b.res.Remaining/4 < f.pace.most {

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Flush gives all batches back, also those of open reservations, and waits until the remote limiter has them. The limiter
-// stays usable. The error says what could not be given back, or that the context ended.
+// Flush gives all batches back, also the batches of open reservations, and waits until the remote limiter has them. The limiter stays
+// usable. The error describes the batches that could not be given back, or is the context's.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = wait.OrBackground(ctx)
 	returns := l.fetcher.returns
@@ -32,14 +32,14 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
 		}
 	}
-	given, lost, failure := returns.ended() // some may have ended before all was asked for
+	given, lost, failure := returns.ended() // some may have ended before all were started
 	if given, lost = given-batches, lost-failed; lost > 0 {
 		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", lost, given+lost, failure)
 	}
 	return nil
 }
 
-// clear gives back what all keys hold, and returns the fetches that are under way.
+// clear gives back the batches of all keys, and returns the fetches that are under way.
 func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	for _, h := range l.table.all() {
 		if ft := l.fetcher.clear(h); ft != nil {
@@ -49,7 +49,7 @@ func (l *Limiter[K]) clear() (fetches []*fetch[K]) {
 	return fetches
 }
 
-// clear gives back what a key holds, and returns the fetch that is under way.
+// clear gives back the batches of a key, and returns the fetch that is under way.
 func (f *fetcher[K]) clear(h *holding[K]) *fetch[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()

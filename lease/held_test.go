@@ -13,8 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Else a process could, within one interval, admit what was put back beside a full batch
-// that was fetched meanwhile.
+// Otherwise a process could, within one interval, admit units that were put back beside a full batch that was fetched in between.
 func TestWhatAnOpenReservationMayPutBackLeavesLessRoomForTheNextBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -30,8 +29,7 @@ func TestWhatAnOpenReservationMayPutBackLeavesLessRoomForTheNextBatch(t *testing
 	})
 }
 
-// What open reservations may put back is kept for them: a cost for which there is no room beside
-// it is asked for directly.
+// Units that open reservations may put back are kept for them: a cost without room beside them is reserved directly.
 func TestACostBesideOpenReservationsIsAskedForDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)

@@ -6,14 +6,12 @@ import (
 	"time"
 )
 
-// holding is what this process holds of one key's budget, and what it knows of the key.
+// holding is the part of one key's budget that this process holds, and its knowledge of the key.
 //
-// Invariant: what is left of its batches, plus what open claims may put back, plus what is being
-// fetched, is at most Options.MaxBatch. What is left of a retired batch is not counted: it is
-// spent no more.
+// Invariant: the rest of its batches, plus the units that open claims may put back, plus the units being fetched, is at most
+// Options.MaxBatch. The rest of a retired batch is not counted: it is spent no more.
 //
-// Lock order: the table's lock, a holding's, that of the returns. No user code runs under any of
-// them.
+// Lock order: the table's lock, a holding's, the lock of the returns. No user code runs under any of them.
 type holding[K comparable] struct {
 	key        K
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
@@ -24,7 +22,7 @@ type holding[K comparable] struct {
 	batches []*batch   // that are spent, oldest first; the first may have nothing left
 	waiting []*batch   // that are not, and have open claims
 	left    int        // of all batches
-	open    int        // of all batches and those that wait
+	open    int        // of all batches and the waiting ones
 	low     int        // when so little is left the next batch is fetched; below zero: not
 	spent   int64      // units, ever
 	local   uint64     // decisions made here, ever
@@ -37,9 +35,8 @@ type holding[K comparable] struct {
 	returns *returns
 }
 
-// atLocked returns the instant as which a reading counts. The clock is read before the lock, so readings
-// come in any order, and one that is older than the last counts as that. If it is older by a second or more,
-// the clock has stepped back, and time goes on from there.
+// atLocked returns the instant as which a reading counts. The clock is read before the lock, so readings come in any order, and a reading
+// older than the last counts as the last. If it is older by a second or more, the clock has stepped back, and time goes on from there.
 func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	if h.last-reading >= time.Second {
 		h.last = reading
@@ -48,7 +45,7 @@ func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	return h.last
 }
 
-// spendLocked spends cost of what is held, and reports whether it has; else it has spent nothing.
+// spendLocked spends cost of the held units, and reports whether it has; else it has spent nothing.
 func (h *holding[K]) spendLocked(cost int) bool {
 	if cost > h.left {
 		return false
@@ -64,8 +61,7 @@ func (h *holding[K]) spendLocked(cost int) bool {
 	return true
 }
 
-// claimLocked spends cost of what is held, which must be as much. If c is not nil, the cost may be
-// put back by it.
+// claimLocked spends cost of the held units, which must be enough. If c is not nil, the cost may be put back by it.
 func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	h.left -= cost
 	h.spent += int64(cost)
@@ -89,7 +85,7 @@ func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	}
 }
 
-// degradedLocked reports whether any of what a cost is to be spent of is degraded, as far as it is held.
+// degradedLocked reports whether a cost is to be spent of a degraded batch, as far as it is held.
 func (h *holding[K]) degradedLocked(cost int) bool {
 	for _, b := range h.batches {
 		if cost <= 0 {
@@ -163,8 +159,7 @@ func (h *holding[K]) addLocked(b *batch, need int) {
 	}
 }
 
-// retireLocked takes out the batches that are due. What is left of them is given back: now, or when the
-// last claim on them is closed.
+// retireLocked takes out the batches that are due. Their rest is given back: now, or when the last claim on them is closed.
 func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
 		if !due(b) {
@@ -191,8 +186,8 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	}
 }
 
-// forfeitLocked gives up waiting for claims on batches that are due: what is put back after this is
-// lost. What calls that may fail have spent of a batch keeps it until they have ended.
+// forfeitLocked gives up waiting for claims on batches that are due: units put back after this are lost. A batch that calls have spent from
+// and that may still fail is kept until they have ended.
 func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
 		if !due(b) {
@@ -203,14 +198,14 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 			return false
 		}
 		h.open -= b.open
-		h.returns.idle(-b.left) // of one that is not retired nothing is left
+		h.returns.idle(-b.left) // a batch that is not retired has no rest
 		h.returns.forfeit()
 		h.giveLocked(b)
 		return true
 	})
 }
 
-// giveLocked gives back what is left of a batch that has been taken out.
+// giveLocked gives back the rest of a batch that has been taken out.
 func (h *holding[K]) giveLocked(b *batch) {
 	b.gone = true
 	if b.left > 0 {

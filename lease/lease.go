@@ -4,13 +4,12 @@
 //	…
 //	defer limiter.Flush(ctx) // on shutdown
 //
-// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at
-// most the remote limiter's bound plus processes × MaxBatch. A process that crashes loses what it holds of
-// each key. Costs of 0, costs above MaxBatch or the capacity, leaky buckets and bookings ahead go to the remote
-// limiter directly.
+// A [Limiter] reserves batches of a key's budget, and gives unused units back after [Options.HoldFor]. It admits at most the remote
+// limiter's bound plus processes × MaxBatch. A process that crashes loses its held units of each key. Costs of 0, costs above MaxBatch or
+// the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less
-// the time since. Degraded is that of the batch's answer.
+// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less the time since.
+// Degraded comes from the answer that brought the batch.
 package lease
 
 import (
@@ -35,7 +34,7 @@ type Limiter[K comparable] struct {
 	fetcher   *fetcher[K]
 	maxBatch  int
 	checkKeys bool          // keys hold interfaces, and so values that may not be comparable
-	asked     atomic.Uint64 // decisions for which the remote limiter was asked
+	asked     atomic.Uint64 // decisions that called the remote limiter
 
 	onDecision func(ratelimit.Event[K]) // may be nil
 }
@@ -89,7 +88,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 	return d.Allowed
 }
 
-// report tells OnDecision, if there is one.
+// report calls OnDecision, if there is one.
 func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, err error) {
 	if l.onDecision != nil {
 		spent := d.Allowed && err == nil && cost > 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
@@ -130,7 +129,7 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	return true
 }
 
-// Take spends cost of the key's budget, or nothing. The errors are those of the remote limiter and the context, and
+// Take spends cost of the key's budget, or nothing. It fails with the errors of the remote limiter and of the context, and with
 // [ratelimit.ErrUnavailable] without an answer in time.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
@@ -140,7 +139,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	return d, err
 }
 
-// take is Take for what cannot be spent of a batch at once.
+// take is Take for a cost that cannot be spent of a batch at once.
 func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decision, error) {
 	out := l.decide(ctx, key, o)
 	if out.todo == answered {
@@ -180,7 +179,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 	}), err
 }
 
-// reservation returns what was reserved here, in a form that can be settled.
+// reservation returns a local reservation that can be settled.
 func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Reservation {
 	return ratelimit.NewReservation(out.decision, func(actual int) error {
 		defer l.corrected(key, actual-cost)
@@ -226,12 +225,11 @@ func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	return nil
 }
 
-// maxTries is how often a decision starts again because others have spent what was
-// fetched for it, before it asks the remote limiter for its cost alone.
+// maxTries is the number of times that a decision starts again because others have spent the units fetched for it, before it calls the
+// remote limiter for its cost alone.
 const maxTries = 8
 
-// decide decides from what is held, or fetches. If it cannot, it says that the remote
-// limiter has to be asked directly.
+// decide decides from the held units, or fetches. If it cannot, the outcome is that the remote limiter has to be called directly.
 func (l *Limiter[K]) decide(ctx context.Context, key K, o want) outcome[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.asked.Add(1)
@@ -278,7 +276,7 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 	return l.table.add(key, known)
 }
 
-// check returns what is wrong with the key or the cost, whatever the limit.
+// check returns the fault of the key or the cost that any limit would refuse.
 func (l *Limiter[K]) check(key K, cost int) error {
 	switch {
 	case cost < 0:
@@ -291,7 +289,7 @@ func (l *Limiter[K]) check(key K, cost int) error {
 	return nil
 }
 
-// hear takes note of what the remote limiter has said directly.
+// hear records a direct answer of the remote limiter.
 func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
 	if err != nil {
 		return
@@ -304,8 +302,7 @@ func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
 	}
 }
 
-// corrected forgets a denial if the remote limiter has charged more since, or less: its times are
-// not those of the key any more.
+// corrected forgets a denial if the remote limiter has charged more since, or less: its times are not the key's times any more.
 func (l *Limiter[K]) corrected(key K, delta int) {
 	if delta == 0 {
 		return

@@ -63,8 +63,8 @@ func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		// 1, then doubled; ahead of need from 2 on, and never more than 20 held: at half of a
-		// batch there is room for MaxBatch less what is left.
+		// 1, then doubled; ahead of need from 2 on, and never more than 20 held: at half of a batch there is room for MaxBatch less the
+		// rest.
 		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.heard(&s.asked))
 	})
 }

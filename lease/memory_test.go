@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// bytesPerKey returns what a key takes in a lease that is used by warm.
+// bytesPerKey returns the memory of a key in a lease that is used by warm.
 func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter[string], key string)) float64 {
 	n := testsize.Of(20_000, 60_000)
 	names := make([]string, n)
@@ -29,7 +29,7 @@ func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter
 	for _, name := range names {
 		warm(l, name)
 	}
-	time.Sleep(100 * time.Millisecond) // for what is fetched ahead
+	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
 	after := heap()
 	require.Equal(t, n, l.Stats().Keys)
 	runtime.KeepAlive(names)
@@ -59,7 +59,7 @@ func (f free) Reserve(context.Context, string, int, time.Duration) (*reservation
 	return ratelimit.NewReservation(f.decision(), nil), nil
 }
 
-// What the documentation says.
+// The documented figures.
 func TestAKeyTakesNoMoreMemoryThanIsSaid(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
@@ -94,7 +94,7 @@ func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
 		request := fmt.Sprintf("tenant:%09d", i) + strings.Repeat("x", size)
 		require.True(t, l.Allow(request[:16], 1))
 	}
-	time.Sleep(100 * time.Millisecond) // for what is fetched ahead
+	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
 	kept := int64(heap()) - int64(before)
 	require.Equal(t, n, l.Stats().Keys)
 	require.Less(t, kept, int64(n*size/10))

@@ -20,8 +20,8 @@ type Options[K comparable] struct {
 	// BatchFor is how long a batch should last; at most HoldFor. If zero, 50 ms, or half of HoldFor if shorter.
 	BatchFor time.Duration
 
-	// DenyFor is how long a denial is repeated without asking again, up to its RetryAfter. If zero, 100 ms; below zero, not at
-	// all.
+	// DenyFor is the time for which a denial is repeated without a call of the remote limiter, up to its RetryAfter. It defaults to 100 ms;
+	// if negative, no denial is repeated.
 	DenyFor time.Duration
 
 	// Timeout bounds each call of the remote limiter but Settle and Wait. If zero, 1 s.
@@ -46,7 +46,7 @@ const (
 	defaultMaxKeys  = 65536
 )
 
-// validate returns what is wrong with the options.
+// validate returns the first fault of the options.
 func (o *Options[K]) validate() error {
 	switch {
 	case o.MaxBatch < 1:
@@ -65,7 +65,7 @@ func (o *Options[K]) validate() error {
 	return nil
 }
 
-// withDefaults returns the options with nothing left open, or what is wrong with them.
+// withDefaults returns the options with all defaults, or their first fault.
 func (o Options[K]) withDefaults() (Options[K], error) {
 	if err := o.validate(); err != nil {
 		return o, err

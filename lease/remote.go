@@ -17,7 +17,7 @@ type remote[K any] struct {
 	timeout time.Duration
 	trips   atomic.Uint64
 
-	// answersLate says that a caller whose deadline has passed is answered at once, without an error.
+	// answersLate means that a caller whose deadline has passed is answered at once, without an error.
 	answersLate bool
 }
 
@@ -82,19 +82,19 @@ func (r *remote[K]) settle(res *ratelimit.Reservation, actual int) error {
 	return res.Settle(actual)
 }
 
-// charge charges what a reservation has cost beyond its batch.
+// charge charges the cost of a reservation beyond its batch.
 func (r *remote[K]) charge(key K, cost int) error {
 	res, err := r.reserve(context.Background(), key, 0, 0)
 	if err == nil {
 		err = res.Settle(cost)
 	}
 	if err != nil {
-		return fmt.Errorf("lease: %d units above what was reserved could not be charged: %w", cost, err)
+		return fmt.Errorf("lease: %d units above the reserved cost could not be charged: %w", cost, err)
 	}
 	return nil
 }
 
-// explain tells an error that our own bound has caused from one of the caller's context.
+// explain distinguishes an error caused by the bound of this package from an error of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	if err == nil || errors.Is(err, ratelimit.ErrUnavailable) {
 		return err

@@ -14,8 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// server is a remote limiter in memory, on a clock set by hand, that writes down how it
-// is asked, and can be made to fail.
+// server is a remote limiter in memory, on a clock set by hand, that records its calls, and can be made to fail.
 type server struct {
 	*ratelimit.Keyed[string]
 	clock *ratelimittest.Clock
@@ -98,7 +97,7 @@ func (s *server) Reserve(ctx context.Context, key string, cost int, maxDelay tim
 	}), err
 }
 
-// heard returns what was noted, and forgets it.
+// heard returns the record, and clears it.
 func (s *server) heard(note *[]int) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,7 +41,7 @@ type returned struct {
 
 var errFull = errors.New("too many batches wait to be given back")
 
-// give gives a batch back. Nobody may change it any more.
+// give gives a batch back. From then on it must not change.
 func (r *returns) give(b *batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *returns) ended() (batches, failed uint64, failure error) {
 	return r.batches, r.failed, r.failure
 }
 
-// all returns what is on its way back.
+// all returns the batches on their way back.
 func (r *returns) all() (all []*returned) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

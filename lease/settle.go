@@ -1,7 +1,7 @@
 package lease
 
-// settle corrects what was spent of batches for a reservation. The holding is the key's of now; it may
-// be nil, if the key has been dropped.
+// settle corrects the spending of a reservation from batches. The holding is the key's current one; it may be nil, if the key has been
+// dropped.
 func (f *fetcher[K]) settle(key K, h *holding[K], c claims[K], cost, actual int) error {
 	if actual <= cost {
 		f.returns.lose(c.release(cost - actual))
@@ -14,8 +14,7 @@ func (f *fetcher[K]) settle(key K, h *holding[K], c claims[K], cost, actual int)
 	return nil
 }
 
-// spendMore spends of what is held what was needed beyond a reservation, and returns
-// how much it has spent.
+// spendMore spends up to most of the held units, for a cost beyond a reservation, and returns the number of spent units.
 func (f *fetcher[K]) spendMore(h *holding[K], most int) int {
 	if h == nil {
 		return 0

@@ -63,7 +63,7 @@ func TestWhatAReservationDidNotNeedGoesBackIntoItsBatch(t *testing.T) {
 	})
 }
 
-// A batch is kept until the reservations of it are settled, whatever else happens to the key.
+// A batch is kept until its reservations are settled, whatever the fate of the key.
 func TestABatchIsKeptUntilItsReservationsAreSettled(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -206,12 +206,12 @@ func TestAnExcessThatCannotBeChargedIsAnError(t *testing.T) {
 		err := r.Settle(1000)
 		require.ErrorIs(t, err, errDown)
 		require.Contains(t, err.Error(), "lease: ")
-		require.Contains(t, err.Error(), "units above what was reserved could not be charged")
+		require.Contains(t, err.Error(), "units above the reserved cost could not be charged")
 	})
 }
 
-// What reservations may put back is counted as held. Else a process could, within one
-// interval, admit it beside a full batch that was fetched meanwhile.
+// Units that reservations may put back count as held. Otherwise a process could, within one interval, admit them beside a full batch that
+// was fetched in between.
 func TestWhatReservationsMayPutBackCountsAsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -274,7 +274,7 @@ func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
 	})
 }
 
-// What fails while Flush still waits for something else is told, too.
+// A failure that comes while Flush still waits for another batch is reported, too.
 func TestFlushTellsOfAFailureThatCameEarly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -347,7 +347,7 @@ func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 	}
 }
 
-// Fetches ahead of need are goroutines that nobody waits for: however many keys need one, 256 are under way at most.
+// Fetches ahead of need are goroutines without a waiting caller: for any number of keys that need one, 256 are under way at most.
 func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
@@ -371,7 +371,7 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 	})
 }
 
-// The key may be banned before its reservation is settled: what it has cost is spent all the same.
+// The key may be banned before its reservation is settled: the excess cost is charged all the same.
 func TestABannedKeyIsChargedWhatIsAboveItsBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := func(l ratelimit.Limit) *ratelimit.Keyed[string] {

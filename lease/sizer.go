@@ -2,7 +2,7 @@ package lease
 
 import "time"
 
-// pace says what batches should be like.
+// pace is the recommended size and life of batches.
 type pace struct {
 	most     int           // units
 	batchFor time.Duration // how long one should last
@@ -14,7 +14,7 @@ type pace struct {
 type sizer struct {
 	size  int           // units; 0 if nothing is known of the key's rate
 	at    time.Duration // when size was set
-	spent int64         // what the key had spent by then
+	spent int64         // the key's spending by then
 }
 
 // next returns the size of a batch that is fetched now for a caller who lacks need

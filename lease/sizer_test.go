@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A batch grows while batches of its size are spent too fast, shrinks when they last too long, and says nothing about a key that was
+// A batch grows while batches of its size are spent too fast, shrinks when they last too long, and is no evidence about a key that was
 // idle, or about a clock that went back.
 func TestABatchIsAsLargeAsTheKeysRateAsksFor(t *testing.T) {
 	p := pace{most: 100, batchFor: time.Second, holdFor: time.Minute}

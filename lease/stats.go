@@ -1,13 +1,13 @@
 package lease
 
-// Stats says what a [Limiter] has done since it was made.
+// Stats counts the work of a [Limiter] since it was made.
 type Stats struct {
 	Decisions  uint64 // calls of Allow, Take, Reserve and Wait
-	Local      uint64 // those that did not ask the remote limiter
+	Local      uint64 // decisions without a call of the remote limiter
 	RoundTrips uint64 // calls of the remote limiter, of any kind
 
 	BatchesGivenBack uint64 // batches of which something was left
-	UnitsGivenBack   uint64 // what was left of them
+	UnitsGivenBack   uint64 // the unused rest of batches
 	UnitsLost        uint64 // units charged, and neither used nor given back
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 

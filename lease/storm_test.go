@@ -38,8 +38,8 @@ type network struct {
 	hung     int
 	lost     int
 	deaf     bool           // a call that hangs does not heed its context
-	orphaned map[string]int // units that were charged, and nobody was told
-	returned map[string]int // units that were given back, and the caller was told an error
+	orphaned map[string]int // units that were charged, without an answer to the caller
+	returned map[string]int // units that were given back, with an error to the caller
 	adjusted map[string]int
 }
 
@@ -195,7 +195,7 @@ func (n *network) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// spent is what the limiter has charged a key, debts too, of a limit by which a unit takes eight hours.
+// spent returns the charges of a key, debts too, of a limit by which a unit takes eight hours.
 func (n *network) spent(key string) int {
 	d, err := n.Keyed.Peek(key, 0)
 	require.NoError(n.t, err)
@@ -214,7 +214,7 @@ func (c bubbleClock) Now() time.Duration { return time.Since(c.origin) }
 
 func (c bubbleClock) Wall() time.Time { return time.Now() }
 
-// checkInvariants compares the sums that each key keeps with what they are sums of.
+// checkInvariants compares the sums that each key keeps with their parts.
 func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	t.Helper()
 	idle := 0
@@ -255,21 +255,21 @@ func checkInvariants(t *testing.T, l *Limiter[string], at string) {
 	}
 }
 
-// stormed is a fleet in a storm, and what it has admitted.
+// stormed is a fleet in a storm, and its admissions.
 type stormed struct {
 	t        *testing.T
 	net      *network
 	nodes    []*Limiter[string]
 	maxBatch int
 	keys     []string
-	exact    bool // what callers were told adds up, whatever fails
+	exact    bool // the answers of callers add up, whatever the failures
 	excess   bool // reservations cost more than they reserved
 	reset    bool
 
 	mu       sync.Mutex
 	admitted map[string][]admission
 	told     map[string]int // decisions of OnDecision
-	perhaps  int            // units of what could not be given back, as errors have said
+	perhaps  int            // units of batches that could not be given back, by the errors
 	made     int
 }
 
@@ -375,7 +375,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 			err := res.Settle(actual)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if err != nil { // of what was reserved in two parts, one may have been given back
+			if err != nil { // of a reservation in two parts, one may have been given back
 				s.perhaps += max(0, cost-actual)
 			}
 			s.admitted[key][i].cost = min(cost, actual)
@@ -391,7 +391,7 @@ func (s *stormed) one(rng *rand.Rand, settling *sync.WaitGroup, ctx context.Cont
 		switch {
 		case err == nil:
 			s.admit(key, cost)
-		case errors.Is(err, errGone): // what it could not give back may stay charged, as its error says
+		case errors.Is(err, errGone): // units that it could not give back may stay charged, as its error states
 			s.mu.Lock()
 			s.perhaps += cost
 			s.mu.Unlock()
@@ -472,8 +472,7 @@ func (s *stormed) rage(rng *rand.Rand, at string) {
 	watch.Wait()
 }
 
-// calm lets the network answer everything at once, and waits until no batch may be held any longer, whatever is
-// not settled.
+// calm lets the network answer everything at once, and waits until no batch may be held any longer, even if not all is settled.
 func (s *stormed) calm(at string) {
 	n := s.net
 	n.mu.Lock()
@@ -491,8 +490,7 @@ func (s *stormed) calm(at string) {
 	}
 }
 
-// What callers were told, and what is counted as lost, is what was charged: nothing is minted, and nothing goes
-// missing unnoticed.
+// The sum of the callers' answers and the counted losses is the sum of the charges: nothing is minted, and nothing goes missing unnoticed.
 func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -530,7 +528,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 			rng := rand.New(rand.NewPCG(testsize.Seed(seed), 24))
 			limit := ratelimit.TokenBucket(ratelimit.PerSecond(1+rng.IntN(400)), 1+rng.IntN(200))
 			s := newStorm(t, limit, bubbleClock{time.Now()}, rng, rng.IntN(4) > 0)
-			s.net.back = false // what is under way to its caller was charged before
+			s.net.back = false // a charge on its way to its caller was made before
 			s.reset = false
 			at := fmt.Sprintf("seed %d", seed)
 			s.rage(rng, at)
@@ -551,7 +549,7 @@ func TestInAStormTheBoundHoldsForAnyInterval(t *testing.T) {
 	}
 }
 
-// Resets and what costs more than was reserved, beside all else: the sums hold, and everything ends.
+// Resets and costs above their reservation, beside all else: the sums hold, and everything ends.
 func TestInAStormTheSumsHoldBesideResetsAndExcess(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {
@@ -580,8 +578,8 @@ func stormSeeds() (seeds []uint64) {
 	return seeds
 }
 
-// A lease in front of a limiter that denies, fails and hangs: what the chain's callers were not granted is given back to
-// the lease, and nothing of it is missing.
+// A lease in front of a limiter that denies, fails and hangs: units that the chain's callers were not granted are given back to the lease,
+// and nothing of it is missing.
 func TestInAStormAChainGivesBackToItsLease(t *testing.T) {
 	for _, seed := range stormSeeds() {
 		synctest.Test(t, func(t *testing.T) {

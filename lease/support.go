@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Peek asks the remote limiter what Take would answer, and spends nothing.
+// Peek returns the remote limiter's answer to Peek, and spends nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := l.check(key, cost); err != nil {
 		return ratelimit.Decision{}, err
@@ -31,7 +31,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, l.remote.explain(wait.OrBackground(ctx), bounded, err)
 }
 
-// Adjust corrects what a key has spent with the remote limiter.
+// Adjust adjusts a key's spending with the remote limiter.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
@@ -42,7 +42,7 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return err
 }
 
-// Reset forgets a key with the remote limiter and here. Other processes may spend what they hold.
+// Reset forgets a key with the remote limiter and here. Other processes may spend the units that they hold.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	err := l.tell(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
@@ -55,7 +55,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// tell tells the remote limiter something about a key.
+// tell calls the remote limiter about a key, outside of a decision.
 func (l *Limiter[K]) tell(ctx context.Context, key K, f func(context.Context) error) error {
 	if err := l.check(key, 0); err != nil {
 		return err

@@ -6,9 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds holdings, never more of them than max. Finding one takes no lock. Which
-// one leaves is decided by second chance: one that was used since it was last looked
-// at goes to the end of the order.
+// table finds holdings, never more of them than max. Finding one takes no lock. Second chance selects the holding to drop: a holding that
+// was used since the last look goes to the end of the order.
 type table[K comparable] struct {
 	index   *keys.Map[K, *holding[K]]
 	cloner  keys.Cloner[K]
@@ -65,8 +64,8 @@ func (t *table[K]) add(key K, known told) *holding[K] {
 	return h
 }
 
-// evictLocked makes room for one key. A key that waits for the remote limiter stays, and one with open claims. In
-// the second round no other does: the first has taken note of each use.
+// evictLocked makes room for one key. A key that waits for the remote limiter stays, and one with open claims. In the second round no other
+// does: the first has cleared the mark of each use.
 func (t *table[K]) evictLocked() bool {
 	for range 2 * min(looks, t.len) {
 		oldest := t.order.next

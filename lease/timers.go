@@ -59,7 +59,7 @@ func (c *timers[K]) armLocked() {
 	}
 }
 
-// fire calls expire for what is due.
+// fire calls expire for each item that is due.
 func (c *timers[K]) fire() {
 	for _, h := range c.due() {
 		c.expire(h)

@@ -8,16 +8,16 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// told is what the remote limiter has last said of a key. The zero told is nothing.
+// told is the remote limiter's last report of a key. The zero told is no report.
 type told struct {
-	known     bool             // it was asked; else at most the limit is known
+	known     bool             // there is a report; else at most the limit is known
 	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
 	remaining int              // units that it has left
 	reset     time.Duration    // when the key is fresh, if nothing else is spent
 }
 
-// limits keeps the last limit that the remote limiter has told, which is that of most keys, so that they
-// share it. The zero limits is empty.
+// limits keeps the last limit that the remote limiter has returned, which is the limit of most keys, so that they share it. The zero limits
+// is empty.
 type limits struct {
 	last atomic.Pointer[ratelimit.Limit]
 }
@@ -35,8 +35,7 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 	return last
 }
 
-// hearLocked takes note of what the remote limiter has said. What is spent there makes the
-// times of an earlier denial too short.
+// hearLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
 func (f *fetcher[K]) hearLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
 	h.told = told{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter}
 	if d.Allowed {
@@ -44,9 +43,8 @@ func (f *fetcher[K]) hearLocked(h *holding[K], d ratelimit.Decision, now time.Du
 	}
 }
 
-// direct reports whether the key's decisions belong to the remote limiter: under a
-// leaky bucket each has a place in the queue. A cost above the capacity does too,
-// since the remote limiter tells why it can never pass.
+// direct reports whether the key's decisions belong to the remote limiter: under a leaky bucket each has a place in the queue. A cost above
+// the capacity does too, since the remote limiter returns the reason why it can never pass.
 func (t *told) direct(cost int) bool {
 	if t.limit == nil {
 		return false

@@ -46,7 +46,7 @@ type Finder struct {
 // Remote finds the address of the connection's other end, and reads no header.
 func Remote() *Finder { return &Finder{bits: defaultIPv6Bits} }
 
-// New returns what reads a header field that proxies have written. Its errors have no prefix.
+// New returns a Finder, which reads a header field that proxies have written. Its errors have no prefix.
 func New(o Options) (*Finder, error) {
 	f := &Finder{
 		unix: o.TrustUnixSockets, hops: o.TrustedHops,
@@ -123,11 +123,11 @@ type Peer struct {
 	Unix bool       // it has come over a Unix socket, and has no address
 }
 
-// Find returns the client's address, given the connection's other end. It asks for the
-// lines of the header field [Finder.Name] only if that is trusted.
+// Find returns the client's address, given the connection's other end. It calls lines for the lines of the header field [Finder.Name] only
+// if that end is trusted.
 func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 	switch {
-	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // whoever connects is believed
+	case f.hops > 0 && len(f.trusted) == 0 && !f.unix: // every peer is believed
 	case f.unix && peer.Unix:
 	case peer.Unix || !peer.Addr.IsValid():
 		return netip.Addr{}, fmt.Errorf("%w: the connection has no IP address", keyfunc.ErrMalformedKey)
@@ -144,7 +144,7 @@ func (f *Finder) Find(peer Peer, lines func() []string) (netip.Addr, error) {
 // Name is the canonical name of the header field that is read.
 func (f *Finder) Name() string { return f.header }
 
-// claimed returns the client that a trusted peer tells of.
+// claimed returns the client that a trusted peer names.
 func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err error) {
 	switch name {
 	case forwarded:
@@ -163,7 +163,7 @@ func (f *Finder) claimed(name string, lines []string) (client netip.Addr, err er
 	return client, err
 }
 
-// What can be wrong with the header of a trusted peer. The texts hold nothing of it.
+// The possible faults of a trusted peer's header. The texts hold nothing of it.
 var (
 	errNotAnAddress = fmt.Errorf("%w: the client's entry is no address", keyfunc.ErrMalformedKey)
 	errBrokenSyntax = fmt.Errorf("%w: broken syntax, or above %d bytes,", keyfunc.ErrMalformedKey, maxForwarded)

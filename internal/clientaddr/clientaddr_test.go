@@ -30,8 +30,8 @@ func behind(f *clientaddr.Finder, lines ...string) (netip.Addr, error) {
 	return f.Find(clientaddr.Peer{Addr: netip.MustParseAddr("10.0.0.1")}, func() []string { return lines })
 }
 
-// Where a line of Forwarded is broken anywhere, it is unknown what is quoted. So it is not
-// believed, wherever the valid element stands.
+// Where a line of Forwarded is broken anywhere, the extent of its quotes is unknown. So it is not believed, wherever the valid element
+// stands.
 func TestABrokenElementSpoilsItsLineOfForwarded(t *testing.T) {
 	f := finder(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"})
 	for _, broken := range []string{
@@ -147,7 +147,7 @@ func TestUnixSocketsAreKnownByTheServersOwnAddress(t *testing.T) {
 	}
 }
 
-// However a line is broken, nobody panics, and a client that is found is not a proxy.
+// No broken line causes a panic, and a client that is found is not a proxy.
 func FuzzForwarded(f *testing.F) {
 	for _, line := range []string{`for=1.2.3.4, for="[::1]:80";by=x`, `for="a\"b"`, "=x, for=198.51.100.9", ";;=,"} {
 		f.Add(line, "for=10.0.0.2")

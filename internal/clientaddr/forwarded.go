@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the
-// end, and no further than the client: a header of a megabyte costs no more than one
-// of two entries. An empty entry is no address: to skip it would be to believe what
-// is before it, which the client has written if a proxy had nothing to say.
+// inForwardedFor finds the client in the lines of X-Forwarded-For. It reads from the end, and no further than the client: a header of a
+// megabyte costs no more than one of two entries. An empty entry is no address: to skip it would be to believe the entry before it, which
+// comes from the client if a proxy wrote nothing.
 func (f *Finder) inForwardedFor(lines []string) (netip.Addr, error) {
 	after := 0
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -35,10 +34,9 @@ func cutLast(line string) (before, entry string, more bool) {
 // maxForwarded bounds a line of Forwarded, which has to be read from its beginning.
 const maxForwarded = 16 << 10
 
-// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can
-// be told from what is around them only from a line's beginning. So each line is read
-// twice: to count its elements, and to find the last that can be the client's. Where
-// the syntax is broken, it is unknown what is quoted: then the whole line is malformed.
+// inForwarded finds the client in the lines of Forwarded (RFC 7239). Quoted strings can be recognized only from a line's beginning. So each
+// line is read twice: to count its elements, and to find the last that can be the client's. Where the syntax is broken, the extent of
+// quotes is unknown: then the whole line is malformed.
 func (f *Finder) inForwarded(lines []string) (netip.Addr, error) {
 	after := 0 // elements in the lines after this one
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -107,9 +105,8 @@ func forwardedElement(s string) (hop netip.Addr, ok bool, rest string, more, wel
 	}
 }
 
-// forwardedPair reads one name=value, or nothing, and the white space around it. What
-// is left begins with the separator. The value has lost its quotes. It keeps its
-// escapes, since no address has any.
+// forwardedPair reads one name=value, or nothing, and the white space around it. The rest begins with the separator. The value has lost its
+// quotes. It keeps its escapes, since no address has any.
 func forwardedPair(s string) (name, value, rest string, ok bool) {
 	s = strings.TrimLeft(s, " \t")
 	if s == "" || s[0] == ';' || s[0] == ',' {

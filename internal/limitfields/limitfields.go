@@ -1,5 +1,5 @@
-// Package told says how limits are told to clients: by the fields RateLimit-Policy and RateLimit of
-// draft-ietf-httpapi-ratelimit-headers-11, over HTTP in its header and over gRPC in trailers.
+// Package limitfields announces limits to clients: by the fields RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11,
+// over HTTP in its header and over gRPC in trailers.
 package limitfields
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views keeps how limits are written: those that the limiter lists, and those that it has
-// decided with, which are plans of single keys or limits that were changed.
+// Views caches the text of limits: of the limits that the limiter lists, and of the others that it has decided with, which are plans of
+// single keys or limits that were changed.
 type Views struct {
 	writer
 	ask   func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
@@ -31,8 +31,7 @@ type Options struct {
 	Named   bool                         // the names must differ
 }
 
-// Init asks the limiter for its limits, and checks that they can be told. It is called before
-// anything else.
+// Init gets the limits of the limiter, and checks that fields can represent them. It is called before all other methods.
 func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
@@ -54,7 +53,7 @@ func (v *Views) Init(limiter any, o Options) error {
 // request to request.
 type View struct {
 	Limit  ratelimit.Limit
-	Name   string // of the policy; empty if there is nothing to tell
+	Name   string // of the policy; empty if there is none
 	quoted string
 	Quota  string // its capacity
 	window int64  // seconds, 0 if there is none
@@ -62,8 +61,7 @@ type View struct {
 	rest   string // of the item of RateLimit-Policy: its parameters
 	list   *list
 
-	// Denied, Exceeds and Blocked are for whoever answers requests: what it has last answered to one
-	// that this limit has denied.
+	// Denied, Exceeds and Blocked are for the code that answers requests: its last answer to a request that this limit has denied.
 	Denied, Exceeds, Blocked atomic.Value
 }
 
@@ -105,8 +103,7 @@ func (v *Views) renew(old *list) {
 	}
 }
 
-// refresh asks the limiter for its limits again. If they cannot be listed, the list
-// stays as it was.
+// refresh gets the limits of the limiter again. If they cannot be listed, the list stays as it was.
 func (v *Views) refresh() {
 	if v.ask == nil {
 		return
@@ -122,10 +119,10 @@ func (v *Views) refresh() {
 // outerKey is the key of the names that interceptors around have used, in the context of a call.
 type outerKey struct{}
 
-// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for those that are not sent. The decision of
-// a cost that exceeds its limit does not tell how much is left, except where nothing ever is; nor does that of a layer with
-// a cost of its own. In one response a name is one policy: names that interceptors around have used get a number. The
-// context that Fields returns is for interceptors inside.
+// Fields returns the values of RateLimit-Policy and RateLimit for a decision, "" for fields that are not sent. The decision of a cost that
+// exceeds its limit has no remaining budget, unless that is always zero; nor has the decision of a layer with a cost of its own. In one
+// response a name is one policy: names that outer interceptors have used get a number. The context that Fields returns is for inner
+// interceptors.
 func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool) (policies, standing string, inner context.Context) {
 	w := v.Of(&d.Limit)
 	if w.Name == "" {
@@ -144,7 +141,7 @@ func (v *Views) Fields(ctx context.Context, d *ratelimit.Decision, exceeds bool)
 // Policies returns the value of RateLimit-Policy.
 func (v *View) Policies() string { return v.list.policies }
 
-// The parameters of RateLimit: those of draft 11. In the draft in progress they are ";a=" and ";w=".
+// The parameters of RateLimit, as in draft 11. In the draft in progress they are ";a=" and ";w=".
 const leftIs, timeIs = ";r=", ";t="
 
 // Standing returns the item of RateLimit: how much is left.
@@ -168,7 +165,7 @@ func (v *View) effective(d *ratelimit.Decision) int64 {
 	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
 		return min(left, v.window)
 	case v.Limit.Algorithm == ratelimit.AlgorithmCalendar:
-		if left == 0 { // what a fresh key has left expires with the window
+		if left == 0 { // the budget of a fresh key expires with the window
 			left = v.until - time.Now().Unix()
 		}
 		return max(1, min(left, v.window))
@@ -214,5 +211,5 @@ func (l *list) find(limit *ratelimit.Limit) *View {
 	return nil
 }
 
-// over reports whether a window has ended whose length is told.
+// over reports whether the window has ended whose length the fields contain.
 func (l *list) over() bool { return l.until > 0 && time.Now().Unix() >= l.until }

@@ -41,7 +41,7 @@ func (w writer) list(limits []ratelimit.Limit) *list {
 	return l.joined()
 }
 
-// joined fills in what the views have in common.
+// joined fills in the parts that the views have in common.
 func (l *list) joined() *list {
 	for _, v := range l.views {
 		v.list = l
@@ -120,9 +120,8 @@ func (l *list) with(limit ratelimit.Limit, w writer) *View {
 	return v
 }
 
-// After returns the view as it is written after the lines of an outer middleware, of which names
-// returns the policies' names. Those that are in use there get a number: in one response, a name
-// is one policy.
+// After returns the view as it is written after the lines of an outer middleware, of which names returns the policies' names. A name in use
+// there gets a number: in one response, a name is one policy.
 func (v *View) After(outer []string, names func(lines []string) []string) *View {
 	n := v.list.nested.Load()
 	if n == nil || !slices.Equal(n.outer, outer) {
@@ -132,7 +131,7 @@ func (v *View) After(outer []string, names func(lines []string) []string) *View 
 	return n.list.views[slices.Index(v.list.views, v)]
 }
 
-// names returns the names of the list after those.
+// names returns the names of the list, as they are written after these.
 func (l *list) names(after []string) []string {
 	names := slices.Clip(after)
 	for _, v := range l.views {
@@ -220,7 +219,7 @@ func checkNames(limits []ratelimit.Limit) error {
 		}
 		folded := strings.ToLower(name)
 		if other, ok := seen[folded]; ok {
-			return fmt.Errorf("limits %q and %q have the same policy name %q: tell them apart with Limit.Named", other, l, name)
+			return fmt.Errorf("limits %q and %q have the same policy name %q: distinguish them with Limit.Named", other, l, name)
 		}
 		seen[folded] = l
 	}
@@ -245,7 +244,7 @@ func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// check reports why header fields cannot tell of the limits.
+// check reports why header fields cannot represent the limits.
 func (v *Views) check(limits []ratelimit.Limit) error {
 	if !v.named {
 		return nil

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Decision is the Decision of package ratelimit, with its type of limits. A pointer to one can be
-// converted to a pointer to the other, and cannot if a field is missing here: so a new field of that
-// Decision does not compile until this package says how to add it up.
+// Decision is the Decision of package ratelimit, with its type of limits. A pointer to one can be converted to a pointer to the other, and
+// cannot if a field is missing here: so a new field of ratelimit.Decision does not compile until this package defines its sum.
 type Decision[L any] struct {
 	Allowed    bool
 	Limit      L
@@ -23,7 +22,7 @@ type Decision[L any] struct {
 type Sum[L any] struct {
 	d    *Decision[L]
 	n    int           // how many have been added
-	room int           // of the limiter that binds: what it leaves the caller
+	room int           // of the limiter that binds: its remaining budget for the caller
 	wait time.Duration // its RetryAfter
 	full time.Duration // its ResetAfter
 	said bool          // it allows the cost
@@ -40,8 +39,8 @@ func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
 // Add adds one more limiter's answer, of which the caller can spend room.
 //
-// The sum is allowed if all of them allow it. Its Limit is that of the limiter that
-// binds, its Remaining the least, and its times are the longest.
+// The sum is allowed if all of them allow it. Its Limit comes from the limiter that binds, its Remaining is the least, and its times are
+// the longest.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
 		s.d.Limit, s.room, s.wait, s.full, s.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
@@ -55,10 +54,9 @@ func (s *Sum[L]) Add(d *Decision[L], room int) {
 	s.d.Degraded = s.d.Degraded || d.Degraded
 }
 
-// binds reports whether an answer binds more than all before it: a denial more than
-// what is allowed, of denials the one with the longer RetryAfter, else the one that
-// leaves less. If they are equal in that, the one with the longer ResetAfter binds
-// more; and if in that too, the one that was added first.
+// binds reports whether an answer binds more than all before it: a denial more than an allowed decision, of denials the one with the longer
+// RetryAfter, else the one that leaves less. If they are equal in that, the answer with the longer ResetAfter binds more; and if in that
+// too, the answer that was added first.
 func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	switch {
 	case d.Allowed != s.said:
@@ -71,8 +69,8 @@ func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	return d.ResetAfter > s.full
 }
 
-// Room returns the largest cost of a caller that fits into what remains of a key, if own units of it
-// are charged besides, and the cost as often as shares says.
+// Room returns the largest cost of a caller that fits into the remaining budget of a key, if own units of it are charged besides, and the
+// cost is charged shares times.
 func Room(remaining, own, shares int64) int {
 	left := remaining - own
 	switch {
