@@ -1,6 +1,9 @@
 package inflight
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // AIMDOptions are the settings of [AIMD]. Nil and the zero AIMDOptions mean the defaults. An invalid value is an error of
 // [New].
@@ -34,8 +37,10 @@ func AIMD(opts *AIMDOptions) Adaptive {
 // concurrency-limits 0.5.4. The limit is found, and found again, within some 20 windows.
 type aimd struct {
 	level
-	falling int     // bad windows in a row
-	high    float64 // the limit at which the last fall began; 0 if there was none
+	falling   int     // bad windows in a row
+	high      float64 // the limit at which the last fall began; 0 if there was none
+	successes float64 // since latency was last known well enough
+	latency   float64 // the sum of their times, in timeouts
 }
 
 const (
@@ -49,17 +54,15 @@ const (
 	leap      = 3   // times the limit, where it was far higher before, and nothing is slow
 	known     = 0.7 // of high: below it, the limit was good before
 	beyond    = 1.2 // times high: above it, the backend has grown
+	hung      = 2   // times the latency of successes, the mean of all work: some of it hangs
 )
 
 func (a *aimd) validate() error { return a.tuning.validate() }
 
 // Update returns the limit after a window.
 func (a *aimd) Update(s Sample) int {
-	slow := 0.0 // latency of successes, in timeouts
-	if a.timeout > 0 {
-		slow = float64(s.served()) / float64(a.timeout)
-	}
-	lower, restore := a.drops.add(s, a.limit)
+	slow, enough := a.slowness(s)
+	lower, restore := a.drops.add(s, a.limit, a.min)
 	switch {
 	case lower, slow > 1, s.Cancelled > mostly:
 		if a.falling++; a.falling == 1 {
@@ -74,11 +77,46 @@ func (a *aimd) Update(s Sample) int {
 		a.falling = 0
 		return a.set(restore, s.Max)
 	}
+	if !enough {
+		return a.set(a.limit, s.Max)
+	}
 	a.falling = 0
 	if a.idle(s) {
 		return a.set(a.limit, s.Max)
 	}
 	return a.set(a.drops.grow(a.limit, a.limit+a.step(slow)), s.Max)
+}
+
+// slowness returns the mean latency since it was last known well enough, in timeouts, and whether it is known now. Where
+// most calls are dropped, a window has few successes, and their mean may differ by chance: so it takes as many successes as
+// a window has outcomes, or latency so far above Timeout that chance does not explain it.
+//
+// Clients that leave a queue count, since they have waited about as long as the successes. Calls that hang take many times
+// as long, at any limit: where they raise the mean that far, the successes count alone.
+func (a *aimd) slowness(s Sample) (slow float64, enough bool) {
+	if a.timeout <= 0 {
+		return 0, true
+	}
+	latency := s.served()
+	if s.RTT < hung*latency {
+		latency = max(latency, s.RTT)
+	}
+	n := float64(a.window) // if the number of outcomes is not known
+	if s.Outcomes > 0 {
+		n = float64(s.Outcomes) * (1 - min(1, sane(s.Drops)))
+	}
+	a.successes += n
+	a.latency += n * float64(latency) / float64(a.timeout)
+	if a.successes < 1 {
+		return 0, false
+	}
+	slow = a.latency / a.successes
+	certain := slow > 1 && (1-1/slow)*math.Sqrt(a.successes) > 2 // latency differs by about its mean
+	if a.successes < float64(a.window) && !certain {
+		return 0, false
+	}
+	a.successes, a.latency = 0, 0
+	return slow, true
 }
 
 // step is by how much the limit grows after a good window.

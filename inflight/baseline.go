@@ -358,7 +358,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	}
 	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
 	x.patience = b.patience
-	lower, restore := l.drops.add(s, l.limit)
+	lower, restore := l.drops.add(s, l.limit, l.min)
 	if restore > 0 && !slow { // the fall says nothing about the backend
 		b.lost, b.dropping, b.high = math.Inf(1), false, 0
 		return l.set(restore, s.Max)

@@ -3,28 +3,44 @@ package inflight
 import "math"
 
 // drops distinguishes drops that overload causes from drops that occur at any limit, such as the errors of a dead
-// replica, of a bug or of a quota. Both raise the share of drops. They differ in the effect of a lower limit: drops of the first kind
-// go away; drops of the second kind stay, and fewer calls succeed.
+// replica, of a bug or of a quota. Both raise the share of drops. They differ in the effect of a lower limit: drops of the
+// first kind go away; drops of the second kind stay, and fewer calls succeed.
 //
-// So many drops begin a run, in which the limit falls from window to window. Its result is one of three:
+// So many drops begin a run, in which the limit falls from window to window, to deepest of its value at most. Its result
+// is one of three:
 //
-//   - The drops go away: a cure. From then on the limit grows slowly near the limit at which they began.
+//   - The drops go away: a cure. If the limit was much lower by then, they may have gone away by themselves. Then the limit
+//     climbs back step by step, until the drops return. From a cure on, the limit grows carefully near the limit at which
+//     the drops began.
 //   - The share of drops stays, and goodput falls with the limit: the run was in vain. The limit returns to the value
 //     before the run, and that share becomes the floor: only drops above the floor count from then on.
-//   - The share of drops stays, and goodput does too: the limit was not what bounded the load. The run goes on.
+//   - The share of drops stays, and goodput does too: the limit was not what bounded the load. The run goes on from there.
 //
-// Several processes in front of one backend make a single run misleading: what one of them gives up, the others take. So
-// each cure, as evidence that the drops depend on the limit, lets one later run in vain be disregarded.
+// Several processes in front of one backend make a single run misleading: the capacity that one of them gives up, the
+// others take. So each cure, as evidence that the drops depend on the limit, lets one later run in vain be disregarded.
+//
+// An outage of the whole backend lowers the limit to its least. If a part of the calls succeeds again, no lower limit can
+// show which kind the remaining drops are. A higher one does: see lift.
 type drops struct {
 	floor  float64  // the share of drops that a lower limit does not cure
 	recent float64  // the share of drops, smoothed
 	state  dropping // how far a run is
-	start  float64  // the limit at which the run began
-	before dropSum  // the first windows of the run
+	top    float64  // the limit at which the run began
+	start  float64  // the limit at which its comparison began
+	last   float64  // the limit in the last window with many drops
+	good   float64  // the limit to which a climb or a lift returns
+	quick  bool     // the drops take no longer than successes
+	before dropSum  // the first windows of the comparison
 	after  dropSum  // its windows at a much lower limit, or after its end
 	trust  int      // runs in vain to disregard
 	calm   int      // windows since the last run, or since trust last fell
 	knee   float64  // the limit at which cured drops began; 0 for none
+	tardy  float64  // windows of careful growth since the cure
+
+	bottom dropSum // the last windows at the least limit
+	total  bool    // the run has reached the least limit, and nearly all was dropped there
+	wait   int     // windows at the least limit, since the last lift
+	pause  int     // the number of them before the next lift
 }
 
 // dropping is the state of a run.
@@ -34,25 +50,35 @@ const (
 	steady   dropping = iota // no run
 	falling                  // the limit falls
 	checking                 // the drops have gone away: a few windows show whether by chance
+	climbing                 // the limit climbs back to its value before the run
+	lifted                   // the limit has left its least value to find out what that changes
 )
 
 const (
-	firstDrops  = 2    // windows before the limit is much lower
-	laterDrops  = 3    // windows at a much lower limit, before a run is judged
-	mostDrops   = 8    // the same, at most
-	checkDrops  = 3    // windows in which a cure may be confirmed
-	muchLower   = 0.7  // of the limit at the start of the run
-	asMany      = 0.8  // of the share before: the drops have stayed
-	lessGood    = 0.85 // of the goodput before: it has fallen with the limit
-	cure        = 0.5  // of the share before, without the floor: the drops have gone away
-	leastFloor  = 0.05 // a smaller share is not worth a floor
-	mostFloor   = 0.95 // a larger share is an outage of the whole backend
-	allLost     = 0.9  // of what is not below the floor: no window has more by chance alone
-	forget      = 0.01 // the part of the floor that fades in a window with fewer drops
-	smoothing   = 100  // outcomes over which the share of drops is smoothed
-	firstTrust  = 2    // nothing is known yet: drops at the start may well be those of overload
-	mostTrust   = 6    // the maximum of trust
-	calmWindows = 20   // windows without a run after which trust falls by one
+	firstDrops   = 2    // windows before the limit is much lower
+	laterDrops   = 3    // windows at a much lower limit, before a run is judged
+	mostDrops    = 8    // the same, at most
+	checkDrops   = 3    // windows in which a cure may be confirmed
+	muchLower    = 0.7  // of the limit at the start of the comparison
+	deepest      = 0.4  // of the same: a comparison needs no lower limit
+	asMany       = 0.8  // of the share before: the drops have stayed
+	lessGood     = 0.85 // of the goodput before: it has fallen with the limit
+	moreGood     = 1.3  // times the goodput before: it has grown with the limit
+	cure         = 0.5  // of the share before, without the floor: the drops have gone away
+	leastFloor   = 0.05 // a smaller share is not worth a floor
+	mostFloor    = 0.95 // a larger share is an outage of the whole backend
+	allLost      = 0.9  // of what is not below the floor: no window has more by chance alone
+	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
+	smoothing    = 100  // outcomes over which the share of drops is smoothed
+	firstTrust   = 2    // nothing is known yet: drops at the start may well be those of overload
+	mostTrust    = 6    // the maximum of trust
+	calmWindows  = 20   // windows without a run after which trust falls by one
+	climbStep    = 2    // the factor of each step of a climb
+	liftStep     = 8    // the factor of a lift: one that others in front of the same backend can't balance
+	liftPause    = 8    // windows between two lifts
+	mostPause    = 64   // the same, at most
+	carefulLeast = 6    // windows of careful growth, at least
+	carefulShare = 0.5  // of the knee, in windows: the same for larger limits
 )
 
 // dropSum is a sum over windows.
@@ -77,39 +103,51 @@ func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 // chance is the standard deviation of a share of n outcomes.
 func chance(share, n float64) float64 { return math.Sqrt(share * (1 - share) / n) }
 
-// fewer reports whether e has fewer drops than d, by far more than chance explains.
-func (d *dropSum) fewer(e *dropSum) bool {
+// differ returns the difference between the shares of d and e, in standard deviations of what chance alone explains.
+func (d *dropSum) differ(e *dropSum) float64 {
 	n, m := max(1, d.outcomes), max(1, e.outcomes)
-	return d.share()-e.share() > 4*chance((d.dropped+e.dropped)/(n+m), 1/(1/n+1/m))
+	x := d.share() - e.share()
+	if by := chance((d.dropped+e.dropped)/(n+m), 1/(1/n+1/m)); by > 0 {
+		return x / by
+	}
+	return 0 // both are 0, or both are 1
 }
 
 // add takes in a window under a limit, and reports whether it lowers the limit. If not, and restore is above 0, the limit
-// returns to restore.
-func (d *drops) add(s Sample, limit float64) (lower bool, restore float64) {
+// becomes restore. Least is the lowest limit.
+func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore float64) {
 	share, n, goodput := min(1, sane(s.Drops)), float64(max(1, s.Outcomes)), sane(s.Goodput)
 	d.recent += n / (n + smoothing) * (share - d.recent)
 	if share < d.floor {
 		d.floor += forget * (share - d.floor)
-	}
-	if d.state == checking {
-		d.after.add(share, n, goodput)
-		d.check()
 	}
 	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm has set Dropped
 		d.state, d.calm = steady, 0
 		return true, 0
 	}
 	excess := share - d.floor
-	least := max(d.threshold(), min(3*chance(d.floor, n), allLost*(1-d.floor)))
-	many := s.Dropped && excess >= least
+	needed := max(d.threshold(), min(3*chance(d.floor, n), allLost*(1-d.floor)))
+	many := s.Dropped && excess >= needed
+	if d.state == checking || d.state == climbing || d.state == lifted {
+		d.after.add(share, n, goodput)
+	}
+	switch d.state {
+	case climbing:
+		return false, d.climb(limit, many)
+	case lifted:
+		return false, d.lifting(limit, many)
+	case checking:
+		if restore = d.check(limit); restore > 0 {
+			return false, restore
+		}
+	}
 	switch {
 	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // also if one window has fewer drops
 	case d.state == falling && !many:
 		d.state, d.after = checking, dropSum{}
 		d.after.add(share, n, goodput)
-		d.check()
-		return false, 0
-	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-least < 2*chance(share, n): // or by chance
+		return false, d.check(limit)
+	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n): // or by chance
 		if d.calm++; d.calm >= calmWindows {
 			d.calm, d.trust = 0, max(0, d.trust-1)
 		}
@@ -117,15 +155,29 @@ func (d *drops) add(s Sample, limit float64) (lower bool, restore float64) {
 	}
 	d.calm = 0
 	if d.state != falling {
-		d.state, d.start, d.before, d.after = falling, limit, dropSum{}, dropSum{}
+		*d = drops{
+			floor: d.floor, recent: d.recent, trust: d.trust, knee: d.knee, tardy: d.tardy,
+			state: falling, top: limit, start: limit, quick: true,
+		}
 	}
+	d.last = limit
+	d.quick = d.quick && s.Served > 0 && 2*s.RTT < 3*s.Served
 	switch {
 	case d.before.windows < firstDrops:
 		d.before.add(share, n, goodput)
 	case limit <= muchLower*d.start:
 		d.after.add(share, n, goodput)
 	}
-	return d.judge(limit)
+	if limit <= float64(least) {
+		if to := d.lift(limit, share, n, goodput); to > 0 {
+			return false, to
+		}
+	}
+	lower, restore = d.judge(limit)
+	if lower && limit <= deepest*d.start && share <= mostFloor {
+		return false, limit
+	}
+	return lower, restore
 }
 
 // sane returns x, or 0 for a value that makes no sense.
@@ -167,30 +219,96 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	return true, 0
 }
 
-// check ends a run after which the drops have gone away, once that is certain, or after some windows.
-func (d *drops) check() {
-	switch {
-	case d.before.fewer(&d.after) && d.after.share()-d.floor < cure*(d.before.share()-d.floor):
-		if d.before.share() <= mostFloor {
-			d.knee, d.trust = d.start, min(mostTrust, d.trust+1)
-		}
-		d.state = steady
-	case d.after.windows >= checkDrops:
-		d.state = steady
+// check ends a run after which the drops have gone away, once that is certain, or after some windows. It returns the
+// limit from then on, or 0 if that stays as it is.
+func (d *drops) check(limit float64) (to float64) {
+	cured := d.before.differ(&d.after) > 4 && d.after.share()-d.floor < cure*(d.before.share()-d.floor)
+	if !cured && d.after.windows < checkDrops {
+		return 0
 	}
+	d.state = steady
+	switch {
+	case !cured, d.before.share() > mostFloor:
+	case d.quick && limit <= muchLower*d.top:
+		d.state, d.good = climbing, limit
+		return min(d.top, climbStep*limit)
+	default:
+		d.careful(d.start)
+	}
+	return 0
 }
 
-// grow returns the limit that is to grow to another one. It grows slowly near the knee, and not at all while a cure is
-// checked.
+// careful lets the limit grow slowly near a knee, and lets one later run in vain be disregarded.
+func (d *drops) careful(knee float64) {
+	d.knee, d.tardy, d.trust = knee, 0, min(mostTrust, d.trust+1)
+}
+
+// climb returns the limit after a step of a climb. A climb is for quick drops only: slow ones return too late to be seen.
+func (d *drops) climb(limit float64, many bool) (to float64) {
+	switch {
+	case many:
+		d.state = steady
+		d.careful(d.last)
+		return d.good
+	case limit < d.top:
+		d.good = limit
+		return min(d.top, climbStep*limit)
+	}
+	d.state = steady
+	return 0
+}
+
+// lift takes in a window at the least limit, and returns a higher one if it is to be tried, and else 0: after an outage
+// of the whole backend, which has become one of a part of it. Without such an outage, a run ends before the least limit, or
+// the limit falls because the others in front of the same backend leave it no capacity; then a lift would mislead.
+func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
+	if d.bottom.windows >= laterDrops {
+		d.bottom = dropSum{}
+	}
+	d.bottom.add(share, n, goodput)
+	d.wait++
+	switch {
+	case d.bottom.windows < laterDrops:
+	case d.bottom.share() > mostFloor:
+		d.total = true
+	case d.total && d.wait >= d.pause:
+		d.wait, d.pause = 0, min(mostPause, max(liftPause, 2*d.pause))
+		d.state, d.good, d.after = lifted, limit, dropSum{}
+		return max(limit+1, min(liftStep*limit, d.top/2))
+	}
+	return 0
+}
+
+// lifting returns the limit after a window of a lift. If the share of drops is not higher than before, and goodput has
+// grown with the limit, that share becomes the floor.
+func (d *drops) lifting(limit float64, many bool) (to float64) {
+	switch {
+	case !many:
+		d.state = steady
+		return 0
+	case d.after.windows < laterDrops:
+		return limit
+	}
+	if d.after.differ(&d.bottom) < 1 && d.after.share() <= mostFloor && d.after.mean() > moreGood*d.bottom.mean() {
+		d.state, d.floor, d.knee = steady, d.after.share(), 0
+		return 0
+	}
+	d.state, d.before, d.after, d.bottom = falling, d.bottom, dropSum{}, dropSum{}
+	return d.good
+}
+
+// grow returns the limit that is to grow to another one. It grows carefully near the knee for some time, and not at all
+// while a cure is checked.
 func (d *drops) grow(limit, to float64) float64 {
 	switch {
 	case to <= limit:
 		return to
 	case d.state == checking:
 		return limit
-	case limit > beyond*d.knee:
+	case limit > beyond*d.knee, d.tardy > max(carefulLeast, carefulShare*d.knee):
 		d.knee = 0
 		return to
 	}
+	d.tardy++
 	return min(to, max(limit+tiny, backoff*backoff*d.knee))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -277,5 +278,118 @@ func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 		s := (*samples)[0]
 		assert.Equal(t, fmt.Sprint(float64(dropped)/20, 20, 100*time.Millisecond, want), fmt.Sprint(s.Drops, s.Outcomes, s.Served, s.Dropped))
 		assert.InDelta(t, float64(20-dropped)/0.105, s.Goodput, 1e-6)
+	}
+}
+
+// After an outage of the whole backend, the limit is at its least, where no lower one can show that the drops of a dead
+// replica do not depend on it.
+func TestAPartialOutageAfterATotalOneDoesNotKeepTheLimitAtItsLeast(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for _, share := range []float64{0.3, 0.5, 0.9} {
+			l := settled(adaptive)
+			for range 100 {
+				l.limit = l.alg.Update(inflight.Sample{InFlight: l.limit, Mean: 1, Drops: 1, Dropped: true, Outcomes: 20, Max: 200})
+			}
+			require.Equal(t, 1, l.limit, name)
+			l.drop(60, share)
+			assert.GreaterOrEqual(t, l.limit, 15, "%s, %v", name, share)
+		}
+	}
+}
+
+// While the backend is down, the limit leaves its least value for a few windows now and then, and returns.
+func TestALiftDuringATotalOutageIsRare(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l, higher := settled(adaptive), 0
+		for i := range 500 {
+			share := 1.0
+			if i >= 100 && i%10 == 0 {
+				share = 0.8 // a call succeeds, without any relation to the limit
+			}
+			l.limit = l.alg.Update(inflight.Sample{RTT: service, Served: service, InFlight: l.limit, Mean: 1, Drops: share, Dropped: true, Outcomes: 20, Goodput: 100 * (1 - share), Max: 200})
+			if i >= 100 && l.limit > 1 {
+				higher++
+			}
+		}
+		assert.Less(t, higher, 60, name)
+	}
+}
+
+// A replica that is dead for a second of every two: the limit returns as soon as the drops have gone.
+func TestAnOutageThatComesAndGoesDoesNotKeepTheLimitLow(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l := settled(adaptive)
+		before, sum := l.limit, 0
+		for range 40 {
+			l.drop(10, 0.5)
+			for _, n := range l.drop(10, 0) {
+				sum += n
+			}
+		}
+		assert.Greater(t, float64(sum)/400, 0.93*float64(before), name)
+	}
+}
+
+// The limit was far above a cap: it climbs back only as far as that costs one bad window.
+func TestAClimbEndsWhereTheDropsReturn(t *testing.T) {
+	for name, adaptive := range adaptives {
+		l, refused := settled(adaptive), 0
+		for i := range 200 {
+			share := 0.0
+			if l.limit > 12 {
+				share = 0.8
+			}
+			l.limit = l.alg.Update(inflight.Sample{
+				RTT: service, Served: service, Ended: 50, InFlight: l.limit, Mean: float64(l.limit), Crowd: float64(l.limit), Max: 200,
+				Drops: share, Dropped: share > 0, Outcomes: 100, Goodput: float64(min(12, l.limit)) / service.Seconds(),
+			})
+			if i >= 40 && share > 0 {
+				refused++
+			}
+		}
+		assert.Less(t, refused, 50, name)
+		assert.LessOrEqual(t, l.limit, 15, name)
+	}
+}
+
+// Where most calls are dropped, a window has few successes: their mean is now above Timeout, now below it, by chance.
+func TestTheChanceOfFewSuccessesDoesNotMoveAIMD(t *testing.T) {
+	play := func(served func(i int) time.Duration) (low int) {
+		l := settled(inflight.AIMD(&inflight.AIMDOptions{Timeout: 2 * service}))
+		l.drop(60, 0.9)
+		limits := []int{}
+		for i := range 100 {
+			l.limit = l.alg.Update(inflight.Sample{
+				RTT: service, Served: served(i), InFlight: l.limit, Mean: float64(l.limit), Max: 200,
+				Drops: 0.9, Dropped: true, Outcomes: 50, Goodput: 200,
+			})
+			limits = append(limits, l.limit)
+		}
+		return slices.Min(limits)
+	}
+	low := play(func(i int) time.Duration {
+		return []time.Duration{service / 4, service / 4, 3 * service, 3 * service}[i%4]
+	})
+	assert.GreaterOrEqual(t, low, 20, "no window was too slow in the mean of 20 successes")
+	low = play(func(int) time.Duration { return 5 * service / 2 })
+	assert.Less(t, low, 10, "these are too slow")
+}
+
+// Clients that leave a queue have waited about as long as the successes took, and count. Calls that hang take many times as
+// long, and do not.
+func TestAIMDCountsClientsThatLeaveAQueueButNotCallsThatHang(t *testing.T) {
+	for rtt, falls := range map[time.Duration]bool{5 * service / 2: true, 20 * service: false} {
+		l := settled(inflight.AIMD(&inflight.AIMDOptions{Timeout: 2 * service}))
+		before := l.limit
+		for range 20 {
+			l.limit = l.alg.Update(inflight.Sample{
+				RTT: rtt, Served: 3 * service / 2, Ended: 20, InFlight: l.limit, Mean: float64(l.limit), Max: 200, Cancelled: 0.3, Outcomes: 50, Goodput: 200,
+			})
+		}
+		if falls {
+			assert.Less(t, l.limit, before/2, "%v", rtt)
+		} else {
+			assert.GreaterOrEqual(t, l.limit, before, "%v", rtt)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +14,39 @@ type Incident struct {
 	Service time.Duration // of the healthy backend
 	Phases  []Stage
 	TooSlow bool // its answers come too late for any caller: a limit with a Timeout sets it to 25 service times
+
+	// Least is the share of the best fixed limit's goodput that Gradient, Vegas and AIMD reach at least, each in one
+	// process. Shared is the same of four and eight processes in front of one backend; 0 if these are not played.
+	Least  [3]float64
+	Shared float64
+}
+
+// LimitNames are the names of the limits of package inflight, in the order of Least and Adaptives.
+var LimitNames = [3]string{"Gradient", "Vegas", "AIMD"}
+
+// Adaptives returns the limits of package inflight, with the options that they have in an incident.
+func (i *Incident) Adaptives() [3]inflight.Adaptive {
+	var tooSlow time.Duration
+	if i.TooSlow {
+		tooSlow = 25 * i.Service
+	}
+	return [3]inflight.Adaptive{
+		inflight.Gradient(&inflight.GradientOptions{Timeout: tooSlow}),
+		inflight.Vegas(&inflight.VegasOptions{Timeout: tooSlow}),
+		inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * i.Service / 2}),
+	}
+}
+
+// Reach is the share of the best fixed limit's goodput that an adaptive limit reaches at least in a stage.
+func (i *Incident) Reach(stage, limit, processes int) float64 {
+	least := i.Least[limit]
+	if processes > 1 {
+		least = i.Shared
+	}
+	if i.Phases[stage].Name == "after" {
+		return 0.9
+	}
+	return least
 }
 
 // Stage is one phase of an incident. Its second half is judged if it has a name.
@@ -21,6 +55,23 @@ type Stage struct {
 	For  time.Duration
 	Rate float64 // requests per second, which replaces Load
 	Phase
+	Flap time.Duration // if above 0, Phase and Else alternate, each for so long
+	Else Phase
+}
+
+// play lets time pass in a stage.
+func (s *Stage) play(w *World, d time.Duration) {
+	if s.Flap <= 0 {
+		w.Play(d)
+		return
+	}
+	for ; d > 0; d -= 2 * s.Flap {
+		for _, p := range []Phase{s.Phase, s.Else} {
+			p.Load = s.Rate / p.Capacity()
+			w.Begin(p)
+			w.Play(s.Flap)
+		}
+	}
 }
 
 // Result is the result of a stage.
@@ -37,9 +88,9 @@ func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	for _, s := range i.Phases {
 		s.Load = s.Rate / s.Capacity()
 		w.Begin(s.Phase)
-		w.Play(s.For / 2)
+		s.play(w, s.For/2)
 		w.Tally = Tally{}
-		w.Play(s.For / 2)
+		s.play(w, s.For/2)
 		r := Result{Goodput: float64(w.Good) / (s.For / 2).Seconds()}
 		if w.Good > 0 {
 			r.Latency = w.Answers / time.Duration(w.Good)
@@ -87,40 +138,66 @@ func Incidents() []Incident {
 		return func(p *Phase) { p.Fail, p.FailIn, p.Servers = share, time.Millisecond, servers }
 	}
 	retried := incident("50 % quick 503, 3 retries", 40*time.Second, quick(0.5, 8))
-	retried.Phases = slices.Clone(retried.Phases)
 	for i := range retried.Phases {
 		retried.Phases[i].Retries = 3
 	}
 	capped := func(p *Phase) { p.Cap, p.CapCost = 16, 10*time.Millisecond }
 	wide := func(p *Phase) { p.Servers, p.Cap, p.CapCost = 64, 64, 10*time.Millisecond }
+	outage := stage("", 10*time.Second, 1200, func(p *Phase) { p.Refuse = true })
+	partly := func(name string, change func(*Phase)) Incident {
+		i := incident(name+", after an outage", 40*time.Second, change)
+		i.Phases = slices.Insert(i.Phases, 1, outage)
+		return i
+	}
+	flaps := func(d time.Duration) Incident {
+		i := incident(fmt.Sprintf("50 %% quick 503, %v of every %v", d, 2*d), 80*time.Second, quick(0.5, 8))
+		i.Phases[1].Flap, i.Phases[1].Else = d, base
+		return i
+	}
 	constant := incident("10 minutes of constant 10 s", 10*minute, func(p *Phase) {
 		p.Servers, p.Service, p.Spread = 1_000_000, 10*time.Second, Constant
 	})
 	constant.TooSlow = true
 	constant.Phases[1].Name = "" // more in flight does give more goodput, of answers that come too late
 	constant.Phases[2].For = 40 * time.Second
+	deadlines := Incident{Name: "33 % have a deadline of 1 ms", Service: service, Phases: []Stage{
+		stage("", 40*time.Second, 600, well),
+		stage("incident", 40*time.Second, 900, func(p *Phase) { p.Short, p.ShortIn = 0.33, time.Millisecond }),
+	}}
+	cap16 := Incident{Name: "a cap of 16, a refusal costs 10 ms", Service: service, Phases: []Stage{stage("all", minute, 2400, capped)}}
+	falls := Incident{Name: "the cap falls from 64 to 16", Service: service, Phases: []Stage{
+		stage("", 40*time.Second, 4000, wide), stage("less", 40*time.Second, 4000, capped),
+	}}
+	least := func(i Incident, gradient, vegas, aimd, shared float64) Incident {
+		i.Least, i.Shared = [3]float64{gradient, vegas, aimd}, shared
+		return i
+	}
 	return []Incident{
-		incident("20 % quick 503", 40*time.Second, quick(0.2, 13)),
-		incident("30 % quick 503", 40*time.Second, quick(0.3, 11)),
-		incident("50 % quick 503", 40*time.Second, quick(0.5, 8)),
-		incident("90 % quick 503", 40*time.Second, quick(0.9, 2)),
-		retried,
-		incident("errors grow from 0 to 60 %", minute, func(p *Phase) {
+		least(incident("20 % quick 503", 40*time.Second, quick(0.2, 13)), 0.97, 0.96, 0.97, 0),
+		least(incident("30 % quick 503", 40*time.Second, quick(0.3, 11)), 0.97, 0.96, 0.97, 0),
+		least(incident("50 % quick 503", 40*time.Second, quick(0.5, 8)), 0.96, 0.95, 0.96, 0.95),
+		least(incident("90 % quick 503", 40*time.Second, quick(0.9, 2)), 0.92, 0.92, 0.92, 0.9),
+		least(retried, 0.95, 0.95, 0.95, 0),
+		least(partly("50 % quick 503", quick(0.5, 8)), 0.94, 0.94, 0.94, 0),
+		least(partly("90 % quick 503", quick(0.9, 2)), 0.92, 0.9, 0.92, 0),
+		least(partly("a cap of 4", func(p *Phase) { p.Servers, p.Cap, p.CapCost = 4, 4, 10*time.Millisecond }), 0.66, 0.65, 0.64, 0),
+		least(flaps(time.Second), 0.82, 0.8, 0.9, 0),
+		least(flaps(5*time.Second), 0.9, 0.89, 0.9, 0),
+		least(flaps(20*time.Second), 0.95, 0.95, 0.95, 0),
+		least(incident("errors grow from 0 to 60 %", minute, func(p *Phase) {
 			p.FailIn, p.FailTo, p.FailOver = time.Millisecond, 0.6, minute
-		}),
-		incident("40 % fail after their work", 40*time.Second, func(p *Phase) { p.FailLate = 0.4 }),
-		incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }),
-		incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }),
-		{"33 % have a deadline of 1 ms", service, []Stage{
-			stage("", 40*time.Second, 600, well),
-			stage("incident", 40*time.Second, 900, func(p *Phase) { p.Short, p.ShortIn = 0.33, time.Millisecond }),
-		}, false},
-		{"a cap of 16, a refusal costs 10 ms", service, []Stage{stage("all", minute, 2400, capped)}, false},
-		{"the cap falls from 64 to 16", service, []Stage{
-			stage("", 40*time.Second, 4000, wide), stage("less", 40*time.Second, 4000, capped),
-		}, false},
-		incident("latency × 10", minute, func(p *Phase) { p.Service = 200 * time.Millisecond }),
-		incident("latency × 2", minute, func(p *Phase) { p.Service = 40 * time.Millisecond }),
-		constant,
+		}), 0.88, 0.86, 0.85, 0),
+		least(incident("40 % fail after their work", 40*time.Second, func(p *Phase) { p.FailLate = 0.4 }), 0.95, 0.95, 0.95, 0),
+		least(incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }), 0.97, 0.97, 0.97, 0),
+		least(incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }), 0.6, 0.8, 0.9, 0),
+		least(incident("30 % hang until a deadline of 2 s", 90*time.Second, func(p *Phase) {
+			p.Fail, p.FailIn, p.FailAs = 0.3, 2*time.Second, inflight.Cancelled
+		}), 0.6, 0.8, 0.9, 0),
+		least(deadlines, 0.96, 0.93, 0.96, 0),
+		least(cap16, 0.85, 0.85, 0.85, 0.75),
+		least(falls, 0.81, 0.81, 0.8, 0.75),
+		least(incident("latency × 10", minute, func(p *Phase) { p.Service = 200 * time.Millisecond }), 0.95, 0.92, 0, 0),
+		least(incident("latency × 2", minute, func(p *Phase) { p.Service = 40 * time.Millisecond }), 0.96, 0.93, 0.94, 0),
+		least(constant, 0.9, 0.9, 0.9, 0),
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/overload"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/internal/proofs/internal/peergate"
@@ -32,56 +31,16 @@ type incidentLimit struct {
 
 const incidentBound = 1000
 
-func ours(name string, adaptive func(i *overload.Incident) inflight.Adaptive) incidentLimit {
-	return incidentLimit{name, false, func(i *overload.Incident) overload.Gate {
-		return overload.NewLimiter(incidentBound, adaptive(i))
-	}}
-}
-
 var incidentLimits = []incidentLimit{
-	ours("Gradient", func(i *overload.Incident) inflight.Adaptive {
-		if i.TooSlow {
-			return inflight.Gradient(&inflight.GradientOptions{Timeout: 25 * i.Service})
-		}
-		return inflight.Gradient(nil)
-	}),
-	ours("Vegas", func(i *overload.Incident) inflight.Adaptive {
-		if i.TooSlow {
-			return inflight.Vegas(&inflight.VegasOptions{Timeout: 25 * i.Service})
-		}
-		return inflight.Vegas(nil)
-	}),
-	ours("AIMD", func(i *overload.Incident) inflight.Adaptive {
-		return inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * i.Service / 2})
-	}),
+	ours(0), ours(1), ours(2),
 	{"failsafe-go", true, func(*overload.Incident) overload.Gate { return peergate.NewFailsafe(incidentBound) }},
 	{"Gradient2", false, func(*overload.Incident) overload.Gate { return &overload.Gradient2{Most: incidentBound} }},
 }
 
-// least is the share of the best fixed limit's goodput that Gradient, Vegas and AIMD reach, each in one process.
-var least = map[string][3]float64{
-	"20 % quick 503":                     {0.95, 0.95, 0.95},
-	"30 % quick 503":                     {0.95, 0.95, 0.95},
-	"50 % quick 503":                     {0.95, 0.95, 0.95},
-	"90 % quick 503":                     {0.9, 0.9, 0.9},
-	"50 % quick 503, 3 retries":          {0.95, 0.95, 0.95},
-	"errors grow from 0 to 60 %":         {0.85, 0.85, 0.85},
-	"40 % fail after their work":         {0.95, 0.95, 0.95},
-	"30 % fail after 200 ms":             {0.95, 0.95, 0.95},
-	"30 % hang for 2 s":                  {0.6, 0.8, 0.6},
-	"33 % have a deadline of 1 ms":       {0.95, 0.95, 0.95},
-	"a cap of 16, a refusal costs 10 ms": {0.85, 0.85, 0.83},
-	"the cap falls from 64 to 16":        {0.82, 0.82, 0.77},
-	"latency × 10":                       {0.95, 0.92, 0},
-	"latency × 2":                        {0.95, 0.95, 0.95},
-	"10 minutes of constant 10 s":        {0.9, 0.9, 0.9},
-}
-
-// leastShared is the same of several processes in front of one backend.
-var leastShared = map[string]float64{
-	"50 % quick 503":                     0.93,
-	"a cap of 16, a refusal costs 10 ms": 0.75,
-	"the cap falls from 64 to 16":        0.75,
+func ours(at int) incidentLimit {
+	return incidentLimit{overload.LimitNames[at], false, func(i *overload.Incident) overload.Gate {
+		return overload.NewLimiter(incidentBound, i.Adaptives()[at])
+	}}
 }
 
 // A partial outage stays partial, whatever fails: goodput is near that of the best fixed limit, of one process, and of
@@ -100,7 +59,7 @@ func TestPartialOutagesStayPartial(t *testing.T) {
 			continue
 		}
 		processes := []int{1}
-		if _, ok := leastShared[i.Name]; ok {
+		if i.Shared > 0 {
 			processes = []int{1, 4, 8}
 		}
 		best := mean(&i, func(seed uint64) []overload.Result {
@@ -133,15 +92,8 @@ func TestPartialOutagesStayPartial(t *testing.T) {
 				for at, l := range incidentLimits {
 					part := goodput[at][stage] / best[stage]
 					fmt.Fprintf(w, " %.0f %%\t", 100*part)
-					want := leastShared[i.Name]
-					if n == 1 && at < 3 {
-						want = least[i.Name][at]
-					}
-					if s.Name == "after" {
-						want = min(want, 0.9)
-					}
-					if at < 3 {
-						assert.GreaterOrEqual(t, part, want, "%s, %s: %d × %s", i.Name, s.Name, n, l.name)
+					if at < len(overload.LimitNames) {
+						assert.GreaterOrEqual(t, part, i.Reach(stage, at, n), "%s, %s: %d × %s", i.Name, s.Name, n, l.name)
 					}
 				}
 				fmt.Fprintln(w)
