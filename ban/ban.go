@@ -60,7 +60,7 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 	}
 	limits := optional.Limits[ratelimit.Limit](limiter)
 	if len(limits) > 1 && limits[0] != (ratelimit.Limit{}) && slices.Contains(limits[1:], limits[0]) {
-		return nil, fmt.Errorf("ban: limiter has two limits of %v: give them names, to tell which one denies", limits[0])
+		return nil, fmt.Errorf("ban: limiter has two limits of %v: give them names, so that a denial identifies its limit", limits[0])
 	}
 	return &Limiter[K]{limiter: limiter, strikes: strikes, bans: bans}, nil
 }
@@ -72,7 +72,7 @@ func (b *Limiter[K]) requireInit() {
 	}
 }
 
-// banned asks whether the key is banned. If ok, it is not, and the limiter may be asked. Else d and err are the answer.
+// banned reports whether the key is banned. If ok, it is not, and limiter may decide. Else d and err are the answer.
 func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.Decision, ok bool, err error) {
 	b.requireInit()
 	if cost < 0 {
@@ -98,7 +98,7 @@ func (b *Limiter[K]) Allow(key K, cost int) bool {
 	return d.Allowed
 }
 
-// Take asks limiter, unless the key is banned. The errors are those of limiter and bans.
+// Take decides by limiter, unless the key is banned. It fails as limiter and bans do.
 func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -130,7 +130,7 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return r, err
 }
 
-// charge charges limiter what a reservation of cost 0 has really cost, banned or not.
+// charge charges limiter the real cost of a reservation of cost 0, banned or not.
 func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
 	if actual == 0 {
 		return nil
@@ -168,7 +168,7 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	}
 }
 
-// denied counts a denial by limiter as a strike, if it is one. If the key is banned then, the denial becomes that of the ban.
+// denied counts a denial by limiter as a strike, if it is one. If that bans the key, the denial becomes the ban's.
 func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision) {
 	if d.Degraded || !b.own(d.Limit) {
 		return
@@ -183,7 +183,7 @@ func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision) {
 	}
 }
 
-// own reports whether a limit that has denied is surely the first of limiter's: those behind it may be shared.
+// own reports whether a limit that has denied is surely the first of limiter's: the limits behind it may be shared.
 func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
 	limits := optional.Limits[ratelimit.Limit](b.limiter)
 	if len(limits) <= 1 {
@@ -209,7 +209,7 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 		return ban, fmt.Errorf("ban: strikes: %w", err)
 	case d.Allowed && d.Remaining > 0:
 		return ban, nil
-	case d.Degraded && !d.Allowed: // their store is down: nobody knows how many there were
+	case d.Degraded && !d.Allowed: // their store is down: their number is unknown
 		return ban, fmt.Errorf("ban: strikes: %w: the denial is degraded", ratelimit.ErrUnavailable)
 	}
 	// Of all calls that come here at the same time, bans lets one pass.
@@ -222,7 +222,7 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 		if ban, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](b.bans), key, 1); err != nil {
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w", err)
 		}
-		if ban.Allowed { // what stands in for bans allows everything, or its capacity is above 1
+		if ban.Allowed { // the stand-in for bans allows everything, or its capacity is above 1
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w: they allow a key that was banned just now", ratelimit.ErrUnavailable)
 		}
 		b.begun.Add(1)
@@ -253,7 +253,7 @@ func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
 }
 
-// Peek returns what Take answers if it begins no ban: see [ratelimit.Peek].
+// Peek returns the answer that Take gives if it begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
@@ -262,7 +262,7 @@ func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return ratelimit.Peek(ctx, ratelimit.Limiter[K](b.limiter), key, cost)
 }
 
-// Adjust corrects what a key has spent of limiter's budget.
+// Adjust adjusts a key's spending of limiter's budget.
 func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	b.requireInit()
 	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
@@ -275,7 +275,7 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
 }
 
-// Limits returns the limits of limiter, and those of bans behind them.
+// Limits returns the limits of limiter, and behind them the limits of bans.
 func (b *Limiter[K]) Limits() []ratelimit.Limit {
 	b.requireInit()
 	return optional.LimitsOfAll[ratelimit.Limit](b.limiter, b.bans)
@@ -310,7 +310,7 @@ func (b *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// unlimited is the limiter of those who have none: it allows all and keeps nothing.
+// unlimited is the limiter of keys without a limit: it allows all and keeps nothing.
 type unlimited[K any] struct{}
 
 func (unlimited[K]) Allow(_ K, cost int) bool { return cost >= 0 }

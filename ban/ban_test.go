@@ -64,7 +64,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
-	// While the key is banned nothing is asked or written, and the ban does not become longer.
+	// While the key is banned no limiter is called, nothing is written, and the ban does not become longer.
 	j.clock.Advance(10 * time.Minute)
 	banned.RetryAfter, banned.ResetAfter = 50*time.Minute, 50*time.Minute
 	for range 9 {
@@ -122,7 +122,7 @@ func TestWhatIsNoStrike(t *testing.T) {
 		require.ErrorIs(t, err, answer.err, name)
 		require.Equal(t, 1, remaining(t, j.strikes, "k"), name)
 	}
-	// Who waits does not insist.
+	// A waiting caller does not insist.
 	require.True(t, j.Allow("k", 2))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -137,7 +137,7 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		first      func(string) ratelimit.Limit // LimitFor of the key's own limit
-		second     func(string) ratelimit.Limit // and of the one that all keys share
+		second     func(string) ratelimit.Limit // and of the limit that all keys share
 		ownStrikes bool                         // the own limit's denial is a strike
 	}{
 		{name: "both are known", ownStrikes: true},
@@ -186,7 +186,7 @@ func TestNewWantsTheFirstLimitToBeKnownFromTheOthers(t *testing.T) {
 	a, b := onClock(t, clock, jailLimit), onClock(t, clock, jailLimit)
 	bans := onClock(t, clock, banLimit)
 	_, err := ban.New[string](chainOf(t, a, b), bans, bans)
-	require.EqualError(t, err, "ban: limiter has two limits of "+jailLimit.String()+": give them names, to tell which one denies")
+	require.EqualError(t, err, "ban: limiter has two limits of "+jailLimit.String()+": give them names, so that a denial identifies its limit")
 
 	// Nor if that becomes so later.
 	require.NoError(t, b.SetLimit(jailLimit.Named("shared")))
@@ -326,7 +326,7 @@ func TestABanBeginsOnce(t *testing.T) {
 	}
 }
 
-// A failure of what counts strikes, or of what begins bans, leaves the denial as it is.
+// A failure to count a strike, or to begin a ban, leaves the denial as it is.
 func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	down := &resettable{engine: fails(ratelimit.ErrUnavailable)}
@@ -340,7 +340,7 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.ErrorIs(t, b.Strike(t.Context(), "k", 1), ratelimit.ErrUnavailable)
 	require.Equal(t, uint64(1), b.Stats().Failed, "the caller was told")
 
-	// Bans that cannot tell deny with their error: nothing is asked.
+	// Bans that cannot decide deny with their error: the limiter is not called.
 	b = banOf(t, j.limiter, j.strikes, down)
 	d, err := b.Take(t.Context(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
@@ -426,7 +426,7 @@ func TestNewRefusesWhatCannotBan(t *testing.T) {
 	require.NoError(t, b.Lift(noContext, "k"))
 }
 
-// A ban of those who are banned often: the inner ban's denials are no strikes of the outer one.
+// A ban of clients that are banned often: the inner ban's denials are no strikes of the outer one.
 func TestABanInABanCountsOnlyTheLimitersDenials(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	strikes := onClock(t, j.clock, ratelimit.FixedWindow(ratelimit.PerDay(2)))
@@ -454,7 +454,7 @@ func TestALimiterThatNeverBansKeepsTheWholeContract(t *testing.T) {
 	})
 }
 
-// While the store of strikes is down, and what stands in denies, nobody is banned for that.
+// While the store of strikes is down, and its stand-in denies, no ban begins for that.
 func TestDegradedStrikesBeginNoBan(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	bans := onClock(t, clock, banLimit)
@@ -469,14 +469,14 @@ func TestDegradedStrikesBeginNoBan(t *testing.T) {
 	require.True(t, bans.Allow("k", 1), "nothing was written to bans")
 }
 
-// denying denies for now without having asked: failover.DenyAll behind a store that is down.
+// denying denies for now without a call of its store: failover.DenyAll behind a store that is down.
 type denying struct{ *ratelimit.Keyed[string] }
 
 func (denying) Take(context.Context, string, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{Degraded: true, RetryAfter: time.Second}, nil
 }
 
-// A ban that what stands in for bans does not keep is none: strikes stay, and the failure is counted.
+// A ban that the stand-in for bans does not keep is none: strikes stay, and the failure is counted.
 func TestABanThatIsNotKeptIsNone(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	strikes := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(2)))
@@ -549,7 +549,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	require.NoError(t, j.Lift(ctx, "k"))
 	require.False(t, j.Allow("k", 1))
 
-	// Nothing is charged for what has cost nothing.
+	// An attempt of no cost is not charged.
 	require.NoError(t, j.Strike(ctx, "other", 1))
 	for _, actual := range []int{0, -1} {
 		r, err = j.Reserve(ctx, "other", 0, time.Hour)
@@ -558,7 +558,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	}
 	require.Equal(t, 1, j.limiter.Len())
 
-	// The context may have ended by then, and what the limiter says is told.
+	// The context may have ended by then; the limiter's answer is returned.
 	gone, cancel := context.WithCancel(ctx)
 	fails := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, nil }}
 	b := banOf(t, fails, j.strikes, j.bans)

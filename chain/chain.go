@@ -1,4 +1,4 @@
-// Package chain asks several limiters in turn, such as one in memory and one on a server, and charges all of them or
+// Package chain combines several limiters, such as one in memory and one on a server. It calls them in turn, and charges all of them or
 // none. Within one process [ratelimit.All] is exact and faster.
 //
 //	limiter, err := chain.New[string](local, remote)
@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter asks several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. Methods of the zero
-// Limiter panic.
+// Limiter calls several limiters in turn. Make one with [New]. It is safe for concurrent use if they are. Methods of the zero Limiter
+// panic.
 type Limiter[R any] struct {
 	limiters    []ratelimit.Reserver[R]
 	failed      atomic.Uint64 // give-backs that failed
@@ -28,11 +28,10 @@ type Limiter[R any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that asks the limiters in order. The first denial or error ends that, and what was charged before is
-// given back; until then other requests may be denied for lack of it. It is an error if there are no limiters, or one is
-// nil.
+// New returns a limiter that calls the limiters in order. The first denial or error ends that, and the charges made before it are given
+// back; until then they may deny other requests. It is an error if there are no limiters, or one is nil.
 //
-// A leaky bucket belongs last: elsewhere it denies what it would delay. The Decision is merged as in [ratelimit.Layered].
+// A leaky bucket belongs last: elsewhere it denies requests that it would delay. The Decision is merged as in [ratelimit.Layered].
 func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	if len(limiters) == 0 {
 		return nil, errors.New("chain: New needs at least one limiter")
@@ -75,7 +74,7 @@ func (c *Limiter[R]) BooksAhead() bool {
 	return optional.BooksAhead(c.limiters[last])
 }
 
-// Stats counts what has failed since a [Limiter] was made.
+// Stats counts failures since a [Limiter] was made.
 type Stats struct {
 	FailedGiveBacks uint64 // charges that could not be given back, and stay spent
 	LastFailure     error  // of the last of them
@@ -97,7 +96,7 @@ func (c *Limiter[R]) Allow(r R, cost int) bool {
 	return d.Allowed
 }
 
-// Take charges the cost to all limiters, or to none. The errors are those of the limiters.
+// Take charges the cost to all limiters, or to none. It fails as the limiters do.
 func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	limiters := c.all()
 	last := len(limiters) - 1
@@ -143,8 +142,8 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) }), nil
 }
 
-// reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a
-// limiter may book, it first asks without a delay, to learn whether a leaky bucket is what denies.
+// reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a limiter may book, it
+// first calls without a delay, to learn whether a leaky bucket denies.
 func reserveQueued[R any](ctx context.Context, l ratelimit.Reserver[R], r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !optional.BooksAhead(l) {
 		return l.Reserve(ctx, r, cost, maxDelay)
@@ -161,10 +160,9 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first
-// served. It fails with [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's
-// error; with [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back what it has
-// charged.
+// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first served. It
+// fails with [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's error; with
+// [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back its charges.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	switch {
@@ -199,8 +197,8 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	}
 	retry := res.RetryAfter
 	if queueDenies(res) && left != wait.Forever {
-		// RetryAfter is when the queue will be as long as what is left now. By then less will be left. Without a
-		// delay, RetryAfter is when the work could leave the queue.
+		// RetryAfter is the time until the queue is as short as the room that remains now. By then less will remain. Without a delay,
+		// RetryAfter is the time until the work could leave the queue.
 		if res, err = c.Reserve(ctx, r, cost, 0); err != nil || res.Allowed {
 			return res, 0, err
 		}
@@ -215,7 +213,7 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	return nil, retry, nil
 }
 
-// Peek returns what Take would answer, and charges nothing: see [ratelimit.Peek].
+// Peek returns the answer that Take would give, and charges nothing: see [ratelimit.Peek].
 func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	p := c.newPass(0) // which gives nothing back, since it charges nothing
 	for i, l := range c.all() {
@@ -223,7 +221,7 @@ func (c *Limiter[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decisio
 		if err != nil {
 			err = fmt.Errorf("chain: limiter %d: %w", i, err)
 		}
-		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take asks it by Reserve, without a delay
+		if i < len(c.limiters)-1 && d.Allowed && d.Delay > 0 { // Take calls it by Reserve, without a delay
 			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay, 0
 		}
 		if !p.merge(&d, err) {
@@ -239,7 +237,7 @@ func (c *Limiter[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return c.each("Adjust", optional.CanAdjust[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Adjust(ctx, l, r, delta) })
 }
 
-// Reset forgets the key in all limiters. The errors are as those of Adjust.
+// Reset forgets the key in all limiters. It fails as Adjust does.
 func (c *Limiter[R]) Reset(ctx context.Context, r R) error {
 	return c.each("Reset", optional.CanReset[R], func(l ratelimit.Limiter[R]) error { return ratelimit.Reset(ctx, l, r) })
 }
@@ -270,14 +268,14 @@ func (c *Limiter[R]) ReplacesCost() bool {
 	return false
 }
 
-// pass is one pass over the limiters of a chain. Unless it is done when it ends, what it has charged is given back, also
-// if one of the limiters panics.
+// pass is one pass over the limiters of a chain. Unless it is done when it ends, its charges are given back, also if one of the limiters
+// panics.
 type pass[R any] struct {
 	chain   *Limiter[R]
 	cost    int
 	d       ratelimit.Decision         // of all that have allowed the cost
 	sum     merge.Sum[ratelimit.Limit] // which adds it up
-	end     ratelimit.Decision         // of the one that has not
+	end     ratelimit.Decision         // of the limiter that has not
 	err     error                      // that came with it
 	charged []*ratelimit.Reservation
 	resets  []time.Duration           // of the limiters that have allowed the cost, the ResetAfter
@@ -315,7 +313,7 @@ func (p *pass[R]) merge(d *ratelimit.Decision, err error) bool {
 	return true
 }
 
-// denied gives back what was charged, and returns the answer.
+// denied gives the charges back, and returns the answer.
 func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	p.done = true
 	d := p.end
@@ -335,9 +333,9 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	return d, p.err
 }
 
-// resetAfter returns the time until all budgets are full, of the limiters up to the one that has denied. The answers of
-// those before it counted the charge that they have got back. Where that may matter, they are asked again; one that
-// cannot be asked keeps its answer, which is no earlier than the time.
+// resetAfter returns the time until all budgets are full, of the limiters up to the one that has denied. The answers of the limiters before
+// it still count the charge that has since been given back. Where that may matter, they are called again; a limiter that cannot decide
+// keeps its answer, which is no earlier than the real time.
 func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	reset := p.end.ResetAfter
 	for i, with := range p.resets {
@@ -351,14 +349,14 @@ func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	return reset
 }
 
-// giveBack gives back what was charged if a limiter has panicked.
+// giveBack gives the charges back if a limiter has panicked.
 func (p *pass[R]) giveBack() {
 	if !p.done {
 		p.undo()
 	}
 }
 
-// undo gives back what was charged, and returns what has failed.
+// undo gives the charges back, and returns the errors.
 func (p *pass[R]) undo() []error {
 	failures := settleAll(p.charged, 0)
 	for _, err := range failures {
@@ -368,8 +366,7 @@ func (p *pass[R]) undo() []error {
 	return failures
 }
 
-// settleAll settles what the limiters of a chain have charged, the last first. It tries all of them, also if one panics, and
-// returns the errors.
+// settleAll settles the charges of a chain's limiters, the last first. It tries all of them, also if one panics, and returns the errors.
 func settleAll(charged []*ratelimit.Reservation, actual int) (failures []error) {
 	last := len(charged) - 1
 	if last < 0 {

@@ -238,8 +238,8 @@ func TestAChainWaits(t *testing.T) {
 	})
 }
 
-// A limiter that books ahead denies until 10 s from now what it could book for 60 s from
-// now: to ask again then, with 40 s left, would be denied again, until the deadline.
+// A limiter that books ahead denies for 10 s a cost that it could book for 60 s from now: another attempt then, with 40 s left, would be
+// denied again, until the deadline.
 func TestAWaitThatIsTooLateForABookingFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		chain := chainOf(t, ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), nil)))
@@ -274,8 +274,7 @@ func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	}
 }
 
-// A chain allocates for itself once, beside what its limiters do: a Reservation each but the last, and an
-// error that nobody reads.
+// A chain allocates for itself once, beside its limiters' allocations: a Reservation each but the last, and an unread error.
 func TestAllowOfAChainAllocatesLittle(t *testing.T) {
 	chain, err := chain.New[string](
 		ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: time.Nanosecond}, 5), nil)),
@@ -345,8 +344,7 @@ func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }
 
-// TestADenialTellsWhenTheBudgetsAreFull as they are after it: a limiter that comes before the one that denies has got its
-// charge back.
+// TestADenialTellsWhenTheBudgetsAreFull expects the state after the denial: a limiter before the one that denies has its charge back.
 func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
@@ -376,7 +374,7 @@ func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
 			denials++
 			assert.Equal(t, looked, got, "Peek")
 			var want time.Duration
-			for _, l := range links { // those after the one that has denied were not asked
+			for _, l := range links { // the links after the one that has denied were not called
 				d, err := l.Peek("ann", 0)
 				require.NoError(t, err)
 				want = max(want, d.ResetAfter)

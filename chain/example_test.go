@@ -25,7 +25,7 @@ func ExampleNew() {
 	clock.Advance(time.Second)
 	d, _ := limiter.Take(context.Background(), "ann", 3)
 	fmt.Println(d.Allowed, d.Limit.Name, d.Remaining, d.RetryAfter)
-	fmt.Println(local.Allow("ann", 10)) // the denial has given back what it charged here
+	fmt.Println(local.Allow("ann", 10)) // the denial has given back its charge here
 	fmt.Println(limiter.Stats().FailedGiveBacks)
 	// Output:
 	// true

@@ -49,8 +49,7 @@ func (s *starts) most(span time.Duration) (most int) {
 	return most
 }
 
-// What Wait lets go keeps to every limit at the instant at which it goes, whichever limiter it
-// waited for.
+// A request that Wait lets go keeps to every limit at that instant, whichever limiter it waited for.
 func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
 	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
@@ -105,8 +104,7 @@ func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
 	}
 }
 
-// A leaky bucket that comes last holds the work. If the caller gives up meanwhile, nothing stays
-// charged.
+// A leaky bucket that comes last holds the work. If the caller gives up in the queue, nothing stays charged.
 func TestALeakyBucketAtTheEndOfAChainSpacesWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(50)), nil))
@@ -215,7 +213,7 @@ var chains = flag.Int("chains", testsize.Of(30, 1000), "random chains that are c
 // seeds is how many random runs a test makes.
 func seeds() int { return *chains }
 
-// failingSettle is a limiter that settles, and says now and then that it could not.
+// failingSettle is a limiter that settles, and now and then returns an error as if it could not.
 type failingSettle struct {
 	*ratelimit.Keyed[string]
 	fails  func() bool
@@ -234,8 +232,8 @@ func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDe
 	}), err
 }
 
-// A denial is an answer. That the limiter before it could not take its charge back is no
-// reason to answer as if nothing were known of the key, in any of those who ask a chain.
+// A denial is an answer. If the limiter before it could not take its charge back, that is no reason to answer as if nothing were known of
+// the key, for any caller of a chain.
 func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
 	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
@@ -302,7 +300,7 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	})
 }
 
-// A leaky bucket that is not last denies what it would delay: Peek says so too.
+// A leaky bucket that is not last denies requests that it would delay: so does Peek.
 func TestPeekOfAChainSaysWhatTakeSays(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))

@@ -38,7 +38,7 @@ func ExampleOnDecision() {
 	// ratelimit.keys 1
 }
 
-// Timed measures a limiter whose budgets are elsewhere, and Lease counts how often it was asked.
+// Timed measures a limiter whose budgets are elsewhere, and Lease counts the calls of its remote limiter.
 func ExampleTimed() {
 	reader := metric.NewManualReader()
 	metrics, err := otellimit.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("myapp"))

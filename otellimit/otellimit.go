@@ -7,12 +7,12 @@
 //	})
 //	err = metrics.Table("api", limiter.Stats)
 //
-// The attribute limiter is the name that each function takes.
+// The attribute limiter is the name passed to each function.
 //
-// No key, user or address is ever an attribute. The instruments are those of package promlimit under dotted names: docs/metrics.md
+// No key, user or address is ever an attribute. The instruments are the metrics of package promlimit under dotted names: docs/metrics.md
 // lists them.
 //
-// All functions, and those that they return, are safe for concurrent use.
+// All functions, and the functions that they return, are safe for concurrent use.
 package otellimit
 
 import (
@@ -47,7 +47,7 @@ type Metrics struct {
 	rules     figures.RuleCounts
 }
 
-// New makes the instruments. The error is the meter's, or says that it is nil.
+// New makes the instruments. It fails with the meter's error, or if the meter is nil.
 func New(meter metric.Meter) (*Metrics, error) {
 	if meter == nil {
 		return nil, errors.New("otellimit: nil Meter")
@@ -90,8 +90,8 @@ func newOptions(limiter, limit string) *options {
 	return o
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other engines. It counts decisions by
-// limit and outcome, and the cost that was spent.
+// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines. It counts decisions by limit
+// and outcome, and the cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	var known sync.Map // the limit's name → *options
 	of := []metric.AddOption{set(attribute.String("limiter", limiter))}
@@ -112,8 +112,8 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// HTTP returns a function for [httplimit.Options.OnDecision]. It counts requests by outcome, such
-// as "denied". Those that Options.Skip exempts are not counted.
+// HTTP returns a function for [httplimit.Options.OnDecision]. It counts requests by outcome, such as "denied". Requests that Options.Skip
+// exempts are not counted.
 func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	return func(e httplimit.Event) {
 		m.http.Add(e.Request.Context(), 1, set(attribute.String("limiter", limiter), attribute.String("outcome", e.Outcome.String())))
@@ -133,10 +133,9 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	}
 }
 
-// OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts
-// decisions by rule. The series of rules that are no longer in force disappear if their policies
-// are registered: see [Metrics.RegisterPolicies]. It keeps nothing of what it is told, so set ReuseRules in the same
-// Options.
+// OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts decisions by rule. The series of rules that
+// are no longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps no part of its argument, so
+// set ReuseRules in the same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that decides as l does, and measures how long each decision takes, in

@@ -52,7 +52,7 @@ func (m *Metrics) register(limiter string, of figures.Group) error {
 	return err
 }
 
-// observable makes one instrument, and says how to observe it.
+// observable makes one instrument, and returns a function that observes it.
 func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.Observer, float64, metric.ObserveOption), error) {
 	if f.Unit == "s" {
 		g, err := m.meter.Float64ObservableGauge(f.OpenTelemetry(), metric.WithUnit(f.Unit), metric.WithDescription(f.Help))
@@ -68,7 +68,8 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 	return i, func(o metric.Observer, value float64, of metric.ObserveOption) { o.ObserveInt64(i, int64(value), of) }, err
 }
 
-// Table registers the figures of a limiter's table of keys. The error is the meter's, or says that the argument is nil or the name is taken.
+// Table registers the figures of a limiter's table of keys. It fails with the meter's error, if the argument is nil, or if the name is
+// taken.
 func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	if read == nil {
 		return missing("Table", limiter)

@@ -9,7 +9,7 @@
 //
 // No key, user or address is ever a label.
 //
-// The label limiter is the name that each function takes. All functions, and those that they return, are safe for concurrent use.
+// The label limiter is the name passed to each function. All functions, and the functions that they return, are safe for concurrent use.
 // docs/metrics.md lists the metrics.
 package promlimit
 
@@ -73,8 +73,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// OnDecision returns a function for [ratelimit.Options.OnDecision], and for those of other
-// engines: it counts decisions, and the cost that was spent.
+// OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it counts decisions, and the
+// cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	limiter = valid(limiter)
 	var known sync.Map // the limit's name → *counters: to look a label up again is dearer
@@ -95,7 +95,7 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 	}
 }
 
-// counters are those of one limit.
+// counters are the counters of one limit.
 type counters struct {
 	decisions [outcome.Count]prometheus.Counter
 	spent     prometheus.Counter
@@ -115,16 +115,16 @@ func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
 	return func(e httplimit.Event) { m.http.WithLabelValues(limiter, e.Outcome.String()).Inc() }
 }
 
-// GRPC returns what counts outcomes for packages grpclimit and connectlimit: set their
-// Options.OnDecision to func(e grpclimit.Event) { count(e.Outcome) }. So this package does not depend on gRPC.
+// GRPC returns a function that counts outcomes for packages grpclimit and connectlimit: set their Options.OnDecision to func(e
+// grpclimit.Event) { count(e.Outcome) }. So this package does not depend on gRPC.
 func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 	limiter = valid(limiter)
 	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
-// OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no
-// longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps nothing of what
-// it is told, so set ReuseRules in the same Options.
+// OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no longer in force
+// disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps no part of its argument, so set ReuseRules in the
+// same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
 // Timed returns a limiter that measures how long the decisions of another take: of one whose

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// group is a collector of counters and gauges that are read together, when they are asked for.
+// group is a collector of counters and gauges that are read together, when they are collected.
 type group struct {
 	descs []*prometheus.Desc
 	of    figures.Group
@@ -61,7 +61,7 @@ func newGroup(limiter string, of figures.Group) *group {
 	return g
 }
 
-// Table registers the figures of a limiter's table of keys. The error is the registerer's, or says that the argument is nil.
+// Table registers the figures of a limiter's table of keys. It fails with the registerer's error, or if an argument is nil.
 func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
 	if read == nil {
 		return missing("Table", limiter)

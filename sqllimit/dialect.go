@@ -45,13 +45,13 @@ CREATE INDEX %s ON %[1]s (expires);
 	return ""
 }
 
-// statements are those on one table, with their arguments in order.
+// statements are the statements on one table, with their arguments in order.
 type statements struct {
 	read   string // key: the clock; at, state and expires of the row
 	lock   string // key: the same, and it locks the row; nothing if there is none
 	insert string // key, at, state, expires: nothing if the row is there
 	update string // at, state, expires; key, at and state of the row
-	reset  string // key, state, how long the row stays: of whatever row there is
+	reset  string // key, state, time for which the row stays: for any existing row
 
 	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
 	postpone string // expires, key

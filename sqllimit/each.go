@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Each calls visit with each key that has a row, and what [Limiter.Peek] returns for a cost of 1, until visit returns
-// false. Some are fresh. It writes nothing and holds no connection meanwhile. A key that comes or goes appears once or not
-// at all. A key with an invalid limit or a damaged row is left out; Each then returns the first such error at the end.
+// Each calls visit with each key that has a row, and the result of [Limiter.Peek] for a cost of 1, until visit returns false. Some keys are
+// fresh. It writes nothing and holds no connection while visit runs. A key that comes or goes appears once or not at all. A key with an
+// invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	ctx = orBackground(ctx)
@@ -58,7 +58,7 @@ func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
 }
 
-// standing returns what Peek says of a row to a cost of 1.
+// standing returns the result of Peek of a row for a cost of 1.
 func (l *Limiter) standing(key string, r row) (d ratelimit.Decision, err error) {
 	p, err := l.planFor(key)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// unavailable is what the causes of "could not decide" are wrapped in.
+// unavailable wraps the causes of "could not decide".
 type unavailable struct {
 	cause error
 	sent  bool
@@ -82,9 +82,8 @@ func sqlState(err error) string {
 	return state
 }
 
-// notDone reports whether an error of a statement says for certain that the statement has had no
-// effect: the database has answered so, or nothing was sent. A server that shuts down may answer after
-// it has committed.
+// notDone reports whether an error of a statement proves that the statement has had no effect: the database has reported that, or nothing
+// was sent. A server that shuts down may report an error after it has committed.
 func notDone(err error) bool {
 	state := sqlState(err)
 	return state != "" && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08") || errors.Is(err, driver.ErrBadConn)
@@ -99,8 +98,7 @@ func conflict(err error) bool {
 	return false
 }
 
-// mistakes are the classes of SQLSTATE that stay what they are until somebody changes a program, the schema or
-// rights: others pass.
+// mistakes are the classes of SQLSTATE that persist until a program, the schema or rights are changed: others pass.
 var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "28": true, "3D": true, "3F": true, "42": true}
 
 // classify returns the error of a database for a caller.

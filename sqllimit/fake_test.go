@@ -39,7 +39,7 @@ func newFake(t testing.TB, now func() int64) (*fakeDB, *sql.DB) {
 	return f, db
 }
 
-// set changes what fails.
+// set changes the failing steps.
 func (f *fakeDB) set(fail, lose func(step string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func at(step string, err error) func(string) error {
 	}
 }
 
-// counted returns how many statements have changed something, and how many steps were asked for.
+// counted returns the number of statements that have changed something, and the number of steps.
 func (f *fakeDB) counted() (writes, steps int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 // Limiter cannot be used.
 type Limiter struct {
 	store      store
-	space      string // what its rows' keys begin with
+	space      string // the beginning of its rows' keys
 	limitFor   func(string) ratelimit.Limit
 	timeout    time.Duration // below zero: none
 	onDecision func(ratelimit.Event[string])
@@ -129,7 +129,7 @@ func checkKey(key string) error {
 	return fmt.Errorf("sqllimit: %w: it has %d bytes, want at most %d", ratelimit.ErrInvalidKey, len(key), maxKey)
 }
 
-// decide decides on a cost. It returns the order, for a settlement: nil if nothing was asked.
+// decide decides on a cost. It returns the order, for a settlement: nil if the database was not called.
 func (l *Limiter) decide(ctx context.Context, key string, cost int, o *order) (ratelimit.Decision, *order, error) {
 	var d ratelimit.Decision
 	ctx, p, err := l.checked(ctx, key)
@@ -161,7 +161,7 @@ func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) 
 	}
 }
 
-// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking the database.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call of the database.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost != 0 {
 		d, _ := l.Take(context.Background(), key, cost)
@@ -187,7 +187,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek returns what Take would answer, with Remaining and ResetAfter as they are now. The errors are those of Take.
+// Peek returns the answer that Take would give, with the present Remaining and ResetAfter. It fails as Take does.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64, peek: true})
 	return d, err
@@ -206,7 +206,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
 }
 
-// settler returns what settles an order, nil if nothing was asked.
+// settler returns a function that settles an order, nil if the database was not called.
 func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) error {
 	if spent == nil {
 		return nil
@@ -227,11 +227,11 @@ func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) e
 	}
 }
 
-// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. Later callers of
-// all processes queue behind it. When a caller leaves, those of this process that wait behind it, for the same cost of the key,
-// move up, and the next caller takes the place that is vacant at the end, without a transaction. If the context ends meanwhile, Wait gives the booking back, within [Options.Timeout], and
-// returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context ends while
-// the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. Later callers of all processes
+// queue behind it. When a caller leaves, the callers of this process that wait behind it, for the same cost of the key, move up, and the
+// next caller takes the place that is vacant at the end, without a transaction. If the context ends first, Wait gives the booking back,
+// within [Options.Timeout], and returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context
+// ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(orBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
@@ -266,7 +266,7 @@ type place struct {
 	cost int
 }
 
-// Adjust corrects what a key has spent: see [ratelimit.Keyed.Adjust]. The errors are those of Take.
+// Adjust adjusts a key's spending: see [ratelimit.Keyed.Adjust]. It fails as Take does.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	ctx, p, err := l.checked(ctx, key)
 	if err != nil || delta == 0 || !p.tracks() {
@@ -275,8 +275,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.ask(ctx, key, &order{plan: p, do: (*entry).correct, actual: int64(delta)})
 }
 
-// Reset forgets the key and what it has spent. Reservations made before lose their effect. The errors are those of
-// Take.
+// Reset forgets the key and its spending. Reservations made before lose their effect. It fails as Take does.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = orBackground(ctx)
@@ -307,13 +306,11 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.store.classify(err, sent)
 }
 
-// resetStays is how long a row says that its key was reset, in µs: for as long, what was reserved before is known to
-// be over.
+// resetStays is the time for which a row records that its key was reset, in µs: for as long, reservations made before are known to be over.
 const resetStays = int64(time.Hour / time.Microsecond)
 
-// SetLimit replaces the limit that New was given, in this process, and writes nothing. What was spent stays spent. A key
-// is under the new limit from the limiter's next decision on, or from its own last change if that is later. An invalid limit
-// is refused.
+// SetLimit replaces the limit that New was given, in this process, and writes nothing. Spending stays spent. A key is under the new limit
+// from the limiter's next decision on, or from its own last change if that is later. An invalid limit is refused.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit)

@@ -61,7 +61,7 @@ func (g *gate) hold(step string) error {
 	return nil
 }
 
-// asks returns how many orders wait for the next decision on a key.
+// asks returns the number of orders that wait for the next decision on a key.
 func (l *Limiter) asks(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,7 +261,7 @@ func TestWhoIsDeniedIsNotToldOfAnotherOnesLoss(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.False(t, l.Allow("k", 9)) })
 	<-g.reached
-	wg.Go(func() { // is denied by what is written
+	wg.Go(func() { // is denied by the written state
 		d, err := l.Take(t.Context(), "k", 6)
 		assert.NoError(t, err)
 		assert.False(t, d.Allowed)
@@ -421,7 +421,7 @@ func TestAWaitThatLeavesGivesItsBookingBack(t *testing.T) {
 		err := <-done
 		require.ErrorIs(t, err, context.Canceled)
 		if errors.Is(err, ratelimit.ErrUnanswered) {
-			continue // the machine was too slow to answer within lingering, and the error says so
+			continue // the machine was too slow to answer within lingering, as the error states
 		}
 		d, err := l.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
@@ -462,7 +462,7 @@ func TestAClockThatStepsBackGrantsNothing(t *testing.T) {
 	}
 }
 
-// What a calendar's window counts can be given back while the window lasts, also after others have spent.
+// Spending in a calendar's window can be given back while the window lasts, also after others have spent.
 func TestACalendarGivesBackInItsWindow(t *testing.T) {
 	clock := newClock()
 	_, db := newFake(t, clock.now)
@@ -485,7 +485,7 @@ func TestACalendarGivesBackInItsWindow(t *testing.T) {
 	require.Equal(t, 5, d.Remaining, "what was spent yesterday is not given back today")
 }
 
-// Monday and its week begin at the same time. What was spent on Monday is regained on Tuesday, and not part of the week's count.
+// Monday and its week begin at the same time. Monday's spending is regained on Tuesday, and not part of the week's count.
 func TestACalendarGivesBackNothingOfAnotherPeriod(t *testing.T) {
 	clock := newClock()
 	_, db := newFake(t, clock.now)
@@ -681,7 +681,7 @@ func TestAForeignRowIsAnErrorThatNamesTheTable(t *testing.T) {
 	require.True(t, l.Allow("k", 10))
 }
 
-// A row that somebody has made may hold anything: it is read or refused, and nothing panics.
+// A row of unknown origin may hold anything: it is read or refused, and nothing panics.
 func FuzzRow(f *testing.F) {
 	clock := newClock()
 	db, handle := newFake(f, clock.now)
@@ -780,7 +780,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderItsPresentLimit(t *testing.T) {
 	})
 }
 
-// Another process, which has not been told of a longer limit yet, must not judge a row by its own.
+// Another process, to which a longer limit is not known yet, must not judge a row by its own.
 func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
@@ -860,8 +860,7 @@ func TestEach(t *testing.T) {
 	require.ErrorIs(t, l.Each(ctx, nil), context.Canceled)
 }
 
-// Processes, keys, costs and clocks by chance: what is spent in a window is never above the limit, and never below what could
-// be spent.
+// Processes, keys, costs and clocks by chance: the spending of a window is never above the limit, and never below the possible spending.
 func TestManyCallersOfManyProcessesSpendExactly(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)

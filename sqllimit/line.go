@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// order is what one caller asks of a key. The result may be read once done is closed.
+// order is one caller's demand on a key. The result may be read once done is closed.
 type order struct {
 	do   func(*entry, *order) error
 	plan *plan
@@ -22,7 +22,7 @@ type order struct {
 	cost, ahead int64
 	keep        meter.Keep
 	peek        bool
-	undone      bool  // if the caller leaves, it gives back what was spent
+	undone      bool  // if the caller leaves, it gives its spending back
 	actual      int64 // of a settlement; of an adjustment the delta
 
 	ctx     context.Context
@@ -32,7 +32,7 @@ type order struct {
 
 	decision ratelimit.Decision
 	err      error
-	spending meter.Spending // with mark and changes: what was spent, or is settled
+	spending meter.Spending // with mark and changes: the spending, made or settled
 	mark     uint32
 	changes  uint64
 
@@ -88,7 +88,7 @@ func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
 	return o.err
 }
 
-// leave takes note that the caller does not wait any more, and reports whether the order's change was sent.
+// leave records that the caller does not wait any more, and reports whether the order's change was sent.
 func (o *order) leave() bool { return o.stage.Swap(left) == sent }
 
 func (o *order) isDone() bool {
@@ -132,7 +132,7 @@ func (l *Limiter) serve(key string, k *line) {
 		}
 		l.mu.Unlock()
 		l.together(row, orders)
-		runtime.Gosched() // those who were answered may ask again, and share the next decision
+		runtime.Gosched() // answered callers may send another order, and share the next decision
 	}
 }
 
@@ -164,8 +164,8 @@ type batch struct {
 	orders []*order
 }
 
-// bounded returns a context that ends when the last of the orders has to be answered. One that has no such time ends
-// when no caller waits any more.
+// bounded returns a context that ends when the last of the orders has to be answered. If an order has no such time, the context ends when
+// no caller waits any more.
 func (b *batch) bounded() (context.Context, func()) {
 	ctx := context.WithoutCancel(b.orders[0].ctx)
 	if b.l.timeout >= 0 {
@@ -189,7 +189,7 @@ func (b *batch) bounded() (context.Context, func()) {
 	}
 }
 
-// run carries out the orders. Sent says of an error whether changes may have been made.
+// run carries out the orders. With an error, sent reports whether changes may have been made.
 func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	conn, old, err := b.l.store.connected(ctx, b.key)
 	if err != nil {
@@ -223,7 +223,7 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	}
 }
 
-// attempt is the result of one attempt to write what the orders change.
+// attempt is the result of one attempt to write the changes of the orders.
 type attempt struct {
 	err    error
 	sent   bool   // of an error: whether changes may have been made
@@ -297,8 +297,7 @@ var (
 	errAgain   = errors.New("another process was first")
 )
 
-// decide carries out the orders on a row, each after those before it. It returns what the row becomes, nil if nothing
-// changes.
+// decide carries out the orders on a row, each after the ones before it. It returns the next row, nil if nothing changes.
 func (b *batch) decide(old row) (next *row, reading int64, err error) {
 	e, err := open(old, b.orders[0].plan)
 	if err != nil {
@@ -327,7 +326,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 	return &r, old.reading, nil
 }
 
-// recall takes note that what was decided was not written.
+// recall records that the decisions were not written.
 func (b *batch) recall() {
 	for _, o := range b.orders {
 		o.stage.CompareAndSwap(sent, waiting)

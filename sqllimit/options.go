@@ -19,8 +19,8 @@ type Options struct {
 	// Table is letters, digits and underscores, with the schema's name and a point before it if need be. If empty, "rate_limit".
 	Table string
 
-	// Name is what the key of a row begins with, before a colon. Limiters of one Name and Table share their budgets. At most
-	// 200 bytes without a colon. If empty, the limit's Name; one of the two is required.
+	// Name is the beginning of a row's key, before a colon. Limiters of one Name and Table share their budgets. At most 200 bytes without a
+	// colon. It defaults to the limit's Name; one of the two is required.
 	Name string
 
 	// LimitFor returns the limit of a key, for each decision; the zero Limit means New's or SetLimit's, whose name a limit
@@ -45,10 +45,10 @@ const (
 	maxLog = 10_000
 )
 
-// tableName is what a table may be called. It is not quoted in statements.
+// tableName matches the permitted names of tables. They are not quoted in statements.
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
-// complete fills in the defaults, and returns what is wrong.
+// complete fills in the defaults, and returns the first fault.
 func (o *Options) complete(db *sql.DB, limit ratelimit.Limit) error {
 	if o.Table == "" {
 		o.Table = defaultTable

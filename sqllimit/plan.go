@@ -56,7 +56,7 @@ type plan struct {
 // tracks reports whether the plan counts anything: neither Unlimited nor Blocked does.
 func (p *plan) tracks() bool { return p.meter.Counts() }
 
-// decided takes note of a decision under the plan. The first one sets since.
+// decided records a decision under the plan. The first one sets since.
 func (p *plan) decided(reading int64) {
 	if p.since.Load() == unset {
 		p.since.CompareAndSwap(unset, reading)
@@ -127,11 +127,10 @@ func (p *plan) quoted() string {
 	return fmt.Sprintf(" %q", p.limit.Name)
 }
 
-// dates are a calendar's windows in microseconds. Equal periods share one, so that what is spent
-// carries over between their limits.
+// dates are a calendar's windows in microseconds. Equal periods share one, so that spending carries over between their limits.
 type dates struct {
 	*calendar.Calendar
-	last atomic.Pointer[meter.Window] // that was asked for last
+	last atomic.Pointer[meter.Window] // the last result
 }
 
 var allDates sync.Map // of *dates by Period
@@ -154,8 +153,7 @@ func datesOf(p ratelimit.Period) (*dates, error) {
 	return d.(*dates), nil
 }
 
-// ordinalZero is how many seconds before 1970 ordinals are counted from: those of all windows
-// are above 0.
+// ordinalZero is the number of seconds before 1970 from which ordinals are counted: the ordinals of all windows are above 0.
 const ordinalZero = 1 << 37
 
 func micros(w calendar.Window) meter.Window {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// row is what the database says of a key.
+// row is the database's record of a key.
 type row struct {
 	reading int64 // the database's clock
 	found   bool
@@ -31,14 +31,14 @@ func (r row) equals(old row) bool {
 //	version, flags                                   a byte each
 //	length of the limit's text, text                 the length as a varint
 //	mark, changes                                    4 bytes; a varint
-//	what meter.AppendState writes
+//	the output of meter.AppendState
 //
-// or the first two alone, for a key that was reset. The mark tells a row from those of the same key that were
-// deleted before; changes counts how often the limit's figures have changed under it.
+// or the first two alone, for a key that was reset. The mark distinguishes a row from deleted rows of the same key; changes counts how
+// often the limit's figures have changed under it.
 const (
 	version = 1
 
-	flagReset = 1 // the key was reset in this row, or has come from one that was
+	flagReset = 1 // the key was reset in this row, or has come from a row with this flag
 )
 
 var errForeign = errors.New("the row's state is not one of this package and version")
@@ -46,7 +46,7 @@ var errForeign = errors.New("the row's state is not one of this package and vers
 // entry is a key, while its row is decided on.
 type entry struct {
 	row
-	now int64 // the reading, or a later one that was recorded
+	now int64 // the reading, or a later recorded one
 
 	plan    *plan       // the limit that the state is under; nil if the key is new
 	meters  meter.State // as of now
@@ -60,7 +60,7 @@ type entry struct {
 	otherState meter.State
 }
 
-// open reads a row. Of the plan it is only told so that it does not make it anew.
+// open reads a row. It gets the plan only so that it need not make it anew.
 func open(r row, p *plan) (*entry, error) {
 	e := &entry{row: r, now: r.reading}
 	if !r.found {
@@ -110,7 +110,7 @@ func (e *entry) asOf(at int64) (meter.State, error) {
 	if err != nil || len(rest) > 0 {
 		return s, errForeign
 	}
-	e.plan.meter.Advance(&s, at) // the database tells the wall time, so a window that is over stays so
+	e.plan.meter.Advance(&s, at) // readings are wall time, so a window that is over stays so
 	return s, nil
 }
 
@@ -205,7 +205,7 @@ func (e *entry) take(o *order) error {
 	return nil
 }
 
-// settle corrects what an order has spent. Its plan is the one that the limiter has now for the key.
+// settle corrects the spending of an order. Its plan is the limiter's current plan for the key.
 func (e *entry) settle(o *order) error {
 	sp, p := o.spending, o.plan
 	if e.plan == nil || e.mark != o.mark {
@@ -248,7 +248,7 @@ func (e *entry) adjust(p *plan, delta int64) error {
 // ends returns the instant from which on the row may be deleted, under the limit that the key has now. A row is kept for
 // some time after the key is fresh: without it, a clock that steps back would have the key spend again.
 func (e *entry) ends(p *plan) (int64, error) {
-	at := e.at // when it was written: what is over since then is not to be advanced
+	at := e.at // the time of the write: spending that has ended since then is not to be advanced
 	s, err := e.asOf(at)
 	if err == nil && p.text != e.plan.text {
 		if s, at, err = e.before(p); err == nil {
@@ -274,8 +274,7 @@ func (e *entry) next() row {
 	b = binary.BigEndian.AppendUint32(b, e.mark)
 	b = binary.AppendUvarint(b, e.changes)
 	r := row{at: e.now, state: m.AppendOpen(b, e.meters, e.now), expires: e.expires}
-	// As long as expires is to come it stays, so that the database need not write its index. It says only when to
-	// look at the row.
+	// As long as expires is to come it stays, so that the database need not write its index. It only determines when the row is looked at.
 	if !e.found || e.expires <= e.now {
 		r.expires = meter.Add(max(e.now, m.Forgotten(e.meters)), e.plan.keep)
 	}

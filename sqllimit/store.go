@@ -96,7 +96,7 @@ func (s *store) write(ctx context.Context, q querier, key []byte, old, next row)
 	return n > 0, err
 }
 
-// stale is how often a connection may turn out to be broken when it is first used: those of a pool are, after the
+// stale is the number of times that a connection may turn out to be broken when it is first used: the connections of a pool are, after the
 // server was restarted.
 const stale = 3
 
@@ -120,8 +120,7 @@ func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r ro
 	}
 }
 
-// transact runs f in a transaction, and commits it unless f fails. Sent says of an error whether the commit may
-// have been done.
+// transact runs f in a transaction, and commits it unless f fails. With an error, sent reports whether the commit may have been done.
 func (s *store) transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), f func(tx *sql.Tx) error) (sent bool, err error) {
 	isolation := sql.LevelReadCommitted
 	if s.statementLog.Load() {

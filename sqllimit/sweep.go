@@ -21,12 +21,12 @@ type sweeper struct {
 	inserted int       // rows since the last time
 }
 
-// sweepEach is how often a process looks for rows that it may delete. Deleted is what was over in
-// all readings of as long a time, so that a clock which leaps forward and back deletes nothing.
+// sweepEach is the interval at which a process looks for rows that it may delete. It deletes rows that were over in all readings of as long
+// a time, so that a clock which leaps forward and back deletes nothing.
 const sweepEach = 5 * time.Second
 
-// written takes note of a write at a reading of the database's clock. From time to time it has rows deleted: more
-// often if many were inserted, or if there was more to delete.
+// written records a write at a reading of the database's clock. From time to time it has rows deleted: more often if many were inserted, or
+// if there was more to delete.
 func (l *Limiter) written(inserted bool, reading int64) {
 	s := &l.sweeper
 	s.mu.Lock()
@@ -64,10 +64,9 @@ type keyRow struct {
 	row
 }
 
-// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's clock: over under
-// the limit that the row itself names, since another process may have charged it under a longer one, and over under the
-// limit that the key has here, since a limit that was changed counts what the old one has not regained. It returns the
-// number of rows that were due.
+// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's clock: over under the limit that
+// the row itself names, since another process may have charged it under a longer one, and over under the limit that the key has here, since
+// a changed limit counts the spending that the old one has not regained. It returns the number of rows that were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
@@ -124,7 +123,7 @@ func (l *Limiter) ends(r keyRow) (at int64) {
 	return ends
 }
 
-// behind returns the first key behind all those of a space, which ends with a colon.
+// behind returns the first key behind all keys of a space, which ends with a colon.
 func behind(space string) []byte {
 	b := []byte(space)
 	b[len(b)-1]++
