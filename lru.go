@@ -11,8 +11,8 @@ import (
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds,
-// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go says what it costs
-// to drop one, and lru_evict.go chooses the key that leaves.
+// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go ranks keys by the cost
+// of dropping them, lru_expiry.go drops keys that are fresh, and lru_evict.go chooses the key that makes room.
 //
 // To find a known key takes no lock and moves nothing. Keys stand in the order in which they
 // were inserted; eviction looks at the oldest, and gives those that were used since a second
@@ -195,15 +195,6 @@ func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *init
 			return a
 		}
 	}
-}
-
-// makeRoomLocked evicts a key of the shard, so that its room is taken for another one. If it reports false, busy may be a
-// key whose account was in use. The lock of the shard is held. With RefuseNew no key is evicted.
-func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy *entry[K]) {
-	if t.expiry != nil {
-		return false, nil
-	}
-	return t.evictLocked(s, now)
 }
 
 // reserve takes room for one more key, if there is any. It adds only if that stays within max, so
@@ -409,31 +400,4 @@ func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 		floor = a.floor(now)
 	}
 	t.remove(key, floor)
-}
-
-// expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
-// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
-// oldest and keep others behind it. So it is counted how often that happens, and once it has
-// happened so often that a look at all keys costs each insertion little, all of them are
-// looked at.
-func (t *table[K]) expireLocked(s *shard[K], now int64) {
-	ttl := max(t.ttl, minIdle)
-	for range 2 {
-		oldest := s.order.front()
-		if oldest == nil {
-			return
-		}
-		// That is the age of the first key of a batch: the key is no older. Below zero, the clock has stepped back. Then a
-		// key's age is not known, and it is looked at.
-		if age := now - oldest.since; 0 <= age && age < ttl {
-			return
-		}
-		if !t.expireOldestLocked(s, now, ttl) {
-			break
-		}
-	}
-	if s.blocked > s.order.n/4 {
-		s.blocked = 0
-		t.sweepLocked(s, s.order.runs(), now, ttl)
-	}
 }

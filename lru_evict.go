@@ -1,109 +1,19 @@
 package ratelimit
 
-// This file says which keys leave a table.
-//
-// A key expires when it is fresh and has been idle for long enough: nothing is lost with it.
-// Each insertion looks at the oldest keys of its shard for that (expireLocked), and Sweep looks
-// at all keys.
-//
 // A key is evicted to make room in a full table. Of a few of the oldest keys of the shard, the
-// one that costs least goes (evictLocked). What it has spent is forgotten, unless it is fresh.
-// If all of them are pinned, other shards make room; if one is busy, it is waited for, and
-// goes unless it is pinned then.
+// one that costs least goes (evictLocked). Its spending is forgotten, unless [Options.Remember] keeps it.
+// If all of them are pinned, other shards make room; if one is busy, the call waits for it, and
+// evicts it unless it is pinned then.
 //
-// A table with RefuseNew evicts no key that is not fresh. It has an expiry heap, which finds
-// the keys that are fresh among all in the table (expireDue).
+// A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
 
-// expireOldestLocked drops the oldest key, or gives it a second chance if it is in use. It
-// reports false if it has done neither, so that the key stays the oldest: it is not fresh and
-// not in use, and its turn comes again with the next insertion. A key that is busy is in use.
-func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
-	p, _ := s.order.take()
-	a := &p.Value
-	if !a.mu.TryLock() {
-		s.order.add(p, now)
-		return true
+// makeRoomLocked evicts a key of the shard, so that its room is taken for another one. If it reports false, busy may be a
+// key whose account was in use. The lock of the shard is held. With RefuseNew no key is evicted.
+func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy *entry[K]) {
+	if t.expiry != nil {
+		return false, nil
 	}
-	defer a.mu.Unlock()
-	switch {
-	case a.plan == nil:
-		s.order.tombstones--
-	case a.expired(now, ttl):
-		t.removeLocked(s, p, a.freshAt())
-		t.count.Add(-1)
-		t.expired.Add(1)
-	case a.use.recent():
-		a.use.clearRecent()
-		s.order.add(p, now)
-	default:
-		s.order.putBack(p)
-		s.blocked++
-		return false
-	}
-	return true
-}
-
-// sweepRuns is how many runs of places are swept before a shard lets others in: a few
-// hundred keys.
-const sweepRuns = 16
-
-// sweep drops all keys that are fresh and have been idle for long enough. It lets go of a
-// shard's lock from time to time, so new keys do not wait for the sweep of a large shard.
-func (t *table[K]) sweep(clock Clock) (dropped int) {
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
-		runs := s.order.runs()
-		s.order.readers++
-		s.mu.Unlock()
-		for len(runs) > 0 {
-			n := min(sweepRuns, len(runs))
-			dropped += t.sweepSome(s, runs[:n], clock)
-			runs = runs[n:]
-		}
-		s.mu.Lock()
-		s.order.readers--
-		s.mu.Unlock()
-	}
-	return dropped
-}
-
-// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long,
-// and a key that has been decided on meanwhile may have seen a later time than its beginning.
-func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return t.sweepLocked(s, runs, reading(clock), t.ttl)
-}
-
-// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough. To
-// drop one may rebuild the order, which leaves the runs as they are.
-func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) (dropped int) {
-	for _, run := range runs {
-		for _, p := range run {
-			if p != nil && t.sweepPlaceLocked(s, p, now, ttl) {
-				dropped++
-			}
-		}
-	}
-	return dropped
-}
-
-// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
-// be a tombstone, or have been left by its key since the runs were read: the account tells.
-func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
-	a := &e.Value
-	if !a.mu.TryLock() {
-		return false
-	}
-	defer a.mu.Unlock()
-	if a.plan == nil || !a.expired(now, ttl) {
-		return false
-	}
-	t.removeAnywhereLocked(s, e, a.freshAt())
-	t.count.Add(-1)
-	t.expired.Add(1)
-	return true
+	return t.evictLocked(s, now)
 }
 
 // makeRoomElsewhere takes room for one more key that the shard s did not give. The caller

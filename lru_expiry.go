@@ -6,9 +6,134 @@ import (
 	"time"
 )
 
+// A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion looks at the
+// oldest keys of its shard for that (expireLocked), and Sweep looks at all keys.
+//
+// A table with RefuseNew has an expiry heap besides, which finds the keys that are fresh among all in the table
+// (expireDue). Keys that may be fresh earlier than the heap has them are in the dirty list.
+
 // minIdle is for how long a key is kept at least if there is room. Without it, keys with
 // high rates would come and go all the time.
 const minIdle = int64(time.Minute)
+
+// expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
+// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
+// oldest and keep others behind it. So it is counted how often that happens, and once it has
+// happened so often that a look at all keys costs each insertion little, all of them are
+// looked at.
+func (t *table[K]) expireLocked(s *shard[K], now int64) {
+	ttl := max(t.ttl, minIdle)
+	for range 2 {
+		oldest := s.order.front()
+		if oldest == nil {
+			return
+		}
+		// That is the age of the first key of a batch: the key is no older. Below zero, the clock has stepped back. Then a
+		// key's age is not known, and it is looked at.
+		if age := now - oldest.since; 0 <= age && age < ttl {
+			return
+		}
+		if !t.expireOldestLocked(s, now, ttl) {
+			break
+		}
+	}
+	if s.blocked > s.order.n/4 {
+		s.blocked = 0
+		t.sweepLocked(s, s.order.runs(), now, ttl)
+	}
+}
+
+// expireOldestLocked drops the oldest key, or gives it a second chance if it is in use. It
+// reports false if it has done neither, so that the key stays the oldest: it is not fresh and
+// not in use, and its turn comes again with the next insertion. A key that is busy is in use.
+func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
+	p, _ := s.order.take()
+	a := &p.Value
+	if !a.mu.TryLock() {
+		s.order.add(p, now)
+		return true
+	}
+	defer a.mu.Unlock()
+	switch {
+	case a.plan == nil:
+		s.order.tombstones--
+	case a.expired(now, ttl):
+		t.removeLocked(s, p, a.freshAt())
+		t.count.Add(-1)
+		t.expired.Add(1)
+	case a.use.recent():
+		a.use.clearRecent()
+		s.order.add(p, now)
+	default:
+		s.order.putBack(p)
+		s.blocked++
+		return false
+	}
+	return true
+}
+
+// sweepRuns is how many runs of places are swept before a shard lets others in: a few
+// hundred keys.
+const sweepRuns = 16
+
+// sweep drops all keys that are fresh and have been idle for long enough. It lets go of a
+// shard's lock from time to time, so new keys do not wait for the sweep of a large shard.
+func (t *table[K]) sweep(clock Clock) (dropped int) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		runs := s.order.runs()
+		s.order.readers++
+		s.mu.Unlock()
+		for len(runs) > 0 {
+			n := min(sweepRuns, len(runs))
+			dropped += t.sweepSome(s, runs[:n], clock)
+			runs = runs[n:]
+		}
+		s.mu.Lock()
+		s.order.readers--
+		s.mu.Unlock()
+	}
+	return dropped
+}
+
+// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long,
+// and a key that has been decided on meanwhile may have seen a later time than its beginning.
+func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.sweepLocked(s, runs, reading(clock), t.ttl)
+}
+
+// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough. To
+// drop one may rebuild the order, which leaves the runs as they are.
+func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) (dropped int) {
+	for _, run := range runs {
+		for _, p := range run {
+			if p != nil && t.sweepPlaceLocked(s, p, now, ttl) {
+				dropped++
+			}
+		}
+	}
+	return dropped
+}
+
+// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
+// be a tombstone, or have been left by its key since the runs were read: the account tells.
+func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
+	a := &e.Value
+	if !a.mu.TryLock() {
+		return false
+	}
+	defer a.mu.Unlock()
+	if a.plan == nil || !a.expired(now, ttl) {
+		return false
+	}
+	t.removeAnywhereLocked(s, e, a.freshAt())
+	t.count.Add(-1)
+	t.expired.Add(1)
+	return true
+}
 
 // mostLooks bounds the keys that one call looks at in a table that refuses new keys. Without it, one refusal would take
 // time linear in the number of keys, because each of them may have been used since its instant was computed.
