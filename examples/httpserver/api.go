@@ -87,9 +87,8 @@ func apiLimit(client clientKey) (*httplimit.Middleware, error) {
 	})
 }
 
-// loginLimit lets each address guess wrong three times a minute for each name. It has to
-// read the body for the name: the limit by address comes before it, and MaxBytesHandler
-// bounds what is read. A form without a name is answered with 400.
+// loginLimit lets each address guess wrong three times a minute for each name. It has to read the body for the name: the limit by address
+// comes before it, and MaxBytesHandler bounds the reading. A form without a name is answered with 400.
 func loginLimit(client clientKey) (*httplimit.Middleware, error) {
 	failures, err := ratelimit.New[keyfunc.Pair[netip.Addr, string]](ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("login"), nil)
 	if err != nil {

@@ -49,7 +49,7 @@ func newDemo(client clientKey) (*demo, error) {
 	return d, nil
 }
 
-// pattern is what is fired: a number of bursts, the requests in each, and the time between.
+// pattern is a sequence of requests: a number of bursts, the requests in each, and the time between.
 type pattern struct {
 	bursts, requests int
 	gap              time.Duration
@@ -70,7 +70,7 @@ func parsePattern(r *http.Request) (p pattern, err error) {
 	return p, nil
 }
 
-// result is what became of one request.
+// result is the answer to one request.
 type result struct {
 	Algorithm string            `json:"algorithm"`
 	Limit     string            `json:"limit"`

@@ -1,11 +1,10 @@
-// Httpserver is a small API behind three limits: by address, by API key, and for all
-// together. Its login route counts only failures. The page at / fires bursts at each of
-// the five algorithms, and shows what becomes of them.
+// Httpserver is a small API behind three limits: by address, by API key, and for all together. Its login route counts only failures. The
+// page at / fires bursts at each of the five algorithms, and shows the answers.
 //
 //	go run ./examples/httpserver
 //	curl -i localhost:8080/api/items
 //
-// Behind proxies, say which ones: -proxies 10.0.0.0/8,fd00::/8.
+// Behind proxies, list their addresses: -proxies 10.0.0.0/8,fd00::/8.
 package main
 
 import (

@@ -76,7 +76,7 @@ var prompts = []prompt{
 	{team: "support", question: "write an epic", most: 7000, uses: 7000},
 }
 
-// ask reserves what the prompt may use, asks the model, and settles what it has used.
+// ask reserves the tokens that the prompt may use, sends it to the model, and settles the tokens that it has used.
 func ask(w *tabwriter.Writer, budget *ratelimit.Layered[prompt], tokens *ratelimit.Keyed[string], p prompt) error {
 	verdict := "answered"
 	r, err := budget.Reserve(context.Background(), p, p.most, 0)

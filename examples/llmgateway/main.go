@@ -58,10 +58,9 @@ type gateway struct {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request a little later than the gateway does, and so sees more tokens at once, by what the rate
-	// gives in that time: a tenth of its burst is left for that. The burst is also large enough for estimates that are
-	// too high: with estimates e, real costs a, the rate r and calls of length d, all of the rate is used if it is at
-	// least e·r·d/a − r·d.
+	// The model counts a request a little later than the gateway does, and so sees more tokens at once, by the gain of the rate in that
+	// time: a tenth of its burst is left for that. The burst is also large enough for estimates that are too high: with estimates e, real
+	// costs a, the rate r and calls of length d, all of the rate is used if it is at least e·r·d/a − r·d.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {
@@ -93,7 +92,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reserved, err := g.limiter.Reserve(r.Context(), t, estimate, patience)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
-		http.Error(w, "max_tokens is above what the gateway can ever pass", http.StatusBadRequest)
+		http.Error(w, "max_tokens is above the largest request that the gateway can ever pass", http.StatusBadRequest)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case !reserved.Allowed:
@@ -104,9 +103,9 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forward asks the model, and settles the reservation. Where the number of tokens that the model has counted is not known,
-// the estimate stays charged. That includes a figure above most, the largest number of tokens that the request can have: an
-// error of the upstream must not bar the tenant.
+// forward sends the request to the model, and settles the reservation. Where the number of tokens that the model has counted is not known,
+// the estimate stays charged. That includes a figure above most, the largest number of tokens that the request can have: an error of the
+// upstream must not bar the tenant.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 
 const perMinute = 60_000
 
-// model counts as a provider does: what a request may cost when it comes, and what it has cost when it is answered.
-// It refuses what is above its limit.
+// model counts as a provider does: the largest possible cost of a request when it comes, and its real cost when it is answered. It refuses
+// requests above its limit.
 type model struct {
 	budget  *ratelimit.Single
 	refused atomic.Int64
@@ -79,8 +79,8 @@ func ask(g http.Handler, key string, words, maxTokens int) (status, tokens int) 
 	return w.Code, answer.Usage.TotalTokens
 }
 
-// Two tenants ask for all that they can get, and one for little. Estimates are about twice the real cost. The model refuses no
-// request, at least 95 % of its tokens are used, and they are shared by weight.
+// Two tenants send as many requests as they can, and one sends few. Estimates are about twice the real cost. The model refuses no request,
+// at least 95 % of its tokens are used, and they are shared by weight.
 func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), nil))}
@@ -148,7 +148,7 @@ func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
 	require.Zero(t, m.used.Load())
 }
 
-// The gateway reserves for what the model will read.
+// The gateway reserves for the value that the model will read.
 func TestOnlyTheNameThatTheModelReadsCounts(t *testing.T) {
 	g, err := newGateway("http://model.example", "key", perMinute, &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.Unlimited(), nil))})
 	require.NoError(t, err)

@@ -42,8 +42,8 @@ func banAfterFive() (*ban.Limiter[guess], error) {
 	return ban.New[guess](nil, strikes, bans)
 }
 
-// newLogin returns the handler. Each attempt is charged before the password is checked, so that of many at once no more are
-// checked than one after the other. Settle refunds the attempts that did not fail.
+// newLogin returns the handler. Each attempt is charged before the password is checked, so that of many simultaneous attempts no more are
+// checked than of as many successive ones. Settle refunds the attempts that did not fail.
 func newLogin(check func(name, password string) bool) (http.Handler, error) {
 	guesses, err := banAfterFive()
 	if err != nil {

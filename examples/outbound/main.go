@@ -1,8 +1,6 @@
-// Outbound calls a partner's API that allows 10 requests a second, and answers 429 to
-// more. Ten workers share one http.Client. Its Transport keeps to a limit of our
-// own, 20 a second in bursts of 5, and obeys the partner: when that says that nothing is
-// left, or asks for a pause, all workers wait, in order. The job has a deadline: a call
-// that cannot be made before it fails at once.
+// Outbound calls a partner's API that allows 10 requests a second, and answers 429 to more. Ten workers share one http.Client. Its
+// Transport keeps to a limit of our own, 20 a second in bursts of 5, and obeys the partner: when its response has no budget left, or
+// demands a pause, all workers wait, in order. The job has a deadline: a call that cannot be made before it fails at once.
 package main
 
 import (
@@ -63,7 +61,7 @@ func run() error {
 	return nil
 }
 
-// newPartner starts the API that is called. It tells of its limit with header fields.
+// newPartner starts the API that is called. It announces its limit in header fields.
 func newPartner() (*httptest.Server, error) {
 	limit, err := httplimit.PerIP(theirs, nil)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	height = int(top + 3*panel + 30)
 )
 
-// story is what is drawn: a backend that loses half of its servers for a while, with half
-// as much again to do as it can serve at its best, and clients that wait for a second.
+// story is the simulated incident: a backend that loses half of its servers for a while, with half as much again to do as it can serve at
+// its best, and clients that wait for a second.
 var story = []overload.Phase{usual(20), usual(10), usual(20)}
 
 func usual(servers int) overload.Phase {
@@ -37,7 +37,7 @@ const (
 	length = 3 * phase
 )
 
-// point is what happened in a bin.
+// point is the state of the backend in a bin.
 type point struct{ goodput, latency, limit float64 }
 
 // lane is one way to protect the backend, and the class of its curve.
@@ -74,7 +74,7 @@ func play(gate overload.Gated, seed uint64) (points []point) {
 var seconds = chart.Linear(0, 60, left, right)
 
 func picture(seed uint64) string {
-	c := chart.New(width, height, "What a limit on requests in flight does for an overloaded backend",
+	c := chart.New(width, height, "The effect of a limit on requests in flight on an overloaded backend",
 		"Goodput, latency and limit over time: without a limit, with a fixed one and with an adaptive one.")
 	c.Text("heading", "start", left, 34, "600 requests a second for a backend that can serve 400, and 200 from 20 s to 40 s")
 	c.Text("muted", "start", left, 55, "Simulated: 20 servers (10 in between), 50 ms each on average, clients that give up after 1 s.")

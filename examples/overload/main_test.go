@@ -29,7 +29,7 @@ func TestCommandPrintsATableAndDraws(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// What the picture shows is what happens.
+// The simulation agrees with the picture.
 func TestPictureShowsWhatALimitIsFor(t *testing.T) {
 	var late []float64 // goodput while half of the servers are left
 	for _, l := range lanes(1) {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// client is who asks: a tenant, for a page or for a background job.
+// client is the sender of a request: a tenant, for a page or for a background job.
 type client struct {
 	tenant string
 	page   bool
@@ -44,7 +44,7 @@ func newTenants() (*inflight.Limiter[client], error) {
 	})
 }
 
-// site is a backend and its clients. It runs in real time: in a test, in that of a bubble.
+// site is a backend and its clients. It runs in real time: in a test, in the time of a bubble.
 type site struct {
 	limit *inflight.Limiter[client]
 	rng   *rand.Rand
@@ -104,7 +104,7 @@ func (s *site) ask(ctx context.Context, c client, perSecond int) {
 	}
 }
 
-// row prints what an operator sees of the second that has passed.
+// row prints an operator's figures of the last second.
 func (s *site) row(w io.Writer, at int, up int, before, now uint64) {
 	t := s.limit.Totals()
 	s.mu.Lock()

@@ -27,7 +27,7 @@ func TestTableShowsSharesAndPriorities(t *testing.T) {
 				sum[i] += x[6+i]
 			}
 		}
-		// Slots are shared 3 to 1. Beta waits longer, so more of what it is given comes too late to be a page.
+		// Slots are shared 3 to 1. Beta waits longer, so more of its slots come too late to be a page.
 		assert.Greater(t, sum[0], 2*sum[1], "acme's pages, and beta's")
 		assert.Greater(t, sum[1], 10*(seconds-2), "beta's pages")
 		assert.Zero(t, sum[2]+sum[3], "no job goes before a page")

@@ -1,6 +1,5 @@
-// Quickstart limits three API clients to 50 units a second each, with bursts
-// of 20, and sends them bursts of requests of different costs from several
-// goroutines, on real time. It prints what each of them got.
+// Quickstart limits three API clients to 50 units a second each, with bursts of 20, and sends them bursts of requests of different costs
+// from several goroutines, on real time. It prints the admissions of each client.
 package main
 
 import (
@@ -27,7 +26,7 @@ type client struct {
 	cost     int
 }
 
-// tally is what one client got.
+// tally is the admissions of one client.
 type tally struct {
 	mu               sync.Mutex
 	admitted, denied int

@@ -1,15 +1,13 @@
-// Restart keeps what was spent over a restart. It spends a request of each of two clients every 100 ms, 20 an
-// hour. On SIGTERM or an interrupt it stops, writes what each client has spent to a file, and ends. The next run reads
-// the file, and goes on where this one has stopped:
+// Restart keeps spending over a restart. It spends a request of each of two clients every 100 ms, 20 an hour. On SIGTERM or an interrupt it
+// stops, writes each client's spending to a file, and ends. The next run reads the file, and goes on where this one has stopped:
 //
 //	go run ./examples/restart     # stop it with Ctrl-C
 //	go run ./examples/restart     # goes on
 //
-// The time between two runs is that of the wall clock. If that is set back meanwhile, too little time is
-// believed to have passed, or none: a client waits longer than it has to. If it is set forward, clients regain
-// what they have not waited for, as much as that step is worth. A program that is killed, or whose
-// machine is, writes nothing: the next run begins with the file of before, if there is one, and does not know of
-// what was spent since. Where that matters, keep the budgets on Redis or in a database.
+// The time between two runs is measured by the wall clock. If that is set back in between, too little time is believed to have passed, or
+// none: a client waits longer than it has to. If it is set forward, clients regain budget without waiting, as much as that step is worth. A
+// program that is killed, or whose machine is, writes nothing: the next run begins with the file of before, if there is one, and does not
+// know of the spending since. Where that matters, keep the budgets on Redis or in a database.
 package main
 
 import (
@@ -30,7 +28,7 @@ import (
 )
 
 func main() {
-	path := flag.String("state", filepath.Join(os.TempDir(), "ratelimit-restart.state"), "the file that keeps what was spent")
+	path := flag.String("state", filepath.Join(os.TempDir(), "ratelimit-restart.state"), "the file that keeps the spending")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -46,11 +44,11 @@ func run(ctx context.Context, path string) error {
 		return err
 	}
 	if err := load(limiter, path); err != nil {
-		// What could be read is restored. A service should rather start than not.
+		// All that could be read is restored. A service should rather start than not.
 		fmt.Fprintln(os.Stderr, "not all could be restored:", err)
 	}
 	spend(ctx, limiter)
-	// The traffic has stopped. Whatever is spent from here on is not in the file.
+	// The traffic has stopped. Later spending is not in the file.
 	if err := save(limiter, path); err != nil {
 		return err
 	}
@@ -82,7 +80,7 @@ func spend(ctx context.Context, limiter *ratelimit.Keyed[string]) {
 	}
 }
 
-// header begins a file, client is one of what follows.
+// header begins a file, and each further value is a client.
 type (
 	header struct{ SavedAt time.Time }
 	client struct {
@@ -91,8 +89,7 @@ type (
 	}
 )
 
-// save writes what was spent to a new file and puts that in place of the old one, so that a failure
-// leaves the old one whole.
+// save writes the spending to a new file and puts that in place of the old one, so that a failure leaves the old one whole.
 func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
@@ -121,7 +118,7 @@ func save(limiter *ratelimit.Keyed[string], path string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// load restores what the file says. No file is no error.
+// load restores the contents of the file. No file is no error.
 func load(limiter *ratelimit.Keyed[string], path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The test's own program is the example if it is told to.
+// The test's own program is the example if a variable selects it.
 func TestMain(m *testing.M) {
 	if os.Getenv("RESTART_EXAMPLE") != "" {
 		main()
@@ -84,7 +84,7 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 	require.Equal(t, map[string]int{"ann": 20, "bob": 20}, allowed)
 
-	// A file that is cut short is restored as far as it goes, and said to be cut.
+	// A file that is cut short is restored as far as it goes, with an error.
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, whole[:len(whole)-3], 0o600))

@@ -23,11 +23,11 @@ const (
 
 var seconds = chart.Linear(0, length.Seconds(), left, right)
 
-// picture draws the stream, and under it what each algorithm makes of it.
+// picture draws the stream, and under it the admissions of each algorithm.
 func picture() (string, error) {
 	at := arrivals()
-	c := chart.New(width, int(top+6*panel)+38, "What five rate limiting algorithms let through",
-		"Requests per second over time: a bursty stream, and what each algorithm admits of it.")
+	c := chart.New(width, int(top+6*panel)+38, "The admissions of five rate limiting algorithms",
+		"Requests per second over time: a bursty stream, and the part of it that each algorithm admits.")
 	c.Text("heading", "start", left, 34, "One bursty stream, five algorithms")
 	c.Text("muted", "start", left, 55, "Each holds a client to 10 requests a second (dotted), and to 40 at once.")
 	legend(c)
@@ -62,8 +62,7 @@ func offered(c *chart.Canvas, at []time.Duration) {
 	bars(c, top+plot+30, "offered", counts(at), nil)
 }
 
-// draw draws a panel: above the line's end what was passed on, and on top of that
-// what was denied.
+// draw draws a panel: above the line's end the admitted requests, and on top of them the denied ones.
 func (l lane) draw(c *chart.Canvas, y float64, tr trace) {
 	caption(c, y, l.name, l.note, fmt.Sprintf("%d passed, %d at most in any 4 s", len(tr.left), tr.mostEver))
 	base := y + plot + 30

@@ -1,5 +1,5 @@
-// Shapes sends one bursty stream through all five algorithms, on a clock that it
-// moves itself, and prints what each lets through. With -o it draws that, too:
+// Shapes sends one bursty stream through all five algorithms, on a clock that it moves itself, and prints the admissions of each. With -o
+// it draws them, too:
 //
 //	go run ./examples/shapes
 //	go run ./examples/shapes -o docs/shapes.svg
@@ -37,7 +37,7 @@ func run(w io.Writer, out string) error {
 	return os.WriteFile(out, []byte(picture), 0o666)
 }
 
-// table prints what each algorithm let through.
+// table prints the admissions of each algorithm.
 func table(w io.Writer) error {
 	at := arrivals()
 	fmt.Fprintf(w, "%d requests in %v: bursts of %d a second, and pauses\n\n", len(at), at[len(at)-1].Round(time.Second), phases[1].perSecond)
@@ -58,10 +58,10 @@ func table(w io.Writer) error {
 const (
 	capacity = 40
 	window   = 4 * time.Second
-	length   = 22 * time.Second // what the picture shows
+	length   = 22 * time.Second // the time in the picture
 )
 
-// lane is one algorithm: a limit, and what to look for in its panel.
+// lane is one algorithm: a limit, and the caption of its panel.
 type lane struct {
 	limit      ratelimit.Limit
 	name, note string
@@ -111,16 +111,16 @@ type clock struct{ now time.Duration }
 
 func (c *clock) Now() time.Duration { return c.now }
 
-// trace is what became of the stream.
+// trace is the fate of the stream.
 type trace struct {
-	arrived  []time.Duration // of those that were admitted
+	arrived  []time.Duration // of the admitted requests
 	left     []time.Duration // the same, as passed on: later than arrived in a leaky bucket
 	denied   []time.Duration
 	anew     []time.Duration // when the key was fresh before it was charged
 	mostEver int             // passed on within any window's length
 }
 
-// send sends requests at those instants through a limiter of its own.
+// send sends requests at the given instants through a limiter of its own.
 func send(limit ratelimit.Limit, at []time.Duration) (tr trace, err error) {
 	c := new(clock)
 	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: c})

@@ -1,8 +1,6 @@
-// Tiers serves three plans under three limits at once: one for each user, by plan;
-// one for each route; one for the whole service. A request passes all of them, or is
-// charged to none. While traffic flows, a free user buys the pro plan, and then
-// the service's limit is tightened. What was spent stays spent in both cases. It
-// prints what each user got in each phase of 0.6 seconds, and which limit said no.
+// Tiers serves three plans under three limits at once: one for each user, by plan; one for each route; one for the whole service. A request
+// passes all of them, or is charged to none. While traffic flows, a free user buys the pro plan, and then the service's limit is tightened.
+// Spending stays spent in both cases. It prints the admissions of each user in each phase of 0.6 seconds, and the limits that denied.
 package main
 
 import (
@@ -21,10 +19,10 @@ import (
 
 const phase = 600 * time.Millisecond
 
-// request is what arrives: who asks, and for what.
+// request is one request: its user and its route.
 type request struct{ user, route string }
 
-// plans says which plan each user has. It may be read and changed at any time.
+// plans holds the plan of each user. It may be read and changed at any time.
 type plans struct {
 	mu     sync.RWMutex
 	byUser map[string]ratelimit.Limit
@@ -91,7 +89,7 @@ func run() error {
 	return nil
 }
 
-// outcome is what one user got: how many requests passed, and how many each limit denied.
+// outcome is the result of one user: the number of admitted requests, and the denials of each limit.
 type outcome struct {
 	admitted int
 	denied   map[string]int

@@ -12,7 +12,7 @@ func OfInflight(read func() inflight.Totals) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "inflight", Unit: "{unit}", Gauge: true, Help: "Units in flight."},
-			{Name: "inflight.limit", Unit: "{unit}", Gauge: true, Help: "Units that may be in flight over all keys: Total, or what Shared has learnt."},
+			{Name: "inflight.limit", Unit: "{unit}", Gauge: true, Help: "Units that may be in flight over all keys: Total, or the limit that Shared has learnt."},
 			{Name: "inflight.queued", Unit: "{call}", Gauge: true, Help: "Calls that wait for a permit."},
 			{Name: "inflight.keys", Unit: "{key}", Gauge: true, Help: "Keys that are tracked."},
 			{Name: "inflight.shed", Unit: "{call}", Help: "Calls that were refused for lack of room."},

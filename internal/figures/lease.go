@@ -6,7 +6,7 @@ import "github.com/weir-go/ratelimit/lease"
 func OfLease(read func() lease.Stats) Group {
 	return Group{
 		Figures: []Figure{
-			{Name: "lease.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by whether the remote limiter was asked."},
+			{Name: "lease.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by whether the remote limiter was called."},
 			{Name: "lease.round_trips", Unit: "{call}", Help: "Calls of the remote limiter."},
 			{Name: "lease.given_back", Unit: "{unit}", Help: "Units of batches that were given back."},
 			{Name: "lease.lost", Unit: "{unit}", Help: "Units that were charged, and neither used nor given back."},

@@ -20,7 +20,7 @@ type fleet struct {
 
 	mu   sync.Mutex // guards the fields below, and held while the store is killed or revived
 	down bool
-	lost int // how often the store was killed, and lost what it held
+	lost int // the number of times that the store was killed, and lost its keys
 
 	watch *watch
 }
@@ -85,7 +85,7 @@ func (f *fleet) kill(down bool) error {
 	return nil
 }
 
-// status is what the page shows.
+// status is the contents of the page.
 type status struct {
 	Redis string   `json:"redis"`
 	Down  bool     `json:"down"`

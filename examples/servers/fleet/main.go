@@ -1,10 +1,10 @@
-// Fleet is three HTTP servers behind one proxy, all held to one limit in one Redis. The page
-// of the proxy fires load at them, kills Redis and revives it, and shows what all of them admit beside
-// the limit and the bound, and who decided: the shared store, a leased batch, or a server alone.
+// Fleet is three HTTP servers behind one proxy, all held to one limit in one Redis. The page of the proxy fires load at them, kills Redis
+// and revives it, and shows the admissions of all of them beside the limit and the bound, with the source of each decision: the shared
+// store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet
 //
-// It starts a redis-server of its own. Without one it starts an embedded server and says so.
+// It starts a redis-server of its own. Without one it starts an embedded server and prints that.
 package main
 
 import (

@@ -89,7 +89,7 @@ func (n *node) count(e httplimit.Event) {
 	}
 }
 
-// counts are who decided, and what, since the start.
+// counts are the decisions by source and result, since the start.
 type counts struct {
 	Allowed  int64  `json:"allowed"`
 	Denied   int64  `json:"denied"`
@@ -110,13 +110,13 @@ func (n *node) counts() counts {
 	}
 }
 
-// close gives back what the server holds.
+// close gives the server's batches back.
 func (n *node) close() {
 	n.server.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := n.lease.Flush(ctx); err != nil {
-		slog.Warn("what was left of the batches is lost", "error", err)
+		slog.Warn("the rest of the batches is lost", "error", err)
 	}
 	_ = n.client.Close()
 }

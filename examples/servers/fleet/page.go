@@ -35,7 +35,7 @@ func (f *fleet) handler(ctx context.Context) http.Handler {
 	mux.HandleFunc("POST /redis", f.serveRedis)
 	mux.Handle("POST /load", f.serveLoad(ctx))
 	mux.Handle("/api/", f.proxy)
-	// The page acts on this machine: no other site may tell a browser to use it.
+	// The page acts on this machine: no other site may make a browser use it.
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
@@ -56,7 +56,7 @@ func (f *fleet) serveRedis(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// running says what load there is. The zero value is none.
+// running is the current load. The zero value is none.
 type running struct {
 	Rate int     `json:"rate"` // requests a second
 	Left float64 `json:"left"` // seconds
@@ -69,7 +69,7 @@ type load struct {
 	end  time.Time
 }
 
-// begin reports whether there was no load, and takes note of this one.
+// begin reports whether there was no load, and starts this one.
 func (l *load) begin(rate, seconds int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

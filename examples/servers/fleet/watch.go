@@ -11,7 +11,7 @@ const (
 	maxBatch   = 10
 )
 
-// second is what all servers together have admitted in about the last second, beside what they may.
+// second is the sum of all servers' admissions in about the last second, beside the bound.
 type second struct {
 	Admitted float64 `json:"admitted"` // a second
 	Limit    float64 `json:"limit"`    // a second, of all clients of the load
@@ -76,7 +76,7 @@ func (w *watch) take() {
 	}
 }
 
-// last says what was admitted from the first sample to the last one.
+// last returns the admissions from the first sample to the last one.
 func (w *watch) last() second {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -88,9 +88,8 @@ func (w *watch) last() second {
 	return all
 }
 
-// bound returns the most that one client may be admitted in a second: the limit's own bound, and a batch
-// in each server. While a server is alone its share comes on top; and each time that the store has lost
-// what it held, the burst is there once more.
+// bound returns the most that one client may be admitted in a second: the limit's own bound, and a batch in each server. While a server is
+// alone its share comes on top; and each time that the store has lost its keys, the burst is there once more.
 func bound(samples []sample) float64 {
 	most := float64(limit.Burst + limit.Rate.Units + nodes*maxBatch)
 	alone := false

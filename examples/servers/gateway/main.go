@@ -3,8 +3,8 @@
 //
 //	go -C examples/servers run ./gateway
 //
-// The user is the header X-User, and the plan X-Plan. In a real gateway both come from what
-// authenticates the request; a client must not be able to choose them.
+// The user is the header X-User, and the plan X-Plan. In a real gateway both come from the authentication; a client must not be able to
+// choose them.
 package main
 
 import (
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// ownRules are those of the example.
+// ownRules are the rules of the example.
 //
 //go:embed rules.yaml
 var ownRules []byte
@@ -92,7 +92,7 @@ func run(ctx context.Context, addr, rules, backend string) error {
 	return nil
 }
 
-// gateway returns the handler, and what keeps its rules up to date.
+// gateway returns the handler, and a function that keeps its rules up to date.
 func gateway(rules, backend string) (http.Handler, func(context.Context) error, error) {
 	target, err := url.Parse(backend)
 	if err != nil {
@@ -115,12 +115,12 @@ func gateway(rules, backend string) (http.Handler, func(context.Context) error, 
 	return limit.Wrap(proxy), func(ctx context.Context) error { return policy.Follow(ctx, policies, file) }, nil
 }
 
-// attributes returns what the rules may know of a request.
+// attributes returns the attributes of a request that rules may use.
 func attributes(r *http.Request) (policy.Request, error) {
 	return policy.HTTP(r, policy.Attributes{"user": r.Header.Get("X-User"), "plan": r.Header.Get("X-Plan")}), nil
 }
 
-// tellOfShadows logs what shadow rules would have denied.
+// tellOfShadows logs the denials that shadow rules would have made.
 func tellOfShadows(d policy.Decision) {
 	for _, r := range d.Rules {
 		if r.Shadow && r.Told && !r.Decision.Allowed && d.Decision.Allowed {

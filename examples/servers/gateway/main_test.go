@@ -60,7 +60,7 @@ func get(t *testing.T, url, user, plan string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// TestTheGatewayFollowsItsRules goes through what README.md shows.
+// TestTheGatewayFollowsItsRules repeats the session in README.md.
 func TestTheGatewayFollowsItsRules(t *testing.T) {
 	addr, edit := start(t)
 	status, body := get(t, addr+"/a", "ann", "")

@@ -4,8 +4,7 @@
 //	go -C examples/servers run ./grpc
 //	go -C examples/servers run ./grpc -serve    # goes on until it is stopped
 //
-// The user is the bearer token in Authorization. In a real server it comes from what checks
-// the token.
+// The user is the bearer token in Authorization. In a real server it comes from the code that checks the token.
 package main
 
 import (
@@ -86,7 +85,7 @@ func show(ctx context.Context, out io.Writer, web, rpc string) error {
 		if err != nil {
 			return err
 		}
-		_ = resp.Body.Close() // its status is what counts
+		_ = resp.Body.Close() // its status counts
 		fmt.Fprintf(out, "HTTP: %s\n", resp.Status)
 
 		call := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer ann")
@@ -110,7 +109,7 @@ func retryAfter(s *status.Status) string {
 	return ""
 }
 
-// run serves both until the context ends, and tells the addresses once it listens.
+// run serves both until the context ends, and passes the addresses to ready once it listens.
 func run(ctx context.Context, rules []byte, web, rpc string, ready func(web, rpc string)) error {
 	overHTTP, overGRPC, err := limits(rules)
 	if err != nil {
@@ -138,7 +137,7 @@ func run(ctx context.Context, rules []byte, web, rpc string, ready func(web, rpc
 	return errors.Join(err, site.Close())
 }
 
-// limits returns what holds HTTP requests and gRPC calls to the same rules and budgets.
+// limits returns the middleware and the interceptor that hold HTTP requests and gRPC calls to the same rules and budgets.
 func limits(rules []byte) (*httplimit.Middleware, *grpclimit.Interceptor, error) {
 	set, err := policy.Parse(rules)
 	if err != nil {

@@ -23,7 +23,7 @@ rules:
   - {name: watches, match: {route: ["/grpc.health.v1.Health/Watch"]}, key: [user], limit: fixed-window 1/h}
 `
 
-// clients are those of a running server.
+// clients are the clients of a running server.
 type clients struct {
 	web    string
 	health healthpb.HealthClient

@@ -68,7 +68,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// asked is one request of the rules: the entries of descriptors that agree.
+// asked is one request for the rules: the entries of descriptors that agree.
 type asked struct {
 	attributes policy.Attributes
 	cost       int
@@ -130,7 +130,7 @@ func agree(a, b policy.Attributes) bool {
 	return true
 }
 
-// cost is the cost of a descriptor: its own hits_addend, or that of the request, of which 0 means 1.
+// cost is the cost of a descriptor: its own hits_addend, or the request's, of which 0 means 1.
 func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	if own := d.GetHitsAddend(); own != nil {
 		return int(min(own.GetValue(), math.MaxInt32))

@@ -284,8 +284,7 @@ func TestTheRulesOfThePageDoWhatItSays(t *testing.T) {
 	}
 }
 
-// TestTraefiksForwardAuthIsAnswered with the requests that it sends: the client's fields, of which those that Traefik writes
-// are replaced.
+// TestTraefiksForwardAuthIsAnswered sends the requests that Traefik sends: the client's fields, of which Traefik replaces its own.
 func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 	var traefik struct {
 		HTTP struct {

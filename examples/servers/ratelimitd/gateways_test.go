@@ -33,7 +33,7 @@ func block(t testing.TB, section string, n int) string {
 	return blocks[n][1]
 }
 
-// gateway is a program that asks the service, as README.md configures it.
+// gateway is a program that calls the service, as README.md configures it.
 type gateway struct {
 	program string
 	down    int // the status without the service
@@ -171,7 +171,7 @@ func send(t testing.TB, c *http.Client, method, url string, header ...string) *h
 	return resp
 }
 
-// spoofed are fields by which a client may try to be another one, or to ask for another path.
+// spoofed are fields by which a client may try to be another one, or to get another path's limit.
 var spoofed = []string{
 	"X-Original-Method", "OPTIONS", "X-Original-URI", "/other", "X-Original-URL", "/other", "X-Original-Host", "other", "X-Forwarded-Method", "OPTIONS",
 	"X-Forwarded-Uri", "/other", "X-Forwarded-Host", "other", "X-Forwarded-For", "203.0.113.9", "X-Real-Ip", "203.0.113.9", "Forwarded", "for=203.0.113.9",

@@ -54,14 +54,14 @@ func denied(w http.ResponseWriter, e httplimit.Event) {
 	w.WriteHeader(http.StatusTooManyRequests)
 }
 
-// originalFields are the header fields that describe the request that a gateway asks about.
+// originalFields are the header fields in which a gateway describes its client's request.
 type originalFields struct{ method, uri, host string }
 
 // clientIP is the last address in X-Forwarded-For, which the gateway has written.
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
-// attributes returns the attributes of a request that a gateway asks about. Without an original URI, or with two, the
-// gateway is not configured as README.md has it.
+// attributes returns the attributes of a gateway's client's request. Without an original URI, or with two, the gateway is not configured as
+// README.md has it.
 func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	of := func(field string) (string, error) { return httplimit.Header(field)(r) }
 	method, err := of(f.method)
@@ -111,7 +111,7 @@ func (n now) Take(ctx context.Context, r *http.Request, cost int) (ratelimit.Dec
 	return res.Decision, err
 }
 
-// question is the body of POST /check, and answer that of its answer. Times are in seconds.
+// question is the body of POST /check, and answer the body of its answer. Times are in seconds.
 type question struct {
 	Attributes policy.Attributes `json:"attributes"`
 	Cost       *int              `json:"cost"` // if missing, 1

@@ -1,4 +1,4 @@
-// Ratelimitd is a rate limit service for gateways: Envoy, NGINX, Caddy, Traefik and HAProxy ask it, by one file of rules.
+// Ratelimitd is a rate limit service for gateways: it decides requests of Envoy, NGINX, Caddy, Traefik and HAProxy, by one file of rules.
 // README.md has the configuration of each.
 //
 //	go -C examples/servers run ./ratelimitd
@@ -64,12 +64,12 @@ func main() {
 	}
 }
 
-// ownRules are those of the example.
+// ownRules are the rules of the example.
 //
 //go:embed rules.yaml
 var ownRules []byte
 
-// timeout bounds a decision on Redis. Envoy gives up after 20 ms, unless it is told otherwise.
+// timeout bounds a decision on Redis. Envoy gives up after 20 ms by default.
 const timeout = 10 * time.Millisecond
 
 // limiter decides for all protocols. Since the gateway holds the request, a delay cannot be kept here: reservations are
@@ -112,7 +112,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 	}, errors.Join(metrics.RegisterPolicies(shared), metrics.Failover("redis", both))
 }
 
-// run serves until the context ends, and tells its addresses.
+// run serves until the context ends, and passes its addresses to listening.
 func run(ctx context.Context, c config, listening func(web, rpc, operators net.Addr)) error {
 	if c.rules == "" {
 		dir, err := os.MkdirTemp("", "ratelimitd")

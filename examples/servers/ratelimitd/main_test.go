@@ -86,7 +86,7 @@ func get(t testing.TB, url string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// check asks in JSON.
+// check sends a request in JSON.
 func (s *running) check(t testing.TB, question string) (status int, a answer) {
 	t.Helper()
 	resp, err := http.Post("http://"+s.web+"/check", "application/json", strings.NewReader(question))

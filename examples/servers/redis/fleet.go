@@ -14,7 +14,7 @@ import (
 
 const processes = 3
 
-// fleet runs the processes, all at once, and returns what each of them got.
+// fleet runs the processes, all at once, and returns the result of each.
 func fleet(ctx context.Context, addr string, lasts time.Duration) ([]result, error) {
 	results, errs := make([]result, processes), make([]error, processes)
 	var wg sync.WaitGroup
@@ -45,7 +45,7 @@ func process(ctx context.Context, addr string, lasts time.Duration) (r result, e
 	return r, json.Unmarshal(out, &r)
 }
 
-// report prints what each process got, and the total beside the bound.
+// report prints the admissions of each process, and the total beside the bound.
 func report(out io.Writer, name string, results []result) error {
 	fmt.Fprintf(out, "Redis: %s\nlimit: %v\n\n", name, limit)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -1,12 +1,10 @@
-// Redis holds three processes to one limit: the quickstart's, 50 units a second with bursts
-// of 20, kept in Redis. Each process asks for much more than that on its own. The example
-// prints what each was given, and the total beside the bound: burst + rate · time.
+// Redis holds three processes to one limit: the quickstart's, 50 units a second with bursts of 20, kept in Redis. Each process alone sends
+// many more requests than that. The example prints the admissions of each, and the total beside the bound: burst + rate · time.
 //
 //	go -C examples/servers run ./redis
 //	go -C examples/servers run ./redis -addr localhost:6379
 //
-// Without -addr it starts a redis-server of its own. If none is installed it starts an
-// embedded server and says so.
+// Without -addr it starts a redis-server of its own. If none is installed it starts an embedded server and prints that.
 package main
 
 import (
@@ -21,13 +19,13 @@ import (
 	"github.com/weir-go/ratelimit/examples/servers/store"
 )
 
-// limit is what the processes share.
+// limit is the limit that the processes share.
 var limit = ratelimit.TokenBucket(ratelimit.PerSecond(50), 20).Named("quickstart")
 
 func main() {
 	addr := flag.String("addr", "", "`host:port` of Redis; empty: start one")
 	embedded := flag.Bool("embedded", false, "start the embedded server even if there is a redis-server")
-	lasts := flag.Duration("for", 3*time.Second, "how long the processes ask")
+	lasts := flag.Duration("for", 3*time.Second, "how long the processes send requests")
 	worker := flag.Bool("worker", false, "be one of the processes; the example sets it")
 	flag.Parse()
 	var err error
@@ -41,7 +39,7 @@ func main() {
 	}
 }
 
-// run starts what is missing, lets the processes ask, and reports.
+// run starts the missing server, lets the processes send requests, and reports.
 func run(ctx context.Context, addr string, embedded bool, lasts time.Duration, out io.Writer) error {
 	name := addr
 	if addr == "" {

@@ -12,22 +12,21 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Each process has this many callers, each of which asks once in a pause: 400 times a
-// second, eight times what the limit gives to all processes together.
+// Each process has this many callers, each of which makes one call in a pause: 400 a second, eight times the rate of the limit for all
+// processes together.
 const (
 	callers = 4
 	pause   = 10 * time.Millisecond
 )
 
-// result is what one process got, and when it began and ended.
+// result is the admissions of one process, with its beginning and end.
 type result struct {
 	Admitted, Denied, Failed int
 	Error                    string // of the last request that failed
 	Began, Ended             time.Time
 }
 
-// work is the whole of one process: it asks for as long as it is told, and writes its
-// result.
+// work is the whole of one process: it makes calls for the given time, and writes its result.
 func work(ctx context.Context, addr string, lasts time.Duration, out io.Writer) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	defer client.Close()

@@ -15,7 +15,7 @@ import (
 type mini struct {
 	redis  *miniredis.Miniredis
 	at     string    // its address
-	hashes *sync.Map // the hash of a script, to that of what it was translated to
+	hashes *sync.Map // the hash of a script, to the hash of its translation
 }
 
 func startMini() (Store, error) {
@@ -55,9 +55,8 @@ func (m mini) Close() { m.redis.Close() }
 //go:embed struct.lua
 var structLua string
 
-// translate gives scripts what miniredis lacks: it does not know the first line that says
-// in which language a script is written, nor the library struct. The script that is stored
-// so has another hash than the one that the client goes on to ask for.
+// translate adds to scripts the parts that miniredis lacks: it does not know the first line, which names the language of a script, nor the
+// library struct. So the stored script has another hash than the one that the client uses.
 func (m mini) translate(_ *server.Peer, cmd string, args ...string) bool {
 	switch {
 	case len(args) == 0:

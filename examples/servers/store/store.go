@@ -7,7 +7,7 @@ import "github.com/weir-go/ratelimit/internal/dev/proc"
 // Store is a server that was started for an example. It keeps nothing on disk. Its methods
 // are not safe for concurrent use, except Name and Addr.
 type Store interface {
-	Name() string  // Name says what it is, for people.
+	Name() string  // Name returns a description for people.
 	Addr() string  // Addr is its host and port.
 	Kill() error   // Kill ends it as a crash would; its data is lost.
 	Revive() error // Revive starts a killed one again, empty, at the same address.
