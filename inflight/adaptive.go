@@ -45,6 +45,25 @@ func (s *Sample) served() time.Duration {
 	return s.RTT
 }
 
+// sane returns s without figures that make no sense, which count as not known: a wrapper of an algorithm may have computed
+// them.
+func (s Sample) sane() Sample {
+	for _, x := range []*float64{&s.Mean, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
+		if !(*x > 0 && *x <= mostFigure) {
+			*x = 0
+		}
+	}
+	s.Cancelled, s.Drops = min(1, s.Cancelled), min(1, s.Drops)
+	for _, d := range []*time.Duration{&s.RTT, &s.Deviation, &s.Served} {
+		*d = min(max(0, *d), longest)
+	}
+	s.Ended, s.InFlight, s.Outcomes = max(0, s.Ended), max(0, s.InFlight), max(0, s.Outcomes)
+	return s
+}
+
+// mostFigure is the highest figure that makes sense.
+const mostFigure = 1e18
+
 // Algorithm finds a limit from samples. Update is called once for each window, from one goroutine at a time, and
 // returns the limit from now on, which counts as at least 1 and at most the key's upper bound. It must not call the
 // limiter.

@@ -61,6 +61,7 @@ func (a *aimd) validate() error { return a.tuning.validate() }
 
 // Update returns the limit after a window.
 func (a *aimd) Update(s Sample) int {
+	s = s.sane()
 	slow, enough := a.slowness(s)
 	lower, restore := a.drops.add(s, a.limit, a.min)
 	switch {
@@ -103,7 +104,7 @@ func (a *aimd) slowness(s Sample) (slow float64, enough bool) {
 	}
 	n := float64(a.window) // if the number of outcomes is not known
 	if s.Outcomes > 0 {
-		n = float64(s.Outcomes) * (1 - min(1, sane(s.Drops)))
+		n = float64(s.Outcomes) * (1 - s.Drops)
 	}
 	a.successes += n
 	a.latency += n * float64(latency) / float64(a.timeout)

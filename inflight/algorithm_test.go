@@ -134,22 +134,62 @@ func TestLimitStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// Whatever a clock or a caller does, a limit is a limit.
+// No figure of a sample, however senseless, makes a limit leave its bounds, or keeps it from finding back.
 func TestSenselessSamplesDoNoHarm(t *testing.T) {
-	durations := []time.Duration{0, 1, -1, math.MinInt64, math.MaxInt64, time.Hour, service}
-	ints := []int{0, 1, -1, math.MinInt, math.MaxInt, 20, 1000}
+	figures := []float64{0, 0.3, 1, 2, -1, 1e-300, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, -math.MaxFloat64}
+	times := []time.Duration{0, 1, -1, service, 1000 * service, math.MaxInt64, math.MinInt64}
+	counts := []int{0, 1, -1, 20, 1000, math.MaxInt, math.MinInt}
 	for name, adaptive := range adaptives {
-		alg, rng := adaptive(), rand.New(rand.NewPCG(2, 2))
-		for range 20_000 {
-			limit := alg.Update(inflight.Sample{
-				RTT: durations[rng.IntN(len(durations))], InFlight: ints[rng.IntN(len(ints))],
-				Dropped: rng.IntN(9) == 0, Max: max(0, ints[rng.IntN(len(ints))]),
-			})
-			require.Positive(t, limit, name)
+		for seed := range uint64(20) {
+			l, rng := settled(adaptive), rand.New(rand.NewPCG(seed, 7))
+			figure := func() float64 { return figures[rng.IntN(len(figures))] }
+			lasts := func() time.Duration { return times[rng.IntN(len(times))] }
+			count := func() int { return counts[rng.IntN(len(counts))] }
+			for range 300 {
+				s := inflight.Sample{
+					RTT: lasts(), Deviation: lasts(), Ended: count(), InFlight: count(), Mean: figure(), Crowd: figure(), Cancelled: figure(),
+					Dropped: rng.IntN(2) == 0, Drops: figure(), Outcomes: count(), Goodput: figure(), Served: lasts(), Max: 200,
+				}
+				l.limit = l.alg.Update(s)
+				require.True(t, 1 <= l.limit && l.limit <= 200, "%s: %d after %+v", name, l.limit, s)
+			}
+			l.drop(3000, 0)
+			assert.Greater(t, l.limit, 15, "%s, seed %d finds back", name, seed)
 		}
-		l := &loop{alg, alg.Update(inflight.Sample{Max: 200}), 20, service}
-		l.windows(1200, 200) // a probe is due after 1000
-		assert.Greater(t, l.limit, 15, "%s finds back", name)
+	}
+}
+
+// Options at the ends of their ranges either are an error, or give limits within bounds.
+func TestOptionsAtTheirEnds(t *testing.T) {
+	ints := []int{0, 1, -1, math.MaxInt, math.MinInt}
+	times := []time.Duration{0, 1, -1, math.MaxInt64, math.MinInt64}
+	for _, a := range ints {
+		for _, b := range ints {
+			for _, d := range times {
+				for _, f := range []float64{0, 1, math.NaN(), math.Inf(1), -1, 1000} {
+					for name, adaptive := range map[string]inflight.Adaptive{
+						"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Min: a, Start: b, Window: a, Timeout: d}),
+						"Vegas":    inflight.Vegas(&inflight.VegasOptions{Min: a, Start: b, Window: b, Timeout: d}),
+						"Gradient": inflight.Gradient(&inflight.GradientOptions{Min: b, Start: a, Window: b, Timeout: d, Tolerance: f, Headroom: a}),
+					} {
+						l, err := inflight.New(1000, &inflight.Options[int]{Adaptive: adaptive})
+						if err != nil {
+							continue
+						}
+						p, err := l.TryAcquire(1, 1)
+						require.NoError(t, err, "%s %d %d %v %v", name, a, b, d, f)
+						p.Done(inflight.Success)
+						s, _ := l.Stats(1)
+						require.True(t, s.Limit >= 1 && s.Limit <= 1000, "%s %d %d %v %v: %d", name, a, b, d, f, s.Limit)
+						alg := adaptive()
+						for range 20 {
+							n := alg.Update(inflight.Sample{RTT: time.Second, Served: time.Second, InFlight: 1000, Mean: 1000, Outcomes: 20, Goodput: 20, Max: 1000})
+							require.True(t, n >= 1 && n <= 1000, "%s %d %d %v %v: %d", name, a, b, d, f, n)
+						}
+					}
+				}
+			}
+		}
 	}
 }
 

@@ -330,6 +330,7 @@ func (b *baseline) finish(target func(load) float64) float64 {
 // update moves the limit after a window to where the target is. Slope is the part of the limit
 // that is no queue.
 func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
+	s = s.sane()
 	rtt, ended, left, gone := float64(s.RTT), max(1, float64(s.Ended)), s.Cancelled > leaving, s.Cancelled > mostly
 	slow := l.timeout > 0 && s.served() > l.timeout
 	if s.Ended <= 0 {

@@ -116,7 +116,7 @@ func (d *dropSum) differ(e *dropSum) float64 {
 // add takes in a window under a limit, and reports whether it lowers the limit. If not, and restore is above 0, the limit
 // becomes restore. Least is the lowest limit.
 func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore float64) {
-	share, n, goodput := min(1, sane(s.Drops)), float64(max(1, s.Outcomes)), sane(s.Goodput)
+	share, n, goodput := s.Drops, float64(max(1, s.Outcomes)), s.Goodput
 	d.recent += n / (n + smoothing) * (share - d.recent)
 	if share < d.floor {
 		d.floor += forget * (share - d.floor)
@@ -178,14 +178,6 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		return false, limit
 	}
 	return lower, restore
-}
-
-// sane returns x, or 0 for a value that makes no sense.
-func sane(x float64) float64 {
-	if !(x > 0) || math.IsInf(x, 0) {
-		return 0
-	}
-	return x
 }
 
 // threshold is the share of drops above the floor from which on they are many.

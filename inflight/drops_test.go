@@ -249,23 +249,6 @@ func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	}
 }
 
-func TestSenselessDropsDoNoHarm(t *testing.T) {
-	senseless := []float64{0, 0.3, 1, 2, -1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64}
-	for name, adaptive := range adaptives {
-		l, rng := settled(adaptive), rand.New(rand.NewPCG(3, 3))
-		for range 5000 {
-			pick := func() float64 { return senseless[rng.IntN(len(senseless))] }
-			limit := l.alg.Update(inflight.Sample{
-				RTT: service, Served: time.Duration(rng.IntN(3)-1) * service, InFlight: 20, Mean: 20, Max: 200,
-				Drops: pick(), Dropped: rng.IntN(2) == 0, Outcomes: rng.IntN(50) - 5, Goodput: pick(),
-			})
-			require.True(t, 1 <= limit && limit <= 200, "%s: %d", name, limit)
-		}
-		l.drop(1200, 0) // a probe is due after 1000
-		assert.Greater(t, l.limit, 15, "%s finds back", name)
-	}
-}
-
 // The sample of a window says which share was dropped, and how fast the successes were, apart from other work.
 func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	for dropped, want := range map[int]bool{4: false, 5: true} {
@@ -391,5 +374,28 @@ func TestAIMDCountsClientsThatLeaveAQueueButNotCallsThatHang(t *testing.T) {
 		} else {
 			assert.GreaterOrEqual(t, l.limit, before, "%v", rtt)
 		}
+	}
+}
+
+// A clock that jumps by days while much is in flight does not make a sum of times overflow.
+func TestSumsOfLongTimesDoNotOverflow(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(150_000, 150_000)
+	l := newLimiter(t, 150_000, &options{Clock: clock, Adaptive: adaptive})
+	permits := make([]inflight.Permit, 150_000)
+	for i := range permits {
+		var err error
+		permits[i], err = l.TryAcquire("a", 1)
+		require.NoError(t, err)
+	}
+	clock.Advance(48 * time.Hour)
+	for _, p := range permits {
+		p.Release()
+	}
+	clock.Advance(time.Second)
+	finish(t, l, clock, 100, time.Second, inflight.Success)
+	for _, s := range *samples {
+		assert.GreaterOrEqual(t, s.RTT, time.Duration(0))
+		assert.GreaterOrEqual(t, s.Served, time.Duration(0))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
@@ -298,4 +299,50 @@ func TestStatsTellOfRecentWaits(t *testing.T) {
 		take(t, l, "a", 1).Release()
 		assert.Equal(t, 9*time.Second, stats(t, l, "a").Wait, "who does not queue does not count")
 	})
+}
+
+// A thousand callers with deadlines of 0 to 1 ms, while limits change: all permits come back, and no waiter is left.
+func TestAThousandCallersWithShortDeadlinesLeaveNothingBehind(t *testing.T) {
+	for _, opts := range []inflight.Options[int]{
+		{Adaptive: inflight.Gradient(nil), MaxQueue: 50},
+		{Shared: inflight.AIMD(&inflight.AIMDOptions{Timeout: time.Millisecond}), Total: 30, MaxQueue: 50, MaxWaiting: 100, MaxKeys: 5,
+			Weight: func(k int) int { return k << 30 }, Priority: func(k int) int { return k % 2 }},
+		{Total: 7, MaxQueue: 1000, MaxKeys: 2},
+	} {
+		l, err := inflight.New(10, &opts)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(i), 1))
+				for range 20 {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(1000))*time.Microsecond)
+					p, err := l.Acquire(ctx, rng.IntN(8), rng.IntN(4)-rng.IntN(2))
+					if err == nil {
+						if rng.IntN(4) == 0 {
+							time.Sleep(time.Duration(rng.IntN(50)) * time.Microsecond)
+						}
+						p.Done(inflight.Outcome(rng.IntN(6)))
+						p.Done(inflight.Dropped)
+					}
+					cancel()
+					switch rng.IntN(100) {
+					case 0:
+						_ = l.SetLimit(rng.IntN(12) - 1)
+					case 1:
+						l.Refresh()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.NoError(t, l.SetLimit(10))
+		totals := l.Totals()
+		assert.Zero(t, totals.InFlight)
+		assert.Zero(t, totals.Queued)
+		for k := range 8 {
+			s, _ := l.Stats(k)
+			assert.Zero(t, s.InFlight, "%d", k)
+		}
+	}
 }

@@ -21,7 +21,7 @@ const (
 	// higher is the same, as a part of the limit before.
 	higher = 2.2
 
-	// longest is what a single time counts at most, so that a sum does not overflow.
+	// longest is the maximum that a single time counts as.
 	longest = 24 * time.Hour
 
 	// dropShare is the part of outcomes, one in so many, that makes a window Dropped:
@@ -98,7 +98,7 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
 	if o == Success {
 		w.good++
-		w.served += rtt
+		w.served = plus(w.served, rtt)
 	}
 	if order <= w.before {
 		switch {
@@ -119,7 +119,7 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	switch o {
 	case Success:
 		w.done++
-		w.total += rtt
+		w.total = plus(w.total, rtt)
 		w.longest = max(w.longest, rtt)
 		w.times.entered(0)
 		w.times.ended(rtt)
@@ -149,6 +149,9 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	}
 	return true
 }
+
+// plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
+func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
 // cancelled is how much ended because its client did not wait any longer. A client leaves after a certain time, which has
 // let pass all that was done. What fails for another reason takes as long as what succeeds, or less: of the longest, some have failed
@@ -248,13 +251,13 @@ func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 func (t *times) ended(d time.Duration) {
 	x := &t.at[t.step(d)]
 	x.ended++
-	x.endedSum += d
+	x.endedSum = plus(x.endedSum, d)
 }
 
 func (t *times) lasts(d time.Duration) {
 	x := &t.at[t.step(d)]
 	x.lasts++
-	x.last += d
+	x.last = plus(x.last, d)
 }
 
 // moments are the mean time, its standard deviation, and how many have ended. It is a life table by E. L. Kaplan and P. Meier, "Nonparametric estimation from

@@ -1,0 +1,79 @@
+package httplimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// replicas are a backend of 8 servers of 20 ms, of which a share is dead: a request that is sent there is answered after
+// 1 ms with a 503 that says when to come again, as proxies and overloaded servers do.
+type replicas struct {
+	servers chan struct{}
+	dead    atomic.Int32 // the share of requests that are sent to it, in per cent
+}
+
+func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := func(status int) (*http.Response, error) {
+		return &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody, Request: r}, nil
+	}
+	if rand.Int32N(100) < b.dead.Load() {
+		time.Sleep(time.Millisecond)
+		return answer(http.StatusServiceUnavailable)
+	}
+	b.servers <- struct{}{}
+	defer func() { <-b.servers }()
+	time.Sleep(time.Duration(rand.ExpFloat64() * float64(20*time.Millisecond)))
+	return answer(http.StatusOK)
+}
+
+// A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer.
+func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
+	for name, adaptive := range map[string]inflight.Adaptive{
+		"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil), "AIMD": inflight.AIMD(&inflight.AIMDOptions{Timeout: 50 * time.Millisecond}),
+	} {
+		for _, dead := range []int{30, 50} {
+			t.Run(fmt.Sprintf("%s, %d %%", name, dead), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					backend := &replicas{servers: make(chan struct{}, 8)}
+					limiter, err := inflight.New(400, &inflight.Options[string]{Adaptive: adaptive})
+					require.NoError(t, err)
+					transport, err := httplimit.NewInflightTransport(backend, limiter, nil)
+					require.NoError(t, err)
+					var good atomic.Int64
+					send := func(d time.Duration) { // 800 requests a second, twice of what the backend can do
+						for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
+							go func() {
+								r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)
+								if resp, err := transport.RoundTrip(r); err == nil && resp.StatusCode == http.StatusOK {
+									good.Add(1)
+								}
+							}()
+						}
+					}
+					send(15 * time.Second)
+					backend.dead.Store(int32(dead))
+					down := 8 * dead / 100
+					for range down {
+						backend.servers <- struct{}{}
+					}
+					send(5 * time.Second) // it finds out that a lower limit does not help
+					good.Store(0)
+					send(10 * time.Second)
+					time.Sleep(time.Minute) // all requests end
+					assert.Greater(t, float64(good.Load())/10, 0.85*float64(8-down)*50, "answers a second")
+				})
+			})
+		}
+	}
+}
