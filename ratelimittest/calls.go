@@ -8,10 +8,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A call that the engine cannot answer may have charged its cost or not. If Config.Retries
-// allows for such calls, the key is asked before each call that may charge it, and again
-// after one that failed: then it is known whether the call has done its work, or has to be
-// made again. Where that cannot be seen, the history ends, and is played again.
+// A call that the engine cannot answer may have charged its cost or not. If Config.Retries allows for such calls, the key is peeked at
+// before each call that may charge it, and again after a failed one: then it is known whether the call has done its work, or has to be made
+// again. Where that cannot be seen, the history ends, and is played again.
 
 // before returns how a key stands before a call that may charge it. It is not known for an
 // engine whose calls do not fail.
@@ -31,7 +30,7 @@ func (p *testedKey) unanswered(err error, known bool) ratelimit.Decision {
 	return p.left()
 }
 
-// mayCharge reports whether a cost is one that can be charged.
+// mayCharge reports whether a cost can be charged.
 func (p *testedKey) mayCharge(cost int) bool { return cost > 0 && cost <= p.limit.Capacity() }
 
 func (p *testedKey) take(cost int) (d ratelimit.Decision, err error) {
@@ -71,7 +70,7 @@ func (p *testedKey) charged(cost int, before, after ratelimit.Decision) bool {
 	return all
 }
 
-// queue is the delay of what enters a leaky bucket that stands so.
+// queue returns the delay of a request that enters a leaky bucket in this state.
 func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	if p.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || before.Remaining == p.limit.Capacity() {
 		return 0
@@ -79,8 +78,7 @@ func (p *testedKey) queue(before ratelimit.Decision) time.Duration {
 	return before.ResetAfter
 }
 
-// allow makes the call, and again where Config.Retries allows for failures and the cost fits:
-// Allow cannot say why it denies.
+// allow makes the call, and again where Config.Retries allows for failures and the cost fits: Allow cannot return the reason of a denial.
 func (p *testedKey) allow(cost int) bool {
 	var before ratelimit.Decision
 	known := false
@@ -181,7 +179,7 @@ func (p *testedKey) spend(cost int) ratelimit.Decision {
 	return d
 }
 
-// left returns what the key has left, and spends nothing.
+// left returns the remaining budget of the key, and spends nothing.
 func (p *testedKey) left() ratelimit.Decision {
 	d, err := p.take(0)
 	if err != nil || !d.Allowed {
@@ -190,7 +188,7 @@ func (p *testedKey) left() ratelimit.Decision {
 	return d
 }
 
-// wellFormed checks what holds for every answer, whatever the state.
+// wellFormed checks the rules for every answer, in any state.
 func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err error) {
 	switch {
 	case err != nil && d.Allowed:
@@ -213,7 +211,7 @@ func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err 
 	}
 }
 
-// isSpan reports whether d is one that the engine can know.
+// isSpan reports whether the engine can represent d.
 func (h *history) isSpan(d time.Duration) bool { return d >= 0 && d%h.cfg.Resolution == 0 }
 
 // errs checks that a call answers with the error, and allows nothing.
@@ -230,7 +228,7 @@ func (p *testedKey) reset() {
 	p.must(err == nil, resetForgets, "Reset fails: %v", err)
 }
 
-// set sets another limit, and asks the key nothing. It ends the history if the engine does not know the limit.
+// set sets another limit, without a decision on the key. It ends the history if the engine does not know the limit.
 func (p *testedKey) set(l ratelimit.Limit) {
 	if !p.cfg.accepts(l) {
 		panic(enough{})

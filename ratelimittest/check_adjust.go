@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playCharge has Adjust charge what would have been allowed.
+// playCharge has Adjust charge a cost that would have been allowed.
 func playCharge(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -16,8 +16,8 @@ func playCharge(h *history) {
 	h.alike(adjustIsTrue, a, b, "one was charged by Adjust what the other has spent")
 }
 
-// playGrant gives back a part of what was spent, or of a debt, and more than all of it. The
-// contract leaves open which part of a debt in windows is given back first.
+// playGrant gives back a part of the spending, or of a debt, and more than all of it. The contract leaves open which part of a debt in
+// windows is given back first.
 func playGrant(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -83,8 +83,7 @@ func (h *history) regained(owed, cost int) (time.Duration, bool) {
 // centuries is above all that may be owed: a hundred years, and windows rounded up.
 const centuries = 101 * 366 * 24 * time.Hour
 
-// playDebtCap charges more than could ever be regained: a debt is capped at what 100 years
-// regain, and not before.
+// playDebtCap charges more than could ever be regained: a debt is capped at 100 years' regain, and not before.
 func playDebtCap(h *history) {
 	p := h.newKey()
 	p.spend(1)
@@ -119,8 +118,8 @@ func (h *history) countable() time.Duration {
 	return time.Duration(min(n, float64(math.MaxInt64/2)))
 }
 
-// leastDebt is how long the largest debt takes to regain at least: 100 years, less what windows
-// are rounded by, or what 2^51 units take if that is less.
+// leastDebt returns the shortest time that the largest debt takes to regain: 100 years, less the rounding of windows, or the time for 2^51
+// units if that is less.
 func (h *history) leastDebt() time.Duration {
 	least := min(float64(99*year), float64(h.countable()))
 	if isCalendar(h.limit) {

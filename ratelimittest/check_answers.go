@@ -45,7 +45,7 @@ func (p *testedKey) reserveSome(cost int) {
 	}
 }
 
-// playRetryAfter asks for costs until one is denied, and probes what that denial said.
+// playRetryAfter takes costs until one is denied, and probes the denial's RetryAfter.
 func playRetryAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -71,8 +71,7 @@ func (p *testedKey) probeRetry(cost int, after time.Duration) {
 	p.must(d.Allowed, retryAfterIsTrue, "RetryAfter was %v, and then cost %d is not allowed: %s", after, cost, described(d, err))
 }
 
-// playLarger asks for a larger cost after a smaller one was denied often, and the other way
-// round: each has a time of its own.
+// playLarger takes a larger cost after a smaller one was denied often, and the other way round: each has a time of its own.
 func playLarger(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -93,7 +92,7 @@ func playLarger(h *history) {
 	p.probeRetry(large, d.RetryAfter)
 }
 
-// playRemaining asks for what is left, and for one more.
+// playRemaining takes the remaining budget, and one more unit.
 func playRemaining(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -108,8 +107,7 @@ func playRemaining(h *history) {
 	p.must(d.Remaining == 0, remainingIsTrue, "Remaining was %d, that much was spent, and %d remain", n, d.Remaining)
 }
 
-// playResetAfter looks for what was spent right before ResetAfter, and at it. Something
-// is still held against a key if, and only if, its whole capacity is not free.
+// playResetAfter looks for spending right before ResetAfter, and at it. A key is not fresh if, and only if, its whole capacity is not free.
 func playResetAfter(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -128,7 +126,7 @@ func playResetAfter(h *history) {
 	p.alike(resetAfterIsTrue, p, h.newKey(), "a fresh key beside one never seen")
 }
 
-// playCost asks for costs that are no costs, on a key never seen and on one that is in use.
+// playCost takes invalid costs, on a key never seen and on one that is in use.
 func playCost(h *history) {
 	spent, twin, unseen := h.newKey(), h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -146,7 +144,7 @@ func playCost(h *history) {
 	h.alike(chargesNothing, unseen, h.newKey(), "costs that are none were asked of one")
 }
 
-// tooMuch asks for costs above the capacity, and for those where products have overflowed.
+// tooMuch takes costs above the capacity, and costs for which products would overflow.
 func (p *testedKey) tooMuch() {
 	capacity := p.limit.Capacity()
 	for _, cost := range []int{capacity + 1, 2*capacity + 1, 213_504, figure(1 << 53), figure(1<<62 + 1), figure(1<<63 - 1)} {
@@ -171,7 +169,7 @@ func playDenied(h *history) {
 	h.alike(chargesNothing, a, b, "one was denied, peeked at and asked for nothing")
 }
 
-// askForNothing does what charges nothing.
+// askForNothing makes the calls that charge nothing.
 func (p *testedKey) askForNothing() {
 	for range 3 {
 		if left := p.left().Remaining; left < p.limit.Capacity() {
@@ -185,7 +183,7 @@ func (p *testedKey) askForNothing() {
 	}
 }
 
-// peekTwice finds a Peek that changes what it looks at, or tells it wrong.
+// peekTwice finds a Peek that changes the key, or returns a wrong decision.
 func (p *testedKey) peekTwice() {
 	cost := p.cost(p.left().Remaining)
 	first, _ := p.peek(cost)
@@ -196,7 +194,7 @@ func (p *testedKey) peekTwice() {
 	p.must(left.ResetAfter == first.ResetAfter, resetAfterIsTrue, "Peek says reset %v, Take %v", first.ResetAfter, left.ResetAfter)
 }
 
-// playPeekTake compares what Peek says that Take would answer with what it does.
+// playPeekTake compares the decision of Peek with the decision of Take.
 func playPeekTake(h *history) {
 	p := h.newKey()
 	for range 8 {
@@ -209,7 +207,7 @@ func playPeekTake(h *history) {
 	}
 }
 
-// playUnseen asks what must create no key, where the keys are counted.
+// playUnseen makes the calls that must create no key, where the keys are counted.
 func playUnseen(h *history) {
 	p := h.newKey()
 	before := h.has.count()
@@ -263,7 +261,7 @@ func playDenialEnds(h *history) {
 	}
 }
 
-// denyOften asks for a cost that has to be denied, again and again, by every call.
+// denyOften takes a cost that has to be denied, again and again, by every call.
 func (p *testedKey) denyOften(cost int) {
 	for range 4 {
 		d, err := p.take(cost)
@@ -278,7 +276,7 @@ func (p *testedKey) denyOften(cost int) {
 	}
 }
 
-// allowAgain checks that every call allows what remains of a key that was denied before.
+// allowAgain checks that every call allows the remaining budget of a key that was denied before.
 func (p *testedKey) allowAgain() {
 	d, _ := p.take(1)
 	p.must(d.Allowed, remainingIsTrue, "a key was denied, then it was given back some of what was spent, and cost 1 answers %s", described(d, nil))
@@ -296,7 +294,7 @@ func (p *testedKey) allowAgain() {
 	}
 }
 
-// playPeekErrors looks at what can never be, and at nothing.
+// playPeekErrors peeks at impossible costs, and at nothing.
 func playPeekErrors(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -315,8 +313,7 @@ func playPeekErrors(h *history) {
 	h.must(err == nil && none == was, chargesNothing, "Take of cost 0 answers %s, and Peek at cost 0 %s", described(was, nil), described(none, err))
 }
 
-// playNothingFirst asks a fresh key for what charges nothing some time before it spends: that
-// opens no window, and starts no clock.
+// playNothingFirst makes calls that charge nothing on a fresh key some time before it spends: they open no window, and start no clock.
 func playNothingFirst(h *history) {
 	a, b := h.newKey(), h.newKey()
 	if h.chance(2) { // fresh, after it was used

@@ -53,8 +53,8 @@ func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.must(got.Delay == want.Delay, boundHolds, "Delay is %v, and by the book %v", got.Delay, want.Delay)
 }
 
-// playGreedy asks for all there is, at random instants: of a minute, and of a year. Nothing
-// is lost to rounding as long as the bucket never fills up.
+// playGreedy takes all there is, at random instants: of a minute, and of a year. Nothing is lost to rounding as long as the bucket never
+// fills up.
 func playGreedy(h *history) {
 	if !h.isBucket() {
 		return
@@ -74,8 +74,7 @@ func playGreedy(h *history) {
 	}
 }
 
-// fillTime is how long an emptied bucket takes to gather the capacity less one, at
-// most a hundredth of what a history may last.
+// fillTime returns the time that an emptied bucket takes to gather the capacity less one, at most a hundredth of the longest history.
 func (h *history) fillTime(capacity int) time.Duration {
 	t := new(big.Int).Mul(big.NewInt(int64(capacity-1)), big.NewInt(int64(h.limit.Rate.Per)))
 	t.Div(t, big.NewInt(int64(h.limit.Rate.Units)))
@@ -93,7 +92,7 @@ func (h *history) most(t time.Duration) *big.Int {
 	return n.Add(n, big.NewInt(int64(h.limit.Capacity())))
 }
 
-// spending is what one call has charged: at the instant that it was booked for.
+// spending is the charge of one call: at the instant that it was booked for.
 type spending struct {
 	at     time.Duration
 	amount int
@@ -156,7 +155,7 @@ func (l *judge) admit(delay time.Duration, cost int) {
 	}
 }
 
-// between is what was spent in [from, to).
+// between returns the spending in [from, to).
 func (l *judge) between(from, to time.Duration) *big.Int {
 	sum := new(big.Int)
 	for _, s := range l.all {
@@ -203,7 +202,7 @@ func (l *judge) withinOwnWindow(at time.Duration) {
 	l.must(got.Cmp(big.NewInt(int64(l.limit.Rate.Units))) <= 0, boundHolds, "%v count in the window that began at %v", got, start)
 }
 
-// overlap is ceil(prev·overlap): what still counts of the window before.
+// overlap returns ceil(prev·overlap): the part of the window before that still counts.
 func (l *judge) overlap(start, at time.Duration) *big.Int {
 	per := big.NewInt(int64(l.limit.Rate.Per))
 	prev := l.between(start-l.limit.Rate.Per, start)
@@ -237,8 +236,7 @@ func playLong(h *history) {
 	}
 }
 
-// longStep makes one decision. The book's figures take longer, so it is asked for them
-// now and then.
+// longStep makes one decision. The book's figures take longer, so they are computed only now and then.
 func (p *testedKey) longStep(book *book, i int) {
 	if i%37 == 0 {
 		p.booked(book, 1)

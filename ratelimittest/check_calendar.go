@@ -23,8 +23,8 @@ func (h *history) wallStep() time.Duration {
 	return max(least, spans[h.rng.IntN(len(spans))])
 }
 
-// playWall keeps the book while the wall clock is set forward and back. What is spent keeps a key in its window
-// when that is set back: so somebody has spent something before.
+// playWall keeps the book while the wall clock is set forward and back. Spending keeps a key in its window when that is set back: so the
+// key spends before.
 func playWall(h *history) {
 	p, book := h.newKey(), h.newBook()
 	left := h.limit.Capacity()
@@ -44,8 +44,7 @@ func playWall(h *history) {
 	}
 }
 
-// playWallSettle settles in a later window what was reserved in an earlier one, after the wall clock was set back
-// to that: nothing comes back.
+// playWallSettle settles in a later window a reservation of an earlier one, after the wall clock was set back to that: nothing comes back.
 func playWallSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	r := a.reserve(h.cost(h.limit.Capacity()), 0)

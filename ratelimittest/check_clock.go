@@ -24,7 +24,7 @@ func playBack(h *history) {
 	}
 }
 
-// gap spends, steps back and compares every figure with that of the highest reading.
+// gap spends, steps back and compares every figure with the figure at the highest reading.
 func (p *testedKey) gap(book *book, cost int) {
 	seen := p.now
 	if d, _ := p.take(cost); !d.Allowed {
@@ -49,8 +49,7 @@ func (p *testedKey) gap(book *book, cost int) {
 	p.move(gap)
 }
 
-// behind compares the figures of Peek, after a Take, with those of the key while its clock
-// is behind what it has seen.
+// behind compares the figures of Peek, after a Take, with the key's figures while its clock is behind the highest reading.
 func (p *testedKey) behind(ask int, want ratelimit.Decision) {
 	if p.has.peek == nil {
 		return
@@ -60,7 +59,7 @@ func (p *testedKey) behind(ask int, want ratelimit.Decision) {
 		"the clock is behind; Take answers %s, and Peek %s", described(want, nil), described(got, err))
 }
 
-// playReserveBehind has Reserve answer as Take does while the clock is behind what the key has seen.
+// playReserveBehind has Reserve answer as Take does while the clock is behind the key's highest reading.
 func playReserveBehind(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return // see playReserveExactly
@@ -141,7 +140,7 @@ func playReads(h *history) {
 	}
 }
 
-// reads checks that a call reads the clock once. One that fails may not, and is made again.
+// reads checks that a call reads the clock once. A call that fails may read it differently, and is made again.
 func (h *history) reads(what string, call func()) {
 	h.counting = true
 	defer func() { h.counting = false }()

@@ -22,14 +22,14 @@ func playCrowd(h *history) {
 	}
 }
 
-// tally counts what a crowd got.
+// tally counts the admissions of a crowd.
 type tally struct {
 	got     atomic.Int64
 	unknown atomic.Int64 // calls that the engine could not decide: each may have been charged
 }
 
-// spendAtOnce has a crowd spend the capacity of one key, about twice over if that is not much,
-// through one or more clients, and compares what it got with what is left.
+// spendAtOnce has a crowd spend the capacity of one key, about twice over if that is not much, through one or more clients, and compares
+// the admissions with the remaining budget.
 func (h *history) spendAtOnce(clients ...*testedKey) {
 	var t tally
 	units := min(h.limit.Capacity(), 50)
@@ -57,7 +57,7 @@ func (p *testedKey) spendOnce(i, n int, t *tally) {
 	case 1:
 		p.takeOne(t)
 	default:
-		if p.cfg.Retries > 0 { // Allow does not say that it failed
+		if p.cfg.Retries > 0 { // Allow does not report that it failed
 			p.takeOne(t)
 		} else if p.lim.Allow(p.key, 1) {
 			t.got.Add(1)
@@ -75,8 +75,8 @@ func (p *testedKey) takeOne(t *tally) {
 	}
 }
 
-// playSettleCrowd has goroutines settle at one time what they have reserved of one key, and
-// spend from it. No settlement is lost, and none counts twice.
+// playSettleCrowd has goroutines settle their reservations of one key at one time, and spend from it. No settlement is lost, and none
+// counts twice.
 func playSettleCrowd(h *history) {
 	const each = 16
 	if l := h.newLimit(h.limit.Algorithm, ratelimit.PerMinute(4*each*crowd), 4*each*crowd); h.cfg.accepts(l) {

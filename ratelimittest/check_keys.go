@@ -42,8 +42,8 @@ func playKeys(h *history) {
 	}
 }
 
-// similarNames are keys that somebody might take for each other: by their case, their blanks, their
-// beginning, their end, their length, their bytes or their encoding.
+// similarNames are keys that might be mistaken for each other: by their case, their blanks, their beginning, their end, their length, their
+// bytes or their encoding.
 var similarNames = sync.OnceValue(func() []string {
 	names := []string{"like a", "like A", "like a ", "like  a", "like a:b", "like a/b", "like ä", "like a\u0308", "like {a}", "like {a}b", "liked {a}", "{a}", "{}", "}{", "{", "{}{a}", "like a*", "like a%20",
 		"like a\x00", "like a\x00b", "like a\x00c", "like a\n", "like \x80", "like \x81", "like \xff\xfe", "like \ufffd", "like \xff"}
@@ -54,8 +54,8 @@ var similarNames = sync.OnceValue(func() []string {
 	return names
 })
 
-// playEmptyKey spends from the empty key, which is a key like any other. It is the one key that
-// cannot be set apart from those of other runs, so it may have been used before.
+// playEmptyKey spends from the empty key, which is a key like any other. It is the one key that cannot be distinguished from the keys of
+// other runs, so it may have been used before.
 func playEmptyKey(h *history) {
 	empty, other := h.newKey(), h.newKey()
 	empty.name, empty.key = "the empty key", ""
@@ -103,7 +103,7 @@ type crowdOfKeys struct {
 	unknown [manyKeys]bool // the engine could not decide: the key may have been charged or not
 }
 
-// take asks for a cost. An error is that the engine could not decide.
+// take takes a cost. An error means that the engine could not decide.
 func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
 	d, err := m.lim.Take(m.ctx(), fmt.Sprintf("%smany-%d", m.id, i), cost)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -126,7 +126,7 @@ func (m *crowdOfKeys) remembers(i, of int) {
 // flood is how many keys a small table is filled with, over and over.
 const flood = 8
 
-// playFlood lets somebody who was denied invent keys, to be forgotten.
+// playFlood lets a denied client invent keys, so that its denial is forgotten.
 func playFlood(h *history) {
 	l, err := h.cfg.NewBounded(h.limit, flood)
 	h.must(err == nil, exact, "NewBounded refuses a limit that it has to know: %v", err)

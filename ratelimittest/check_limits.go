@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// playLimits has New look at limits: one whose fresh key has to hold the capacity, and
-// some that nobody could enforce.
+// playLimits has New look at limits: one whose fresh key has to hold the capacity, and some that no engine could enforce.
 func playLimits(h *history) {
 	p := h.newKey()
 	d := p.spend(h.limit.Capacity())

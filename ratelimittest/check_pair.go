@@ -25,7 +25,7 @@ func playPairBook(h *history) {
 	}
 }
 
-// playPairSettle reserves through one client. The other sees it, and what is settled.
+// playPairSettle reserves through one client. The other sees the reservation, and its settlement.
 func playPairSettle(h *history) {
 	a, b := h.pair()
 	if a.has.reserver == nil {

@@ -14,7 +14,7 @@ func playReserveNow(h *history) {
 	for range 10 {
 		cost := h.cost(a.left().Remaining)
 		if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket && a.left().ResetAfter > 0 {
-			return // its Reserve denies what it would have to delay
+			return // its Reserve denies costs that it would have to delay
 		}
 		d, _ := a.take(cost)
 		r := b.reserve(cost, 0)
@@ -23,7 +23,7 @@ func playReserveNow(h *history) {
 	}
 }
 
-// playReserveAhead books ahead what is denied now, exactly as far as Take says.
+// playReserveAhead books ahead a cost that is denied now, exactly as far as Take's RetryAfter.
 func playReserveAhead(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -49,7 +49,7 @@ func playReserveAhead(h *history) {
 	p.queued(r.Delay)
 }
 
-// queued checks that nobody gets in before what is booked.
+// queued checks that no caller gets in before the bookings.
 func (p *testedKey) queued(delay time.Duration) {
 	p.advance(p.upto(delay - p.cfg.Resolution))
 	d, _ := p.take(1)
@@ -57,7 +57,7 @@ func (p *testedKey) queued(delay time.Duration) {
 	p.must(!p.allow(1), reserveIsTrue, "a later caller of Allow gets in before what is booked")
 }
 
-// playReserveRetry probes what a denied Reserve says: the same call passes at RetryAfter.
+// playReserveRetry probes the RetryAfter of a denied Reserve: the same call passes then.
 func playReserveRetry(h *history) {
 	p := h.newKey()
 	p.useAtRandom()
@@ -77,8 +77,7 @@ func playReserveRetry(h *history) {
 	}
 }
 
-// playReserveNothing reserves a cost of 0, and cancels that: nothing is charged, and nothing is
-// given back of what others have spent.
+// playReserveNothing reserves a cost of 0, and cancels that: nothing is charged, and nothing of others' spending is given back.
 func playReserveNothing(h *history) {
 	a, b := h.twins()
 	for range 3 {
@@ -95,7 +94,7 @@ func playReserveNothing(h *history) {
 	h.alike(settleIsTrue, a, b, "one has reserved a cost of 0, and cancelled that")
 }
 
-// playReserveErrors reserves what can never be, and settles it all the same.
+// playReserveErrors reserves impossible costs, and settles them all the same.
 func playReserveErrors(h *history) {
 	a, b := h.twins()
 	capacity := h.limit.Capacity()
@@ -138,8 +137,7 @@ func playReserveDenied(h *history) {
 	h.alike(reserveIsTrue, a, b, "one was denied by Reserve, and has settled that")
 }
 
-// playReserveExactly reserves in a leaky bucket with a maxDelay of what the queue takes, and
-// with one unit less.
+// playReserveExactly reserves in a leaky bucket with a maxDelay as long as the queue, and with one unit less.
 func playReserveExactly(h *history) {
 	if h.limit.Algorithm != ratelimit.AlgorithmLeakyBucket || h.limit.Capacity() < 2 {
 		return

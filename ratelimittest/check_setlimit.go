@@ -33,8 +33,8 @@ func playSettleChanged(h *history) {
 		"%d were spent beside what is cancelled, of %d now; %d remained before, and %d do after that", others, p.limit.Capacity(), was, got)
 }
 
-// playSettlePast reserves, and cancels when that counts no longer and the limit is another: what
-// somebody else has spent since is not given back.
+// playSettlePast reserves, and cancels when the reservation counts no longer and the limit is another: others' spending since is not given
+// back.
 func playSettlePast(h *history) {
 	p := h.newKey()
 	r := p.reserve(h.cost(h.limit.Capacity()), 0)
@@ -77,8 +77,8 @@ func (h *history) similar() ratelimit.Limit {
 	return l
 }
 
-// playPeekChanged looks at a key whose limit was changed since its last decision, and whose
-// bookings have come due since: Peek says what Take then answers.
+// playPeekChanged looks at a key whose limit was changed since its last decision, and whose bookings have come due since: Peek returns the
+// decision that Take then makes.
 func playPeekChanged(h *history) {
 	for range 6 {
 		p := h.newKey()
@@ -100,8 +100,8 @@ func playPeekChanged(h *history) {
 	}
 }
 
-// playSetLimit raises and lowers a limit that is in use, at the rate, or over the windows, that it
-// has. What was spent stays spent and keeps its age, also while the clock is behind.
+// playSetLimit raises and lowers a limit that is in use, at its rate, or over its windows. Spending stays spent and keeps its age, also
+// while the clock is behind.
 func playSetLimit(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -121,14 +121,13 @@ func playSetLimit(h *history) {
 		got := p.left()
 		p.must(got.Remaining == want, spentStays, "%d were spent, the capacity is %d now, and %d remain", spent, p.limit.Capacity(), got.Remaining)
 		if spent > p.limit.Capacity() {
-			return // in windows, what is above goes into those that follow
+			return // in windows, the excess goes into the following ones
 		}
 		p.must(got.ResetAfter == was.ResetAfter, spentStays, "the capacity is %d now, and ResetAfter is %v instead of %v", p.limit.Capacity(), got.ResetAfter, was.ResetAfter)
 	}
 }
 
-// playSetBooked changes the limit of a key that has booked ahead: what was booked keeps its instant,
-// and nobody gets in before it.
+// playSetBooked changes the limit of a key that has booked ahead: bookings keep their instants, and no caller gets in before them.
 func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -147,9 +146,8 @@ func playSetBooked(h *history) {
 	p.queued(r.Delay)
 }
 
-// playSetOften changes a limit several times at one instant, tightens it and raises it, also across
-// algorithms, and has calls allowed and denied in between. What was spent stays spent, and no
-// more than that.
+// playSetOften changes a limit several times at one instant, tightens it and raises it, also across algorithms, and has calls allowed and
+// denied in between. Spending stays spent, and does not grow.
 func playSetOften(h *history) {
 	p := h.newKey()
 	first, spent := h.limit, h.cost(int(min(int64(h.limit.Capacity()), 1<<40)))
@@ -174,7 +172,7 @@ func playSetOften(h *history) {
 	}
 }
 
-// playSetUnpaid asks a key, after a change, only for what charges nothing. What it says comes true.
+// playSetUnpaid makes, after a change, only calls of a key that charge nothing. Their times come true.
 func playSetUnpaid(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -195,8 +193,8 @@ func playSetUnpaid(h *history) {
 	p.spend(p.limit.Capacity())
 }
 
-// unpaid asks for how a key stands by some call that charges nothing. A Peek is none for a key
-// that has made no decision since its limit was changed: it leaves it to the limit before.
+// unpaid returns a key's decision by some call that charges nothing. A Peek does not count for a key that has made no decision since its
+// limit was changed: it leaves the key to the limit before.
 func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	capacity := p.limit.Capacity()
 	switch n := p.rng.IntN(4); {
@@ -206,15 +204,15 @@ func (p *testedKey) unpaid(peek bool) ratelimit.Decision {
 	case n == 1 && p.has.reserver != nil:
 		return p.reserve(0, 0).Decision
 	case n == 2 && capacity < math.MaxInt:
-		if d, _ := p.take(capacity + 1); d.Remaining > 0 || d.ResetAfter > 0 { // else the error says no more
+		if d, _ := p.take(capacity + 1); d.Remaining > 0 || d.ResetAfter > 0 { // else the error contains no more
 			return d
 		}
 	}
 	return p.left()
 }
 
-// playTighten tightens a limit, by which a key is fresh much later than it was by the limit
-// before. What a denial says comes true after the key was idle for that long.
+// playTighten tightens a limit, by which a key is fresh much later than it was by the limit before. The RetryAfter of a denial comes true
+// after the key was idle for that long.
 func playTighten(h *history) {
 	p := h.newKey()
 	p.spend(h.cost(h.limit.Capacity()))
@@ -287,8 +285,7 @@ func playSameLimit(h *history) {
 	}
 }
 
-// playSetOther sets a limit with another rate, or of another algorithm: what was spent stays spent,
-// and is regained as the new limit regains.
+// playSetOther sets a limit with another rate, or of another algorithm: spending stays spent, and is regained as the new limit regains.
 func playSetOther(h *history) {
 	p := h.newKey()
 	capacity := h.limit.Capacity()
@@ -322,7 +319,7 @@ func (p *testedKey) compareChanged(book *book, cost int) {
 		described(got, err), described(want, nil))
 }
 
-// probe asks for a cost that has to be denied, and probes RetryAfter.
+// probe takes a cost that has to be denied, and probes RetryAfter.
 func (p *testedKey) probe(cost int) {
 	d, err := p.take(cost)
 	p.must(err == nil && !d.Allowed, spentStays, "more is spent than the limit holds, and cost %d answers %s", cost, described(d, err))
@@ -345,8 +342,8 @@ func (h *history) other() ratelimit.Limit {
 	return l
 }
 
-// playSetLater sets another limit some time after the spending: what is regained by then is
-// regained at the old rate, and the rest stays spent.
+// playSetLater sets another limit some time after the spending: the part regained by then is regained at the old rate, and the rest stays
+// spent.
 func playSetLater(h *history) {
 	p, old := h.newKey(), h.newModel(h.limit)
 	spent := h.cost(h.limit.Capacity())
@@ -368,7 +365,7 @@ func playSetLater(h *history) {
 	}
 }
 
-// playSetInvalid sets limits that nobody could enforce. They are refused, and nothing changes.
+// playSetInvalid sets limits that no engine could enforce. They are refused, and nothing changes.
 func playSetInvalid(h *history) {
 	a, b := h.newKey(), h.keyOfAnother()
 	cost := h.cost(h.limit.Capacity())
@@ -383,7 +380,7 @@ func playSetInvalid(h *history) {
 	h.alike(spentStays, a, b, "one has been refused limits")
 }
 
-// playSetNothing changes a limit to one that counts nothing, and back: what was spent stays.
+// playSetNothing changes a limit to one that counts nothing, and back: spending stays.
 func playSetNothing(h *history) {
 	p := h.newKey()
 	limit, spent := h.limit, h.cost(h.limit.Capacity())

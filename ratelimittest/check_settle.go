@@ -10,7 +10,7 @@ import (
 // playCancel cancels the last booking before its time, beside a key that never booked.
 func playCancel(h *history) {
 	a, b := h.newKey(), h.newKey()
-	for range 1 + h.rng.IntN(4) { // what the booking stands on, and a window's phase
+	for range 1 + h.rng.IntN(4) { // the spending below the booking, and a window's phase
 		cost := h.cost(a.left().Remaining)
 		da, _ := a.take(cost)
 		b.take(cost)
@@ -32,8 +32,7 @@ func (h *history) cancelled(p *testedKey) {
 	}
 }
 
-// playCancelFirst cancels the first of two bookings. The second keeps its instant, and nobody
-// gets in before it.
+// playCancelFirst cancels the first of two bookings. The second keeps its instant, and no caller gets in before it.
 func playCancelFirst(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return // see playSettleTogether
@@ -49,7 +48,7 @@ func playCancelFirst(h *history) {
 	p.queued(second.Delay)
 }
 
-// playLateSettle settles what does not count any more.
+// playLateSettle settles a reservation that does not count any more.
 func playLateSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -62,8 +61,8 @@ func playLateSettle(h *history) {
 	h.alike(settleIsTrue, a, b, "one was given back what had been regained long ago")
 }
 
-// playSettle settles a fresh key's only reservation some time after it was made. What it did
-// not cost comes back, as far as it still counts: as if it had cost no more at first.
+// playSettle settles a fresh key's only reservation some time after it was made. The excess of the estimate comes back, as far as it still
+// counts: as if the lower cost had been charged at first.
 func playSettle(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := h.cost(h.limit.Capacity())
@@ -107,8 +106,7 @@ func playSettleBeside(h *history) {
 		settleIsTrue, "%s: a answers %s and b %s", settled, described(got, nil), described(want, nil))
 }
 
-// playSettleGranted settles a booking ahead that a grant has given back already: what others
-// have spent since stays spent.
+// playSettleGranted settles a booking ahead that a grant has given back already: others' spending since stays spent.
 func playSettleGranted(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return // it books nothing ahead
@@ -134,7 +132,7 @@ func playSettleGranted(h *history) {
 	h.alike(settleIsTrue, a, b, "all was given back to one, and then a booking of before was settled below what it had reserved")
 }
 
-// playSettleAbove charges what the work has cost beyond its estimate.
+// playSettleAbove charges the cost of work beyond its estimate.
 func playSettleAbove(h *history) {
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()
@@ -246,13 +244,12 @@ func playSettleBooked(h *history) {
 	h.must(got == capacity-kept, settleIsTrue, "%d were booked for this instant, and not cancelled, and %d remain of %d", kept, got, capacity)
 }
 
-// playSettleDebt settles a fresh key's reservation far above the capacity: that is a debt, and is
-// regained like one that Adjust has made.
+// playSettleDebt settles a fresh key's reservation far above the capacity: that is a debt, and is regained like a debt made by Adjust.
 func playSettleDebt(h *history) {
 	capacity := h.limit.Capacity()
 	cost := h.cost(capacity)
 	if h.has.adjust == nil {
-		if h.limit.Algorithm != ratelimit.AlgorithmSlidingLog { // in which it matters what comes first
+		if h.limit.Algorithm != ratelimit.AlgorithmSlidingLog { // in which the order matters
 			h.debt(func(p *testedKey, owed int) { p.settle(p.reserve(cost, 0), max(owed, cost)) })
 		}
 		return
@@ -267,8 +264,7 @@ func playSettleDebt(h *history) {
 	h.alike(settleIsTrue, a, b, "one has settled above the capacity, the other was charged that by Adjust")
 }
 
-// playSettleBehind settles and adjusts while the clock is behind what the key has seen: that
-// is as if it was still there.
+// playSettleBehind settles and adjusts while the clock is behind the key's highest reading: that is as if it was still there.
 func playSettleBehind(h *history) {
 	a, b := h.newKey(), h.newKey()
 	capacity := h.limit.Capacity()

@@ -75,7 +75,7 @@ func playSweepChanged(h *history) {
 	}
 }
 
-// sweptBehind sweeps while the clock is behind what the key has seen.
+// sweptBehind sweeps while the clock is behind the key's highest reading.
 func (h *history) sweptBehind(p *testedKey) {
 	gap := h.back(min(h.per(), year))
 	p.sweep()

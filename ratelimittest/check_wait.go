@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// hung is how long, in real time, a call may take that has to answer at once. It is
-// no measure of speed: only what would hang ever comes near it.
+// hung is the time, in real time, that a call may take that has to answer at once. It is no measure of speed: only a hanging call ever
+// comes near it.
 const hung = time.Minute
 
 // waiting makes the call, and ends the history if it hangs.
@@ -28,7 +28,7 @@ func (p *testedKey) waiting(ctx context.Context, cost int) error {
 
 var errHung = errors.New("ratelimittest: the call hung")
 
-// playWaitFits waits for what fits at once.
+// playWaitFits waits for a cost that fits at once.
 func playWaitFits(h *history) {
 	a, b := h.newKey(), h.newKey()
 	cost := 1
@@ -41,7 +41,7 @@ func playWaitFits(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for what fitted, the other has taken it")
 }
 
-// playWaitErrors waits for what can never be.
+// playWaitErrors waits for costs that are never allowed.
 func playWaitErrors(h *history) {
 	a, b := h.newKey(), h.newKey()
 	for _, test := range []struct {
@@ -71,7 +71,7 @@ func playWaitDeadline(h *history) {
 // tooSoon is a deadline that comes long before the cost's time, and long after the call has to fail.
 const tooSoon = 30 * time.Second
 
-// deadline waits in vain: the call fails at once, and says why.
+// deadline waits beyond its deadline: the call fails at once, with the reason.
 func (h *history) deadline(p *testedKey) {
 	ctx, stop := context.WithTimeout(h.ctx(), tooSoon)
 	defer stop()
@@ -106,7 +106,7 @@ func (h *history) slow() (ratelimit.Limit, bool) {
 		l.Burst += 3
 	}
 	if !h.cfg.accepts(l) {
-		l = h.limit // of a fixed set, say
+		l = h.limit // of a fixed set, for example
 	}
 	room := a != ratelimit.AlgorithmLeakyBucket || l.Burst > 3
 	long := isCalendar(l) || l.Rate.Per/time.Duration(l.Rate.Units) >= time.Hour // delayed begins a calendar's window
@@ -135,8 +135,8 @@ func (h *history) delayed() (a, b *testedKey, ok bool) {
 	return a, b, true
 }
 
-// playWaitCancelled cancels a waiter while it waits: at once, or when a part of its delay is
-// over. Nothing of what it has booked is regained by then, so all of that is given back.
+// playWaitCancelled cancels a waiter while it waits: at once, or when a part of its delay is over. Nothing of its booking is regained by
+// then, so all of that is given back.
 func playWaitCancelled(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -154,7 +154,7 @@ func playWaitCancelled(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
 }
 
-// playWaitEnded waits with a context that has ended before, for what would fit.
+// playWaitEnded waits with a context that has ended before, for a cost that would fit.
 func playWaitEnded(h *history) {
 	a, b := h.twins()
 	cancelled, stop := context.WithCancel(h.ctx())
@@ -181,7 +181,7 @@ type waits struct {
 // milliseconds ahead to return. Both take a millisecond or less where nothing is wrong.
 const soon = 2 * time.Second
 
-// looks is how often, at least, a key is looked at meanwhile: a machine may stop for longer than soon.
+// looks is the least number of looks at a key during that time: a machine may stop for longer than soon.
 const looks = 200
 
 // startWait begins to wait, and returns once the key shows that the cost is booked.
@@ -202,7 +202,7 @@ func (p *testedKey) startWait(cost int) *waits {
 	return w
 }
 
-// hasBooked returns once a key's figures differ from what they were before a Wait.
+// hasBooked returns once a key's figures differ from its figures before a Wait.
 func (p *testedKey) hasBooked(w *waits, was ratelimit.Decision) {
 	began := time.Now()
 	for n := 0; n < looks || time.Since(began) < soon; n++ {
@@ -234,8 +234,8 @@ func (p *testedKey) stopWait(w *waits) {
 	}
 }
 
-// playWaitOrder has two wait, one after the other, and somebody else ask in between: each has
-// booked its place when it came. When the first gives up, the second keeps its place or moves up to the first one's.
+// playWaitOrder has two wait, one after the other, and a third caller decide in between: each has booked its place when it came. When the
+// first gives up, the second keeps its place or moves up to the first one's.
 func playWaitOrder(h *history) {
 	a, b, ok := h.delayed()
 	if !ok {
@@ -293,9 +293,8 @@ func (h *history) booksFar() bool {
 	return p.reserve(capacity, centuries).Allowed
 }
 
-// playWaitLength measures a few waits, in real time: none is shorter than it has to be, and not
-// all are much longer. Time stands still for the limiter, so a Wait that asks again and
-// again instead of booking its place never comes to an end.
+// playWaitLength measures a few waits, in real time: none is shorter than it has to be, and not all are much longer. Time stands still for
+// the limiter, so a Wait that polls instead of booking its place never comes to an end.
 func playWaitLength(h *history) {
 	ended := 0
 	for gap := 10 * time.Millisecond; ; gap *= 2 {

@@ -1,8 +1,8 @@
 package ratelimittest
 
-// checks are the contract. Each is named by what it shows, and played by a function in the file
-// check_*.go of its subject. Their order decides which random figures a seed stands for, and
-// which of several failures of one promise Check returns: new ones come last.
+// checks are the contract. Each is named by the behaviour that it shows, and played by a function in the file check_*.go of its subject.
+// Their order decides which random figures a seed stands for, and which of several failures of one promise Check returns: new ones come
+// last.
 var checks []check
 
 func init() { // a variable's initialiser could not refer to itself

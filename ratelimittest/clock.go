@@ -14,7 +14,7 @@ type Clock struct {
 	wall  atomic.Int64 // how far the wall time is ahead of now, from 1970 on
 	reads atomic.Int64
 
-	yields atomic.Bool // who reads it lets others go first, so that calls at one time meet
+	yields atomic.Bool // readers let other goroutines go first, so that calls at one time meet
 }
 
 // Now returns the time that the clock was last set or advanced to.
@@ -29,7 +29,7 @@ func (c *Clock) Wall() time.Time {
 	return time.Unix(0, c.now.Load()+c.wall.Load()).UTC()
 }
 
-// read counts that somebody reads the clock.
+// read counts a reading of the clock.
 func (c *Clock) read() {
 	c.reads.Add(1)
 	if c.yields.Load() {
@@ -37,13 +37,12 @@ func (c *Clock) read() {
 	}
 }
 
-// SetWall sets the wall time, as an operator or NTP sets that of a machine: what Now returns stays as
-// it is, and from then on both move together. The time is one of the years 1678 to 2262.
+// SetWall sets the wall time, as an operator or NTP sets a machine's: the result of Now stays as it is, and from then on both move
+// together. The time is one of the years 1678 to 2262.
 func (c *Clock) SetWall(at time.Time) { c.wall.Store(at.UnixNano() - c.now.Load()) }
 
 // Advance moves the clock on by d, or back if d is negative.
 func (c *Clock) Advance(d time.Duration) { c.now.Add(int64(d)) }
 
-// Set sets the clock to now, which may be earlier than what it read before, and
-// negative.
+// Set sets the clock to now, which may be earlier than its last reading, and negative.
 func (c *Clock) Set(now time.Duration) { c.now.Store(int64(now)) }

@@ -11,13 +11,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Config tells the suite about the engine that it is to test. New is required, and one of
-// Clock, Advance and TryAdvance.
+// Config describes the engine under test. New is required, and one of Clock, Advance and TryAdvance.
 type Config struct {
-	// New returns a new limiter that holds each key to the limit. What the suite
-	// has spent through one limiter must not be found in the next. The suite never
-	// uses a key twice in one Run or Check, and derives keys from the seed, so
-	// limiters may share a store.
+	// New returns a new limiter that holds each key to the limit. Spending through one limiter must not be found in the next. The suite
+	// never uses a key twice in one Run or Check, and derives keys from the seed, so limiters may share a store.
 	New func(limit ratelimit.Limit) (ratelimit.Limiter[string], error)
 
 	// Clock is the clock that New's limiters read. With it the suite sets time
@@ -26,16 +23,14 @@ type Config struct {
 	// calendars are tried.
 	Clock *Clock
 
-	// Advance moves the time of New's limiters on by d, which is positive and a
-	// multiple of Resolution. It is for an engine whose time is elsewhere, say in a
-	// server. Time does not step back then, and what would take longer than ten
-	// days is left out. It is not used if there is a Clock.
+	// Advance moves the time of New's limiters on by d, which is positive and a multiple of Resolution. It is for an engine whose time is
+	// elsewhere, for example in a server. Time does not step back then, and checks that would take longer than ten days are left out. It is
+	// not used if there is a Clock.
 	Advance func(d time.Duration)
 
-	// TryAdvance is Advance for an engine whose time may fail to move, because a
-	// server has to be asked. An error that wraps [ratelimit.ErrUnavailable] says that
-	// time has not moved: the suite tries again, ten times at most. Any other error is a
-	// failure. It is used instead of Advance if both are set.
+	// TryAdvance is Advance for an engine whose time may fail to move, because it is moved by a call of a server. After an error that wraps
+	// [ratelimit.ErrUnavailable] time has not moved: the suite tries again, ten times at most. Any other error is a failure. It is used
+	// instead of Advance if both are set.
 	TryAdvance func(d time.Duration) error
 
 	// Resolution is the unit in which the engine knows time: a nanosecond, if
@@ -50,21 +45,18 @@ type Config struct {
 	// every valid limit, except calendars if New refuses them.
 	Accepts func(limit ratelimit.Limit) bool
 
-	// Limits are all the limits that the engine knows, if that is a fixed set: the
-	// suite uses no others, and does not ask New to refuse invalid ones. If empty, the
-	// engine knows every limit that Accepts accepts.
+	// Limits are all the limits that the engine knows, if that is a fixed set: the suite uses no others, and does not expect New to refuse
+	// invalid ones. If empty, the engine knows every limit that Accepts accepts.
 	Limits []ratelimit.Limit
 
-	// Skip names methods that the suite does not use although the limiters have them:
-	// "Reserve", say, for a wrapper of an engine that cannot reserve. The names are
-	// Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len, and Calendar for the limits
-	// of that algorithm.
+	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for example, for a wrapper of an engine
+	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len, and Calendar for the limits of that
+	// algorithm.
 	Skip []string
 
-	// Want names methods that the limiters must have: if the suite does not find one,
-	// with a signature that it knows, the run fails. Without it a method with an
-	// unknown signature is not tested, and only the log of [Run] tells. With Calendar among the
-	// names, the run fails if calendars are left out.
+	// Want names methods that the limiters must have: if the suite does not find one, with a signature that it knows, the run fails.
+	// Without it a method with an unknown signature is not tested, and only the log of [Run] reports that. With Calendar among the names,
+	// the run fails if calendars are left out.
 	Want []string
 
 	// Close is called once for each limiter that New, NewBounded and NewPair made, when
@@ -72,19 +64,16 @@ type Config struct {
 	// need no closing.
 	Close func(limiter ratelimit.Limiter[string]) error
 
-	// NewPair returns two limiters that share their budgets, as two clients of one
-	// store do: what is spent through one must count in the other. If nil, that is
-	// not tried.
+	// NewPair returns two limiters that share their budgets, as two clients of one store do: spending through one must count in the other.
+	// If nil, that is not tried.
 	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
 
-	// Retries is for an engine whose calls fail now and then. If it is above zero, a call
-	// that fails is made again by itself: the suite asks how a key stands before each call
-	// that may charge it, and after one that failed, and so knows whether that has
-	// charged its cost. That includes Allow, which cannot say why it denies. It is also how
-	// often a history in which a promise was broken is played again, with other keys,
-	// before the failure counts; at most 9. If zero, every failure counts, and a call
-	// that answers [ratelimit.ErrUnavailable] ends the history, which is played again.
-	// An engine that cannot answer a call 10 times in a row fails in any case.
+	// Retries is for an engine whose calls fail now and then. If it is above zero, a call that fails is repeated: the suite looks at the
+	// key before each call that may charge it, and after a failed one, and so knows whether the call has charged its cost. That includes
+	// Allow, which cannot return the reason of a denial. Retries is also the number of times that a history in which a promise was broken
+	// is played again, with other keys, before the failure counts; at most 9. If zero, every failure counts, and a call that returns
+	// [ratelimit.ErrUnavailable] ends the history, which is played again. An engine that cannot answer a call 10 times in a row fails in
+	// any case.
 	Retries int
 
 	// NewFloat is New for an engine whose keys may be of any comparable type. NaN,
@@ -103,7 +92,7 @@ type Config struct {
 	// each run draws another.
 	Seed uint64
 
-	steps       []step // memory for those of the next history
+	steps       []step // memory for the steps of the next history
 	noCalendars string // why none are tried
 }
 
@@ -175,7 +164,7 @@ func (c *Config) checkNames() error {
 	return nil
 }
 
-// checkLimits finds limits of a fixed set that nobody could enforce.
+// checkLimits finds limits of a fixed set that no engine could enforce.
 func (c *Config) checkLimits() error {
 	for i, l := range c.Limits {
 		if err := l.Validate(); err != nil {

@@ -11,9 +11,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// dates are the windows of a Period, found by what a calendar on the wall shows: a window begins with the
-// first minute whose date in the zone is the window's first date, or a later one. Nothing of it is
-// shared with the limiters of this module.
+// dates are the windows of a Period, found by the reading of a wall calendar: a window begins with the first minute whose date in the zone
+// is the window's first date, or a later one. Nothing of it is shared with the limiters of this module.
 type dates struct {
 	loc   *time.Location
 	unit  string       // minute, hour, day, week or month
@@ -112,7 +111,7 @@ func (d *dates) begins(date time.Time) time.Time {
 	return date
 }
 
-// next returns the first date of the window after the one that begins on a date.
+// next returns the first date of the window after the window that begins on a date.
 func (d *dates) next(date time.Time) time.Time {
 	switch d.unit {
 	case "week":
@@ -149,13 +148,13 @@ func (d *dates) start(date time.Time) time.Time {
 	return at
 }
 
-// ---- what histories know of calendars ----
+// ---- calendars in histories ----
 
 // zones are those of the periods that are tried: with no steps, with steps of an hour and of half an
 // hour, at midnight and a minute after it, and with a date that is left out.
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/St_Johns", "Pacific/Apia"}
 
-// periods are those that are tried, as far as the machine knows their zones.
+// periods are the tried periods, as far as the machine knows their zones.
 var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 	for i, zone := range zones {
 		for _, p := range []ratelimit.Period{
@@ -186,7 +185,7 @@ func per(l ratelimit.Limit) time.Duration {
 
 func (h *history) per() time.Duration { return per(h.limit) }
 
-// wallAt returns the wall time at an instant of the history, if nobody sets it until then.
+// wallAt returns the wall time at an instant of the history, if it is not set until then.
 func (h *history) wallAt(at time.Duration) time.Time { return h.cfg.Clock.Wall().Add(at - h.now) }
 
 // windowAt returns the window of the history's limit at an instant.

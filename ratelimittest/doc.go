@@ -48,9 +48,9 @@
 //
 // Each key has its own budget (also the empty key), a Decision names its limit, and no call panics.
 //
-// The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek, Wait,
-// Adjust, Reset, SetLimit, Sweep, Len, and Reserve with Settle and Cancel. A Wait books its place and then sleeps, in
-// real time. If an engine's Wait asks again instead, as that of [ratelimit.Layered], name Wait in Config.Skip.
+// The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek, Wait, Adjust, Reset,
+// SetLimit, Sweep, Len, and Reserve with Settle and Cancel. A Wait books its place and then sleeps, in real time. If an engine's Wait
+// retries instead, as [ratelimit.Layered.Wait] does, name Wait in Config.Skip.
 //
 // An engine may refuse a booking so far ahead that it and the capacity together take
 // more than 100 years to regain. Under a calendar it may refuse one after the beginning of the next window.
@@ -76,12 +76,12 @@
 // The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
 // after Reserve's has ended, within the engine's own timeout. The suite ends the
 // context of each Reserve before it settles. Every engine's Settle on a token bucket has to count as if the real cost
-// had been charged at the beginning. What a lowered limit counts is left to the engine.
+// had been charged at the beginning. The count of spending under a lowered limit is left to the engine.
 //
 // # Method
 //
-// The suite asks one unit of time before each promised instant and at it, and compares all figures with those of a
-// model in big integers.
+// The suite makes its calls one unit of time before each promised instant and at it, and compares all figures with the figures of a model
+// in big integers.
 //
 // It does not test recovery from a lost connection, or bounds of goroutines and memory.
 package ratelimittest

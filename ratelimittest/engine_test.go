@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// wordBucket is another engine: a token bucket in 64-bit integers, in units of its own
-// time. It counts what is owed in 1/per of a unit.
+// wordBucket is another engine: a token bucket in 64-bit integers, in units of its own time. It counts the debt in 1/per of a unit.
 type wordBucket struct {
 	mu          sync.Mutex // guards keys
 	limit       ratelimit.Limit

@@ -17,13 +17,13 @@ import (
 type LogEngine struct {
 	limit ratelimit.Limit
 	clock ratelimit.Clock
-	store func() error // what a call of the store answers; an engine over a network can fail
+	store func() error // a call of the store; an engine over a network can fail
 
 	mu   sync.Mutex // guards keys and all that they hold
 	keys map[string]*logAccount
 }
 
-// logAccount is what one key has spent, the oldest first. Bookings lie after last.
+// logAccount is the spending of one key, the oldest first. Bookings lie after last.
 type logAccount struct {
 	last  time.Duration // the highest reading that the key has seen
 	spent []*logEntry
@@ -47,7 +47,7 @@ func NewLogEngine(limit ratelimit.Limit, clock ratelimit.Clock, store func() err
 	return &LogEngine{limit: limit, clock: clock, store: store, keys: make(map[string]*logAccount)}, nil
 }
 
-// Limits lets package httplimit tell of the limit before the first decision.
+// Limits lets package httplimit announce the limit before the first decision.
 func (e *LogEngine) Limits() []ratelimit.Limit { return []ratelimit.Limit{e.limit} }
 
 func (e *LogEngine) Allow(key string, cost int) bool {
@@ -102,8 +102,7 @@ func (e *LogEngine) check(cost int) error {
 	return nil
 }
 
-// settle makes a spending smaller, which has no effect if it counts no longer, or charges
-// what is missing. That may take several windows.
+// settle makes a spending smaller, which has no effect if it counts no longer, or charges the missing cost. That may take several windows.
 func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -126,13 +125,13 @@ func (e *LogEngine) settle(key string, s *logEntry, actual int) error {
 	return nil
 }
 
-// pass records a reading, and forgets what counts no longer.
+// pass records a reading, and forgets spending that counts no longer.
 func (a *logAccount) pass(now time.Duration, l ratelimit.Limit) {
 	a.last = now
 	a.spent = slices.DeleteFunc(a.spent, func(s *logEntry) bool { return s.cost == 0 || s.at <= now-l.Rate.Per })
 }
 
-// earliest returns when the cost fits: not before what is booked already.
+// earliest returns the instant at which the cost fits: not before the existing bookings.
 func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	at := a.last
 	for _, s := range a.spent {
@@ -147,7 +146,7 @@ func (a *logAccount) earliest(cost int, l ratelimit.Limit) time.Duration {
 	return at
 }
 
-// counted returns what counts at an instant, and what is booked after it.
+// counted returns the spending that counts at an instant, with the bookings after it.
 func (a *logAccount) counted(at time.Duration, l ratelimit.Limit) (sum int) {
 	for _, s := range a.spent {
 		if s.at > at-l.Rate.Per {
@@ -171,8 +170,7 @@ func (a *logAccount) standing(now time.Duration, l ratelimit.Limit) (remaining i
 	return max(0, remaining), fresh
 }
 
-// A new engine needs no more than the exported names of package ratelimit. The suite
-// then says what is wrong with it, if anything is.
+// A new engine needs no more than the exported names of package ratelimit. The suite then reports its faults, if there are any.
 func Example_newEngine() {
 	clock := new(ratelimittest.Clock)
 	reachable := func() error { return nil }

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// An engine is tested by telling the suite how to make its limiters and how to move
-// their time. Check is for use outside of a test; inside of one, use Run.
+// The suite tests an engine through functions that make its limiters and move their time. Check is for use outside of a test; inside of
+// one, use Run.
 func ExampleCheck() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{
@@ -24,7 +24,7 @@ func ExampleCheck() {
 	// Output: <nil>
 }
 
-// hasty tells a denied caller to come back a nanosecond too early.
+// hasty gives a denied caller a RetryAfter that is a nanosecond too short.
 type hasty struct {
 	ratelimit.Limiter[string]
 }
@@ -37,7 +37,7 @@ func (h hasty) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return d, err
 }
 
-// A failure says which promise broke, and what led there.
+// A failure names the broken promise, and the calls that led there.
 func ExampleCheck_failure() {
 	clock := new(ratelimittest.Clock)
 	err := ratelimittest.Check(ratelimittest.Config{

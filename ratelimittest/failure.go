@@ -41,7 +41,7 @@ const (
 	closes          promise = "the promise of Close"
 )
 
-// violation is a promise that was broken, and what led there.
+// violation is a promise that was broken, and the calls that led there.
 type violation struct {
 	promise promise
 	limit   ratelimit.Limit
@@ -74,7 +74,7 @@ func (s step) String() string {
 // lastSteps is how much of a long history a failure shows.
 const lastSteps = 60
 
-// Error tells the promise, the limit, what was wrong, the seed and the sequence.
+// Error returns the promise, the limit, the fault, the seed and the sequence.
 func (v *violation) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "ratelimittest: %s is broken by %v, where %s:\n    %s\n", v.promise, v.limit, v.check, v.what)
@@ -98,8 +98,8 @@ type enough struct{}
 // the key any more: the call may have charged it.
 type unavailable struct{ err error }
 
-// reached ends the history if a call failed because the engine could not decide, or without telling what it has charged: a
-// booking whose context ends while it is written.
+// reached ends the history if a call failed because the engine could not decide, or without a report of its charge: a booking whose context
+// ends while it is written.
 func (h *history) reached(err error) {
 	if errors.Is(err, ratelimit.ErrUnavailable) || errors.Is(err, ratelimit.ErrUnanswered) {
 		panic(unavailable{err})
@@ -146,7 +146,7 @@ func (p *testedKey) noteCall(call string, cost int, d ratelimit.Decision, err er
 	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, said: answer{d, err}})
 }
 
-// answer is a Decision, or an error, that is told in few words.
+// answer is a Decision, or an error, in few words.
 type answer struct {
 	d   ratelimit.Decision
 	err error

@@ -20,7 +20,7 @@ type faulty struct {
 	setLimit func(limit ratelimit.Limit) error
 	sweep    func() int
 	reset    func(key string)
-	key      func(key string) string // how keys are told apart
+	key      func(key string) string // distinguishes keys
 }
 
 func (l *faulty) name(key string) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// bounded is the config of our limiter, but for what NewBounded makes.
+// bounded is the config of our limiter, except for the result of NewBounded.
 func bounded(make func(l keyed, limit ratelimit.Limit, maxKeys int, clock *ratelimittest.Clock) limiter) ratelimittest.Config {
 	config := ours()
 	config.Seed, config.Histories = 1, 10

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// history is a sequence of calls on limiters of one limit, and what they answered.
+// history is a sequence of calls on limiters of one limit, and their answers.
 type history struct {
 	cfg   *Config
 	limit ratelimit.Limit
@@ -20,11 +20,11 @@ type history struct {
 	made  []ratelimit.Limiter[string]
 	id    string        // sets its keys apart from all others'
 	keys  int           // how many keys there are
-	start time.Duration // what the clock read at first
+	start time.Duration // the first reading of the clock
 	now   time.Duration // since start
 	steps []step
 
-	counting bool // the readings of the clock are counted: no call is made beside those of the check
+	counting bool // the readings of the clock are counted: only the check makes calls
 }
 
 // testedKey is one key of one limiter.
@@ -33,7 +33,7 @@ type testedKey struct {
 	lim  ratelimit.Limiter[string]
 	has  methods // of lim
 	name string
-	key  string // the name, and what sets the history's keys apart from all others
+	key  string // the name, and a part that distinguishes the history's keys from all others
 }
 
 // begin makes the limiter, with the clock at some instant between five years before
@@ -47,7 +47,7 @@ func (h *history) begin() {
 	h.use(h.newLimiter(h.limit))
 }
 
-// use makes the limiter the one that new keys are of.
+// use makes the limiter the limiter of new keys.
 func (h *history) use(l ratelimit.Limiter[string]) { h.lim, h.has = l, h.cfg.methodsOf(l) }
 
 const (
@@ -100,7 +100,7 @@ func (h *history) namedKey(l ratelimit.Limiter[string], name string) *testedKey 
 	return h.keyOf(l, h.cfg.methodsOf(l), name)
 }
 
-// shown is the name as a failure tells it: some keys have 65 536 letters.
+// shown returns the name for a failure: some keys have 65 536 letters.
 func (p *testedKey) shown() string {
 	if len(p.name) <= 32 {
 		return p.name
@@ -181,7 +181,7 @@ func (h *history) pause(d ratelimit.Decision) {
 	}
 }
 
-// cost returns a cost that may matter, given what is left: never an error's.
+// cost returns a cost that may matter, given the remaining budget: never an error's.
 func (h *history) cost(left int) int {
 	capacity := h.limit.Capacity()
 	costs := []int{1, 1, 2, left, left + 1, capacity, 1 + h.rng.IntN(capacity), 1 + h.rng.IntN(min(capacity, 5))}

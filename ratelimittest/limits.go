@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms are those that count. The calendar is the last.
+// algorithms are the algorithms that count. The calendar is the last.
 var algorithms = []ratelimit.Algorithm{
 	ratelimit.AlgorithmTokenBucket,
 	ratelimit.AlgorithmLeakyBucket,
@@ -75,7 +75,7 @@ func edges(a ratelimit.Algorithm) []ratelimit.Limit {
 	return all
 }
 
-// anyPeriod returns one of those that are tried.
+// anyPeriod returns one of the tried periods.
 func (h *history) anyPeriod() ratelimit.Period { return periods()[h.rng.IntN(len(periods()))] }
 
 // overAnother is a calendar over another period.

@@ -9,8 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// methods is what one limiter has beyond Allow and Take. A field is nil where the limiter
-// lacks the method, or Config.Skip names it.
+// methods are one limiter's methods beyond Allow and Take. A field is nil where the limiter lacks the method, or Config.Skip names it.
 type methods struct {
 	peek     func(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
 	wait     func(ctx context.Context, key string, cost int) error
@@ -25,11 +24,11 @@ type methods struct {
 // methodNames are the methods that the suite looks for, as Config.Skip and Config.Want name them.
 var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len"}
 
-// calendars is how Config.Skip and Config.Want name what is no method.
+// calendars is the name of calendars in Config.Skip and Config.Want, beside the names of methods.
 const calendars = "Calendar"
 
-// methodsOf finds a limiter's methods by their signatures: those of ratelimit.Keyed, or
-// the same with a context or an error added, as methods that do I/O have.
+// methodsOf finds a limiter's methods by their signatures: the signatures of ratelimit.Keyed, or the same with a context or an error added,
+// as methods that do I/O have.
 func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	if l == nil {
 		return m
@@ -51,7 +50,7 @@ func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	return m
 }
 
-// set stores a method, unless the config says to leave it alone.
+// set stores a method, unless Config.Skip names it.
 func set[F any](c *Config, name string, to *F, method F) {
 	if !slices.Contains(c.Skip, name) {
 		*to = method
@@ -157,7 +156,7 @@ func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	return strings.Join(append(names, "nothing else"), ", "), err
 }
 
-// The conditions of checks: what the limiter under test has.
+// The conditions of checks: the methods of the limiter under test.
 
 func canPeek(h *history) bool     { return h.has.peek != nil }
 func canReserve(h *history) bool  { return h.has.reserver != nil }

@@ -7,9 +7,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// book is what one key has spent, kept by the definitions of the algorithms
-// and with no thought of speed. All figures of a Decision follow from one: what counts
-// against the capacity at an instant, if nothing more is spent until then.
+// book is the spending of one key, kept by the definitions of the algorithms and with no thought of speed. All figures of a Decision follow
+// from one: the spending that counts against the capacity at an instant, if nothing more is spent until then.
 type book struct {
 	history *history
 	model   model
@@ -18,7 +17,7 @@ type book struct {
 
 // model is one algorithm's bookkeeping. Instants never decrease.
 type model interface {
-	// used is what counts at an instant, in whole units, rounded up.
+	// used returns the spending that counts at an instant, in whole units, rounded up.
 	used(at time.Duration) int
 	spend(at time.Duration, cost int)
 }
@@ -51,7 +50,7 @@ func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	return d
 }
 
-// delay is for how long a leaky bucket holds what enters: until all that is ahead of it has left.
+// delay returns the time for which a leaky bucket holds a request: until all requests ahead of it have left.
 func (b *book) delay(now time.Duration) time.Duration {
 	if b.history.limit.Algorithm != ratelimit.AlgorithmLeakyBucket {
 		return 0
@@ -112,18 +111,17 @@ func (b *book) after(now time.Duration, most int, guess time.Duration) time.Dura
 	return yes * unit
 }
 
-// bucketModel is a token or a leaky bucket: the sum of what was spent, less rate·t
-// for the time since, never less than nothing. It counts in 1/per of a unit,
-// of which each nanosecond gives back units.
+// bucketModel is a token or a leaky bucket: the sum of the spending, less rate·t for the time since, never less than nothing. It counts in
+// 1/per of a unit, of which each nanosecond gives back units.
 type bucketModel struct {
 	units, per *big.Int
 	owed       big.Int
 	at         time.Duration
 
-	left, span, rest big.Int // scratch memory: the figures are asked for very often
+	left, span, rest big.Int // scratch memory: the figures are needed very often
 }
 
-// owedAt returns what is owed at an instant, until it is called again.
+// owedAt returns the debt at an instant, until it is called again.
 func (a *bucketModel) owedAt(at time.Duration) *big.Int {
 	back := a.left.Mul(a.units, a.span.SetInt64(int64(at-a.at)))
 	owed := back.Sub(&a.owed, back)
@@ -148,8 +146,8 @@ func (a *bucketModel) spend(at time.Duration, cost int) {
 	a.at = at
 }
 
-// fixedModel counts in windows that begin with the first spending after the last one's
-// end. What is above a window's units runs over into the windows that follow.
+// fixedModel counts in windows that begin with the first spending after the last one's end. The excess over a window's units runs over into
+// the windows that follow.
 type fixedModel struct {
 	units int
 	per   time.Duration
@@ -175,9 +173,8 @@ func (a *fixedModel) spend(at time.Duration, cost int) {
 	a.spent = left + cost
 }
 
-// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a
-// later one begins, whatever becomes of the wall clock. What is above a window's units runs over
-// into the windows that follow.
+// calendarModel counts in the windows of a calendar. A key stays in the window that it has reached until a later one begins, whatever the
+// wall clock. The excess over a window's units runs over into the windows that follow.
 type calendarModel struct {
 	units  int
 	dates  *dates

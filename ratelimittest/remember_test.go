@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// forgetful is the config of our limiter with room for one key, which remembers those that it evicts.
-// Bookings, and what settles them, are over with an eviction.
+// forgetful is the config of our limiter with room for one key, which remembers the keys that it evicts. Bookings, and their settlements,
+// are over with an eviction.
 func forgetful() ratelimittest.Config {
 	config := ours()
 	config.New = func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
@@ -21,8 +21,8 @@ func forgetful() ratelimittest.Config {
 	return config
 }
 
-// What is remembered of a bucket, a fixed window or a calendar, to the millisecond, is all that there is to be
-// known of it. So a limiter that evicts keys all the time keeps the promises.
+// The remembered spending of a bucket, a fixed window or a calendar, to the millisecond, is the whole state. So a limiter that evicts keys
+// all the time keeps the promises.
 func TestALimiterThatRemembersKeepsThePromises(t *testing.T) {
 	config := forgetful()
 	config.Resolution = time.Millisecond

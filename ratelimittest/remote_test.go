@@ -21,7 +21,7 @@ type remote struct {
 	link *link
 }
 
-// local is what our limiter has, and one with a bug.
+// local has the methods of our limiter, with or without a bug.
 type local interface {
 	ratelimit.Reserver[string]
 	Peek(key string, cost int) (ratelimit.Decision, error)
@@ -31,16 +31,16 @@ type local interface {
 	SetLimit(limit ratelimit.Limit) error
 }
 
-// link is what lies between the engine and its store.
+// link is the connection between the engine and its store.
 type link struct {
 	calls  atomic.Int64
 	every  int64 // one call in every fails; 0 for none
-	does   work  // what the calls do that fail
+	does   work  // the effect of the failing calls
 	opened atomic.Int64
 	closed atomic.Int64
 }
 
-// work is what a call does that fails.
+// work is the effect of a failing call.
 type work string
 
 const (

@@ -17,13 +17,12 @@ type check struct {
 	play  func(h *history)
 	needs func(h *history) bool // if nil, nothing beyond Allow and Take
 	few   bool                  // it is slow, or takes no random limits: play a tenth of the histories, and three at least
-	once  bool                  // it is slow, and every history is as good as another: play one
+	once  bool                  // it is slow, and all histories are equivalent: play one
 	slow  bool                  // where it fails it may take a second: one failure is enough
 }
 
-// Run plays the suite, in one subtest for each algorithm and check, and fails with
-// what [Check] would return. It logs which methods beyond Allow and Take it has found
-// and tested. The subtest of an algorithm that the engine does not count by is skipped, and says why.
+// Run plays the suite, in one subtest for each algorithm and check, and fails with the result of [Check]. It logs the methods beyond Allow
+// and Take that it has found and tested. The subtest of an algorithm that the engine does not count by is skipped, with the reason.
 func Run(t *testing.T, config Config) {
 	t.Helper()
 	c, err := config.withDefaults()
@@ -38,7 +37,7 @@ func Run(t *testing.T, config Config) {
 	}
 }
 
-// errNoLimit keeps an engine from passing because nothing was asked of it.
+// errNoLimit keeps an engine from passing because it was never tested.
 var errNoLimit = errors.New("ratelimittest: Config.Accepts takes none of the limits that were tried")
 
 func (c *Config) acceptsAny() bool {
@@ -75,9 +74,8 @@ func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
 	}
 }
 
-// Check plays the suite without a test and returns one error for each promise that was
-// broken by each algorithm, joined, or nil. Each tells the promise, the limit, the
-// sequence of calls and answers, and the seed that repeats it.
+// Check plays the suite without a test and returns one error for each promise that was broken by each algorithm, joined, or nil. Each
+// contains the promise, the limit, the sequence of calls and answers, and the seed that repeats it.
 func Check(config Config) error {
 	c, err := config.withDefaults()
 	if err != nil {
@@ -134,7 +132,7 @@ func (c *Config) playAll(a ratelimit.Algorithm, k check) (all []*violation) {
 	for n := range rounds {
 		v, played := c.playOne(a, k, n)
 		if !played {
-			break // the limiters lack what the check needs
+			break // the limiters lack a method that the check needs
 		}
 		if v == nil || seen[v.promise] {
 			continue
@@ -152,9 +150,8 @@ const (
 	maxPlays       = 50 // how often a history is played that the engine cannot decide
 )
 
-// playOne plays one history, and again with other keys where the engine could not decide,
-// or where Config.Retries allows for failures that do not repeat. It reports whether the
-// limiters have what the check needs.
+// playOne plays one history, and again with other keys where the engine could not decide, or where Config.Retries allows for failures that
+// do not repeat. It reports whether the limiters have the methods that the check needs.
 func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, played bool) {
 	failed := 0
 	for try := range maxPlays {

@@ -211,7 +211,7 @@ func lasts24h(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	return from, to
 }
 
-// midnights takes what time.Date calls midnight for the beginning of a day.
+// midnights takes the midnight of time.Date for the beginning of a day.
 func midnights(p ratelimit.Period, at time.Time) (from, to time.Time) {
 	y, m, d := at.In(zoneOf(p)).Date()
 	return time.Date(y, m, d, 0, 0, 0, 0, zoneOf(p)), time.Date(y, m, d+1, 0, 0, 0, 0, zoneOf(p))
@@ -253,7 +253,7 @@ func windows(w windowFunc) func(ratelimit.Limit, clock) limiter {
 
 // ---- bugs that are put into our limiter ----
 
-// settlesByTheWall gives back what was reserved in another window, if the wall shows that again.
+// settlesByTheWall gives back a reservation of another window, if the wall shows that again.
 func settlesByTheWall(l *faulty, _ ratelimit.Limit, c clock) {
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -277,7 +277,7 @@ func readingsOnly(l *faulty, limit ratelimit.Limit, c clock) {
 
 type fixedWall struct {
 	clock
-	zero time.Time // what the wall was when the clock read 0
+	zero time.Time // the wall time when the clock read 0
 }
 
 func (f *fixedWall) Wall() time.Time { return f.zero.Add(f.Now()) }
@@ -365,7 +365,7 @@ func TestAnEngineOfQuotasPasses(t *testing.T) {
 	assert.NoError(t, ratelimittest.Check(config))
 }
 
-// An engine need not count by calendars. If that is wanted of it, it is told why none were tried.
+// An engine need not count by calendars. If Config.Want requires them, the error gives the reason why none were tried.
 func TestAnEngineWithoutCalendarsPasses(t *testing.T) {
 	config := ours()
 	config.Histories, config.NewBounded, config.NewFloat = 2, nil, nil

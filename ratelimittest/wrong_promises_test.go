@@ -36,7 +36,7 @@ type clock = *ratelimittest.Clock
 
 // ---- Wait ----
 
-// waitPolls asks again and again, and so lets others in first.
+// waitPolls polls, and so lets others in first.
 func waitPolls(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		for {
@@ -97,7 +97,7 @@ func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelim
 	}
 }
 
-// waitSpendsFirst spends what fits without a look at its context.
+// waitSpendsFirst spends a cost that fits without a look at its context.
 func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		if d, err := l.keyed.Peek(key, cost); err == nil && d.Allowed && d.Delay == 0 {
@@ -108,7 +108,7 @@ func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitMovesUp has those move up who stand behind a waiter that gives up.
+// waitMovesUp has waiters move up that stand behind a waiter that gives up.
 func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 	var waiting atomic.Int64
 	l.wait = func(ctx context.Context, key string, cost int) error {
@@ -148,8 +148,8 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// waitSettles gives a waiter that gives up less than it was charged, if time has passed: as if
-// a part of it had been regained, as a stack of limiters does that settles what it has charged.
+// waitSettles gives a waiter that gives up less than it was charged, if time has passed: as if a part of it had been regained, as a stack
+// of limiters does that settles its charge.
 func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		began := c.Now()
@@ -170,7 +170,7 @@ func reserves(around func(l *faulty, inner reserveFunc, clock clock) reserveFunc
 	return func(l *faulty, _ ratelimit.Limit, c clock) { l.reserve = around(l, l.keyed.Reserve, c) }
 }
 
-// settles replaces what a reservation settles at.
+// settles replaces the function that settles a reservation.
 func settles(change func(l *faulty, key string, cost, actual int, r *ratelimit.Reservation) error) func(*faulty, ratelimit.Limit, clock) {
 	return reserves(func(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 		return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -205,7 +205,7 @@ func settlesUpToTheReserved(_ *faulty, _ string, cost, actual int, r *ratelimit.
 	return r.Settle(actual)
 }
 
-// settlesUnregained gives back only what a token bucket has not regained since, as if nobody had spent that.
+// settlesUnregained gives back only the part that a token bucket has not regained since, as if it had never been spent.
 func settlesUnregained(l *faulty, _ ratelimit.Limit, c clock) {
 	reserves(func(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 		return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -275,7 +275,7 @@ func deniedIsSettled(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := inner(ctx, key, cost, maxDelay)
 		if err == nil && !r.Allowed {
-			l.keyed.Adjust(key, -1) // by the finaliser of the denied one, say
+			l.keyed.Adjust(key, -1) // by the finaliser of the denied one, for example
 		}
 		return r, err
 	}
@@ -337,7 +337,7 @@ func delaysBelow(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	}
 }
 
-// queuesForever holds a leaky bucket's reservations to no maxDelay, and tells less.
+// queuesForever holds a leaky bucket's reservations to no maxDelay, and returns a shorter delay.
 func queuesForever(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		if l.current().Algorithm == leaky {
@@ -398,7 +398,7 @@ func (h *highest) gap(key string, now time.Duration) time.Duration {
 	return h.at[key] - now
 }
 
-// tellsNoGap tells figures as of the highest reading while the clock is behind it.
+// tellsNoGap returns figures as of the highest reading while the clock is behind it.
 func tellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
@@ -441,7 +441,7 @@ func peekTellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	}
 }
 
-// noting is a clock that knows what it was last read at, so that a bug need not read it twice.
+// noting is a clock that keeps its last reading, so that a bug need not read it twice.
 type noting struct {
 	clock
 	last atomic.Int64
@@ -555,7 +555,7 @@ func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 
 func sweepsNothing(l *faulty, _ ratelimit.Limit, _ clock) { l.sweep = func() int { return 0 } }
 
-// sweepsBooked drops keys that have room now, whatever is booked for later.
+// sweepsBooked drops keys that have room now, even with later bookings.
 func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
 	var booked sync.Map
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -588,7 +588,7 @@ func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- debt ----
 
-// debtOfAYear caps what is owed at what a year regains.
+// debtOfAYear caps a debt at a year's regain.
 func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.adjust = func(key string, delta int) error {
 		limit := l.current()
@@ -602,7 +602,7 @@ func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- keys ----
 
-// keysBy tells keys apart by a part of them, or by some function of them.
+// keysBy distinguishes keys by a part of them, or by some function of them.
 func keysBy(key func(string) string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, _ ratelimit.Limit, _ clock) { l.key = key }
 }
@@ -667,7 +667,7 @@ func unlimitedEnds(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// blockedSoon says of Blocked that it is to be retried.
+// blockedSoon returns a RetryAfter for Blocked.
 func blockedSoon(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		d, err := l.keyed.Take(ctx, key, cost)
@@ -832,8 +832,8 @@ var wrongPromises = []wrong{
 	{name: "a cost of 0 opens a window", promise: "promise 4", says: "", accepts: only(fixed), build: newZeroOpens},
 }
 
-// With a number of seeds each wrong limiter is tried that often, with limits of all algorithms
-// and as many histories as the suite plays without being told.
+// With a number of seeds each wrong limiter is tried that often, with limits of all algorithms and as many histories as the suite plays by
+// default.
 var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limiter is tried with; 0 for one, and one algorithm")
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
@@ -841,7 +841,7 @@ func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
 	findAll(t, wrongPromises)
 }
 
-// findAll has the suite look at wrong limiters, and say what is wrong with each.
+// findAll has the suite look at wrong limiters, and report the fault of each.
 func findAll(t *testing.T, all []wrong) {
 	for _, w := range all {
 		t.Run(w.name, func(t *testing.T) {

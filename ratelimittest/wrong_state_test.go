@@ -20,16 +20,15 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Each limiter here is wrong about what it keeps from one call to the next: denials, limits
-// that were changed, bookings, windows, the time.
+// Each limiter here keeps a wrong state from one call to the next: denials, limits that were changed, bookings, windows, the time.
 
-// memory is what a wrong limiter remembers of each key.
+// memory is a wrong limiter's state of each key.
 type memory[T any] struct {
-	mu   sync.Mutex // guards keys and what they point to
+	mu   sync.Mutex // guards keys and the values that they point to
 	keys map[string]*T
 }
 
-// with has a look at what is remembered of a key, or a change made.
+// with looks at the state of a key, or changes it.
 func (m *memory[T]) with(key string, do func(v *T)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,14 +81,14 @@ func (h *handed) Now() time.Duration {
 
 // ---- denials ----
 
-// denial is one that is remembered.
+// denial is a remembered denial.
 type denial struct {
 	inARow, cost int
 	until        time.Duration
 }
 
-// remembersDenials answers from memory after a number of denials of one cost in a row, for costs that the
-// last one covers. forgets says which calls make it forget.
+// remembersDenials answers from memory after a number of denials of one cost in a row, for costs that the last one covers. forgets names
+// the calls that make it forget.
 func remembersDenials(inARow int, covers func(denied, asked int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		var m memory[denial]
@@ -162,7 +161,7 @@ func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
 	}
 }
 
-// failsToGiveBack denies, and says that it could not decide because something else failed.
+// failsToGiveBack denies, with the error that it could not decide because something else failed.
 func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 	n := 0
 	var mu sync.Mutex
@@ -179,8 +178,7 @@ func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- limits that change ----
 
-// asksWithoutTaking answers what charges nothing as if the key was under the new limit, and
-// leaves it under the old one.
+// asksWithoutTaking answers calls that charge nothing as if the key was under the new limit, and leaves it under the old one.
 func asksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if cost == 0 || cost > l.current().Capacity() {
@@ -218,8 +216,7 @@ func expires(l *faulty, limit ratelimit.Limit, c clock) {
 	l.adjust = func(key string, delta int) error { never(key); return l.keyed.Adjust(key, delta) }
 }
 
-// placesAgain charges what is above a tightened limit once more when it is raised, if anybody
-// was denied in between.
+// placesAgain charges the excess over a tightened limit once more when it is raised, if a call was denied in between.
 func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	type over struct{ denied bool }
 	var m memory[over]
@@ -246,7 +243,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// sweepsByTheFirst sweeps what is fresh by the limit of New.
+// sweepsByTheFirst sweeps keys that are fresh by the limit of New.
 func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	type fresh struct{ at time.Duration }
 	var m memory[fresh]
@@ -271,7 +268,7 @@ func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 	}
 }
 
-// changesForgetTheAge takes what was spent for spent just now when the limit changes.
+// changesForgetTheAge treats spending as made just now when the limit changes.
 func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 	var seen sync.Map
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -296,7 +293,7 @@ func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// changesForgetBookings keeps what was spent, and no booking, when the rate changes.
+// changesForgetBookings keeps spending, and no booking, when the rate changes.
 func changesForgetBookings(l *faulty, _ ratelimit.Limit, _ clock) {
 	var mu sync.Mutex
 	booked := map[*ratelimit.Reservation]bool{}
@@ -366,7 +363,7 @@ func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// losesSettlements reads what is owed, and writes it back: two at one time lose one.
+// losesSettlements reads the debt, and writes it back: two at one time lose one.
 func losesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	type writes struct{ n int }
 	var m memory[writes]
@@ -442,7 +439,7 @@ func sharesSettlements(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// resetLeavesBookings forgets what is spent, and not what is booked ahead.
+// resetLeavesBookings forgets spending, and not the bookings ahead.
 func resetLeavesBookings(l *faulty, _ ratelimit.Limit, _ clock) {
 	type ahead struct{ cost int }
 	var m memory[ahead]
@@ -473,7 +470,7 @@ func cutsDelays(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 
 // ---- Adjust ----
 
-// chargesWrap adds up what is charged in 64 bits, unchecked.
+// chargesWrap adds up charges in 64 bits, unchecked.
 func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 	type sum struct{ n int64 }
 	var m memory[sum]
@@ -680,7 +677,7 @@ func waitsForNothing(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
-// hashTag is what counts of a key for a limiter that takes braces for a tag.
+// hashTag returns the part of a key that counts for a limiter that takes braces for a tag.
 func hashTag(s string) string {
 	if _, rest, ok := strings.Cut(s, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

@@ -83,7 +83,7 @@ func (l neverSoon) Take(ctx context.Context, key string, cost int) (ratelimit.De
 	return d, err
 }
 
-// wholeWindow says that it takes a whole window, always.
+// wholeWindow always returns a whole window.
 type wholeWindow struct {
 	keyed
 	limit ratelimit.Limit
@@ -97,7 +97,7 @@ func (l wholeWindow) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return d, err
 }
 
-// roundsDown tells RetryAfter in whole milliseconds.
+// roundsDown returns RetryAfter in whole milliseconds.
 type roundsDown struct{ keyed }
 
 func (l roundsDown) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -133,7 +133,7 @@ func (l wipes) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return d, err
 }
 
-// sweepsLive drops what is still counted.
+// sweepsLive drops spending that is still counted.
 type sweepsLive struct {
 	keyed
 	seen *sync.Map
@@ -149,7 +149,7 @@ func (l sweepsLive) Sweep() int {
 	return 0
 }
 
-// waitKeeps does not give back what a cancelled waiter has booked.
+// waitKeeps does not give back the booking of a cancelled waiter.
 type waitKeeps struct{ keyed }
 
 func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
@@ -197,7 +197,7 @@ func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay 
 	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(key, actual-cost) }), err
 }
 
-// bookingLeaks keeps what a cancelled reservation has spent.
+// bookingLeaks keeps the spending of a cancelled reservation.
 type bookingLeaks struct{ keyed }
 
 func (l bookingLeaks) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -391,15 +391,15 @@ func (l forgetsUnderFlood) Take(ctx context.Context, key string, cost int) (rate
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// wrong is a config for a limiter with a bug in it, and what the suite has to say.
+// wrong is a config for a limiter with a bug in it, and the suite's verdict.
 type wrong struct {
 	wide      bool // it takes ints of 64 bits
 	name      string
 	build     func(limit ratelimit.Limit, clock *ratelimittest.Clock) ratelimit.Limiter[string]
 	newly     func(limit ratelimit.Limit, clock *ratelimittest.Clock) (ratelimit.Limiter[string], error) // instead of build, if New has the bug
 	accepts   func(limit ratelimit.Limit) bool
-	promise   string // the one that is broken
-	says      string // a part of what is said
+	promise   string // the broken promise
+	says      string // a part of the message
 	histories int    // if zero, 16
 }
 
