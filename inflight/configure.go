@@ -8,7 +8,7 @@ func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
 	if cfg.asked < s.asked {
 		return
 	}
-	s.asked, s.told = cfg.asked, cfg.limit
+	s.asked, s.configured = cfg.asked, cfg.limit
 	if s.common.timed {
 		s.pool().advanceLocked(s, s.atLocked(now)) // by the old weight
 	}

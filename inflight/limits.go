@@ -21,7 +21,7 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 		now := l.common.reading(true)
 		e.mutex().Lock()
 		busy := !e.idleLocked()
-		if e.told == 0 {
+		if e.configured == 0 {
 			now = e.atLocked(now)
 			e.boundLocked(limit, now)
 			l.changedLocked(e, now)

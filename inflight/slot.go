@@ -35,15 +35,15 @@ type slot struct {
 	unpark  func()
 
 	share
-	priority int
-	at       int32  // place in its level's order, or -1
-	busyAt   int32  // place in learner.busy, or -1
-	asked    uint64 // when bound, weight and priority were asked for
-	told     int    // what LimitFor has said: 0 means the limiter's own limit, and less than 0 that the key is blocked
-	shed     uint64
-	wait     time.Duration // recent waits of those who were served from the queue
-	waited   time.Duration // when the last of them was served, or gave up
-	_        [24]byte      // a key takes six lines of the cache then, and begins on one
+	priority   int
+	at         int32  // place in its level's order, or -1
+	busyAt     int32  // place in learner.busy, or -1
+	asked      uint64 // when bound, weight and priority were asked for
+	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
+	shed       uint64
+	wait       time.Duration // recent waits of those who were served from the queue
+	waited     time.Duration // when the last of them was served, or gave up
+	_          [24]byte      // a key takes six lines of the cache then, and begins on one
 }
 
 // common is what all keys of a limiter share.

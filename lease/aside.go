@@ -24,7 +24,7 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.told.limit == nil || h.told.direct(cost) {
+	if h.remoteState.limit == nil || h.remoteState.direct(cost) {
 		return p
 	}
 	if p.n = min(cost-1, h.left); p.n > 0 {

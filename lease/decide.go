@@ -83,7 +83,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out 
 	if h.dropped {
 		return outcome[K]{todo: again}, true
 	}
-	if h.told.direct(o.cost) {
+	if h.remoteState.direct(o.cost) {
 		return outcome[K]{todo: direct}, true
 	}
 	h.used = true

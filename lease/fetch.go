@@ -88,7 +88,7 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) int {
 	waiting := int(min(h.demand, int64(f.pace.most-need)))
 	n := max(h.sizer.next(f.pace, now, h.spent, need), need+waiting)
-	return min(h.told.modest(n, need), h.roomLocked(f.pace.most))
+	return min(h.remoteState.modest(n, need), h.roomLocked(f.pace.most))
 }
 
 func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K]) {
@@ -150,16 +150,16 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // fetched for it. A batch that is no larger than the caller's cost is the caller's, and not held: so a reservation of a key with little
 // traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked, now time.Duration) {
-	f.hearLocked(h, res.Decision, now)
+	f.recordLocked(h, res.Decision, now)
 	switch {
 	case res.Allowed && n == ft.cost && !ft.abandoned:
 		h.spent += int64(n)
-		ft.out = outcome[K]{decision: h.told.answer(h.left, now), whole: res}
+		ft.out = outcome[K]{decision: h.remoteState.answer(h.left, now), whole: res}
 		ft.out.decision.Degraded = res.Degraded
 	case res.Allowed:
 		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, asked)
 		f.serveLocked(h, ft, now)
-	case ft.patient || h.told.direct(ft.cost):
+	case ft.patient || h.remoteState.direct(ft.cost):
 		ft.out.todo = direct
 	case n == ft.need:
 		h.denial = newDenial(res.Decision, n, now, f.denyFor)
@@ -202,7 +202,7 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
 	} else {
 		h.spendLocked(o.cost)
 	}
-	out.decision = h.told.answer(h.left, now)
+	out.decision = h.remoteState.answer(h.left, now)
 	out.decision.Degraded = degraded
 	return out
 }

@@ -16,23 +16,23 @@ type holding[K comparable] struct {
 	key        K
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
 
-	mu      sync.Mutex // guards the fields below
-	dropped bool       // no longer in the table: holds nothing, and never will
-	used    bool       // decided on since it was last looked at for eviction
-	batches []*batch   // that are spent, oldest first; the first may have nothing left
-	waiting []*batch   // that are not, and have open claims
-	left    int        // of all batches
-	open    int        // of all batches and the waiting ones
-	low     int        // when so little is left the next batch is fetched; below zero: not
-	spent   int64      // units, ever
-	local   uint64     // decisions made here, ever
-	fetch   *fetch[K]  // the fetch that is under way, or nil
-	demand  int64      // units that callers want who wait for it along with its own
-	told    told
-	last    time.Duration // the latest reading that was used
-	denial  *denial       // nil for none
-	sizer   sizer
-	returns *returns
+	mu          sync.Mutex // guards the fields below
+	dropped     bool       // no longer in the table: holds nothing, and never will
+	used        bool       // decided on since it was last looked at for eviction
+	batches     []*batch   // that are spent, oldest first; the first may have nothing left
+	waiting     []*batch   // that are not, and have open claims
+	left        int        // of all batches
+	open        int        // of all batches and the waiting ones
+	low         int        // when so little is left the next batch is fetched; below zero: not
+	spent       int64      // units, ever
+	local       uint64     // decisions made here, ever
+	fetch       *fetch[K]  // the fetch that is under way, or nil
+	demand      int64      // units that callers want who wait for it along with its own
+	remoteState remoteState
+	last        time.Duration // the latest reading that was used
+	denial      *denial       // nil for none
+	sizer       sizer
+	returns     *returns
 }
 
 // atLocked returns the instant as which a reading counts. The clock is read before the lock, so readings come in any order, and a reading

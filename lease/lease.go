@@ -118,7 +118,7 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	}
 	h.local++
 	if d != nil {
-		h.told.fill(d, h.left, h.atLocked(now))
+		h.remoteState.fill(d, h.left, h.atLocked(now))
 		d.Degraded = degraded
 	}
 	low := h.left <= h.low
@@ -148,7 +148,7 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 	part := l.setAside(key, o.cost)
 	defer part.end()
 	d, err := l.remote.take(out.context(ctx), key, o.cost-part.n)
-	l.hear(key, d, err)
+	l.record(key, d, err)
 	d = part.decided(d, err)
 	part.close()
 	return d, err
@@ -171,7 +171,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 	part := l.setAside(key, cost)
 	defer part.end()
 	res, err := l.remote.reserve(out.context(ctx), key, cost-part.n, maxDelay)
-	l.hear(key, res.Decision, err)
+	l.record(key, res.Decision, err)
 	d := part.decided(res.Decision, err)
 	return ratelimit.NewReservation(d, func(actual int) error {
 		defer l.corrected(key, actual-cost)
@@ -269,7 +269,7 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 	if h := l.table.find(key); h != nil {
 		return h
 	}
-	var known told
+	var known remoteState
 	if limits := l.Limits(); len(limits) == 1 {
 		known.limit = l.fetcher.limits.share(limits[0])
 	}
@@ -289,15 +289,15 @@ func (l *Limiter[K]) check(key K, cost int) error {
 	return nil
 }
 
-// hear records a direct answer of the remote limiter.
-func (l *Limiter[K]) hear(key K, d ratelimit.Decision, err error) {
+// record records a direct answer of the remote limiter.
+func (l *Limiter[K]) record(key K, d ratelimit.Decision, err error) {
 	if err != nil {
 		return
 	}
 	if h := l.table.find(key); h != nil {
 		now := reading(l.fetcher.clock)
 		h.mu.Lock()
-		l.fetcher.hearLocked(h, d, h.atLocked(now))
+		l.fetcher.recordLocked(h, d, h.atLocked(now))
 		h.mu.Unlock()
 	}
 }

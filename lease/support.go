@@ -15,7 +15,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	held, degraded := 0, false
 	if h := l.table.find(key); h != nil {
 		h.mu.Lock()
-		if !h.told.direct(cost) {
+		if !h.remoteState.direct(cost) {
 			held, degraded = h.left, h.degradedLocked(cost)
 		}
 		h.mu.Unlock()

@@ -48,7 +48,7 @@ func (t *table[K]) find(key K) *holding[K] { return t.index.Find(key) }
 
 // add returns the key's holding, and a new one if there is none. It returns nil if there is
 // no room, because all keys that could leave wait for the remote limiter or have open claims.
-func (t *table[K]) add(key K, known told) *holding[K] {
+func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if h := t.index.Find(key); h != nil {
@@ -58,7 +58,7 @@ func (t *table[K]) add(key K, known told) *holding[K] {
 		return nil
 	}
 	key = t.cloner.Clone(key) // it may be a part of a whole request, and stays for long
-	h := &holding[K]{key: key, low: -1, told: known, last: -maxReading, returns: t.returns}
+	h := &holding[K]{key: key, low: -1, remoteState: known, last: -maxReading, returns: t.returns}
 	t.pushLocked(h)
 	t.index.Add(key, h)
 	return h

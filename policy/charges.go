@@ -22,7 +22,7 @@ type Charges struct {
 	Bare bool     // the rules' own costs and shadows play no part
 
 	// What the rules have said.
-	told    []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
+	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
 }
@@ -30,7 +30,7 @@ type Charges struct {
 // clear forgets the request.
 func (c *Charges) clear() {
 	clear(c.List)
-	c.List, c.told, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
+	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 }
 
 // add adds a charge for a rule, and returns it. What lies behind the list is zero.
@@ -62,8 +62,8 @@ func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	if !ok {
 		return
 	}
-	if i < len(c.told) {
-		r := &c.told[i]
+	if i < len(c.results) {
+		r := &c.results[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true
 	}
 	if !d.Allowed && !slices.Contains(c.denied, i) {

@@ -89,7 +89,7 @@ func (a *asked) append(which []int) []int {
 	return which
 }
 
-func (a *asked) WantsAnswers(allowed bool) bool { return a.told != nil || a.shadows || !allowed }
+func (a *asked) WantsAnswers(allowed bool) bool { return a.results != nil || a.shadows || !allowed }
 
 func (a *asked) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	(*Charges)(a).answer(rule, d, spent, err)

@@ -134,8 +134,8 @@ func (p *Policies) notify(r *rule, ch *Charge, d ratelimit.Decision) {
 
 // notifyDecided notifies of the thresholds that a decision has reached.
 func (p *Policies) notifyDecided(q *query) {
-	for i := range q.charges.told {
-		rd, ch := &q.charges.told[i], &q.charges.List[i]
+	for i := range q.charges.results {
+		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		if r := q.in.rules[ch.Rule]; len(r.thresholds) > 0 && rd.Told && (rd.Spent || !rd.Decision.Allowed) {
 			p.notify(r, ch, rd.Decision)
 		}

@@ -269,8 +269,8 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		p.report(q, &q.decision, q.err)
 		return q.err
 	}
-	if q.charges.told == nil {
-		q.charges.told = p.room(q, len(q.charges.List)) // without it, what the rules have said is not known afterwards
+	if q.charges.results == nil {
+		q.charges.results = p.room(q, len(q.charges.List)) // without it, what the rules have said is not known afterwards
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	d := q.waited(err)

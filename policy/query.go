@@ -72,7 +72,7 @@ func (p *Policies) ask(r Request, cost int) *query {
 		}
 	}
 	if p.onDecision != nil || p.notifying(q.in) {
-		q.charges.told = p.room(q, len(q.charges.List))
+		q.charges.results = p.room(q, len(q.charges.List))
 	}
 	return q
 }
@@ -164,7 +164,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	if p.onDecision == nil {
 		return
 	}
-	rules := q.charges.told
+	rules := q.charges.results
 	for i := range rules {
 		ch, rd := &q.charges.List[i], &rules[i]
 		r := q.in.rules[ch.Rule]
@@ -209,8 +209,8 @@ func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
 	known := false
-	for i := range q.charges.told {
-		a := &q.charges.told[i]
+	for i := range q.charges.results {
+		a := &q.charges.results[i]
 		if !a.Told || q.in.rules[q.charges.List[i].Rule].Shadow {
 			continue
 		}

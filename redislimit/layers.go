@@ -106,9 +106,9 @@ type ask struct {
 	redis  string // its Redis key
 
 	// Of a leased layer:
-	asked bool // it has answered
-	said  ratelimit.Decision
-	res   *ratelimit.Reservation // what was spent; nil if it was only looked at
+	asked  bool // it has answered
+	result ratelimit.Decision
+	res    *ratelimit.Reservation // what was spent; nil if it was only looked at
 }
 
 // load finds out the key, the cost and the plan for a request. It reports false if the

@@ -188,17 +188,17 @@ func (s *stack[R]) lease(ctx context.Context, op byte, keep bool) (allowed bool,
 			return false, fmt.Errorf("layer %d: %w", a.layer, err)
 		}
 		if op == opPeek && !keep {
-			a.said, err = leases.peek(ctx, key, a.cost)
+			a.result, err = leases.peek(ctx, key, a.cost)
 		} else {
 			a.res, err = leases.reserve(ctx, key, a.cost)
-			a.said = a.res.Decision
+			a.result = a.res.Decision
 		}
 		if err != nil {
 			s.d.Limit = a.plan.limit
 			return false, err
 		}
 		a.asked = true
-		allowed = a.said.Allowed
+		allowed = a.result.Allowed
 	}
 	return allowed, nil
 }
@@ -221,7 +221,7 @@ func (s *stack[R]) leaseShadows(ctx context.Context) {
 		}
 		if a.err = a.checkLeased(opTake); a.err == nil {
 			a.res, a.err = leases.reserve(ctx, key, a.cost)
-			a.said, a.asked = a.res.Decision, a.err == nil
+			a.result, a.asked = a.res.Decision, a.err == nil
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (s *stack[R]) settler(cost int) func(actual int) error {
 
 // leasedDecision returns what a leased layer has said, as of after the decision.
 func (a *ask) leasedDecision(spent bool) ratelimit.Decision {
-	d := a.said
+	d := a.result
 	if d.Allowed && !spent && a.res != nil {
 		d.Remaining = clampInt(min(int64(d.Remaining)+int64(a.cost), math.MaxInt64)) // it was put back
 	}

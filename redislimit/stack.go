@@ -406,7 +406,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 		e.Decision = ratelimit.Decision{Allowed: true, Limit: a.plan.limit, Remaining: a.plan.limit.Capacity()}
 	case state == askLeased:
 		e.Decision = a.leasedDecision(s.spent)
-		e.Spent = s.spent && a.said.Allowed && a.cost > 0 && !s.failedWait
+		e.Spent = s.spent && a.result.Allowed && a.cost > 0 && !s.failedWait
 	case state == askFailed:
 		e.Err = failure{code: s.request.charges[a.charge].failed}.err(a.plan.limit.Name)
 	case state == askAnswered:
@@ -457,7 +457,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 // would let it out. That may be later than RetryAfter, which a leaky bucket's queue comes on top of.
 func (s *stack[R]) due() (due time.Duration) {
 	for i := range s.asks { // of leases: those that are shadows were not asked
-		due = max(due, s.asks[i].said.RetryAfter)
+		due = max(due, s.asks[i].result.RetryAfter)
 	}
 	for i := range s.request.charges {
 		if c := &s.request.charges[i]; !c.shadow {

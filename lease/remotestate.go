@@ -8,9 +8,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// told is the remote limiter's last report of a key. The zero told is no report.
-type told struct {
-	known     bool             // there is a report; else at most the limit is known
+// remoteState is a key's state in the remote limiter, as its last decision shows it. The zero remoteState is unknown.
+type remoteState struct {
+	known     bool             // there was a decision; else at most the limit is known
 	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
 	remaining int              // units that it has left
 	reset     time.Duration    // when the key is fresh, if nothing else is spent
@@ -35,9 +35,9 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 	return last
 }
 
-// hearLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
-func (f *fetcher[K]) hearLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
-	h.told = told{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter}
+// recordLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
+func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
+	h.remoteState = remoteState{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter}
 	if d.Allowed {
 		h.denial = nil
 	}
@@ -45,7 +45,7 @@ func (f *fetcher[K]) hearLocked(h *holding[K], d ratelimit.Decision, now time.Du
 
 // direct reports whether the key's decisions belong to the remote limiter: under a leaky bucket each has a place in the queue. A cost above
 // the capacity does too, since the remote limiter returns the reason why it can never pass.
-func (t *told) direct(cost int) bool {
+func (t *remoteState) direct(cost int) bool {
 	if t.limit == nil {
 		return false
 	}
@@ -53,13 +53,13 @@ func (t *told) direct(cost int) bool {
 }
 
 // answer allows, for a process that holds left units.
-func (t *told) answer(left int, now time.Duration) (d ratelimit.Decision) {
+func (t *remoteState) answer(left int, now time.Duration) (d ratelimit.Decision) {
 	t.fill(&d, left, now)
 	return d
 }
 
 // fill is answer into a Decision that is zero.
-func (t *told) fill(d *ratelimit.Decision, left int, now time.Duration) {
+func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	d.Allowed = true
 	if t.limit != nil {
 		d.Limit = *t.limit
@@ -70,7 +70,7 @@ func (t *told) fill(d *ratelimit.Decision, left int, now time.Duration) {
 
 // modest returns n, made smaller when little is left of the budget, so that no
 // process holds the last part of it, and never smaller than need.
-func (t *told) modest(n, need int) int {
+func (t *remoteState) modest(n, need int) int {
 	if !t.known {
 		return need
 	}
