@@ -13,19 +13,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The errors of key functions. A key function of your own wraps them, with what is missing:
+// The errors of key functions. A key function of your own wraps them, with the missing part:
 //
 //	fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)
 var (
-	// ErrNoKey is that of a request without a key.
+	// ErrNoKey means that a request has no key.
 	ErrNoKey = errors.New("no key")
 
-	// ErrMalformedKey is that of a key in a form that no honest client sends, such as two values or a text above 1
-	// KiB.
+	// ErrMalformedKey means that a key has a form that no honest client sends, such as two values or a text above 1 KiB.
 	ErrMalformedKey = errors.New("malformed key")
 
-	// ErrMisconfigured is that of a key function that can never work, a fault of the server. [Optional] does not skip
-	// it.
+	// ErrMisconfigured means that a key function can never work, a fault of the server. [Optional] does not skip it.
 	ErrMisconfigured = errors.New("misconfigured server")
 )
 

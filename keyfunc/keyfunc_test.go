@@ -68,7 +68,7 @@ func TestErrorsOfCombinedKeys(t *testing.T) {
 			}
 			_, err = keyfunc.Join(good, key)("")
 			assert.ErrorIs(t, err, row.join)
-			// Who leaves a key out does not escape what the other one is refused for.
+			// A client that leaves one key out does not escape the refusal for the other.
 			for _, none := range []error{keyfunc.ErrNoKey, ratelimit.SkipLayer} {
 				missing, want := of("", none), row.err
 				if row.optional == nil || row.optional == ratelimit.SkipLayer {

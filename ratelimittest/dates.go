@@ -150,8 +150,8 @@ func (d *dates) start(date time.Time) time.Time {
 
 // ---- calendars in histories ----
 
-// zones are those of the periods that are tried: with no steps, with steps of an hour and of half an
-// hour, at midnight and a minute after it, and with a date that is left out.
+// zones are the zones of the tried periods: with no steps, with steps of an hour and of half an hour, at midnight and a minute after
+// it, and with a date that is left out.
 var zones = []string{"UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Havana", "America/St_Johns", "Pacific/Apia"}
 
 // periods are the tried periods, as far as the machine knows their zones.

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// PolicyDecision is one decision of rules, as package policy tells it.
+// PolicyDecision is one decision of rules, as package policy reports it.
 type PolicyDecision struct {
 	// Request is the request that it is about.
 	Request interface {
@@ -19,17 +19,17 @@ type PolicyDecision struct {
 	Decision ratelimit.Decision
 	// Err is the error that was returned, nil for a plain denial.
 	Err error
-	// Version and Generation tell the set of rules that decided.
+	// Version and Generation identify the set of rules that decided.
 	Version    string
 	Generation uint64
 	// KillSwitch reports that the request passed because the set's kill switch is on.
 	KillSwitch bool
-	// Rules are the rules that applied, in order, and what each said. It is empty if none
-	// applied, and if an attribute was missing or malformed.
+	// Rules are the rules that applied, in order, each with its decision. It is empty if none applied, and if an attribute was missing or
+	// malformed.
 	Rules []RuleDecision
 }
 
-// RuleDecision is what one rule said about a request.
+// RuleDecision is the decision of one rule on a request.
 type RuleDecision struct {
 	// Rule is the rule's name.
 	Rule string
@@ -38,23 +38,21 @@ type RuleDecision struct {
 	Key string
 	// Plan is the plan whose limit holds, "" if that is the rule's or an override's.
 	Plan string
-	// Cost is what the rule asked for: the caller's cost, or its own.
+	// Cost is the cost for the rule: the caller's, or the rule's own.
 	Cost int
-	// Decision is the rule's own answer. If the engine does not tell it, only Limit is
-	// set.
+	// Decision is the rule's own answer. If the engine does not return it, only Limit is set.
 	Decision ratelimit.Decision
 	// Shadow reports that the rule never denies.
 	Shadow bool
-	// Told reports whether the engine told the rule's own answer. An engine does not
-	// if the decision failed.
+	// Told reports whether the engine returned the rule's own answer. It does not if the decision failed.
 	Told bool
 	// Spent reports whether the rule was charged. It is false if another rule denied.
 	Spent bool
 }
 
-// Policies tells how policies stand: the rules that are in force.
+// Policies is the state of policies: the rules that are in force.
 type Policies struct {
-	// Version is that of the set in force.
+	// Version identifies the set in force.
 	Version string
 	// Generation counts the sets that were put in force, New's included.
 	Generation uint64
@@ -62,8 +60,7 @@ type Policies struct {
 	// the newest.
 	LoadedAt  time.Time
 	CheckedAt time.Time
-	// Rules is how many rules it has, those that are disabled included, and Names are their names.
-	// Names must not be changed.
+	// Rules is the number of its rules, including disabled ones, and Names are their names. Names must not be changed.
 	Rules int
 	Names []string
 	// KillSwitch reports whether the kill switch is on, and Killed counts the requests

@@ -104,7 +104,7 @@ var (
 // At returns the window that contains an instant.
 func (c *Calendar) At(unix int64) Window { return c.window(c.index(unix)) }
 
-// After returns the k-th window after the one that contains an instant.
+// After returns the k-th window after the window that contains an instant.
 func (c *Calendar) After(unix, k int64) Window { return c.window(c.index(unix) + k) }
 
 // Count returns the number of windows from the first instant's window to the second instant's.

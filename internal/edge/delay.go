@@ -4,8 +4,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// mayDelay reports whether a limiter may delay what it allows: one of its limits is a leaky
-// bucket, or is not known.
+// mayDelay reports whether a limiter may delay an allowed request: one of its limits is a leaky bucket, or is not known.
 func mayDelay(limiter any) bool {
 	l, ok := limiter.(ratelimit.LimitLister)
 	if !ok {

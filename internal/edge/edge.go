@@ -1,6 +1,5 @@
-// Package edge is what the middlewares for HTTP and gRPC share: a decision about a request,
-// who is told of it, and the charge that may have to be given back. A request is an
-// *http.Request or a *grpclimit.Call.
+// Package edge implements the decision path of the HTTP, gRPC and Connect middleware: decide, report, refund. A request is an
+// *http.Request, a *grpclimit.Call or a *connectlimit.Call.
 package edge
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Request is what is decided about.
+// Request is the object of a decision.
 type Request interface {
 	comparable
 	Context() context.Context
@@ -39,14 +38,14 @@ type Event[R Request] struct {
 // Cause returns the cause of the event's error.
 func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseOf(e.Request.Context(), e.Err) }
 
-// Options are those that both middlewares have, with their defaults filled in.
+// Options are the options common to the middlewares, with their defaults filled in.
 type Options[R Request] struct {
 	Package string // with whose name errors and log lines begin
-	Thing   string // what a request is called in them
+	Thing   string // the word for a request in them
 
 	Cost     func(R) int  // nil for 1
 	Skip     func(R) bool // nil for none
-	Settles  bool         // what was charged is settled when the handler has returned
+	Settles  bool         // the charge is settled when the handler has returned
 	FailOpen bool
 
 	MaxHold time.Duration // how long a request is held that could pass later; 0 for the delay of a leaky bucket only
@@ -59,7 +58,7 @@ type Options[R Request] struct {
 	JitterBy func(R) string
 
 	OnDecision func(Event[R]) // nil for none
-	About      func(R) []any  // what log lines say of a request; if nil, they say nothing of it
+	About      func(R) []any  // attributes of a request for log lines; may be nil
 	Logger     *slog.Logger   // nil for the default one
 	Now        func() time.Time
 }
@@ -71,7 +70,7 @@ type Core[R Request] struct {
 	reserver ratelimit.Reserver[R] // the limiter if it is one, else nil
 	maxDelay time.Duration         // of the reserver
 
-	holds bool // a request may be held in vain, which can be undone
+	holds bool // a request may be held without effect, which can be undone
 
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
@@ -86,9 +85,8 @@ type Core[R Request] struct {
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
-// New finds out which charges are to be reserved. Where a Reserver books ahead, Reserve
-// cannot delay a request as Take does, so that only settling asks it for what may be
-// delayed.
+// New finds out which charges are to be reserved. Where a Reserver books ahead, Reserve cannot delay a request as Take does, so that
+// Reserve is used for requests that may be delayed only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	c := &Core[R]{Options: o, limiter: limiter, seed: newJitterSeed()}
 	c.texts.Clear()
@@ -123,7 +121,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	return c, nil
 }
 
-// Check refuses what can only be a mistake. The constructor is the one that got the limiter.
+// Check refuses limiters that can only be a mistake. The constructor is the function that got the limiter.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if nilcheck.IsNil(limiter) {
 		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
@@ -134,12 +132,12 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	return nil
 }
 
-// wholeKey is the error of a limiter that can deny nobody, as no key comes twice.
+// wholeKey is the error for a limiter that can deny no request, as no key comes twice.
 func wholeKey(pkg, thing, instead string) error {
 	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
-// tracked is how many keys PerKey tracks, and how many of those that it has no room for it remembers: strangers choose them.
+// tracked is the number of keys that PerKey tracks, and of the keys beyond them that it remembers: strangers choose them.
 const tracked = 1 << 16
 
 // PerKey returns a limiter of each key. A leaky bucket is a stack of one layer, which can give a delayed request's charge back.
@@ -154,8 +152,8 @@ func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, erro
 	return ratelimit.Map(l, key), nil
 }
 
-// DropsRequests reports whether a request may be used again for another once it is answered. It may
-// not if the limiter may go on with it when its caller has left, as those of package failover do.
+// DropsRequests reports whether a request may be used again for another once it is answered. It may not if the limiter may go on with it
+// when its caller has left, as a limiter of package failover does.
 func (c *Core[R]) DropsRequests() bool { return c.drops }
 
 // Skips reports whether a request is exempt, and counts it then.
@@ -167,7 +165,7 @@ func (c *Core[R]) Skips(r R) bool {
 	return true
 }
 
-// Event begins an event: what a request costs.
+// Event begins an event, with the cost of a request.
 func (c *Core[R]) Event(r R) Event[R] {
 	e := Event[R]{Request: r, Cost: 1}
 	if c.Cost != nil {
@@ -176,8 +174,8 @@ func (c *Core[R]) Event(r R) Event[R] {
 	return e
 }
 
-// Decide asks the limiter. The reservation is nil if nothing was charged, or if what was
-// charged stays. If it is never settled by an outcome, a charge is given back that is held in vain.
+// Decide decides the request by the limiter. The reservation is nil if nothing was charged, or if the charge stays. If it is never settled
+// by an outcome, the charge of a request held without effect is given back.
 func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	if settles || c.holds {
 		return c.reserve(e)
@@ -246,7 +244,7 @@ func (c *Core[R]) outcome(e *Event[R]) Outcome {
 	return Failed
 }
 
-// Report tells everyone except the client.
+// Report passes the event to all observers except the client.
 func (c *Core[R]) Report(e *Event[R]) {
 	c.counts[e.Outcome].Add(1)
 	if e.Decision.Degraded {
@@ -266,7 +264,7 @@ func (c *Core[R]) Report(e *Event[R]) {
 	}
 }
 
-// Charge is what a request was charged. The zero Charge is nothing.
+// Charge is the charge of a request. The zero Charge is nothing.
 type Charge[R Request] struct {
 	core   *Core[R]
 	event  *Event[R]
@@ -280,10 +278,10 @@ func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
 	return &Charge[R]{core: c, event: e, res: res}
 }
 
-// Serve says that the request reaches its handler: the cost stays charged, unless its outcome is settled.
+// Serve records that the request reaches its handler: the cost stays charged, unless its outcome is settled.
 func (c *Charge[R]) Serve() { c.actual = c.event.Cost }
 
-// Settle says what a request has really cost whose handler has returned or panicked, if anything was charged.
+// Settle settles the real cost of a request whose handler has returned or panicked, if anything was charged.
 func (c *Charge[R]) Settle(actual func(cost int) int) {
 	if c.res != nil {
 		c.actual = actual(c.event.Cost)
@@ -325,7 +323,7 @@ func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	return a
 }
 
-// textOf returns what answers say of a limit.
+// textOf returns the description of a limit in answers.
 func (c *Core[R]) textOf(limit *ratelimit.Limit) *rpcstatus.LimitText {
 	text, ok := c.texts.Find(*limit)
 	if !ok {

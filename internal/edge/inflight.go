@@ -13,10 +13,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// InflightOptions are those that both middlewares have.
+// InflightOptions are the options common to the middlewares.
 type InflightOptions[R Request] struct {
 	Package string        // with whose name errors begin
-	Thing   string        // what a request is called there
+	Thing   string        // the word for a request there
 	Units   func(R) int   // nil for 1
 	Skip    func(R) bool  // nil for none
 	MaxWait time.Duration // 0 for as long as the context allows
@@ -31,13 +31,13 @@ type Inflight[R Request, K comparable] struct {
 	skipped, admitted, shed, failed, rejected atomic.Uint64
 }
 
-// NewInflight refuses what can only be a mistake.
+// NewInflight refuses arguments that can only be a mistake.
 func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K, error), o InflightOptions[R]) (*Inflight[R, K], error) {
 	switch {
 	case l == nil || key == nil:
 		return nil, fmt.Errorf("%s: NewInflight needs a limiter and a key function, and got nil", o.Package)
 	case isWhole[R](l):
-		return nil, wholeKey(o.Package, o.Thing, "give a key function that tells clients apart, such as RemoteIP")
+		return nil, wholeKey(o.Package, o.Thing, "give a key function that distinguishes clients, such as RemoteIP")
 	case o.MaxWait < 0:
 		return nil, fmt.Errorf("%s: InflightOptions.MaxWait is %v, want 0 or more", o.Package, o.MaxWait)
 	}
@@ -64,10 +64,10 @@ func (i *Inflight[R, K]) Stats() InflightStats {
 type Refusal struct {
 	Err  error
 	Kind RefusalKind
-	Wait time.Duration // of NoRoom and TableFull: how long those waited who were served of late
+	Wait time.Duration // of NoRoom and TableFull: the recent wait of requests that were served
 }
 
-// RefusalKind is what kind of refusal it is.
+// RefusalKind is the kind of a refusal.
 type RefusalKind uint8
 
 // The kinds of refusals.
@@ -81,8 +81,8 @@ const (
 	Undecidable             // the server is at fault, or the cost is negative
 )
 
-// ByClient reports whether clients can have brought the refusal about: they have brought too
-// many keys, or ask for too little. That there is no room is not one client's fault.
+// ByClient reports whether clients can have brought the refusal about: they have brought too many keys, or a negative cost. A lack of room
+// is not one client's fault.
 func (r Refusal) ByClient() bool {
 	return r.Kind == TableFull || errors.Is(r.Err, ratelimit.ErrNegativeCost)
 }
@@ -104,8 +104,8 @@ func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.A
 	return rpcstatus.Undecidable
 }
 
-// Admit waits for a permit. One that is left out, by Skip or by its key function, has an empty
-// one. watched is false then: nothing is to be learned from it.
+// Admit waits for a permit. A request that is left out, by Skip or by its key function, has an empty one. watched is false then: it is no
+// evidence for an adaptive limit.
 func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why Refusal) {
 	if i.Skip != nil && i.Skip(r) {
 		i.skipped.Add(1)
@@ -140,7 +140,7 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 	return i.limiter.Acquire(ctx, key, units)
 }
 
-// refuse says why, and counts. The error is the limiter's if that was asked, else of the key function.
+// refuse counts a refusal and returns it. The error is the limiter's if that was called, else the key function's.
 func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 	outcome.MarkRefused(r.Context())
 	why, count := Refusal{Err: err, Kind: kind(r, err, asked)}, &i.failed

@@ -17,10 +17,10 @@ func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inf
 	return OutcomeOfCode(ctx, code, streaming)
 }
 
-// OutcomeOfCode is the outcome of a call that ended with a code. The caller has chosen the deadline of the call: if it is
-// shorter than calls take, that says nothing about load, and many such calls are no reason to serve other callers less. A
-// call that has a deadline and ends with DeadlineExceeded counts as such before the deadline, too: whoever has worked on
-// the call may have subtracted a margin from the deadline, or have an earlier clock.
+// OutcomeOfCode returns the outcome of a call that ended with a code. The caller has chosen the deadline of the call: if it is shorter than
+// calls take, that is no evidence of load, and many such calls are no reason to serve other callers less. A call that has a deadline and
+// ends with DeadlineExceeded counts as such before the deadline, too: a server on the way may have subtracted a margin from the deadline,
+// or have an earlier clock.
 func OutcomeOfCode(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	_, deadline := ctx.Deadline()
 	switch gone := ctx.Err() != nil || code == rpcstatus.Canceled || deadline && code == rpcstatus.DeadlineExceeded; {

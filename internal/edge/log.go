@@ -18,8 +18,8 @@ type throttledLog struct {
 // is slog's default.
 func (l *throttledLog) line(ctx context.Context, to *slog.Logger, now time.Time, level slog.Level, msg string, args ...any) {
 	at, next := now.UnixNano(), l.next.Load()
-	// Readings of one time may come in another order. One that is more than a second before
-	// the last line's is of a clock that was set back.
+	// Readings of one time may come in another order. A reading more than a second before the last line's comes from a clock that was set
+	// back.
 	early := at < next && next-at <= 2*int64(time.Second)
 	if early || !l.next.CompareAndSwap(next, at+int64(time.Second)) {
 		l.dropped.Add(1)

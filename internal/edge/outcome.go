@@ -1,6 +1,6 @@
 package edge
 
-// Outcome is what is done with a request: see httplimit.Outcome.
+// Outcome is the treatment of a request: see httplimit.Outcome.
 type Outcome uint8
 
 // The outcomes. The zero Outcome does not occur.

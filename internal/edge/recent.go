@@ -39,7 +39,7 @@ func (c *Recent[K, V]) Find(k K) (v V, ok bool) {
 	return v, false
 }
 
-// Add keeps a value, in place of the one that is there.
+// Add keeps a value, in place of the present one.
 func (c *Recent[K, V]) Add(k K, v V) {
 	young := c.young.Load()
 	box := new(atomic.Pointer[V])

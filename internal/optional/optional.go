@@ -1,5 +1,5 @@
-// Package optional asks a limiter for the methods that it may have besides Take and Reserve. It does not import package
-// ratelimit, so that ratelimit can use it too: limits and decisions are type parameters.
+// Package optional finds the methods that a limiter may have besides Take and Reserve. It does not import package ratelimit, so that
+// ratelimit can use it too: limits and decisions are type parameters.
 package optional
 
 import (
@@ -8,15 +8,15 @@ import (
 	"fmt"
 )
 
-// ReplacesCost reports whether a limiter may charge another cost than the caller's: what its ReplacesCost returns, false
-// without that method.
+// ReplacesCost reports whether a limiter may charge another cost than the caller's: the result of its ReplacesCost, false without that
+// method.
 func ReplacesCost(limiter any) bool {
 	r, ok := limiter.(interface{ ReplacesCost() bool })
 	return ok && r.ReplacesCost()
 }
 
-// BooksAhead reports whether a limiter's Reserve may charge budget that is still to come: what its BooksAhead returns, true
-// without that method.
+// BooksAhead reports whether a limiter's Reserve may charge budget that is still to come: the result of its BooksAhead, true without that
+// method.
 func BooksAhead(limiter any) bool {
 	b, ok := limiter.(interface{ BooksAhead() bool })
 	return !ok || b.BooksAhead()

@@ -1,6 +1,6 @@
-// Package rpcstatus says in the words of gRPC why a call is refused: the code, the message, when to
-// retry, and which quota was used up. It needs no protobuf library, so that httplimit can answer
-// gRPC and Connect calls that pass through it. grpclimit answers with the same.
+// Package rpcstatus describes the refusal of a call in the terms of gRPC: the code, the message, the time to retry, and the exhausted
+// quota. It needs no protobuf library, so that httplimit can answer gRPC and Connect calls that pass through it. grpclimit answers with the
+// same.
 package rpcstatus
 
 import (
@@ -20,8 +20,7 @@ import (
 // Code is a status code of gRPC.
 type Code uint32
 
-// The codes that answers have, those that a missing or malformed key may be answered with, and those that say something
-// about load.
+// The codes of answers, the codes for a missing or malformed key, and the codes that are evidence of load.
 const (
 	Canceled          Code = 1
 	Unknown           Code = 2
@@ -44,12 +43,11 @@ type Answer struct {
 	Limit   *LimitText    // that has denied; nil if none has
 }
 
-// PushbackKey is the trailer that tells a client's retry policy when to retry (gRFC A6).
+// PushbackKey is the trailer with the time to retry for a client's retry policy (gRFC A6).
 const PushbackKey = "grpc-retry-pushback-ms"
 
-// Pushback returns the trailer's value; "" if no wait is known, which leaves the client to its own
-// backoff. It is an int32: a client cannot be told of a longer wait than about 24 days, and
-// must not come too early.
+// Pushback returns the trailer's value; "" if no wait is known, which leaves the client to its own backoff. It is an int32: a longer wait
+// than about 24 days cannot be expressed, and a client must not come too early.
 func (a *Answer) Pushback() string {
 	switch ms := Milliseconds(a.Wait); {
 	case a.Never || ms > math.MaxInt32:
@@ -70,17 +68,16 @@ func Milliseconds(d time.Duration) int64 {
 	return ms
 }
 
-// LimitText is what answers say of a limit. It depends on the limit only.
+// LimitText is the description of a limit in answers. It depends on the limit only.
 type LimitText struct {
 	Denied, Delayed, Exceeds, Blocked string // messages
 	Quota                             []byte // google.rpc.QuotaFailure, encoded
 
-	// Last is for whoever makes answers: the last one of this limit, as the protocol's
-	// library has it.
+	// Last is for the code that makes answers: its last answer for this limit, as the protocol's library has it.
 	Last atomic.Value
 }
 
-// TextOf returns what answers say of a limit.
+// TextOf returns the description of a limit in answers.
 func TextOf(limit *ratelimit.Limit) *LimitText {
 	name := limit.Name
 	if name == "" {
@@ -95,7 +92,7 @@ func TextOf(limit *ratelimit.Limit) *LimitText {
 	}
 }
 
-// describe says what a limit allows, without its name. It is empty if that is not known.
+// describe returns the figures of a limit as text, without its name. It is empty if they are not known.
 func describe(limit *ratelimit.Limit) string {
 	switch limit.Algorithm {
 	case ratelimit.AlgorithmBlocked:
@@ -149,7 +146,7 @@ var (
 	Blocked     = Answer{Code: ResourceExhausted, Message: Calls.Blocked, Never: true}
 )
 
-// TypePrefix is what the URLs of all types begin with.
+// TypePrefix is the beginning of the URLs of all types.
 const TypePrefix = "type.googleapis.com/"
 
 const (
@@ -213,8 +210,7 @@ func quotaFailure(name, description string, value uint64) []byte {
 	return appendBytes(nil, 1, v) // violations
 }
 
-// The wire format of protobuf: each field begins with its number and the type of what follows.
-// A field that is empty or 0 is left out.
+// The wire format of protobuf: each field begins with its number and the type of its value. A field that is empty or 0 is left out.
 
 func appendTag(b []byte, field, wire uint64) []byte { return binary.AppendUvarint(b, field<<3|wire) }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Words are what answers say of requests over HTTP, and of calls over gRPC and Connect. They hold
-// nothing of a key and nothing of an error's text.
+// Words are the texts of answers for requests over HTTP, and for calls over gRPC and Connect. They hold nothing of a key and nothing of an
+// error's text.
 type Words struct {
 	BadKey string // its key is missing or malformed
 

@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// Canvas is a picture being drawn. Coordinates are in pixels from the upper left
-// corner. What a thing looks like is up to its class: see style.
+// Canvas is a picture being drawn. Coordinates are in pixels from the upper left corner. The look of a thing is up to its class: see style.
 type Canvas struct {
 	width, height int
 	body          strings.Builder

@@ -34,7 +34,7 @@ type Result struct {
 	Unsure    int           // the number of callers whose booking may have stayed, by their errors
 	Took      time.Duration // the time until the last caller returned
 	Steady    bool          // whether this process ran nearly all the time after the warm-up, so that PerSecond is meaningful
-	Errors    []error       // errors other than that of the caller's own end
+	Errors    []error       // errors other than the caller's own end
 }
 
 // Play plays the crowd. Each element of processes is the Wait of one process. It returns 100 ms after the last caller has.
@@ -100,15 +100,15 @@ func Twice(rate int) Crowd {
 	return c
 }
 
-// Check makes a test fail if the result of a crowd that Twice returns is not that of a token bucket. RetryAfter is that of one unit
-// after the crowd has left.
+// Check makes a test fail if the result of a crowd that Twice returns is not a token bucket's. RetryAfter is the time for one unit after
+// the crowd has left.
 func (r Result) Check(t testing.TB, name string, limit ratelimit.Limit, retryAfter time.Duration, processes int) {
 	t.Helper()
 	assert.Empty(t, r.Errors, name)
 	rate := float64(limit.Rate.Units) / limit.Rate.Per.Seconds()
 	assert.LessOrEqual(t, float64(r.Served), 1.02*rate*r.Took.Seconds()+float64(limit.Capacity()), "%s: the limit holds", name)
 	if r.Unsure == 0 { // else the rest of the patience may stay booked
-		// The last callers would have waited for about the patience. What remains is the spending of callers that were served just now.
+		// The last callers would have waited for about the patience. The rest is the spending of callers that were served just now.
 		assert.Less(t, retryAfter, 50*time.Millisecond, "%s: nothing stays booked", name)
 	}
 	least := 0.85
@@ -124,7 +124,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("%.1f per second, %d of %d callers served, %d unsure, steady %v", r.PerSecond, r.Served, r.Callers, r.Unsure, r.Steady)
 }
 
-// isOwnEnd reports whether an error is that of a cancelled context, with no other error joined to it.
+// isOwnEnd reports whether an error is the error of a cancelled context, with no other error joined to it.
 func isOwnEnd(err error) bool {
 	for err != nil && err != context.Canceled {
 		err = errors.Unwrap(err) // nil if errors are joined

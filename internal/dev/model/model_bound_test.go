@@ -20,8 +20,8 @@ type spent struct {
 	cost int64
 }
 
-// trace runs a script of spending, settling and cancelling and returns what stays spent.
-// Nothing is settled for more than was reserved: that is debt, and above any bound.
+// trace runs a script of spending, settling and cancelling and returns the spending that stays. Nothing is settled for more than was
+// reserved: that is debt, and above any bound.
 func trace(t testing.TB, data []byte) (ratelimit.Limit, []*spent) {
 	s := &script{data: data, onward: true, only: []opKind{opTake, opTake, opReserve, opReserve, opReserve, opReserve, opSettle, opCancel}}
 	s.pickLimit()

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// What the models know of calendars. They find a window by time.Date alone, on zones that have no
-// steps at midnight, and its end by adding days or months to its first date.
+// The models' calendars. They find a window by time.Date alone, on zones that have no steps at midnight, and its end by adding days or
+// months to its first date.
 
 // modelCalendar counts in a calendar's windows. Its instants are Unix nanoseconds, as a test's
 // clock reads them.

@@ -58,8 +58,7 @@ func TestGreedyCallerGetsBurstAndRate(t *testing.T) {
 	}
 }
 
-// A burst of 1 cannot be held to the bound and to the Whole rate as well, as the clock
-// tells no thirds of a nanosecond; from 2 on it can.
+// A burst of 1 cannot be held to the bound and to the Whole rate as well, as the clock has no thirds of a nanosecond; from 2 on it can.
 func TestGreedyCallerWithASmallBurstLosesNothing(t *testing.T) {
 	testsize.Arithmetic(t)
 	tests := []struct {
@@ -194,7 +193,7 @@ func TestAnyReadingOfTheClockWillDo(t *testing.T) {
 	}
 }
 
-// spendAll spends a fresh key's capacity, and holds the limiter to what follows.
+// spendAll spends a fresh key's capacity, and holds the limiter to the exact times after that.
 func spendAll(t *testing.T, r *rig, text string) {
 	ctx := context.Background()
 	d, err := r.limiter.Peek("k", 1)

@@ -6,10 +6,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// What the models know of a limit that changes: what is spent by then is spent under the
-// new limit too, and what is booked stays booked for its instant.
+// The models' rules for a limit that changes: spending by then is spending under the new limit too, and bookings stay booked for their
+// instants.
 
-// adopt carries what is spent over to another limit.
+// adopt carries the spending over to another limit.
 func (m *model) adopt(l ratelimit.Limit, now int64) {
 	old := m.limit
 	m.record(now)
@@ -23,16 +23,16 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	default:
 		m.blurry = !m.carry(old, l, now)
 	}
-	if m.blurry { // what is in the model means nothing any more
+	if m.blurry { // the content of the model has no meaning any more
 		m.base, m.ahead, m.aside = newSpending(l), nil, aside{}
 	}
 }
 
-// aside is what a lowered limit does not count, until the old limit would have regained it.
+// aside is spending that a lowered limit does not count, until the old limit would have regained it.
 type aside struct{ units, until int64 }
 
-// carry carries what is spent over, with no more counted than the new capacity, and debts. It reports false where
-// more than one outcome would be right.
+// carry carries the spending over, with no more counted than the new capacity, and debts. It reports false where more than one outcome
+// would be right.
 func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	if m.aside.until <= now {
 		m.aside = aside{}
@@ -73,9 +73,8 @@ func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	return start + k*per, used - units, before
 }
 
-// canCarry reports whether it is told what the new limit makes of the old one's figures.
-// It is not where a debt is capped at a Century or takes very many windows, where a queue has to be put in order
-// anew, and where a log finds a debt before or in a booking.
+// canCarry reports whether the conversion of the old limit's figures to the new limit is specified. It is not where a debt is capped at a
+// Century or takes very many windows, where a queue has to be put in order anew, and where a log finds a debt before or in a booking.
 func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	owed := m.base.spent(now)
 	for _, b := range m.ahead {
@@ -101,7 +100,7 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	return l.Algorithm != ratelimit.AlgorithmSlidingLog || owed <= int64(l.Rate.Units)
 }
 
-// carried is what is spent under one limit, as spent under another.
+// carried returns the spending under one limit, converted to another.
 func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	if old.Algorithm <= ratelimit.AlgorithmLeakyBucket && l.Algorithm <= ratelimit.AlgorithmLeakyBucket {
 		return converted(from, l, now)
@@ -147,8 +146,8 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	return to
 }
 
-// converted is what is owed to one bucket, owed to another: as many units, and as much of one,
-// rounded up to what the other's figures in lowest terms can tell.
+// converted returns the debt of one bucket, converted to another: as many units, and as much of one, rounded up to the resolution of the
+// other's figures in lowest terms.
 func converted(from spending, l ratelimit.Limit, now int64) spending {
 	b := bucketOf(from)
 	to := newSpending(l)
@@ -174,7 +173,7 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// spent is what counts now, in Whole units: with it, another algorithm begins.
+// spent is the spending that counts now, in Whole units: with it, another algorithm begins.
 
 func (s *modelBucket) spent(now int64) int64 {
 	return max(0, ceilDiv(sub(s.full, mul(now, s.units)), s.per))
@@ -196,9 +195,9 @@ func (s *modelCounter) spent(now int64) int64 {
 	return c.curr + c.weight(now)
 }
 
-// keepReceipts is what becomes of reservations when the limit's figures change. A booking
-// can be cancelled until its time. Of the past, buckets give nothing back, fixed windows give back a spending that still counts, and
-// for other windows it is not specified. A reservation from before the key was dropped as fresh has no part in it.
+// keepReceipts changes the reservations when the limit's figures change. A booking can be cancelled until its time. Of the past, buckets
+// give nothing back, fixed windows give back a spending that still counts, and for other windows it is not specified. A reservation from
+// before the key was dropped as fresh has no part in it.
 func (j *judge) keepReceipts() {
 	for id, r := range j.made {
 		switch {

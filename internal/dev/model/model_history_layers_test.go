@@ -128,7 +128,7 @@ func newPile(t testing.TB, limit ratelimit.Limit, form []layering) *pile {
 	return p
 }
 
-// judge returns a key's model. One that is not tracked begins under the limit.
+// judge returns a key's model. A key that is not tracked begins under the limit.
 func (p *pile) judge(key string, limit ratelimit.Limit) *judge {
 	j := p.judges[key]
 	if j == nil {
@@ -376,7 +376,7 @@ func (p *pile) settle(raw int64, id, actual int) {
 	delete(p.holds, id)
 }
 
-// play makes a call, and says how the answer differs from the models', "" if it does not.
+// play makes a call, and returns the difference between the answer and the models', "" if there is none.
 func (p *pile) play(m layerMove) (text string) {
 	p.clock.now.Store(m.raw)
 	p.fogged = false

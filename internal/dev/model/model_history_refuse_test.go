@@ -74,7 +74,7 @@ func (w *world) full(raw int64, keys []string, err error) (text string, refused 
 	return "", refused
 }
 
-// keyStanding is what a model knows about its key.
+// keyStanding is a model's knowledge of its key.
 type keyStanding int
 
 const (
@@ -83,7 +83,7 @@ const (
 	isUnknown
 )
 
-// standing says how a key stands by its own limit, which may be one before that in force.
+// standing returns a key's standing by its own limit, which may be an earlier limit than the one in force.
 func (w *world) standing(key string, raw int64) keyStanding {
 	switch j := w.judges[key]; {
 	case j == nil || !j.known && !j.blurry:
@@ -103,8 +103,8 @@ func (w *world) names() (all []string) {
 	return all
 }
 
-// forgetReceipts leaves reservations of all other keys that are fresh, or may be, unsettled:
-// if their key has left the table, there is nothing to settle, and nobody knows if it has.
+// forgetReceipts leaves reservations of all other keys that are fresh, or may be, unsettled: if their key has left the table, there is
+// nothing to settle, and it is unknown whether it has.
 func (w *world) forgetReceipts(keys []string) {
 	for key, j := range w.judges {
 		if !w.refuse || slices.Contains(keys, key) || w.standing(key, w.clock.now.Load()) == isSpent {

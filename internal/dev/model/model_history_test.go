@@ -14,10 +14,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Most defects that were found in limiters sat where two features met. So here all calls are
-// made in one random history, each key beside a model of its own: those of model_property_test.go,
-// and Wait, SetLimit, Refresh, stacks of two keys and a table that is too small. A failure
-// is told by the shortest history that still fails.
+// Most defects that were found in limiters sat where two features met. So here all calls are made in one random history, each key beside a
+// model of its own: the models of model_property_test.go, and Wait, SetLimit, Refresh, stacks of two keys and a table that is too small. A
+// failure is reported as the shortest history that still fails.
 
 const (
 	opWait opKind = opSweep + 1 + iota
@@ -47,14 +46,14 @@ func (m move) String() string {
 	return m.key + ": " + m.op.String()
 }
 
-// setting is what a history begins with.
+// setting is the beginning of a history.
 type setting struct {
 	limit ratelimit.Limit
 	keys  int // if above 1, the clock never steps back: keys that are forgotten forget their time
 	max   int // of keys, if the table is too small for all of them; else 0
 
 	refuse   bool // the table is too small, and refuses new keys
-	remember int  // how many of those that it evicts are remembered
+	remember int  // the number of evicted keys that are remembered
 }
 
 // evicts reports whether keys are forgotten although they have spent: no model knows which.
@@ -100,7 +99,7 @@ func (w *world) judge(key string) *judge {
 	return j
 }
 
-// play makes a call and says how the answer differs from the model's, "" if it does not.
+// play makes a call and returns the difference between the answer and the model's, "" if there is none.
 func (w *world) play(m move) string {
 	w.clock.now.Store(m.raw)
 	w.key = m.key
@@ -150,7 +149,7 @@ func (w *world) ask(m move) answer {
 	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Len()}
 }
 
-// agrees says how Peek and the Take after it at the same instant differ, "" if they do not.
+// agrees returns the difference between Peek and the Take after it at the same instant, "" if there is none.
 func agrees(m move, said ratelimit.Decision, peeked error, got answer) string {
 	if m.kind != opTake || m.n < 1 || got.err != nil {
 		return ""
@@ -226,8 +225,8 @@ func (j *judge) withLimit(now ratelimit.Limit, o op) answer {
 	return a
 }
 
-// adopts puts the key under another limit if the call is one that does that: a decision, one of a
-// cost of 0 or too much included, an Adjust, or a settlement that charges like one.
+// adopts puts the key under another limit if the call is of a kind that does that: a decision, also of a cost of 0 or too much, an Adjust,
+// or a settlement that charges like one.
 func (j *judge) adopts(now ratelimit.Limit, o op) {
 	if !j.known || j.limit == now || !j.charges(now, o) {
 		return
@@ -244,8 +243,8 @@ func (j *judge) charges(now ratelimit.Limit, o op) bool {
 		if o.n > 0 && o.n <= now.Capacity() {
 			return true
 		}
-		// It only says how the key stands. That comes true if the key is under the limit from now
-		// on. Of a fresh key, and if the figures stay the same, there is nothing to come true.
+		// It only returns the key's standing. That comes true if the key is under the limit from now on. Of a fresh key, and if the figures
+		// stay the same, there is nothing to come true.
 		return o.n >= 0 && j.limit.Named("") != now.Named("") && !j.freshAt(o.raw)
 	case opAdjust:
 		return o.n != 0
@@ -325,14 +324,14 @@ func (w *world) playStack(m move) string {
 	return ""
 }
 
-// blur says that nothing is known about some keys.
+// blur marks some keys as unknown.
 func (w *world) blur(keys []string) {
 	for _, key := range keys {
 		w.judge(key).blurry = true
 	}
 }
 
-// ---- drawing, and telling ----
+// ---- drawing, and reporting ----
 
 // drawn turns bytes into moves.
 type drawn struct {
@@ -399,13 +398,13 @@ func (d *drawn) another() ratelimit.Limit {
 		l = other.limit
 	}
 	if l.Validate() != nil || int64(l.RefillTime()) > Year/2 {
-		return d.script.limit // no model knows what is capped at a Century
+		return d.script.limit // no model represents a debt capped at a Century
 	}
 	d.script.limit = l
 	return l
 }
 
-// playHistory plays what data says, and tells of a failure by the shortest history that still fails.
+// playHistory plays the data, and reports a failure as the shortest history that still fails.
 func playHistory(t testing.TB, data []byte, most int) {
 	d := draw(data)
 	w := newWorld(t, d.setting)
@@ -422,7 +421,7 @@ func playHistory(t testing.TB, data []byte, most int) {
 	}
 }
 
-// failure plays moves, and says how the first wrong answer is wrong, "" if none is.
+// failure plays moves, and describes the first wrong answer, "" if there is none.
 func failure(t testing.TB, s setting, moves []move) string {
 	w := newWorld(t, s)
 	for _, m := range moves {
@@ -433,7 +432,7 @@ func failure(t testing.TB, s setting, moves []move) string {
 	return ""
 }
 
-// shortest leaves out what a failure does not need: halves first, then ever smaller parts.
+// shortest leaves out the moves that a failure does not need: halves first, then ever smaller parts.
 func shortest[M any](moves []M, fails func([]M) bool) []M {
 	for size := len(moves) / 2; size > 0; size /= 2 {
 		for i := 0; i+size <= len(moves); {

@@ -32,7 +32,7 @@ type probe struct {
 	d     ratelimit.Decision
 }
 
-// then returns what the op would be answered that much later.
+// then returns the answer to the op that much later.
 func (p *probe) then(later time.Duration, o op) ratelimit.Decision {
 	o.raw += int64(later)
 	return replay(p, p.limit, p.ops).do(o).d

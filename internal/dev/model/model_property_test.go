@@ -46,7 +46,7 @@ func (o op) String() string {
 	return fmt.Sprintf("at %d: %s(%d) ahead=%d id=%d", o.raw, opNames[o.kind], o.n, o.ahead, o.id)
 }
 
-// answer is what an op brought to light.
+// answer is the result of an op.
 type answer struct {
 	d     ratelimit.Decision
 	err   error
@@ -110,8 +110,8 @@ type judge struct {
 	*model
 	made map[int]*receipt
 
-	// A key was swept away here while the model did not know what it had spent. From when
-	// it was fresh is not known either, so neither is what readings before this one count as.
+	// A key was swept away here while the model did not know its spending. So the instant at which it was fresh is unknown, and the
+	// instants that readings before this one count as.
 	sweptAt int64
 }
 
@@ -165,7 +165,7 @@ type script struct {
 	last   ratelimit.Decision
 	usable []int // reservations that may be settled
 	made   int
-	only   []opKind // what may be called, if not everything
+	only   []opKind // the permitted calls, if not all
 	onward bool     // the clock never steps back
 	edge   bool     // the limit is so slow that the clock has to stay near its origin
 }
@@ -212,7 +212,7 @@ func (s *script) pickLimit() {
 	}
 }
 
-// step moves the clock: not at all, a little, to an instant that was told, far, or back.
+// step moves the clock: not at all, a little, to an instant of an answer, far, or back.
 func (s *script) step() {
 	least, most := -140*Year, 140*Year // readings further from 0 count as 146 years
 	if s.edge {
@@ -266,7 +266,7 @@ func (s *script) next() op {
 	case opReserve:
 		o.n, o.ahead, o.id = s.cost(), s.aheadBy(), s.made
 		if s.edge {
-			o.ahead = 0 // what is booked may not take more than 100 years to regain either
+			o.ahead = 0 // bookings may not take more than 100 years to regain either
 		}
 		s.usable = append(s.usable, s.made)
 		s.made++
@@ -312,8 +312,7 @@ func (s *script) aheadBy() time.Duration {
 	return -1
 }
 
-// adjust charges, or grants. After a grant nobody can say what of it was whose, so older
-// reservations are left alone.
+// adjust charges, or grants. After a grant the owners of the granted units are unspecified, so older reservations are left alone.
 func (s *script) adjust(o *op) {
 	o.n = 1 + s.word()%(3*min(s.limit.Capacity(), math.MaxInt/4)+1)
 	if s.byte()%2 == 0 {
@@ -321,7 +320,7 @@ func (s *script) adjust(o *op) {
 	}
 }
 
-// runScript runs what data says against a limiter and the model.
+// runScript runs the data against a limiter and the model.
 func runScript(t testing.TB, data []byte, maxOps int) {
 	s := &script{data: data}
 	s.pickLimit()
@@ -365,8 +364,8 @@ func (j *judge) accepts(o op, got, want answer) bool {
 	return got.d == want.d && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
 }
 
-// reserved takes note of what the limiter reserved while the model does not know what is spent: if it is settled once the key has been
-// dropped as fresh, the model knows that again.
+// reserved records the limiter's reservation while the model does not know the spending: if it is settled once the key has been dropped as
+// fresh, the model knows that again.
 func (j *judge) reserved(o op, got answer) {
 	if !got.d.Allowed {
 		j.made[o.id] = nil
@@ -375,12 +374,12 @@ func (j *judge) reserved(o op, got answer) {
 	}
 }
 
-// outcome is what a decision with an error has to say.
+// outcome reduces a decision with an error to its promised fields.
 func outcome(d ratelimit.Decision) ratelimit.Decision {
 	return ratelimit.Decision{Allowed: d.Allowed, RetryAfter: d.RetryAfter, Delay: d.Delay}
 }
 
-// fail tells of the shortest history that can be found in which the model is contradicted.
+// fail reports the shortest history that can be found in which the model is contradicted.
 func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	for i := len(ops) - 1; i >= 0; i-- {
 		if less := slices.Delete(slices.Clone(ops), i, i+1); contradiction(t, l, less) != "" {
@@ -391,7 +390,7 @@ func fail(t testing.TB, l ratelimit.Limit, ops []op) {
 	require.Fail(t, "the model answers otherwise", "limit: %v\n%s%s", l, history(ops), contradiction(t, l, ops))
 }
 
-// contradiction says how the last answers to the ops differ, "" if they do not.
+// contradiction returns the difference of the last answers to the ops, "" if there is none.
 func contradiction(t testing.TB, l ratelimit.Limit, ops []op) string {
 	rig, judge := newRig(t, l), newJudge(l)
 	for _, o := range ops {
@@ -448,7 +447,7 @@ func TestKeysShareNoBudget(t *testing.T) {
 	}
 }
 
-// shareNothing asks about one of several keys. A reservation is settled with its own key.
+// shareNothing makes calls on one of several keys. A reservation is settled with its own key.
 func shareNothing(t *testing.T, s *script, r *rig, j *judge, seed uint64) {
 	o := s.next()
 	if _, own := j.made[o.id]; o.kind >= opSettle && o.kind <= opCancel && !own {

@@ -10,10 +10,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// This file is the judge of the property and fuzz tests: a limiter of one key that is
-// slow, plain and sequential. It counts in Whole numbers of any size, and keeps each
-// spending that lies ahead as itself: what a booking or its cancelling leads to is
-// found by spending the others anew, at their own instants and in their order.
+// This file is the judge of the property and fuzz tests: a limiter of one key that is slow, plain and sequential. It counts in Whole
+// numbers of any size, and keeps each spending that lies ahead as itself: the effect of a booking or of its cancelling is found by spending
+// the others anew, at their own instants and in their order.
 
 // booking is one spending of a key.
 type booking struct {
@@ -22,10 +21,10 @@ type booking struct {
 	cost int64
 }
 
-// end is the position of whatever follows in a leaky bucket.
+// end is the position behind the booking in a leaky bucket.
 func (b *booking) end(per int64) *big.Int { return add(b.pos, mul(b.cost, per)) }
 
-// spending is what has been spent and not yet regained, in one algorithm's terms.
+// spending is the cost that was charged and is not yet regained, in one algorithm's terms.
 type spending interface {
 	clone() spending
 	// earliest is the first instant, t or later, at which the cost fits.
@@ -34,7 +33,7 @@ type spending interface {
 	spend(b *booking)
 	// charge is for debt, which need not fit into one window.
 	charge(now, cost int64)
-	// spent is what counts now, in Whole units, rounded up.
+	// spent is the spending that counts now, in Whole units, rounded up.
 	spent(now int64) int64
 	// refund gives back some of a spending that is in the past.
 	refund(now int64, b *booking, amount int64)
@@ -73,7 +72,7 @@ type modelBucket struct {
 	events []modelCharge // all of it
 }
 
-// modelCharge is what was charged, or granted if the cost is below 0.
+// modelCharge is a charge, or a grant if the cost is below 0.
 type modelCharge struct {
 	at, cost int64
 	b        *booking // nil if it was no spending
@@ -136,7 +135,7 @@ func (s *modelBucket) remaining(t int64) int64 {
 
 func (s *modelBucket) reset(t int64) int64 { return max(t, ceilDiv(s.full, s.units)) }
 
-// ---- leaky bucket: entry is a token bucket's; what is queued keeps its position ----
+// ---- leaky bucket: entry is a token bucket's; queued work keeps its position ----
 
 type modelQueue struct{ modelBucket }
 
@@ -153,7 +152,7 @@ func (s *modelQueue) grant(_, amount int64) bool {
 
 func (s *modelQueue) spend(b *booking) { s.full = add(later(s.full, b.pos), mul(b.cost, s.per)) }
 
-// enter returns what a cost would book that enters now.
+// enter returns the booking of a cost that enters now.
 func (s *modelQueue) enter(now, cost int64) *booking {
 	pos := later(s.full, mul(now, s.units))
 	return &booking{at: ceilDiv(pos, s.units), pos: pos, cost: cost}
@@ -161,7 +160,7 @@ func (s *modelQueue) enter(now, cost int64) *booking {
 
 func (s *modelQueue) refund(now int64, b *booking, amount int64) {
 	if s.full.Cmp(b.end(s.per)) == 0 { // nothing has entered after it
-		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // what has not been regained
+		kept := sub(mul(b.cost, s.per), mul(now-b.at, s.units)) // the part that has not been regained
 		s.full = sub(s.full, later(new(big.Int), earlier(mul(amount, s.per), kept)))
 	}
 }
@@ -231,7 +230,7 @@ func (s *modelWindow) reset(t int64) int64 {
 
 type modelLog struct {
 	units, per int64
-	entries    []booking // in order; those of a debt may be ahead
+	entries    []booking // in order; the entries of a debt may be ahead
 	debt       int       // how many entries at the end are one debt
 }
 
@@ -241,7 +240,7 @@ func (s *modelLog) clone() spending {
 	return &c
 }
 
-// within is what counts in the window that ends at t, and what is placed after it.
+// within returns the spending in the window that ends at t, including the entries placed after it.
 func (s *modelLog) within(t int64) (sum int64) {
 	for _, e := range s.entries {
 		if e.at > t-s.per {
@@ -268,8 +267,8 @@ func (s *modelLog) spend(b *booking) {
 	s.entries, s.debt = append(s.entries, *b), 0
 }
 
-// charge places a debt where its first part fits, and the units of one window in each
-// after that. What has not been spent of an older debt is placed anew with it.
+// charge places a debt where its first part fits, and the units of one window in each after that. The unspent part of an older debt is
+// placed anew with it.
 func (s *modelLog) charge(now, cost int64) {
 	for n := len(s.entries) - 1; n >= 0 && s.debt > 0 && s.entries[n].at > now; n-- {
 		cost += s.entries[n].cost
@@ -297,7 +296,7 @@ func (s *modelLog) tidy() {
 	s.entries = slices.DeleteFunc(s.entries, func(e booking) bool { return e.cost == 0 })
 }
 
-// grant is told only if everything goes: which entries go first is not said.
+// grant is specified only if everything goes: the order in which entries go is not.
 func (s *modelLog) grant(now, amount int64) bool {
 	if amount < s.within(now) {
 		return false
@@ -340,7 +339,7 @@ func (s *modelCounter) pass(t int64) {
 	}
 }
 
-// weight is what the window before counts for at t, rounded up.
+// weight returns the weighted count of the window before at t, rounded up.
 func (s *modelCounter) weight(t int64) int64 {
 	return ceilDiv(mul(s.prev, s.start+s.per-t), s.per)
 }
@@ -380,8 +379,8 @@ func (s *modelCounter) refund(now int64, b *booking, amount int64) {
 	}
 }
 
-// grant is told only where no earlier window counts, or all goes: what of that one's
-// count a grant takes, when only a part of it weighs, is not said.
+// grant is specified only where no earlier window counts, or all goes: the share of that window's count in a grant, when only a part of it
+// weighs, is not.
 func (s *modelCounter) grant(now, amount int64) bool {
 	if s.pass(now); s.prev > 0 && amount < s.curr+s.prev {
 		return false
@@ -408,15 +407,15 @@ func (s *modelCounter) reset(t int64) int64 {
 
 // ---- the limiter of one key ----
 
-// model answers as a limiter has to that is only ever asked about one key.
+// model answers as a limiter has to that gets calls for one key only.
 type model struct {
 	limit  ratelimit.Limit
-	base   spending     // what was spent at or before last
-	ahead  []*booking   // what is booked after that
+	base   spending     // spending at or before last
+	ahead  []*booking   // later bookings
 	known  bool         // the key is tracked
 	last   int64        // the highest reading it has seen
 	floor  int64        // a key that was swept away is created anew no earlier than it was fresh
-	aside  aside        // what a lowered limit does not count
+	aside  aside        // spending that a lowered limit does not count
 	life   int          // how many times the key was forgotten
 	ended  map[int]bool // the lives that Reset has ended
 	blurry bool         // no right answer is known any more
@@ -426,7 +425,7 @@ func newModel(l ratelimit.Limit) *model {
 	return &model{limit: l, base: newSpending(l), floor: math.MinInt64, ended: map[int]bool{}}
 }
 
-// receipt is what a model's reservation is settled with.
+// receipt is the record that settles a model's reservation.
 type receipt struct {
 	*booking
 	life    int
@@ -471,8 +470,8 @@ func (m *model) check(cost int) error {
 	return nil
 }
 
-// take decides a cost that may be booked so far ahead, or as far as Take goes if that is
-// below zero. It returns what was spent, if anything was and it is to be.
+// take decides a cost that may be booked so far ahead, or as far as Take goes if that is below zero. It returns the charge, if there is one
+// and it is to be made.
 func (m *model) take(raw int64, cost int, ahead int64, spend bool) (d ratelimit.Decision, r *receipt, err error) {
 	if err = m.check(cost); err != nil || cost == 0 {
 		m.standing(raw, &d)
@@ -513,11 +512,11 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 	}
 	from := now
 	if n := len(m.ahead); n > 0 {
-		from = max(from, m.ahead[n-1].at) // behind whatever is booked
+		from = max(from, m.ahead[n-1].at) // behind all bookings
 	}
 	b = &booking{at: s.earliest(from, cost), cost: cost}
 	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(Span(m.limit)))) > 0 {
-		m.blurry = true // too many units come free until then to be counted: how far ahead is booked is not told
+		m.blurry = true // too many units come free until then to be counted: the distance of the booking is not specified
 	}
 	if retry = raw; b.at > now {
 		retry = max(raw, b.at-max(0, ahead))
@@ -544,7 +543,7 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	d.ResetAfter = time.Duration(s.reset(now) - raw)
 }
 
-// settle corrects what was spent; only the first call counts.
+// settle corrects a charge; only the first call counts.
 func (m *model) settle(raw int64, r *receipt, actual int) {
 	if r != nil && r.free && !r.settled {
 		r.settled = true
@@ -575,12 +574,11 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 	case over < 0 && m.limit.Algorithm == ratelimit.AlgorithmFixedWindow:
 		m.giveBackAside(r.booking, -over)
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
-		m.blurry = true // what a window gives back then is not told
+		m.blurry = true // the refund of a window is not specified then
 	}
 }
 
-// late returns what is charged if a reservation is settled that is not over, but whose key was dropped as fresh
-// since.
+// late returns the charge of settling a reservation that is not over, but whose key was dropped as fresh since.
 func (m *model) late(r *receipt, actual int) int64 {
 	if r == nil || r.free || r.settled || r.life == m.life || m.ended[r.life] {
 		return 0
@@ -588,22 +586,21 @@ func (m *model) late(r *receipt, actual int) int64 {
 	return max(0, int64(actual)-r.cost)
 }
 
-// shared reports whether a place in a queue lies in the same nanosecond as another one. Whose
-// of these comes free is not told: to callers they are one instant.
+// shared reports whether a place in a queue lies in the same nanosecond as another one. Which of these comes free is not specified: to
+// callers they are one instant.
 func (m *model) shared(i int) bool {
 	return m.limit.Algorithm == ratelimit.AlgorithmLeakyBucket &&
 		slices.ContainsFunc(m.ahead, func(b *booking) bool { return b != m.ahead[i] && b.at == m.ahead[i].at })
 }
 
-// lower changes what is booked ahead.
+// lower changes a booking ahead.
 func (m *model) lower(i int, cost int64) {
 	if m.ahead[i].cost = cost; cost == 0 {
 		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
 	}
 }
 
-// giveBack lowers what is in the past. What is booked ahead keeps its place for as long as
-// it is booked.
+// giveBack lowers spending of the past. A booking ahead keeps its place for as long as it is booked.
 func (m *model) giveBack(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
@@ -622,9 +619,8 @@ func (m *model) giveBackAside(b *booking, amount int64) {
 	w.refund(m.last, b, amount)
 }
 
-// charge spends what need not fit. Where bookings lie ahead, it is not said which of
-// both comes first. A debt of very many windows takes too long to count, and one of a
-// Century is capped.
+// charge spends a cost that need not fit. Where bookings lie ahead, the order of both is not specified. A debt of very many windows takes
+// too long to count, and a debt of a Century is capped.
 func (m *model) charge(cost int64) {
 	units, per := int64(m.limit.Rate.Units), int64(Span(m.limit))
 	windows := m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket && cost/units > 1000 // which would be spent one by one
@@ -707,8 +703,7 @@ func earlier(a, b *big.Int) *big.Int {
 	return b
 }
 
-// floorDiv divides by a positive number and Rounds down. What no int64 holds is as far
-// away as one can say.
+// floorDiv divides by a positive number and Rounds down. A result beyond int64 becomes the farthest instant.
 func floorDiv(a *big.Int, b int64) int64 {
 	q := new(big.Int).Div(a, big.NewInt(b))
 	switch {

@@ -52,11 +52,11 @@ type Phase struct {
 	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
 	LeaveVary bool          // it is the mean of a time that is uniform between half of it and one and a half
 	Deadline  bool          // they leave as a deadline ends, which counts as dropped
-	Abort     bool          // the backend does not begin what was cancelled
+	Abort     bool          // the backend does not begin cancelled requests
 	Fail      float64       // share of requests that fail at once by a bug
 	FailLate  float64       // share of requests that fail by a bug after the backend has worked on them
 	FailPart  float64       // share of requests that fail by a bug after a random part of that work
-	Refuse    bool          // an outage: all requests fail at once with a status that says overload
+	Refuse    bool          // an outage: all requests fail at once with a status of overload
 	PauseEach time.Duration // how often the backend stops, as to collect garbage
 	Pause     time.Duration // and for how long
 	SlowShare float64       // share of requests that take SlowBy times as long
@@ -87,7 +87,7 @@ type Gate interface {
 	Leave(now time.Duration, r *Request, o inflight.Outcome)
 }
 
-// Request is one request. What a Gate has given out for it is kept in Permit or Token.
+// Request is one request. The handle that a Gate has returned for it is kept in Permit or Token.
 type Request struct {
 	Sent   time.Duration // when it passed the gate
 	Permit inflight.Permit
@@ -101,7 +101,7 @@ type Request struct {
 	fails   bool   // it ends by a bug
 }
 
-// Tally counts what became of requests over a stretch of time.
+// Tally counts the results of requests over a stretch of time.
 type Tally struct {
 	Good    int           // answers that clients have waited for
 	Answers time.Duration // sum of the times of these in the backend
@@ -125,7 +125,7 @@ type World struct {
 	Tally
 
 	gate                         Gate
-	arrivals, services, failures *rand.Rand // apart, so that worlds of one seed differ by what their gates do only
+	arrivals, services, failures *rand.Rand // apart, so that worlds of one seed differ only by their gates' decisions
 	serial                       uint64     // of the request that was sent last
 	phase                        Phase
 	queued                       int           // in front of the gate
@@ -139,7 +139,7 @@ type World struct {
 	began                        time.Duration // the phase
 	again                        []retry       // in the order of their times
 	served                       heapOf        // in backend time
-	leaving                      heapOf        // also what has ended, until its time comes
+	leaving                      heapOf        // also ended requests, until their time comes
 	free                         []*Request
 }
 
@@ -150,8 +150,8 @@ func NewWorld(gate Gate, seed uint64) *World {
 	return w
 }
 
-// reseed begins what is random anew: from now on, requests arrive and servers take as long as in any other world that
-// is reseeded so in the same phase. So a difference between two gates is not one of their luck.
+// reseed begins the random series anew: from now on, requests arrive and servers take as long as in any other world that is reseeded so in
+// the same phase. So a difference between two gates is not due to luck.
 func (w *World) reseed(seed uint64) {
 	w.arrivals, w.services, w.failures = rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	if w.phase.Servers > 0 {
@@ -172,7 +172,7 @@ func (w *World) Begin(p Phase) {
 	w.begin()
 }
 
-// What happens next.
+// The kinds of the next event.
 const (
 	theEnd = iota
 	anArrival
@@ -231,7 +231,7 @@ func (w *World) Stop(d time.Duration) {
 	w.resumes = w.Now + d
 }
 
-// backendTime is the time without what the backend stood still.
+// backendTime is the time without the backend's standstills.
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
@@ -395,7 +395,7 @@ func (w *World) answer(r *Request) {
 	w.begin()
 }
 
-// leave ends a request at the gate, and lets in who waits there.
+// leave ends a request at the gate, and lets in waiting requests.
 func (w *World) leave(r *Request, o inflight.Outcome) {
 	r.gone, r.serial = true, 0
 	w.Ended++
@@ -436,7 +436,7 @@ func (q *ring) pop() *Request {
 	return r
 }
 
-// coming is what will happen to a request.
+// coming is a future event of a request.
 type coming struct {
 	at     time.Duration
 	r      *Request
@@ -447,7 +447,7 @@ type coming struct {
 
 func (c coming) before(d coming) bool { return c.at < d.at || c.at == d.at && c.serial < d.serial }
 
-// heapOf is a heap, what comes first first.
+// heapOf is a heap, the earliest event first.
 type heapOf []coming
 
 func (h *heapOf) push(c coming) {

@@ -26,8 +26,8 @@ func (f *Fixed) Leave(time.Duration, *Request, inflight.Outcome) { f.inFlight-- 
 // Limiter is a gate with a limit of package inflight, on the simulation's clock.
 type Limiter struct {
 	Windows int           // that the algorithm has learnt from
-	Limit   int           // what it has said last
-	Timeout time.Duration // that the algorithm was told, if the best fixed limit is to keep to it as well
+	Limit   int           // its last value
+	Timeout time.Duration // the algorithm's Timeout, if the best fixed limit is to keep to it as well
 	Trace   func(now time.Duration, s inflight.Sample, limit int)
 
 	l   *inflight.Limiter[string]
@@ -109,8 +109,8 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with the limit of Netflix's concurrency-limits 0.5.4, Gradient2Limit, with its defaults: the ratio of
-// a mean latency over some 600 requests to that of one request, at most 1, and a queue of 4, smoothed.
+// Gradient2 is a gate with the limit of Netflix's concurrency-limits 0.5.4, Gradient2Limit, with its defaults: the ratio of a mean latency
+// over some 600 requests to the latency of one request, at most 1, and a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64
@@ -150,7 +150,7 @@ func (g *Gradient2) Leave(now time.Duration, r *Request, _ inflight.Outcome) {
 	g.samples = min(g.samples+1, gradient2Memory)
 	g.long += (rtt - g.long) * max(1/g.samples, 2/(gradient2Memory+1.))
 	if g.long > 2*rtt {
-		g.long *= 0.95 // it is that of an overload that is over
+		g.long *= 0.95 // it is the latency of an overload that is over
 	}
 	limit := g.current()
 	if inFlight < limit/2 {

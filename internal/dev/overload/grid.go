@@ -26,7 +26,7 @@ const (
 	judged = 4000
 )
 
-// Cell is one point of the grid: a backend, its load, and what happens to it.
+// Cell is one point of the grid: a backend, its load, and its events.
 type Cell struct {
 	Phase
 	Bound int
@@ -38,7 +38,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%d servers × %v %v, load %.2f, queue %d, bound %d, %s", c.Servers, c.Service, c.Spread, c.Load, c.Queue, c.Bound, c.Event)
 }
 
-// Events are what may happen to a backend.
+// Events are the possible events of a backend.
 var Events = []string{
 	"none", "capacity × 30", "capacity / 30", "latency × 10", "refuses", "hangs", "flood", "clients leave", "pauses", "slow 1 %", "instant 500s",
 }
@@ -126,7 +126,7 @@ type step struct {
 	name    string
 }
 
-// story is what happens in a cell.
+// story returns the events of a cell.
 func (c Cell) story() []step {
 	usual := step{Phase: c.Phase, windows: settled, name: "settled"}
 	with := func(name string, change func(*step)) step {
@@ -211,10 +211,10 @@ type Gated interface {
 	State() (windows, limit int)
 }
 
-// Allows is a gate that was told the mean latency above which the backend has too much to do. It cannot reach more than the best fixed
-// limit that keeps to that, and where none does, as the backend itself is slower, there is nothing to reach.
+// Allows is a gate with a mean latency above which the backend counts as overloaded. It cannot reach more than the best fixed limit that
+// keeps to that, and where none does, as the backend itself is slower, there is nothing to reach.
 type Allows interface {
-	Allows() time.Duration // 0: it was told none
+	Allows() time.Duration // 0: none is set
 }
 
 // Play plays a cell with a gate.
@@ -271,7 +271,7 @@ func (w *World) judge(length time.Duration, seed uint64) {
 	w.Play(length)
 }
 
-var reference sync.Map // answered by asked: several gates are judged by it
+var reference sync.Map // the results by cell: several gates are judged by it
 
 type asked struct {
 	Phase
@@ -287,9 +287,10 @@ type answered struct {
 	good  float64
 }
 
-// Best returns the fixed limit, not above a bound, that has the highest goodput of those whose mean latency is allowed, in service
-// times, and how many answers were good; 0 if there is none. It is judged in the same time and by the same requests as a gate that is reseeded so: a
-// share of the goodput would otherwise be luck, as of 4000 requests whose times vary much, a server does now 3 % more, now 3 % less.
+// Best returns the fixed limit, not above a bound, that has the highest goodput among the limits with an allowed mean latency, in service
+// times, and its number of good answers; 0 if there is none. It is judged in the same time and by the same requests as a gate that is
+// reseeded so: a share of the goodput would otherwise be luck, as of 4000 requests whose times vary much, a server does now 3 % more, now 3
+// % less.
 func Best(p Phase, bound int, length time.Duration, seed uint64, allowed float64) (limit int, good float64) {
 	key := asked{p, bound, length, seed, allowed}
 	if b, ok := reference.Load(key); ok {

@@ -22,7 +22,7 @@ var (
 	each  = flag.Bool("windows", false, "print all windows")
 )
 
-// limits are what the grid is played with, and which part of the cells, in per cent, may miss the goal.
+// limits are the limits that play the grid, with the share of the cells, in per cent, that may miss the goal.
 var limits = []struct {
 	name string
 	most float64
@@ -35,8 +35,8 @@ var limits = []struct {
 	}},
 }
 
-// The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The
-// documentation says what a large sample of the grid gives.
+// The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The documentation has the results of a large sample
+// of the grid.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
@@ -84,9 +84,9 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	}
 }
 
-// Clients that leave take what they had in the backend with them from the limit, and not from the backend. So a limit that tries each second
-// window again what they do not bear wastes half of the work, and one that falls slowly fills a backend that has become smaller with work
-// that nobody waits for.
+// Clients that leave take their work in the backend with them from the limit, and not from the backend. So a limit that tries again each
+// second a window that they do not bear wastes half of the work, and a limit that falls slowly fills a backend that has become smaller with
+// work without a waiting client.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
@@ -116,7 +116,7 @@ func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	}
 }
 
-// What fails while the backend works on it, or after, is not an overload: its clients have not left early.
+// Work that fails while the backend works on it, or after, is not an overload: its clients have not left early.
 func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {
@@ -143,7 +143,7 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	}
 }
 
-// A deadline that ends is a client that has left, whatever the outcome is called: the backend goes on with what nobody waits for.
+// A deadline that ends is a client that has left, by any name of the outcome: the backend goes on with work without a waiting client.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
@@ -178,7 +178,8 @@ func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	}
 }
 
-// Calls that fail, and clients that leave: see Failing. With -cells 1900 each way has a hundred backends; the documentation says what that gives.
+// Calls that fail, and clients that leave: see Failing. With -cells 1900 each way has a hundred backends; the documentation has the
+// results.
 func TestCallsThatFailAndClientsThatLeave(t *testing.T) {
 	t.Parallel()
 	for _, l := range limits {

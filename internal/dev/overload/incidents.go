@@ -103,8 +103,8 @@ func (i *Incident) Play(gate Gate, seed uint64) []Result {
 	return all
 }
 
-// Best returns the results of the best of some fixed limits in each stage: the one with the most goodput, among those
-// that do not let a queue grow.
+// Best returns the results of the best of some fixed limits in each stage: the limit with the most goodput, among the limits that do not
+// let a queue grow.
 func (i *Incident) Best(seed uint64, limits ...int) []Result {
 	best := make([]Result, len(i.Phases))
 	for _, n := range limits {

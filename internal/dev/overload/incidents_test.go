@@ -44,7 +44,7 @@ func TestAPartialOutageStaysPartial(t *testing.T) {
 	}
 }
 
-// The world of a partial outage does what its fields say.
+// The world of a partial outage obeys its fields.
 func TestFailuresCapsAndRetries(t *testing.T) {
 	play := func(p Phase) *World {
 		p.Servers, p.Service, p.Load = 4, 20*time.Millisecond, 1

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// A simulation that is wrong proves nothing: what queueing theory says must come out.
+// A simulation that is wrong proves nothing: it must agree with queueing theory.
 func TestSimulationAgreesWithTheory(t *testing.T) {
 	world := func(p Phase, limit int) (*World, float64) {
 		w := NewWorld(&Fixed{Limit: limit}, 1)
@@ -65,8 +65,8 @@ func TestPausesAndClientsThatLeave(t *testing.T) {
 	assert.LessOrEqual(t, w.Mean(), 3*time.Second+1)
 }
 
-// The same backend, with goroutines that call the limiter and sleep in a synctest bubble, and in
-// the simulation. Only the order of what happens at one instant differs.
+// The same backend, with goroutines that call the limiter and sleep in a synctest bubble, and in the simulation. Only the order of events
+// at one instant differs.
 func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	for name, adaptive := range map[string]inflight.Adaptive{
 		"Gradient": inflight.Gradient(nil), "AIMD": inflight.AIMD(&inflight.AIMDOptions{Timeout: 250 * time.Millisecond}),
@@ -128,7 +128,7 @@ func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good in
 	return good, mean, limit
 }
 
-// still is an algorithm that keeps its limit about the same, and adds up what its windows say.
+// still is an algorithm that keeps its limit about the same, and adds up its windows.
 type still struct {
 	sum     time.Duration
 	windows int
@@ -142,7 +142,7 @@ func (s *still) Update(x inflight.Sample) int {
 	return 80 + s.windows%5
 }
 
-// A window is about as long as the quick requests, and its mean is that of all, with and without a queue.
+// A window is about as long as the quick requests, and its mean is the mean of all requests, with and without a queue.
 func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	for _, spread := range []Spread{Constant, Exponential, Lognormal, Bimodal} {
 		for _, servers := range []int{40, 300} {
@@ -156,8 +156,8 @@ func TestWindowsAreNotMadeOfTheQuickRequests(t *testing.T) {
 	}
 }
 
-// The best fixed limit, played as a gate, has the goodput that gates are judged by, however much service times vary: what
-// differs is only what was in the backend before.
+// The best fixed limit, played as a gate, has the goodput that gates are judged by, also with varying service times: only the state of the
+// backend before differs.
 func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	p := Phase{Servers: 10, Service: 20 * time.Millisecond, Spread: Bimodal, Load: 1.1}
 	for seed := range uint64(4) {
@@ -168,8 +168,7 @@ func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 	}
 }
 
-// A gate that was told which latency is too high is judged by the best fixed limit that keeps to it, and not at all while the backend itself takes
-// longer.
+// A gate with a bound on latency is judged by the best fixed limit that keeps to it, and not at all while the backend itself takes longer.
 func TestGateIsJudgedByWhatItWasTold(t *testing.T) {
 	p := Phase{Servers: 1, Service: 20 * time.Millisecond, Spread: Exponential, Load: 1}
 	length := p.judged()

@@ -31,7 +31,7 @@ func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell)
 	return all
 }
 
-// Count is how many cells were played, and how many of them missed the goal: by what.
+// Count is the number of cells that were played, and of cells that missed the goal, by reason.
 type Count struct {
 	Cells, Missed int
 	Slow          int // latency above the goal

@@ -1,5 +1,5 @@
-// Package proc finds and handles the processes of servers that tests, proofs and examples start. What only Unix can do fails
-// elsewhere with errors.ErrUnsupported, so that these tests compile.
+// Package proc finds and handles the processes of servers that tests, proofs and examples start. Functions that need Unix fail elsewhere
+// with errors.ErrUnsupported, so that these tests compile.
 package proc
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // RedisServer returns the path of a Redis server: the one that the environment variable REDIS_SERVER names (Valkey's, or another
-// version's), else redis-server. An error says how to get one.
+// version's), else redis-server. An error describes how to get one.
 func RedisServer() (string, error) {
 	if name := os.Getenv("REDIS_SERVER"); name != "" {
 		path, err := exec.LookPath(name)

@@ -12,9 +12,8 @@ import (
 // Slots is how many slots a cluster has.
 const Slots = 16384
 
-// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots; then a
-// replica for each, if there are any. Kill replaces a master after a second; one that is only slow, as on a
-// busy machine, stays.
+// Cluster is a cluster of servers. The masters come first, each with an equal part of the slots; then a replica for each, if there are any.
+// Kill replaces a master after a second; a master that is only slow, as on a busy machine, stays.
 type Cluster struct {
 	Nodes   []*Server
 	Masters int
@@ -108,7 +107,7 @@ func (c *Cluster) Kill(t testing.TB, node int) {
 	c.Nodes[node].Kill()
 }
 
-// await waits until each node says so of the cluster.
+// await waits until each node reports that state of the cluster.
 func (c *Cluster) await(t testing.TB, what string) {
 	t.Helper()
 	for _, s := range c.Nodes {

@@ -1,6 +1,5 @@
-// Package redistest starts real Redis servers, and clusters of them, for tests. It needs no client
-// library. The program is redis-server, or what the environment variable REDIS_SERVER names: see
-// [proc.RedisServer].
+// Package redistest starts real Redis servers, and clusters of them, for tests. It needs no client library. The program is redis-server, or
+// the program in the environment variable REDIS_SERVER: see [proc.RedisServer].
 package redistest
 
 import (

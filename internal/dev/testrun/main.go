@@ -1,6 +1,6 @@
-// Testrun runs the tests of all modules, two modules at a time, the slowest first. Arguments go to each go test. When a module ends
-// it prints what go test says of it, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have
-// ended. The end says what failed, and what was skipped and why. See scripts/test.
+// Testrun runs the tests of all modules, two modules at a time, the slowest first. Arguments go to each go test. When a module ends it
+// prints the output of go test, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have ended. The last
+// lines list the failed and the skipped tests, with the reasons. See scripts/test.
 package main
 
 import (
@@ -38,8 +38,8 @@ func main() {
 	}
 }
 
-// find returns the folders of the modules, those whose tests take longest first, by the bytes of their files. The root's tests wait for
-// no servers, and take about a sixth of the time of others for their size.
+// find returns the folders of the modules, ordered by the duration of their tests, the longest first, by the bytes of their files. The
+// root's tests wait for no servers, and take about a sixth of the time of others for their size.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
 	var open []string // the modules around a folder, the innermost last
@@ -82,12 +82,12 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
-// runner runs go test, and keeps what it said.
+// runner runs go test, and keeps its output.
 type runner struct {
 	out  io.Writer
 	args []string
 
-	mu      sync.Mutex // guards out, and what follows
+	mu      sync.Mutex // guards out, and the fields below
 	ended   int
 	failed  []string
 	skipped counts
@@ -120,7 +120,7 @@ func (r *runner) all(modules []string) {
 	r.skipped.print(r.out)
 }
 
-// module runs all tests of a module but those that are to run alone, which it returns by package.
+// module runs all tests of a module except the tests that are to run alone, which it returns by package.
 func (r *runner) module(dir, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", "./...")
@@ -139,8 +139,8 @@ func (r *runner) alone(dir, pkg string, tests []string) {
 	fmt.Fprintf(r.out, "%s-- alone: %s %s\n", out, strings.Join(tests, " "), result.word())
 }
 
-// test runs go test in a folder. What is wanted comes after the user's flags, of which the last of a name counts, and before what
-// is meant for the tests.
+// test runs go test in a folder. The wanted flags come after the user's flags, of which the last of a name counts, and before the arguments
+// meant for the tests.
 func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	flags, own := r.args, []string(nil)
 	if i := slices.IndexFunc(flags, func(a string) bool { return a == "-args" || a == "--args" }); i >= 0 {
@@ -170,7 +170,7 @@ func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	return out.Bytes(), result
 }
 
-// keep adds a result to those of the run. The caller has the lock, or is alone.
+// keep adds a result to the results of the run. The caller has the lock, or is alone.
 func (r *runner) keep(dir string, result *result) {
 	if result.failed {
 		r.failed = append(r.failed, strings.Join(append([]string{dir}, result.failures...), " "))

@@ -13,11 +13,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// result is what one go test said.
+// result is the result of one go test.
 type result struct {
 	failed   bool
 	failures []string            // the tests that failed
-	skipped  counts              // without those that are to run alone
+	skipped  counts              // without the tests that are to run alone
 	later    map[string][]string // these, by package
 }
 
@@ -65,10 +65,10 @@ type event struct {
 // test is one test of a package.
 type test struct{ pkg, name string }
 
-// place is what a message of a test begins with.
+// place matches the beginning of a test's message.
 var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
-// report reads what go test -json writes. It prints the packages that have tests, and all that tests that failed have written.
+// report reads the output of go test -json. It prints the packages that have tests, and the output of tests that failed.
 func report(in io.Reader, out io.Writer) (*result, error) {
 	r := &result{skipped: make(counts), later: make(map[string][]string)}
 	written := make(map[test][]string)
@@ -134,12 +134,12 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 	}
 }
 
-// reason returns what a skipped test said last.
+// reason returns the last message of a skipped test.
 func reason(written []string) string {
 	for _, line := range slices.Backward(written) {
 		if p := place.FindString(line); p != "" {
 			return strings.TrimSpace(strings.TrimPrefix(line, p))
 		}
 	}
-	return "it does not say why"
+	return "it gives no reason"
 }

@@ -49,7 +49,7 @@ FAIL	q
 panic: x
 
 skipped:
-     1  p: it does not say why
+     1  p: it gives no reason
      2  p: no server here
 `, out.String())
 	assert.Equal(t, []string{"TestE", "TestF"}, r.failures)

@@ -55,8 +55,8 @@ func Seed(seed uint64) uint64 {
 	return seed ^ of<<32
 }
 
-// Alone is the first call of a test whose result depends on what else the machine does. scripts/test runs it again when all other
-// tests have ended; go test runs it where it is.
+// Alone is the first call of a test whose result depends on the load of the machine. scripts/test runs it again when all other tests have
+// ended; go test runs it where it is.
 func Alone(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Timed) == "later" {
@@ -71,7 +71,7 @@ func Arithmetic(t testing.TB) {
 	leaveOut(t, Racing, OldestGo, Bits32)
 }
 
-// Sequential is the first call of a test that asks a server from one goroutine, or that repeats a suite on another server. The race
+// Sequential is the first call of a test that calls a server from one goroutine, or that repeats a suite on another server. The race
 // detector leaves it out: other tests run the same code concurrently.
 func Sequential(t testing.TB) {
 	t.Helper()
