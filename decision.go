@@ -12,10 +12,16 @@ import (
 type Decision struct {
 	// Allowed reports whether the cost was spent.
 	Allowed bool
+	// Degraded reports that a stand-in decided because a shared store was not asked: see package failover.
+	Degraded bool
 	// Limit is the limit that decided; of several, the one that binds: see [Layered].
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
+	// Debt is the number of units that the key has spent or booked above the limit's capacity, and not regained yet, rounded up;
+	// of several limits, the largest debt. [Keyed.Adjust], a settlement above the reserved cost, and bookings ahead lead into
+	// debt. While it is above 0, Remaining is 0.
+	Debt int
 	// RetryAfter is when the same call passes, if nothing else is spent, and not a nanosecond before. It is 0 if Allowed, or
 	// if an error says that the call can never pass.
 	RetryAfter time.Duration
@@ -23,8 +29,6 @@ type Decision struct {
 	ResetAfter time.Duration
 	// Delay is how long to hold the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
 	Delay time.Duration
-	// Degraded reports that a stand-in decided because a shared store was not asked: see package failover.
-	Degraded bool
 }
 
 // Event is one decision, as [Options.OnDecision] and [Observe] get it.

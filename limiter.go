@@ -183,8 +183,8 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 	if d.Allowed = at == m.Now; !d.Allowed {
 		d.RetryAfter = between(m.Reading, at)
 	}
-	remaining, regained := p.Standing(s, m.Now)
-	d.Remaining, d.ResetAfter = int(remaining), between(m.Reading, max(regained, m.Now))
+	remaining, debt, regained := p.Standing(s, m.Now)
+	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
 	if s.OnHeap() {
 		a.mu.Unlock()
 	}

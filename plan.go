@@ -102,8 +102,8 @@ func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 // standing fills in how much a state leaves.
 func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
-	remaining, regained := p.Standing(s, m.Now)
-	d.Remaining, d.ResetAfter = int(remaining), between(m.Reading, max(regained, m.Now))
+	remaining, debt, regained := p.Standing(s, m.Now)
+	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
 }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one

@@ -181,7 +181,7 @@ func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.D
 	b := &l.budget
 	d.Limit = b.limit
 	d.ResetAfter = time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
-	if t.line.first == nil {
+	if d.Debt = l.overrunOf(t); t.line.first == nil {
 		d.Remaining = int(l.remainingLocked(t, m))
 	}
 }

@@ -110,15 +110,28 @@ func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	return charged
 }
 
+// overrunOf returns the units of a tenant's overrun that its share has not regained, rounded up.
+func (l *Limiter[K]) overrunOf(t *tenant[K]) int {
+	if !l.shares.isBarred(t) {
+		return 0
+	}
+	owed := product(after(t.barredTo, l.barredFrom(t)), t.weight).up(1 << fractionBits)
+	return int(min(owed, math.MaxInt))
+}
+
+// barredFrom returns the virtual time from which a tenant is barred: its debt for spending within the total comes first.
+func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
+	if t.counts && after(t.finish, l.shares.virtual) > 0 {
+		return t.finish
+	}
+	return l.shares.virtual
+}
+
 // refundLocked takes an amount off the rest that bars a tenant, and then off its debt.
 func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
 	parts := uint64(min(amount, 2*mostPrivate)) << fractionBits
 	if l.shares.isBarred(t) {
-		from := l.shares.virtual
-		if t.counts && after(t.finish, from) > 0 {
-			from = t.finish
-		}
-		bar := after(t.barredTo, from)
+		bar := after(t.barredTo, l.barredFrom(t))
 		less := min(bar, parts/t.weight)
 		t.barredTo -= less
 		t.barred = less < bar

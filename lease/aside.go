@@ -44,7 +44,7 @@ func (p *part[K]) decided(d ratelimit.Decision, err error) ratelimit.Decision {
 		return d
 	}
 	if !d.Allowed {
-		d.Remaining = add(d.Remaining, p.n)
+		d.Remaining, d.Debt = add(d.Remaining, p.n), max(0, d.Debt-p.n)
 	}
 	d.Degraded = d.Degraded || p.degraded
 	return d

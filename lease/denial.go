@@ -32,7 +32,7 @@ func (d *denial) answer(left int, now time.Duration) ratelimit.Decision {
 	elapsed := max(0, now-d.at)
 	answer := d.decision
 	answer.Allowed = false
-	answer.Remaining = add(answer.Remaining, left)
+	answer.Remaining, answer.Debt = add(answer.Remaining, left), max(0, answer.Debt-left)
 	answer.RetryAfter = max(0, answer.RetryAfter-elapsed)
 	answer.ResetAfter = max(0, answer.ResetAfter-elapsed)
 	return answer

@@ -25,7 +25,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	l.remote.trips.Add(1)
 	d, err := ratelimit.Peek(bounded, ratelimit.Limiter[K](l.remote.limiter), key, max(0, cost-held))
 	if err == nil {
-		d.Remaining = add(d.Remaining, held)
+		d.Remaining, d.Debt = add(d.Remaining, held), max(0, d.Debt-held)
 		d.Degraded = d.Degraded || degraded
 	}
 	return d, l.remote.explain(wait.OrBackground(ctx), bounded, err)

@@ -282,7 +282,7 @@ func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelim
 	said, err := d.bare.Peek(ctx, c, cost)
 	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not asked, and somebody wants to know what is left
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
-			said.Remaining, said.ResetAfter = now.Remaining, now.ResetAfter
+			said.Remaining, said.Debt, said.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
 		}
 	}
 	return said, err

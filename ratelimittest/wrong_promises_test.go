@@ -600,6 +600,17 @@ func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
+// debtIsSpending reports all that was spent as a debt.
+func debtIsSpending(l *faulty, _ ratelimit.Limit, _ clock) {
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		d, err := l.keyed.Take(ctx, key, cost)
+		if d.Debt > 0 {
+			d.Debt += d.Limit.Capacity()
+		}
+		return d, err
+	}
+}
+
 // ---- keys ----
 
 // keysBy distinguishes keys by a part of them, or by some function of them.
@@ -811,6 +822,7 @@ var wrongPromises = []wrong{
 	{name: "nothing is swept", promise: "the promise of Sweep", says: "was not swept", build: fault(sweepsNothing)},
 	{name: "bookings are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsBooked)},
 	{name: "debts are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsIndebted)},
+	{name: "Debt is all that was spent", promise: "promise 8", says: "and Debt is", build: fault(debtIsSpending)},
 	{name: "a debt is capped at a year", promise: "promise 8", says: "as much as can be was charged", build: fault(debtOfAYear)},
 
 	{name: "keys are cut at 255 bytes", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(cut(255)))},

@@ -170,7 +170,7 @@ func (c *charge) digest(s string) {
 		c.state.At = c.now // the script keeps when the window ends
 	}
 	if c.plan.kind == kindLog {
-		c.state.M, c.newest = 0, c.state.M
+		c.state.M, c.newest, c.spent = 0, c.state.M, c.newest
 	} else if c.newest > c.now && !c.plan.meter.Delays() {
 		c.state = c.state.Behind(c.newest)
 	}
@@ -233,6 +233,7 @@ func (c *charge) spend() {
 		return
 	case p.kind == kindLog:
 		c.newest = max(c.newest, at)
+		c.spent += c.cost
 		if at == c.now {
 			c.state.N += c.cost
 		}
@@ -258,6 +259,14 @@ func (c *charge) remaining() int64 {
 	default:
 		return max(0, p.units-c.state.N)
 	}
+}
+
+// debt returns the units that are spent or booked above the capacity.
+func (c *charge) debt() int64 {
+	if p := c.plan; p.kind != kindLog {
+		return p.meter.Debt(c.state, c.now)
+	}
+	return max(0, c.spent-c.plan.units)
 }
 
 // regained returns the first instant at which the key is fresh.
@@ -294,7 +303,7 @@ func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 
 // standing fills in how the key stands.
 func (c *charge) standing(reading int64, d *ratelimit.Decision) {
-	d.Remaining = clampInt(c.remaining())
+	d.Remaining, d.Debt = clampInt(c.remaining()), clampInt(c.debt())
 	d.ResetAfter = between(reading, c.regained())
 }
 

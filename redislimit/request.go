@@ -59,6 +59,7 @@ type charge struct {
 	// spendings stay on the server: of it, At is when the cost is spent, and N what counts now.
 	state  meter.State
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
+	spent  int64 // of a log: its spendings, and its debt
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }

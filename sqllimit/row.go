@@ -200,8 +200,9 @@ func (e *entry) take(o *order) error {
 		s = &e.meters
 		o.mark, o.changes = e.mark, e.changes
 	}
-	d.Remaining = int(min(p.meter.Remaining(*s, e.now), math.MaxInt))
-	d.ResetAfter = between(e.reading, max(e.now, p.meter.Regained(*s)))
+	remaining, debt, regained := p.meter.Standing(*s, e.now)
+	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))
+	d.ResetAfter = between(e.reading, max(e.now, regained))
 	return nil
 }
 

@@ -10,12 +10,13 @@ import (
 // cannot if a field is missing here: so a new field of ratelimit.Decision does not compile until this package defines its sum.
 type Decision[L any] struct {
 	Allowed    bool
+	Degraded   bool
 	Limit      L
 	Remaining  int
+	Debt       int
 	RetryAfter time.Duration
 	ResetAfter time.Duration
 	Delay      time.Duration
-	Degraded   bool
 }
 
 // Sum adds answers up in a Decision. Begin it with [Of].
@@ -39,8 +40,8 @@ func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
 // Add adds one more limiter's answer, of which the caller can spend room.
 //
-// The sum is allowed if all of them allow it. Its Limit comes from the limiter that binds, its Remaining is the least, and its times are
-// the longest.
+// The sum is allowed if all of them allow it. Its Limit comes from the limiter that binds, its Remaining is the least, its Debt is the
+// largest, and its times are the longest.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
 		s.d.Limit, s.room, s.wait, s.full, s.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
@@ -48,6 +49,7 @@ func (s *Sum[L]) Add(d *Decision[L], room int) {
 	s.n++
 	s.d.Allowed = s.d.Allowed && d.Allowed
 	s.d.Remaining = min(s.d.Remaining, room)
+	s.d.Debt = max(s.d.Debt, d.Debt)
 	s.d.RetryAfter = max(s.d.RetryAfter, d.RetryAfter)
 	s.d.ResetAfter = max(s.d.ResetAfter, d.ResetAfter)
 	s.d.Delay = max(s.d.Delay, d.Delay)

@@ -194,25 +194,28 @@ func (t *tokenBucket) advance(s State, now int64) State {
 }
 
 // remaining is 0 while something is booked for later: what comes now would overtake it.
-func (t *tokenBucket) remaining(s State, now int64) int64 {
-	if s.behind(now) > now {
-		return 0
+func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
+	if n, debt = t.room(s, now); s.behind(now) > now {
+		n = 0
 	}
-	return t.room(s, now)
+	return n, debt
 }
 
-// room returns what fits beside what is owed.
-func (t *tokenBucket) room(s State, now int64) int64 {
+// room returns the units that fit beside the owed time, and those that are owed above the capacity.
+func (t *tokenBucket) room(s State, now int64) (n, debt int64) {
 	owed := s.owed(now)
 	if owed == (span{}) {
-		return t.capacity
+		return t.capacity, 0
 	}
 	left := t.minus(t.full, owed)
-	if left.less(t.one) {
-		return 0 // as after most denials: this saves a division
+	if left.ticks < 0 {
+		return 0, t.spent(s, now) - t.capacity
 	}
-	n, _ := t.worth(left)
-	return n
+	if left.less(t.one) { // as after most denials: this saves a division
+		return 0, 0
+	}
+	n, _ = t.worth(left)
+	return n, 0
 }
 
 // regained rounds up, because an instant is a whole tick.

@@ -92,12 +92,12 @@ func (c *calendar) forgive(s State, now, n int64) State {
 
 func (c *calendar) advance(s State, now int64) State { return c.roll(s, now) }
 
-func (c *calendar) remaining(s State, now int64) int64 {
+func (c *calendar) remaining(s State, now int64) (n, debt int64) {
 	s = c.roll(s, now)
 	if s.behind(now) > now {
-		return 0
+		return 0, max(0, c.spent(s, now)-c.units)
 	}
-	return max(0, c.units-s.N)
+	return left(c.units - s.N)
 }
 
 // regained returns the end of the last window that is needed for what is spent.

@@ -89,13 +89,16 @@ func (w *fixedWindow) forgive(s State, now, n int64) State {
 func (w *fixedWindow) advance(s State, now int64) State { return w.roll(s, now) }
 
 // remaining: a window that is booked for later has to be waited for.
-func (w *fixedWindow) remaining(s State, now int64) int64 {
+func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 	s = w.roll(s, now)
 	if s.behind(now) > now || s.At > now {
-		return 0
+		return 0, max(0, w.spent(s, now)-w.units)
 	}
-	return max(0, w.units-s.N)
+	return left(w.units - s.N)
 }
+
+// left returns what is left of a capacity, or the debt if the difference is below 0.
+func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
 
 // regained returns the end of the last window that is needed for what is spent.
 func (w *fixedWindow) regained(s State) int64 {

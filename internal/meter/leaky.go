@@ -55,4 +55,4 @@ func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 }
 
 // remaining returns the room in the queue, however long what enters it is delayed.
-func (l *leakyBucket) remaining(s State, now int64) int64 { return l.room(s, now) }
+func (l *leakyBucket) remaining(s State, now int64) (n, debt int64) { return l.room(s, now) }

@@ -256,27 +256,41 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 }
 
 // Remaining returns the largest cost that would be spent now, 0 if there is none.
-func (m *Meter) Remaining(s State, now int64) int64 { return m.remaining(s, now) }
+func (m *Meter) Remaining(s State, now int64) int64 {
+	n, _ := m.remaining(s, now)
+	return n
+}
 
 // Regained returns the first instant at which the key is fresh: all that it has spent is
 // regained. The instant may be past.
 func (m *Meter) Regained(s State) int64 { return m.regained(s) }
 
-// Standing returns Remaining and Regained.
-func (m *Meter) Standing(s State, now int64) (remaining, regained int64) {
+// Debt returns the units that are spent or booked above the capacity, and not regained by now, rounded up.
+func (m *Meter) Debt(s State, now int64) int64 {
+	_, debt := m.remaining(s, now)
+	return debt
+}
+
+// Standing returns Remaining, Debt and Regained.
+func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 	if t := m.token; t != nil && s.detail == nil {
 		owed := s.owed(now)
 		left := t.minus(t.full, owed)
 		if left.less(t.one) { // as after most denials: this saves a division
-			return 0, t.regained(s)
+			if left.ticks < 0 {
+				debt = t.spent(s, now) - t.capacity
+			}
+			return 0, debt, t.regained(s)
 		}
 		// As in worth, without a call.
 		if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
-			return int64((lo + uint64(left.frac)) / uint64(t.per)), t.regained(s)
+			return int64((lo + uint64(left.frac)) / uint64(t.per)), 0, t.regained(s)
 		}
-		return t.room(s, now), t.regained(s)
+		remaining, debt = t.room(s, now)
+		return remaining, debt, t.regained(s)
 	}
-	return m.remaining(s, now), m.regained(s)
+	remaining, debt = m.remaining(s, now)
+	return remaining, debt, m.regained(s)
 }
 
 // Refresh brings a state up to date after what was booked has been given back, without
@@ -413,8 +427,9 @@ type algorithm interface {
 	forgive(s State, now, n int64) State
 	// advance drops what has been regained by now.
 	advance(s State, now int64) State
-	// remaining returns the largest cost whose earliest is now, 0 if there is none.
-	remaining(s State, now int64) int64
+	// remaining returns the largest cost whose earliest is now, 0 if there is none; and, only if it is 0, the debt: how much
+	// spent exceeds the capacity by.
+	remaining(s State, now int64) (n, debt int64)
 	// regained returns the first instant at which all is regained, which may be past.
 	regained(s State) int64
 	// spent returns how much is spent and not regained, rounded up.

@@ -76,7 +76,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 				before = m.spend(before, now, cost)
 			}
 			assert.Equal(t, before, s)
-			remaining, regained := m.Standing(s, now)
+			remaining, _, regained := m.Standing(s, now)
 			// A unit is per fractions of a tick: burst·per of them, less those that are owed, are left.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))

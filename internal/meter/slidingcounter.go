@@ -143,12 +143,12 @@ func (c *slidingCounter) forgive(s State, now, n int64) State {
 
 func (c *slidingCounter) advance(s State, now int64) State { return c.roll(s, now) }
 
-func (c *slidingCounter) remaining(s State, now int64) int64 {
+func (c *slidingCounter) remaining(s State, now int64) (n, debt int64) {
 	s = c.roll(s, now)
 	if s.behind(now) > now || s.At > now {
-		return 0
+		return 0, max(0, c.spent(s, now)-c.units)
 	}
-	return max(0, c.units-s.N-c.weight(s, now))
+	return left(c.units - s.N - c.weight(s, now))
 }
 
 // regained: what is in a window counts to the end of the next one, with its weight.

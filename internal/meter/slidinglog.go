@@ -171,19 +171,19 @@ func (l *slidingLog) due(s State, now int64) State {
 
 // remaining is 0 as long as something is booked or owed for later: what fits before it
 // would push it out of its place.
-func (l *slidingLog) remaining(s State, now int64) int64 {
+func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	if s.detail == nil {
-		return l.units
+		return l.units, 0
 	}
-	debt := l.lastDebt(s)
-	if max(s.log.newest(), debt.at) > now {
-		return 0
+	last := l.lastDebt(s)
+	if max(s.log.newest(), last.at) > now {
+		return 0, max(0, l.spent(s, now)-l.units)
 	}
-	n := l.counts(s, now)
-	if debt.at > now-l.per {
-		n += debt.cost
+	spent := l.counts(s, now)
+	if last.at > now-l.per {
+		spent += last.cost
 	}
-	return max(0, l.units-n)
+	return left(l.units - spent)
 }
 
 // counts returns how much the entries count for at an instant, bookings included. What the

@@ -45,7 +45,7 @@ if live > y - x then -- the first one whose passing leaves enough room
   if leaves > at then at = leaves end
 end
 ok = at <= now or x == 0
-body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, 0)
+body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, live)
 if not ok then
   local ahead = unpack('>I7', ask, pos + $ASK_AHEAD)
   ok = ahead >= $MOST or at - ahead <= reading
