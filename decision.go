@@ -18,9 +18,9 @@ type Decision struct {
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
-	// Debt is the number of units that the key has spent or booked above the limit's capacity, and not regained yet, rounded up;
-	// of several limits, the largest debt. [Keyed.Adjust], a settlement above the reserved cost, and bookings ahead lead into
-	// debt. While it is above 0, Remaining is 0.
+	// Debt is the number of units that the key has spent or booked above the limit's capacity and not regained yet, rounded up;
+	// of several limits, the largest debt. [Keyed.Adjust], settlements above the reserved cost and bookings ahead make debts. A
+	// window that lies before a booking counts as full. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
 	// RetryAfter is when the same call passes, if nothing else is spent, and not a nanosecond before. It is 0 if Allowed, or
 	// if an error says that the call can never pass.

@@ -487,3 +487,29 @@ func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
 	require.NoError(t, r.Settle(0))
 	assert.Equal(t, 70, remaining(t, a, "k"))
 }
+
+func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
+	rate := ratelimit.PerHour(10)
+	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(rate, 10), ratelimit.LeakyBucket(rate, 10), ratelimit.FixedWindow(rate),
+		ratelimit.SlidingLog(rate), ratelimit.SlidingCounter(rate), ratelimit.Calendar(10, ratelimit.Day("UTC"))} {
+		l, clock := newLimiter(t, limit)
+		of := func(key string) func(call) (string, error) { return func(call) (string, error) { return key, nil } }
+		stack := stackOf(t, ratelimit.By(onClock(t, clock, limit), of("k")), ratelimit.By(l, of("k")))
+		r, err := l.Reserve(t.Context(), "k", 4, 0)
+		require.NoError(t, err)
+		assert.Zero(t, r.Debt)
+		require.NoError(t, r.Settle(13))
+		for name, ask := range map[string]func() (ratelimit.Decision, error){
+			"Take":       func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },
+			"Take 0":     func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 0) },
+			"Peek":       func() (ratelimit.Decision, error) { return l.Peek("k", 1) },
+			"All":        func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{}, 1) },
+			"All's Peek": func() (ratelimit.Decision, error) { return stack.Peek(call{}, 1) },
+		} {
+			d, err := ask()
+			require.NoError(t, err)
+			assert.Equal(t, 3, d.Debt, "%s of %v", name, limit)
+			assert.Zero(t, d.Remaining)
+		}
+	}
+}

@@ -423,3 +423,24 @@ func TestClockThatJumpsAhead(t *testing.T) {
 	clock.Advance(d.RetryAfter)
 	require.True(t, l.Allow(1, 1000))
 }
+
+// The shared bucket is never emptier than empty, so a debt is the tenant's own.
+func TestTheDebtOfATenantIsItsOverrun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newFair(t, perSecond(100, 100), nil)
+		debt := func(tenant int) int {
+			d, err := l.Peek(tenant, 1)
+			require.NoError(t, err)
+			return d.Debt
+		}
+		r, err := l.Reserve(t.Context(), 1, 10, 0)
+		require.NoError(t, err)
+		require.NoError(t, r.Settle(400))
+		require.Equal(t, 300, debt(1), "100 were in the bucket")
+		require.Zero(t, debt(2))
+		require.NoError(t, l.Adjust(1, -50))
+		require.Equal(t, 250, debt(1))
+		time.Sleep(time.Minute)
+		require.Zero(t, debt(1))
+	})
+}

@@ -181,8 +181,11 @@ func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.D
 	b := &l.budget
 	d.Limit = b.limit
 	d.ResetAfter = time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
-	if d.Debt = l.overrunOf(t); t.line.first == nil {
+	if t.line.first == nil {
 		d.Remaining = int(l.remainingLocked(t, m))
+	}
+	if d.Remaining == 0 { // an overrun does not bar a tenant whom no other one needs the rate from
+		d.Debt = l.overrunOf(t)
 	}
 }
 

@@ -90,7 +90,8 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now.
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is the
+// part of the tenant's settlements and adjustments that the shared budget did not have, while it keeps the tenant from passing.
 //
 // A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]: when its turn comes, room is
 // kept for a call of up to that cost, until 1.5 seconds after the time of RetryAfter. The place of a tenant's first call is

@@ -139,7 +139,7 @@ func (e Explained) plain() shown.Rule {
 		r.From = "plan " + e.Plan
 	}
 	if d := e.Decision; d != nil {
-		r.Now = &shown.Standing{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
+		r.Now = shown.StandingOf(d, d.Allowed)
 	}
 	return r
 }

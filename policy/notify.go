@@ -19,7 +19,7 @@ type Threshold struct {
 	Plan    string // the plan whose limit holds, if the charge has brought one
 	Percent int    // of the limit's capacity
 	Shadow  bool
-	// Decision is that of the rule: with its Limit, and Remaining after the charge.
+	// Decision is that of the rule: with its Limit, and Remaining and Debt after the charge.
 	Decision ratelimit.Decision
 }
 

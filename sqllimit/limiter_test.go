@@ -964,3 +964,24 @@ func TestAPanicOfLimitForEndsNoSweep(t *testing.T) {
 		require.NotContains(t, f.rows, "calls:gone")
 	})
 }
+
+func TestTheDebtOfAKeyIsReadFromItsRow(t *testing.T) {
+	_, db := newFake(t, newClock().now)
+	rate := ratelimit.PerHour(10)
+	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(rate, 10), ratelimit.LeakyBucket(rate, 10), ratelimit.FixedWindow(rate),
+		ratelimit.SlidingLog(rate), ratelimit.SlidingCounter(rate), ratelimit.Calendar(10, ratelimit.Month("UTC", 1))} {
+		l := newLimiter(t, db, limit.Named(limit.Algorithm.String()), patient)
+		require.NoError(t, l.Adjust(t.Context(), "k", 17))
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 7, d.Debt, "%v", limit)
+		require.NoError(t, l.Each(t.Context(), func(_ string, d ratelimit.Decision) bool {
+			assert.Equal(t, 7, d.Debt, "%v", limit)
+			return true
+		}))
+		require.NoError(t, l.Adjust(t.Context(), "k", -7))
+		d, err = l.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.Zero(t, d.Debt, "%v", limit)
+	}
+}

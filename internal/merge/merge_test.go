@@ -26,6 +26,7 @@ func TestTheSumIsThatOfTheAnswerThatBinds(t *testing.T) {
 		{"of equals the first", []Decision[string]{allowed("a", 5, 1), allowed("b", 5, 1)}, allowed("a", 5, 1)},
 		{"a denial", []Decision[string]{allowed("a", 0, 9), denied("b", 1)}, Decision[string]{Limit: "b", RetryAfter: 1, ResetAfter: 9}},
 		{"the longest denial", []Decision[string]{denied("a", 2), denied("b", 3), denied("c", 1)}, denied("b", 3)},
+		{"the largest debt", []Decision[string]{{Limit: "a", RetryAfter: 1, Debt: 9}, {Limit: "b", RetryAfter: 2, Debt: 4}}, Decision[string]{Limit: "b", RetryAfter: 2, Debt: 9}},
 		{"what is degraded and delayed", []Decision[string]{{Allowed: true, Limit: "a", Remaining: 1, Delay: 4}, {Allowed: true, Limit: "b", Remaining: 2, Delay: 7, Degraded: true}},
 			Decision[string]{Allowed: true, Limit: "a", Remaining: 1, Delay: 7, Degraded: true}},
 	} {

@@ -446,3 +446,22 @@ func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
 	assert.Len(t, v["limited"], 1)
 	assert.Contains(t, s.get("text/html"), "judge all keys by their own limit: api.")
 }
+
+func TestThePageShowsHowFarAKeyIsInDebt(t *testing.T) {
+	s := serve(t, admin.Options{Write: true, ShowKeys: true})
+	s.post(http.StatusOK, "do", "reset", "rule", "users", "key", "bob")
+	v := s.post(http.StatusOK, "do", "adjust", "rule", "users", "key", "bob", "delta", "7")
+	assert.Contains(t, v["done"], "2 left before, 0 now, 5 above the limit")
+	assert.Contains(t, s.log.String(), `"remaining":0,"debt":5`)
+	v = s.post(http.StatusOK, "do", "key", "rule", "users", "key", "bob")
+	assert.Equal(t, 5.0, v["standing"].([]any)[0].(map[string]any)["now"].(map[string]any)["debt"])
+	v = s.post(http.StatusOK, "do", "limited", "rule", "users")
+	debts := map[any]any{}
+	for _, row := range v["limited"].([]any) {
+		r := row.(map[string]any)
+		debts[r["key"]] = r["now"].(map[string]any)["debt"]
+	}
+	assert.Equal(t, 5.0, debts["bob"])
+	v = s.post(http.StatusOK, "do", "adjust", "rule", "users", "key", "bob", "delta", "-6")
+	assert.Contains(t, v["done"], "0 left, 5 above the limit before, 1 now")
+}

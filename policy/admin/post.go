@@ -148,7 +148,7 @@ func (a *admin) limited(r *http.Request, v *view) error {
 			text := joined.Key(key)
 			v.sent = append(v.sent, text)
 			v.Limited = append(v.Limited, limited{c.Name, a.shown(text), a.code(text), d.Limit.Named("").String(),
-				&shown.Standing{Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}})
+				shown.StandingOf(&d, false)})
 			if len(v.Limited) >= 2*top {
 				longest(v)
 			}
@@ -201,7 +201,7 @@ func (a *admin) standing(r *http.Request, v *view) error {
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			row.Limit, row.Error = c.Limit.Named("").String(), a.told(err, v)
 		} else {
-			row.Now = &shown.Standing{Allowed: d.Allowed && err == nil, Remaining: d.Remaining, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
+			row.Now = shown.StandingOf(&d, d.Allowed && err == nil)
 		}
 		v.Standing = append(v.Standing, row)
 	}
@@ -280,12 +280,15 @@ func (a *admin) change(r *http.Request, v *view, do string) error {
 	what := []slog.Attr{slog.String("rule", s.Rule), slog.String("key", key), slog.Int("delta", delta)}
 	v.Done = fmt.Sprintf("%s of rule %s", do, s.Rule)
 	if looks {
-		what = append(what, slog.Int("remaining_before", before.Remaining), slog.Duration("reset_after_before", before.ResetAfter))
-		v.Done += fmt.Sprintf(": %d left before", before.Remaining)
+		what = append(what, slog.Int("remaining_before", before.Remaining), slog.Int("debt_before", before.Debt), slog.Duration("reset_after_before", before.ResetAfter))
+		v.Done += ": " + shown.Left(before.Remaining, before.Debt) + " before"
 		after, failed := a.p.Peek(r.Context(), s, 1)
 		if failed == nil || errors.Is(failed, ratelimit.ErrExceedsLimit) {
-			what = append(what, slog.Int("remaining", after.Remaining))
+			what = append(what, slog.Int("remaining", after.Remaining), slog.Int("debt", after.Debt))
 			v.Done += fmt.Sprintf(", %d now", after.Remaining)
+			if after.Debt > 0 {
+				v.Done += fmt.Sprintf(", %d above the limit", after.Debt)
+			}
 		}
 	}
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/weir-go/ratelimit"
 )
 
 // Explanation is a policy.Explanation as JSON.
@@ -37,8 +39,9 @@ type Rule struct {
 type Standing struct {
 	Allowed    bool    `json:"allowed"`
 	Remaining  int     `json:"remaining"`
-	RetryAfter float64 `json:"retry_after"` // in seconds; 0 if allowed, and if a retry can never pass
-	ResetAfter float64 `json:"reset_after"` // in seconds
+	Debt       int     `json:"debt,omitempty"` // units above the limit
+	RetryAfter float64 `json:"retry_after"`    // in seconds; 0 if allowed, and if a retry can never pass
+	ResetAfter float64 `json:"reset_after"`    // in seconds
 }
 
 // Text returns the text for the JSON of an explanation, and whether the request would be refused.
@@ -101,11 +104,24 @@ func (r Rule) Text() string {
 func (s Standing) Text() string {
 	switch {
 	case s.Allowed:
-		return fmt.Sprintf("allows it, %d left", s.Remaining)
+		return "allows it, " + Left(s.Remaining, s.Debt)
 	case s.RetryAfter > 0:
-		return fmt.Sprintf("denies it, %d left, retry in %v", s.Remaining, inSeconds(s.RetryAfter))
+		return fmt.Sprintf("denies it, %s, retry in %v", Left(s.Remaining, s.Debt), inSeconds(s.RetryAfter))
 	}
-	return fmt.Sprintf("denies it, %d left; a retry never passes", s.Remaining)
+	return fmt.Sprintf("denies it, %s; a retry never passes", Left(s.Remaining, s.Debt))
+}
+
+// Left returns the text of a budget: the units that are left, and a debt.
+func Left(remaining, debt int) string {
+	if debt > 0 {
+		return fmt.Sprintf("%d left, %d above the limit", remaining, debt)
+	}
+	return fmt.Sprintf("%d left", remaining)
+}
+
+// StandingOf returns how a decision is shown.
+func StandingOf(d *ratelimit.Decision, allowed bool) *Standing {
+	return &Standing{Allowed: allowed, Remaining: d.Remaining, Debt: d.Debt, RetryAfter: d.RetryAfter.Seconds(), ResetAfter: d.ResetAfter.Seconds()}
 }
 
 // inSeconds returns a time as text, in milliseconds at the finest, rounded up: after it a retry passes.
