@@ -31,8 +31,8 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // New returns a limiter that decides as limiter does, and bans keys that are denied too often:
 //
 //   - limiter is the limit itself. Nil means none: then only [Limiter.Strike] counts strikes.
-//   - strikes is how many strikes a key may have: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
-//   - bans is how long a ban lasts: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
+//   - strikes limits the strikes of a key: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
+//   - bans sets the length of a ban by its window: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
 // A denial by the first of limiter's Limits is a strike, unless it is Degraded: so in a stack or a chain the key's own
 // limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. If bans fails, the

@@ -210,7 +210,7 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 
 var chains = flag.Int("chains", testsize.Of(30, 1000), "random chains that are compared with one limiter")
 
-// seeds is how many random runs a test makes.
+// seeds is the number of random runs of a test.
 func seeds() int { return *chains }
 
 // failingSettle is a limiter that settles, and now and then returns an error as if it could not.

@@ -39,7 +39,7 @@ type Options struct {
 	// FailOpen lets a call pass if the limiter cannot decide, as in [httplimit.Options].
 	FailOpen bool
 
-	// KeyCode is the code of a call whose key is missing or malformed. If zero, [connect.CodeInvalidArgument].
+	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
 	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] has them, with unary calls that
@@ -68,7 +68,7 @@ type Options struct {
 	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
-	// Now is the wall clock. If nil, [time.Now].
+	// Now is the wall clock. It defaults to [time.Now].
 	Now func() time.Time
 }
 
@@ -135,7 +135,7 @@ type Response struct {
 	Err error
 	// Message is the response of a unary call, or the last message of a stream. It may be nil.
 	Message any
-	// Sent is how many messages were sent.
+	// Sent is the number of sent messages.
 	Sent int
 }
 

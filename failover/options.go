@@ -8,24 +8,24 @@ import (
 
 // Options are the settings of [New]. Nil and zero fields mean the defaults.
 type Options struct {
-	// Timeout bounds a decision of the primary, the wait for a turn included. If zero, 50 ms. Below zero the primary is called
-	// on the caller's goroutine and context, and must bound its calls itself.
+	// Timeout bounds a decision of the primary, the wait for a turn included. It defaults to 50 ms. If negative, the primary runs on the
+	// caller's goroutine and context, and must enforce its own timeout.
 	Timeout time.Duration
 
-	// Failures is how many failures open the breaker. If zero, 5.
+	// Failures is the number of failures that opens the breaker. It defaults to 5.
 	Failures int
 
-	// MaxCalls is how many decisions, and how many settlements, are under way at the primary at most. If zero, 128. It does
-	// not apply if Timeout is below zero.
+	// MaxCalls is the maximum number of decisions under way at the primary, and of settlements. It defaults to 128. It does not apply if
+	// Timeout is negative.
 	MaxCalls int
 
-	// OpenFor is how long the breaker stays open before a probe, ±20 %. If zero, 1 s.
+	// OpenFor is the time for which the breaker stays open before a probe, ±20 %. It defaults to 1 s.
 	OpenFor time.Duration
 
 	// OnStateChange is called after each change of state, in order. If nil, nothing is called.
 	OnStateChange func(from, to State)
 
-	// Logger gets the beginning and the end of an outage, a line a minute between them, and each Force. If nil, [slog.Default].
+	// Logger gets the beginning and the end of an outage, a line a minute between them, and each Force. It defaults to [slog.Default].
 	Logger *slog.Logger
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// settlementsPerCall is how many settlements wait for their turn at most, for each call that may be
+// settlementsPerCall is the maximum number of settlements that wait for their turn, for each call that may be
 // under way. Beyond that they fail at once.
 const settlementsPerCall = 64
 

@@ -18,16 +18,15 @@ type ClientOptions struct {
 	// Cost returns the cost of a call in the limiter. It defaults to the cost of [httplimit.WithCost], else 1.
 	Cost func(c *ClientCall) int
 
-	// MaxWait bounds the time for which a call may wait. A call that would wait longer fails at once with
-	// ResourceExhausted, [ratelimit.ErrLimited] and the wait. If zero, one minute; if negative, as long as its context
-	// allows.
+	// MaxWait bounds the time for which a call may wait. A call that would wait longer fails at once with ResourceExhausted,
+	// [ratelimit.ErrLimited] and the wait. It defaults to one minute; if negative, a call waits as long as its context allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds a wait that a server demands. It defaults to ten years.
 	MaxServerWait time.Duration
 
-	// MaxRetries is how often a unary call is sent again that ended with RESOURCE_EXHAUSTED, a RetryInfo or pushback,
-	// and no headers. A handler that works and then answers so runs again. If zero, never.
+	// MaxRetries is the number of times that a unary call is sent again that ended with RESOURCE_EXHAUSTED, a RetryInfo or pushback, and no
+	// headers. A handler that works and then answers so runs again. If zero, no call is sent again.
 	MaxRetries int
 
 	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.

@@ -19,13 +19,13 @@ import (
 // InflightOptions are the settings of [NewInflight]. Zero values mean the defaults. Functions are called
 // concurrently.
 type InflightOptions struct {
-	// Units returns how many units a call takes. If nil, 1.
+	// Units returns the number of units that a call takes. It defaults to 1.
 	Units func(c *Call) int
 
 	// Skip reports whether a call passes without a permit. If nil, none does.
 	Skip func(c *Call) bool
 
-	// MaxWait is how long a call may wait in its key's queue. If zero, as long as its context allows.
+	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a call for an adaptive limit, given its code as in [Options].Settle, and the default
@@ -35,7 +35,7 @@ type InflightOptions struct {
 	// default outcome is used.
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the code of a call whose key is missing or malformed. If zero, [codes.InvalidArgument].
+	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
 	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil or OK.

@@ -18,10 +18,10 @@ import (
 
 // InflightClientOptions are the settings of [NewInflightClient]. Zero values mean the defaults.
 type InflightClientOptions struct {
-	// Key returns the key whose limit a call shares. If nil, the target.
+	// Key returns the key whose limit a call shares. It defaults to the target.
 	Key func(c *ClientCall) string
 
-	// MaxWait is how long a call may wait for its permit. If zero, as long as its context allows.
+	// MaxWait is the longest time that a call may wait for its permit. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a call that ended with that error for an adaptive limit, given the default outcome, which is as in

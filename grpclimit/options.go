@@ -42,7 +42,7 @@ type Options struct {
 	// FailOpen lets a call pass if the limiter cannot decide, by the rules of [httplimit.Options].
 	FailOpen bool
 
-	// KeyCode is the code of a call whose key is missing or malformed. If zero, [codes.InvalidArgument].
+	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
 	KeyCode codes.Code
 
 	// LimitTrailers sends the trailers ratelimit-policy and ratelimit, as [httplimit.DialectDraft11] has them, with
@@ -52,7 +52,7 @@ type Options struct {
 	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
+	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedTrailer string
 
 	// MaxHold is the longest time for which a call is held, as in [httplimit.Options].
@@ -82,7 +82,7 @@ type Options struct {
 	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].
 	Logger *slog.Logger
 
-	// Now is the wall clock. If nil, [time.Now].
+	// Now is the wall clock. It defaults to [time.Now].
 	Now func() time.Time
 }
 

@@ -16,7 +16,7 @@ type Response struct {
 	Code codes.Code
 	// Message is the response of a unary call, or the last message of a stream. It may be nil.
 	Message any
-	// Sent is how many messages were sent.
+	// Sent is the number of sent messages.
 	Sent int
 }
 

@@ -15,13 +15,13 @@ import (
 
 // InflightOptions are the settings of [NewInflight].
 type InflightOptions struct {
-	// Units returns how many units a request takes. If nil, 1.
+	// Units returns the number of units that a request takes. It defaults to 1.
 	Units func(r *http.Request) int
 
 	// Skip reports whether a request passes without a permit.
 	Skip func(r *http.Request) bool
 
-	// MaxWait is how long a request may wait in its key's queue. If zero, as long as its context allows.
+	// MaxWait is the longest time that a request may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and the
@@ -30,7 +30,7 @@ type InflightOptions struct {
 	// and for other server errors; else Success, also for 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
-	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
+	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
 	KeyCode int
 
 	// Challenge is the value of WWW-Authenticate, as in [Options].

@@ -17,10 +17,10 @@ import (
 
 // InflightTransportOptions are the settings of [NewInflightTransport].
 type InflightTransportOptions struct {
-	// Key returns the key whose limit a request shares. If nil, [TargetHost].
+	// Key returns the key whose limit a request shares. It defaults to [TargetHost].
 	Key func(r *http.Request) string
 
-	// MaxWait is how long a request may wait for its permit. If zero, as long as its context allows.
+	// MaxWait is the longest time that a request may wait for its permit. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a request for an adaptive limit, given its response or error and the default outcome. The default is

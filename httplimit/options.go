@@ -42,10 +42,10 @@ type Options struct {
 	// key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
-	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. If zero, 400.
+	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
 	KeyCode int
 
-	// Challenge is the value of WWW-Authenticate where KeyCode is 401, such as `Basic realm="api"`. If empty, "Bearer".
+	// Challenge is the value of WWW-Authenticate where KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
 	Challenge string
 
 	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem document. Set it where only
@@ -64,7 +64,7 @@ type Options struct {
 	// same: use [DialectNone].
 	RetryAfterMs bool
 
-	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, none.
+	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedHeader string
 
 	// MaxHold is the longest time for which a request is held that could pass later. A request that can pass within it waits in line for
@@ -100,7 +100,7 @@ type Options struct {
 	// [slog.Default].
 	Logger *slog.Logger
 
-	// Now is the wall clock. If nil, [time.Now].
+	// Now is the wall clock. It defaults to [time.Now].
 	Now func() time.Time
 }
 

@@ -16,7 +16,7 @@ type Response struct {
 	// Status is the status that [Options].Settle gets.
 	Status int
 	Header http.Header
-	// Written is how many bytes of a body the handler has written.
+	// Written is the number of bytes of the body that the handler has written.
 	Written int64
 }
 

@@ -243,7 +243,7 @@ func repeat(r *http.Request) (*http.Request, error) {
 	return again, nil
 }
 
-// maxHolding is how long a refused answer's body is read at most.
+// maxHolding bounds the time for which a refused answer's body is read.
 const maxHolding = time.Second
 
 // holdBody reads a body, so that its connection can be used again, unless the body is large, or has not arrived by the instant at which the

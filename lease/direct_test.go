@@ -240,5 +240,5 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 
 var histories = flag.Int("histories", testsize.Of(25, 1000), "random runs of each test that compares with a model")
 
-// runs is how many random runs a test makes.
+// runs is the number of random runs of a test.
 func runs() int { return *histories }

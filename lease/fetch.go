@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// maxAhead is how many fetches ahead of need are under way at most, over all keys.
+// maxAhead is the maximum number of fetches ahead of need under way, over all keys.
 const maxAhead = 256
 
 // fetcher fetches batches, one at a time for each key, and gives back batches that have been held for too long.
@@ -207,7 +207,7 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
 	return out
 }
 
-// forfeitAfter is how many times as long as it is spent a batch waits for its claims.
+// forfeitAfter is the time for which a batch waits for its claims, as a multiple of the time for which it is spent.
 const forfeitAfter = 10
 
 // holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back
@@ -226,7 +226,7 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Du
 	f.timers.add(b.until, h)
 }
 
-// forfeits is when a batch waits for its claims no longer.
+// forfeits returns the instant from which a batch waits for its claims no longer.
 func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 	at := b.until
 	for range forfeitAfter - 1 {

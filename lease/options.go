@@ -14,27 +14,26 @@ type Options[K comparable] struct {
 	// MaxBatch is the most units held of one key's budget; at least 1. Units waiting for open reservations do not count.
 	MaxBatch int
 
-	// HoldFor is how long a batch is held before its rest is given back. If zero, 1 s.
+	// HoldFor is the time for which a batch is held before its rest is given back. It defaults to 1 s.
 	HoldFor time.Duration
 
-	// BatchFor is how long a batch should last; at most HoldFor. If zero, 50 ms, or half of HoldFor if shorter.
+	// BatchFor is the time that a batch should last; at most HoldFor. It defaults to 50 ms, or half of HoldFor if shorter.
 	BatchFor time.Duration
 
 	// DenyFor is the time for which a denial is repeated without a call of the remote limiter, up to its RetryAfter. It defaults to 100 ms;
 	// if negative, no denial is repeated.
 	DenyFor time.Duration
 
-	// Timeout bounds each call of the remote limiter but Settle and Wait. If zero, 1 s.
+	// Timeout bounds each call of the remote limiter but Settle and Wait. It defaults to 1 s.
 	Timeout time.Duration
 
-	// MaxKeys is how many keys are tracked at most; a key takes 270 bytes besides its text, 560 with a batch. If zero,
-	// 65536.
+	// MaxKeys is the maximum number of tracked keys; a key takes 270 bytes besides its text, 560 with a batch. It defaults to 65,536.
 	MaxKeys int
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
 	OnDecision func(ratelimit.Event[K])
 
-	// Clock sizes batches and times denials. HoldFor and Timeout are in real time. If nil, the system's monotonic clock.
+	// Clock sizes batches and times denials; it defaults to the system's monotonic clock. HoldFor and Timeout are in real time.
 	Clock ratelimit.Clock
 }
 

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// returnWorkers is how many goroutines give batches back at once, while there are any.
+	// returnWorkers is the number of goroutines that give batches back at once, while there are any.
 	returnWorkers = 16
-	// maxReturns is how many batches wait to be given back at most. Beyond that
+	// maxReturns is the maximum number of batches that wait to be given back. Beyond that
 	// they are lost, which denies too much and never too little.
 	maxReturns = 1 << 16
 )

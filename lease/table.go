@@ -20,7 +20,7 @@ type table[K comparable] struct {
 	local uint64 // decisions made by holdings that have left
 }
 
-// looks is how many of the oldest holdings are looked at for one to evict.
+// looks is the number of the oldest holdings that are looked at for one to evict.
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {

@@ -84,7 +84,7 @@ type Config struct {
 	// room by forgetting old ones. A flood of keys is tried on it. If nil, it is not.
 	NewBounded func(limit ratelimit.Limit, maxKeys int) (ratelimit.Limiter[string], error)
 
-	// Histories is how many random histories are played for each check and each
+	// Histories is the number of random histories played for each check and each
 	// algorithm: 40, if zero. Below 10, the check of many keys has an eighth of them.
 	Histories int
 

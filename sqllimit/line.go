@@ -100,7 +100,7 @@ func (o *order) isDone() bool {
 	}
 }
 
-// lingering is how long a Wait whose context has ended waits for the answer of its booking, to give it back.
+// lingering is the time for which a Wait whose context has ended waits for the answer of its booking, to give it back.
 const lingering = 50 * time.Millisecond
 
 // answeredSoon reports whether the answer is there after the caller's context has ended. A Wait whose booking has been sent

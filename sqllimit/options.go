@@ -13,10 +13,10 @@ import (
 
 // Options are the settings of [New]. Nil means the zero Options. Its functions are called concurrently.
 type Options struct {
-	// Dialect is the database's. If zero, [PostgreSQL].
+	// Dialect is the database's dialect of SQL. It defaults to [PostgreSQL].
 	Dialect Dialect
 
-	// Table is letters, digits and underscores, with the schema's name and a point before it if need be. If empty, "rate_limit".
+	// Table is the table's name: letters, digits and underscores, with the schema's name and a point before it if need be. It defaults to "rate_limit".
 	Table string
 
 	// Name is the beginning of a row's key, before a colon. Limiters of one Name and Table share their budgets. At most 200 bytes without a
@@ -27,7 +27,7 @@ type Options struct {
 	// without a name gets. If nil, all keys have that one.
 	LimitFor func(key string) ratelimit.Limit
 
-	// Timeout bounds one call, with the wait for a connection. If zero, 1 s; below zero, only the context does.
+	// Timeout bounds one call, with the wait for a connection. It defaults to 1 s; if negative, only the context bounds a call.
 	Timeout time.Duration
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.

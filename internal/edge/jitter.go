@@ -12,7 +12,7 @@ type jitterSeed struct{ seed maphash.Seed }
 // newJitterSeed returns a random seed.
 func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 
-// jitterPeriod is how long a client's share stays the same. After that it changes, so that no
+// jitterPeriod is the time for which a client's share stays the same. After that it changes, so that no
 // client is always the last.
 const jitterPeriod = 10 * time.Minute
 

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// maxRecent is how many values a Recent is sure to keep.
+// maxRecent is the number of values that a Recent is sure to keep.
 const maxRecent = 16 << 10
 
 // Recent keeps the values that were used last, in two generations. If the young one is full
