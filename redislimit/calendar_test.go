@@ -182,12 +182,7 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 		newDatedTwin(t, w, uint64(seed))
 		for n := range 60 {
 			if n%6 == 5 {
-				before := w.limit.Capacity()
-				if w.limit = limits[w.rng.IntN(len(limits))]; w.limit.Capacity() < before {
-					// What a lowered limit sets aside is known in memory only.
-					w.memory.Reset(twinKey)
-					require.NoError(t, w.remote.Reset(t.Context(), twinKey))
-				}
+				w.limit = limits[w.rng.IntN(len(limits))]
 				w.nearby = w.limit.Algorithm == ratelimit.AlgorithmCalendar
 				w.note("SetLimit(%v)", w.limit)
 				require.NoError(t, w.memory.SetLimit(w.limit))

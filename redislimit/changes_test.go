@@ -66,11 +66,6 @@ func (c *changer) change() {
 	require.NoError(c.t, c.remote.Adjust(context.Background(), twinKey, 1))
 	limits := slowLimits()
 	limit := limits[c.rng.IntN(len(limits))]
-	if limit.Capacity() < c.limit.Capacity() { // what a lowered limit sets aside is known in memory only
-		c.note("reset")
-		c.memory.Reset(twinKey)
-		require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
-	}
 	c.note("SetLimit(%v)", limit)
 	require.NoError(c.t, c.memory.SetLimit(limit))
 	require.NoError(c.t, c.remote.SetLimit(limit))

@@ -42,6 +42,9 @@ const (
 	stateM       = 44 // of the counter; of the log: the sum up to its first spending; of the calendar: when its window begins
 	wideSize     = 51 // of a counter's state, and before a log's spendings
 
+	asideFlag = 0x40 // missing from the first byte of a state with what follows. No text begins with such a byte either
+	asideSize = 21   // behind the first 44 bytes: a bucket's capacity, the units set aside, when they lapse
+
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
 	baseSize    = 28                        // what comes before the bookings: at, n and m of the state below them, and ahead
@@ -62,6 +65,7 @@ const (
 	askID     = 2              // after the index of the key, and how: the kind and the figures
 	askFirst  = askID + idSize // five figures of the kind's own
 	askSecond = askFirst + 7
+	askPrice  = askFirst + 3*7 // of a bucket
 	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
 	askAhead  = askCost + 7
 	askSize   = askCost + 4*7
@@ -69,8 +73,8 @@ const (
 
 const (
 	headSize   = 1 + 1 // what, and of how many
-	settleSize = 3 + 3 + 4*7 + 1 + 3*7
-	adjustSize = 3 + 4*7
+	settleSize = 3 + 3 + 4*7 + 1 + 4*7
+	adjustSize = 3 + 5*7
 	datesSize  = 9 * 7 // of one calendar, behind all that is asked: per, prev, from, to, next, mean, windows, first, last
 )
 
@@ -91,10 +95,10 @@ var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar,
 	"ID_SIZE": idSize, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
-	"BOOKING_SIZE": bookingSize,
-	"MAX_BOOKED":   maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
+	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
+	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
-	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
+	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_PRICE": askPrice, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,

@@ -27,6 +27,7 @@ type twin struct {
 	booking bool // it books ahead
 	silent  bool // the script does not report the debt of a log
 	nearby  bool // no further than the next window, as Redis does with a calendar
+	solvent bool // no debts
 	log     []string
 }
 
@@ -145,6 +146,9 @@ func (w *twin) settle() {
 	o := w.open[i]
 	w.open = append(w.open[:i], w.open[i+1:]...)
 	actual := []int{0, 0, o.cost / 2, o.cost, w.rng.IntN(2*o.cost + 1)}[w.rng.IntN(5)]
+	if w.solvent {
+		actual = min(actual, o.cost)
+	}
 	w.note("settle the one due at %v of %d at %d", o.due, o.cost, actual)
 	require.NoError(w.t, o.memory.Settle(actual))
 	require.NoError(w.t, o.remote.Settle(actual))
@@ -162,6 +166,9 @@ func (w *twin) entered() {
 
 func (w *twin) adjust() {
 	delta := w.rng.IntN(3*w.limit.Capacity()) - w.limit.Capacity()
+	if d, err := w.memory.Peek(twinKey, 0); w.solvent && err == nil {
+		delta = min(delta, d.Remaining)
+	}
 	w.note("adjust by %d", delta)
 	require.NoError(w.t, w.memory.Adjust(twinKey, delta))
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))

@@ -196,12 +196,9 @@ func (c *charge) ask(b []byte, op byte) []byte {
 	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
 }
 
-// bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 always
-// fits.
+// bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 fits even where more is owed:
+// that is for the general case.
 func (p *plan) bucketFigures(cost int64) [5]int64 {
-	if cost == 0 {
-		return [5]int64{2 * most, 0, p.units}
-	}
 	price, part := p.meter.Price(cost)
 	room, frac := p.meter.Price(p.capacity)
 	if room, frac = room-price, frac-part; frac < 0 {

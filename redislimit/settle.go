@@ -124,7 +124,7 @@ func (s *settlement) pack(b []byte, actual int64) []byte {
 	}
 	p := s.plan.latest()
 	b = append(b, p.kind)
-	for _, n := range [...]int64{p.units, p.per, p.since.Load()} {
+	for _, n := range [...]int64{p.units, p.per, p.since.Load(), p.capacity} {
 		b = put7(b, n)
 	}
 	return b
@@ -143,7 +143,7 @@ func (c *correction) pack(b []byte) []byte {
 		sign, n = 1, -max(n, -most)
 	}
 	b = append(b, byte(c.key+1), c.plan.kind, sign)
-	for _, figure := range [...]int64{min(n, most), c.plan.units, c.plan.per, c.plan.since.Load()} {
+	for _, figure := range [...]int64{min(n, most), c.plan.units, c.plan.per, c.plan.since.Load(), c.plan.capacity} {
 		b = put7(b, figure)
 	}
 	return b

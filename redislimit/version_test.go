@@ -8,10 +8,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
 )
 
-// While a program is rolled out, two versions of the scripts work on the same keys. Those in
-// testdata/version1 are the first that were published; the format of a state is theirs still.
+// While a program is rolled out, two versions of the scripts work on the same keys. Those in testdata/version1 know no
+// lowered limits: see TestAnOlderVersionLeavesWhatItDoesNotKnowAlone.
 func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	verdicts(t)
 	version1 := newScripts(os.DirFS("testdata/version1"))
@@ -20,11 +22,66 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 		for seed := range histories(3) {
 			w := newTwin(t, client, limit, fmt.Sprintf("versions%d-%d", i, seed), uint64(seed))
 			w.booking = kinds[limit.Algorithm] != kindLog // whose bookings the quick script of version 1 left to the general one
+			w.solvent = limit.Algorithm <= ratelimit.AlgorithmLeakyBucket
 			for n := range 120 {
 				w.silent = kinds[limit.Algorithm] == kindLog // version 1 does not report its debt
 				w.remote.store.scripts = []*scripts{version1, current}[w.rng.IntN(2)]
 				w.step(n)
 			}
+		}
+	}
+}
+
+// A state with units set aside, and a bucket in debt, has a format of its own. The older version refuses it and leaves
+// it as it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both know.
+func TestAnOlderVersionLeavesWhatItDoesNotKnowAlone(t *testing.T) {
+	version1 := newScripts(os.DirFS("testdata/version1"))
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		for _, lowered := range []bool{true, false} {
+			l := f.limiter(limit, fmt.Sprint(limit.Name, lowered))
+			if lowered {
+				require.True(t, l.Allow("k", 10))
+				f.clock.Advance(time.Second)
+				lower := limit
+				lower.Rate.Units, lower.Burst = 2, min(2, limit.Burst)
+				require.NoError(t, l.SetLimit(lower))
+				require.NoError(t, l.Adjust(t.Context(), "k", -1))
+				require.True(t, l.Allow("k", 1))
+			} else {
+				require.NoError(t, l.Adjust(t.Context(), "k", 15))
+			}
+			before := f.client.Get(t.Context(), l.space.key("k")).Val()
+			l.store.scripts = version1
+			_, err := l.Take(t.Context(), "k", 1)
+			if !lowered && limit.Algorithm > ratelimit.AlgorithmLeakyBucket {
+				require.NoError(t, err, "the debt of a window shows in its state")
+				continue
+			}
+			require.ErrorIs(t, err, errForeignState, "%v", limit)
+			require.ErrorIs(t, l.Adjust(t.Context(), "k", 1), errForeignState)
+			require.Equal(t, before, f.client.Get(t.Context(), l.space.key("k")).Val())
+			f.clock.Advance(3 * time.Minute)
+			l.store.scripts = current
+			require.True(t, l.Allow("k", 1), "%v", limit)
+			l.store.scripts = version1
+			require.True(t, l.Allow("k", 1), "%v", limit)
+		}
+	}
+}
+
+// The older version stores a bucket in debt as one with a larger burst, and so it is read: at most the capacity counts.
+func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits()[:2] {
+		l := f.limiter(limit, limit.Name)
+		l.store.scripts = newScripts(os.DirFS("testdata/version1"))
+		require.NoError(t, l.Adjust(t.Context(), "k", 15))
+		l.store.scripts = current
+		for _, cost := range []int{0, 1} {
+			d, err := l.Peek(t.Context(), "k", cost)
+			require.NoError(t, err)
+			assert.Equal(t, time.Minute, d.ResetAfter, "%v", limit)
 		}
 	}
 }

@@ -58,6 +58,20 @@ local function book(a, f, s, at, cost, open)
   s.newest = at
 end
 
+-- without returns a copy of a state without what is booked for later. All that is due has been popped.
+local function without(s, now)
+  local b = s.base or s
+  local c = { at = b.at, n = b.n, m = b.m, newest = 0, ats = {}, costs = {} }
+  for i = 1, s.kind == LOG and #s.ats or 0 do
+    if s.ats[i] > now then
+      c.m = c.m - s.costs[i]
+    else
+      c.ats[i], c.costs[i] = s.ats[i], s.costs[i]
+    end
+  end
+  return c
+end
+
 -- shrink takes up to n from the i-th booking, and returns how much.
 local function shrink(s, i, n)
   n = min(n, s.bookedCosts[i])
@@ -86,6 +100,7 @@ end
 
 -- charge spends n behind all that is booked, into debt if need be.
 local function charge(a, f, s, now, n)
+  if s.kind <= LEAKY then s.cap = f.cap end
   local most = f.debt - a.spent(f, s, now)
   if n > most then
     n = most
@@ -97,8 +112,10 @@ local function charge(a, f, s, now, n)
   a.charge(f, s, now, n)
 end
 
--- forgive takes n from what is spent: bookings first, the last of all first.
+-- forgive takes n from what is spent: bookings first, the last of all first. A grant of more than counts takes the
+-- rest of it from the units set aside.
 local function forgive(a, f, s, now, n)
+  if s.aside > 0 then s.aside = s.aside - min(s.aside, max(0, n - a.spent(f, s, now))) end
   if not s.base then
     a.forgive(f, s, now, n)
     if s.kind == TOKEN then sunk(s, owedNow(s, now)) end
@@ -112,12 +129,26 @@ local function forgive(a, f, s, now, n)
   tidy(a, f, s, now)
 end
 
+-- fromAside gives back of the units set aside first, if a spending from before the change of limit still counts. It
+-- returns the actual cost that is left to settle.
+local function fromAside(a, f, s, now, sp, actual)
+  if actual >= sp.cost or sp.at > now then return actual end
+  local base = without(s, now)
+  local was = a.spent(f, base, now)
+  a.refund(f, base, now, sp, actual)
+  if a.spent(f, base, now) >= was then return actual end
+  local off = min(sp.cost - actual, s.aside)
+  s.aside = s.aside - off
+  return actual + off
+end
+
 -- refund gives back what the spending's cost exceeds actual by, as far as that does no
 -- harm: nothing of a bucket whose figures have changed, and nothing that bookings which
 -- are not told apart depend on.
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
   if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed then return end
+  if sp.changed and s.aside > 0 then actual = fromAside(a, f, s, now, sp, actual) end
   if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end

@@ -20,6 +20,13 @@ local function owed(s, now)
   return s.at - now, s.n
 end
 
+-- above reports whether more is owed than a capacity.
+local function above(f, s, now, capacity)
+  local ou, op = owed(s, now)
+  local fu, fp = price(f, capacity)
+  return ou > fu or ou == fu and op > fp
+end
+
 -- fits returns the first instant at which owed + price ≤ full, rounded up.
 local function fits(f, s, now, cost)
   local u, p = s.at, s.n

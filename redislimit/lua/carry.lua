@@ -63,16 +63,82 @@ local function carrySpent(from, to, s, now, ahead)
   end
 end
 
-local function same(s, f) return s.kind == f.kind and s.units == f.units and s.per == f.per end
+-- leave returns what is spent under the limit that a key leaves, and which part of it is a debt: what is above the
+-- capacity, and what is booked for later, which is not told apart any more.
+local function leave(from, s, now)
+  local a, x = algorithms[from.kind], { base = without(s, now), aside = s.aside, lapses = s.lapses }
+  a.advance(from, x.base, now)
+  local n = a.spent(from, x.base, now)
+  x.over = from.cap and max(0, n - from.cap) or 0
+  x.spent = a.spent(from, s, now)
+  x.debt = x.over + max(0, x.spent - n)
+  return x
+end
+
+-- lapsing returns when all but the debt would have been regained.
+local function lapsing(from, x, now)
+  local a = algorithms[from.kind]
+  if x.over > 0 then a.forgive(from, x.base, now, x.over) end
+  return max(a.regained(from, x.base), x.lapses)
+end
+
+-- uncount takes n from what counts. A log takes it from its spendings, and leaves the debt.
+local function uncount(f, s, now, n)
+  local a, owed = algorithms[f.kind], s.n
+  if f.kind ~= LOG or owed == 0 or s.m <= f.units then return a.forgive(f, s, now, n) end
+  s.n = 0
+  log.forgive(f, s, now, min(n, s.m - f.units))
+  s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed
+end
+
+-- lowered makes a state count no more than the capacity and the debt, and sets the rest aside, until the limit that
+-- was left would have regained it. What was set aside before counts first. internal/meter/rest.go says why.
+-- While a later window is booked, all counts.
+local function lowered(f, s, now, from, x)
+  if x.debt > x.over and f.kind >= FIXED and f.kind ~= LOG then return end
+  local a = algorithms[f.kind]
+  local counted, total, most = a.spent(f, s, now), x.spent + x.aside, f.cap + x.debt
+  local n = min(total, most, f.debt) - counted
+  if n > 0 and x.aside > 0 then
+    a.charge(f, s, now, min(n, x.aside))
+  elseif counted > most then
+    uncount(f, s, now, counted - most)
+  end
+  s.aside, s.lapses = 0, 0
+  if total <= most then return end
+  local rest, at = min(total - a.spent(f, s, now), MOST), lapsing(from, x, now)
+  if x.debt > x.over then rest = min(rest, total - most) end
+  if rest > 0 and at > now then s.aside, s.lapses = rest, min(at, TOP) end
+end
+
+-- lapse drops the units set aside once the limit that they were spent under would have regained them.
+local function lapse(s, now)
+  if s.lapses <= now then s.aside, s.lapses = 0, 0 end
+end
+
+-- same reports whether a state is under the figures of a call, as of an instant. A bucket's state has its capacity only
+-- where more may be owed. Where it has none, a bucket that owes more than the capacity had a larger one.
+local function same(s, f, at)
+  if s.kind ~= f.kind or s.units ~= f.units or s.per ~= f.per then return false end
+  if s.kind > LEAKY then return true end
+  if s.cap then return s.cap == f.cap end
+  return not above(s, s.base or s, at, f.cap)
+end
 
 -- carry puts a state under other figures, as of an instant.
 local function carry(s, f, at)
-  popDue(s, at)
+  lapse(s, at)
   local from, ahead = figures(s.kind, s.units, s.per), s.newest
+  if s.kind <= LEAKY then from.cap = s.cap end
   if s.kind == LOG then ahead = newestEntry(s) end
+  local x = leave(from, s, at)
   unbook(s)
   s.openFroms, s.openLeasts = {}, {} -- by other figures nothing is given back
   carrySpent(from, f, s, at, ahead)
+  local booked = f.kind == LOG and s.kind == LOG and log.unbook(s, at)
+  lowered(f, s, at, from, x)
+  if booked then log.rebook(f, s, booked) end
+  s.cap = f.kind <= LEAKY and f.cap or nil
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
   if ahead > at and f.kind ~= LOG and f.kind ~= LEAKY then
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
@@ -83,11 +149,15 @@ end
 -- adopt brings a state up to date under the figures of a call. With a since of 0, which
 -- is that of a limit's first call, the old figures hold until now.
 local function adopt(s, f, now)
-  if not same(s, f) then
-    local at = now
-    if f.since > 0 then at = min(now, max(s.last, f.since)) end
-    carry(s, f, at)
+  local at = now
+  if f.since > 0 then at = min(now, max(s.last, f.since)) end
+  popDue(s, at)
+  if not same(s, f, at) then
     s.carried = true
+    -- As soon as a bucket owes no more than another capacity, its state does not show that it had a larger one.
+    if s.kind == f.kind and s.units == f.units and s.per == f.per then s.last, s.dirty = at, true end
+    carry(s, f, at)
   end
+  lapse(s, now)
   popDue(s, now)
 end

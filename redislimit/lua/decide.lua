@@ -8,7 +8,7 @@ local states = {}
 local function begin(k)
   local s, code, text = load(k)
   if code then return nil, code, text end
-  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
+  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, aside = 0, lapses = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
   states[k] = s
   return s
 end
@@ -120,9 +120,10 @@ local function decide(first, last)
     end
   end
   for k, s in pairs(states) do
+    if op == PEEK then break end
     if s.dirty then
       save(KEYS[k], s, reading, grace)
-    elseif s.carried and op ~= PEEK then
+    elseif s.carried then
       prolong(KEYS[k], s, reading, grace)
     end
   end

@@ -138,6 +138,21 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
+-- unbook takes out what is booked for later, and returns it. rebook spends it again.
+function log.unbook(s, now)
+  local booked, ats, costs = {}, s.ats, s.costs
+  while #ats > 0 and ats[#ats] > now do
+    local at, cost = table.remove(ats), table.remove(costs)
+    s.m = s.m - cost
+    table.insert(booked, 1, { at, cost })
+  end
+  return booked
+end
+
+function log.rebook(f, s, booked)
+  for i = 1, #booked do log.spend(f, s, booked[i][1], booked[i][2]) end
+end
+
 function log.newest(f, s) return max(newestEntry(s), (lastDebt(f, s))) end
 
 function log.regained(f, s)

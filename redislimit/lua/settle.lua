@@ -6,21 +6,24 @@ local states = {}
 
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
-  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since =
-    unpack('>BBBI3I7I7I7I7BI7I7I7', ask, pos)
+  key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since, f.cap =
+    unpack('>BBBI3I7I7I7I7BI7I7I7I7', ask, pos)
   sp.open = sp.kind == TOKEN and sp.part == 1 -- the part is of no other meaning there
   local s = states[key]
   if not s or s.gen ~= gen then return end
   local now = max(reading, s.last)
-  if f.since >= s.last and not same(s, f) then
-    -- The limit has changed, and denials may have told how the key stands under it.
+  if f.since >= s.last then
+    -- If the limit has changed, denials may have told how the key stands under it.
     f.debt = algorithms[f.kind].debt(f)
     adopt(s, f, now)
   else
+    lapse(s, now)
     popDue(s, now)
   end
-  local a = algorithms[s.kind]
+  local a, cap = algorithms[s.kind], s.cap
+  if not cap and same(s, f, now) then cap = f.cap end
   f = figures(s.kind, s.units, s.per)
+  f.cap = cap
   s.last, s.dirty = now, true
   if actual > sp.cost then
     charge(a, f, s, now, actual - sp.cost)
@@ -30,16 +33,16 @@ local function settleOne(pos)
 end
 
 local function adjustOne(pos)
-  local key, kind, sign, delta, units, per, since = unpack('>BBBI7I7I7I7', ask, pos)
+  local key, kind, sign, delta, units, per, since, cap = unpack('>BBBI7I7I7I7I7', ask, pos)
   local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
   if not s then
     if sign == 1 then return end
     s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
-      newest = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
+      newest = 0, aside = 0, lapses = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
     states[key] = s
   end
   local now = max(reading, s.last)
-  f.since = since
+  f.since, f.cap = since, cap
   adopt(s, f, now)
   s.last, s.dirty = now, true
   if sign == 1 then forgive(a, f, s, now, delta) else charge(a, f, s, now, delta) end

@@ -10,6 +10,10 @@
 -- A token bucket with open reservations begins with the kind OPEN, and behind its first 44 bytes their number follows,
 -- 1 byte, and for each the instant and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
 --
+-- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind
+-- its first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant
+-- at which they lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
+--
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
 -- the running sum before the first.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
@@ -81,10 +85,24 @@ local function parseOpens(s, raw)
   return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + 2 + 14 * n)
 end
 
+-- parseAside reads the part of a state behind its first 44 bytes that only some have, and returns the text without it.
+local function parseAside(s, raw)
+  if #raw < $STATE_SIZE + $ASIDE_SIZE then return nil end
+  s.cap, s.aside, s.lapses = unpack('>I7I7I7', raw, $STATE_SIZE + 1)
+  if s.cap > MOST or s.aside > MOST or s.lapses > TOP then return nil end
+  if s.cap == 0 then s.cap = nil end
+  return pack('>B', string.byte(raw) + $ASIDE) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + $ASIDE_SIZE + 1)
+end
+
 -- parse returns the state in a string, or nil if it is none.
 local function parse(raw)
   if #raw < $STATE_SIZE then return nil end
-  local s = { newest = 0, m = 0, openFroms = {}, openLeasts = {} }
+  local s = { newest = 0, m = 0, aside = 0, lapses = 0, openFroms = {}, openLeasts = {} }
+  local first = string.byte(raw)
+  if first >= $TOKEN - $ASIDE and first <= $OPEN_KIND - $ASIDE then
+    raw = parseAside(s, raw)
+    if not raw then return nil end
+  end
   if string.byte(raw) == $OPEN_KIND then
     raw = parseOpens(s, raw)
     if not raw then return nil end
@@ -116,7 +134,10 @@ end
 
 local function format(s)
   local opens = s.kind == TOKEN and #s.openFroms or 0
-  local head = pack('>BI7I7I7I7I7I3BI4', opens > 0 and $OPEN_KIND or s.kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
+  local kind = opens > 0 and $OPEN_KIND or s.kind
+  local more = s.aside > 0 or s.kind <= LEAKY and s.cap
+  local head = pack('>BI7I7I7I7I7I3BI4', more and kind - $ASIDE or kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
+  if more then head = head .. pack('>I7I7I7', s.cap or 0, s.aside, s.lapses) end
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
   if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
   local parts = { head }
@@ -133,7 +154,7 @@ end
 -- needed, and sets its expiry; nil if it is kept for long enough.
 local function lifetime(s, reading, grace)
   local f = { units = s.units, per = s.per, cap = s.units }
-  local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last)
+  local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last, s.lapses)
   if s.expiry and s.expiry * 1000000 >= needed then return nil end
   local ttl = 2 * max(0, needed - reading) + grace
   s.expiry = min((divide(reading + ttl, 1000000)), $MAX_EXPIRY)
@@ -142,6 +163,7 @@ end
 
 -- save writes the state.
 local function save(key, s, reading, grace)
+  if s.cap and s.aside == 0 and not s.base and not above(s, s, s.last, s.cap) then s.cap = nil end
   local life = lifetime(s, reading, grace)
   if life then return redis.call('SET', key, format(s), 'PX', life) end
   return redis.call('SET', key, format(s), 'KEEPTTL')

@@ -1,5 +1,5 @@
 -- A bucket: what is owed may be x µs for the cost to fit, and y of z more. Where whole µs
--- deny it, nothing else is read.
+-- deny it, the price alone is read: who owes more than the capacity had a larger one, or is in debt.
 local raw = redis.pcall('GET', key)
 local id, x = unpack('>c${ID_SIZE}I7', ask, pos + $ASK_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
@@ -21,3 +21,4 @@ if ok then
   if at < now then at, n = now, 0 end
   ok = at - now < x or n <= y
 end
+if not ok and at - now >= x + (price or unpack('>I7', ask, pos + $ASK_PRICE)) then break end
