@@ -53,7 +53,7 @@ func BenchmarkServer(b *testing.B) {
 	client := startServer(b).client()
 	for name, limit := range benchLimits() {
 		for _, n := range []int{1, 2, 4, 8} {
-			for _, mix := range []string{"allow", "deny"} {
+			for _, mix := range []string{"allow", "deny", "debt"} {
 				b.Run(fmt.Sprintf("algorithm=%s/limits=%d/mix=%s", name, n, mix), func(b *testing.B) {
 					layers := make([]Layer[string], n)
 					for i := range n {
@@ -61,8 +61,11 @@ func BenchmarkServer(b *testing.B) {
 						require.NoError(b, err)
 						layers[i] = By(l, identity)
 						require.NoError(b, l.Reset(context.Background(), mix))
-						if mix == "deny" {
+						switch mix {
+						case "deny":
 							require.NoError(b, l.Adjust(context.Background(), mix, limit.Capacity()))
+						case "debt":
+							require.NoError(b, l.Adjust(context.Background(), mix, 2*limit.Capacity()))
 						}
 					}
 					stack, err := All(layers...)
