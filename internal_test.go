@@ -422,3 +422,22 @@ func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(h.pages), 2)
 }
+
+// A request that another layer denies does not wait for the account that all requests share.
+func TestADenialByAnotherLayerLeavesTheSharedAccountAlone(t *testing.T) {
+	clock := clockAt(0)
+	all := Must(New(FixedWindow(PerHour(10)), &Options[struct{}]{Clock: &clock}))
+	users := Must(New(FixedWindow(PerHour(1)), &Options[string]{Clock: &clock}))
+	l := Must(All(Global[string](all), By(users, func(user string) (string, error) { return user, nil })))
+	require.True(t, l.Allow("ann", 1))
+	a := all.keys.find(struct{}{})
+	a.mu.Lock()
+	require.False(t, l.Allow("ann", 1), "would wait for ever")
+	a.mu.Unlock()
+	d, err := l.Take(t.Context(), "ann", 1)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, d.RetryAfter)
+	d, err = all.Peek(struct{}{}, 1)
+	require.NoError(t, err)
+	require.Equal(t, 9, d.Remaining)
+}

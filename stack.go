@@ -22,14 +22,16 @@ import (
 //  1. load: each layer says which account it asks for what, and under which plan.
 //  2. lock: what several layers ask of one account is summed up, and all accounts are
 //     locked, in the one order that all decisions use.
-//  3. check: each account makes an offer. Nothing is spent yet.
+//  3. check: each account makes an offer. Nothing is spent yet. The account that all requests share, if there is one,
+//     is locked only now, makes its offer last, and is unlocked first: all other decisions wait for it.
 //  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends what
 //     it has offered; then each shadow layer in turn is checked and commits if it fits. Else
 //     nothing is spent.
 //  5. report: each limiter is told of its own layer's answer.
 //
 // No other decision sees a state between 3 and 4, because all accounts are locked: a
-// denial charges nothing, not even for an instant.
+// denial charges nothing, not even for an instant. An account is unlocked when all are locked and it has spent, so
+// decisions take effect one after the other.
 //
 // Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then the
 // decision starts again at 2. An insertion locks an account of any address, so none may
@@ -71,6 +73,11 @@ type stack[R any] struct {
 	answers []Decision // the accounts' own, by charge; none without an observer
 	locks   locks      // of the charges' accounts
 
+	// The charge of the one account that all requests share is checked, committed and unlocked by itself: see lockCommon.
+	common bool // there is such an account
+	late   int  // its charge in this decision, or none if it is one among the others
+	held   bool // it is locked
+
 	reading int64    // of the clock, before the locks: one for the whole decision
 	err     error    // why no offer can ever fit
 	d       Decision // the answer of the stack
@@ -94,6 +101,7 @@ type answerTaker interface {
 
 func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int) *stack[R] {
 	s := &stack[R]{layers: layers, places: places, pick: pick, clock: layers[0].clock, made: make([]*member[R], len(layers))}
+	s.common = haveCommon(layers)
 	_, s.takes = any(*new(R)).(answerTaker)
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
@@ -252,10 +260,15 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		return s.preview(takeRequest)
 	}
 	for range maxTries {
-		if !s.lock() {
+		if !s.lock(true) {
 			break
 		}
-		fits := s.check(q)
+		fits, gone := s.check(q)
+		if gone {
+			s.locks.unlock()
+			s.find()
+			continue
+		}
 		if fits && s.absent && s.lacks() {
 			s.pin()
 			s.locks.unlock()
@@ -290,7 +303,7 @@ var errKeysGone = fmt.Errorf("%w: keys of a request were dropped while it was de
 // Take does; the keys of shadow layers stay under the one that they are under, because
 // nobody is promised anything by what a shadow says.
 func (s *stack[R]) preview(q request) error {
-	if !s.lock() {
+	if !s.lock(false) {
 		s.ask(false)
 		return errKeysGone
 	}
@@ -316,25 +329,35 @@ func (s *stack[R]) preview(q request) error {
 //
 // All is looked up again, not only what was dropped. Two members with the same key must have
 // the same account: else they would be two charges, and one budget would be spent twice.
-func (s *stack[R]) lock() bool {
+//
+// The account that all requests share may be left to lockCommon.
+func (s *stack[R]) lock(leave bool) bool {
 	for range maxTries {
 		s.sum()
+		if !leave || s.exceeds {
+			s.late = none
+		}
 		s.reading = reading(s.clock)
-		if !s.mixed && s.locks.lock(s.charges) {
+		if !s.mixed && s.locks.lock(s.charges, s.late) {
 			return true
 		}
-		for _, m := range s.members {
-			m.find()
-		}
+		s.find()
 	}
 	return false
+}
+
+// find looks all accounts up again.
+func (s *stack[R]) find() {
+	for _, m := range s.members {
+		m.find()
+	}
 }
 
 // sum makes the charges of what the members ask: those of the enforcing layers, and behind
 // them those of the shadows. So firm and shadows are two parts of one slice, and a decision
 // allocates nothing for them.
 func (s *stack[R]) sum() {
-	s.charges, s.absent, s.mixed, s.exceeds = s.charges[:0], false, false, false
+	s.charges, s.absent, s.mixed, s.exceeds, s.late, s.held = s.charges[:0], false, false, false, none, false
 	shadows := false
 	for i, m := range s.members {
 		if m.shadow {
@@ -373,6 +396,9 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
 		s.charges[m.charge].begin(m.a, m.p, &m.unseen, i)
 		s.charges[m.charge].shared = m.shared
+		if m.shared && s.common {
+			s.late = m.charge
+		}
 	}
 	c := &s.charges[m.charge]
 	c.add(int64(m.amount), m.cost != nil)
@@ -405,15 +431,38 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 //
 // A request that can never be allowed is an error, as a cost above a limit is for [Keyed].
 // It charges nothing, and no key counts it as a denial.
-func (s *stack[R]) check(q request) bool {
+//
+// The account that all requests share is locked and checked last. If it was dropped, gone is true, and all is to be
+// begun again. If another account has denied the request and the caller gets no more than that, it is not locked at all.
+func (s *stack[R]) check(q request) (fits, gone bool) {
 	for i := range s.firm {
-		if s.exceeds {
+		switch {
+		case s.exceeds:
 			s.firm[i].preview(s.reading, q)
-		} else {
+		case i != s.late:
 			s.firm[i].check(s.reading, q)
 		}
 	}
-	return s.allFit()
+	if s.late != none {
+		return s.checkCommon(q)
+	}
+	return s.allFit(), false
+}
+
+// checkCommon is the rest of check for the account that all requests share.
+func (s *stack[R]) checkCommon(q request) (fits, gone bool) {
+	c := &s.firm[s.late]
+	if s.yesOrNo() && s.taker == nil && !s.asked {
+		c.skip(s.reading)
+		if !s.allFit() {
+			return false, false
+		}
+	}
+	if !s.lockCommon() {
+		return false, true
+	}
+	c.check(s.reading, q)
+	return s.allFit(), false
 }
 
 // allFit reports whether all enforcing layers allow the request, and sets the error of the first
@@ -473,8 +522,14 @@ func (s *stack[R]) commit(q request) {
 	if q.delay && !s.delayed() {
 		q.keep = meter.Final
 	}
+	if s.late != none {
+		s.firm[s.late].commit(q)
+		s.unlockCommon()
+	}
 	for i := range s.firm {
-		s.firm[i].commit(q)
+		if i != s.late {
+			s.firm[i].commit(q)
+		}
 	}
 	for i := range s.shadows {
 		s.shadows[i].try(s.reading, q)
@@ -506,6 +561,7 @@ func (s *stack[R]) refuse(q request) {
 			s.firm[i].refuse()
 		}
 	}
+	s.unlockCommon()
 	if s.ask(false); s.observed() {
 		q.peek = true // what a shadow says is no reason to change its key
 		for i := range s.shadows {

@@ -78,6 +78,12 @@ func (c *charge) check(reading int64, q request) {
 	}
 }
 
+// skip leaves the account out of a decision that another one has denied.
+func (c *charge) skip(reading int64) {
+	c.m = meter.Moment{Reading: reading, Now: reading}
+	c.o, c.never, c.checked = c.m.Free(), false, false
+}
+
 // preview finds out what the account would offer, for an answer without a charge. It records
 // nothing in the account, so its state is a copy. A key that is not tracked begins as unseen.begin
 // says. The caller holds the lock.

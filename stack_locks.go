@@ -15,8 +15,9 @@ type locks []*account
 // All decisions lock accounts in the order of their addresses, which Go's collector does
 // not change, and after these the accounts that all requests share, in that order too. So no two of them ever wait for
 // each other, in whatever order their layers are. A shared account comes last and is unlocked first, because all other
-// decisions wait for it. An account that two charges meet at, one of them a shadow's, is locked once.
-func (x *locks) lock(all []charge) bool {
+// decisions wait for it. If the charge late is that of the only one, it is left out. An account that two charges meet at,
+// one of them a shadow's, is locked once.
+func (x *locks) lock(all []charge, late int) bool {
 	*x = (*x)[:0]
 	shared := false
 	for i := range all {
@@ -27,7 +28,7 @@ func (x *locks) lock(all []charge) bool {
 		}
 	}
 	x.sort()
-	if shared {
+	if shared && late == none {
 		others := len(*x)
 		for i := range all {
 			if c := &all[i]; c.a != nil && c.shared {
@@ -45,6 +46,54 @@ func (x *locks) lock(all []charge) bool {
 		}
 	}
 	return true
+}
+
+// haveCommon reports whether there is exactly one layer whose limiter has one key, which all requests share. If there are
+// several such layers, their accounts are locked in one order with the others.
+func haveCommon[R any](layers []layer[R]) bool {
+	n := 0
+	for i := range layers {
+		if y := &layers[i]; y.shared {
+			if n++; y.shadow {
+				return false
+			}
+		}
+	}
+	return n == 1
+}
+
+// lockCommon locks the account that all requests share after all others of the decision, or reports false if it was dropped.
+// It takes the last place in the order of locks, wherever the others are.
+func (s *stack[R]) lockCommon() bool {
+	a := s.firm[s.late].a
+	if a == nil {
+		return true
+	}
+	if !a.lockKept() {
+		return false
+	}
+	s.locks = append(s.locks, a)
+	s.held = true
+	return true
+}
+
+// unlockCommon unlocks the account that all requests share when the decision has been committed or refused there. What
+// remains to be done with the others then holds up nobody else. It keeps it locked if it is still needed: for a state that
+// cannot be copied, to unpin it, or to mark it as stale.
+func (s *stack[R]) unlockCommon() {
+	if !s.held || s.changed || s.asked {
+		return
+	}
+	c := &s.firm[s.late]
+	if !s.yesOrNo() || s.taker != nil { // the answer is made of the state
+		if c.a.OnHeap() {
+			return
+		}
+		c.checked, c.viewed = false, c.a.State
+	}
+	s.held = false
+	s.locks = s.locks[:len(s.locks)-1]
+	c.a.mu.Unlock()
 }
 
 // sort brings the accounts into the order of their addresses, each once. A request seldom has

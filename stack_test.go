@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -671,4 +672,128 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 	}
 	require.Greater(t, allowed, 200)
 	require.Greater(t, denied, 200)
+}
+
+// The account that all requests share is locked late and unlocked early, and not at all for some denials. It counts as the
+// account of a key that happens to be that of all requests.
+func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(58, seed))
+		clock := new(testClock)
+		limits := everyAlgorithm[:]
+		global, users := limits[r.IntN(len(limits))], limits[r.IntN(len(limits))]
+		var heard [2][]string
+		var all ratelimit.Options[struct{}]
+		var one, each [2]ratelimit.Options[string]
+		each[0].Clock, each[1].Clock, one[1].Clock, all.Clock = clock, clock, clock, clock
+		if seed%3 == 0 { // somebody gets the answers
+			each[0].OnDecision = func(e ratelimit.Event[string]) { heard[0] = append(heard[0], fmt.Sprint(e)) }
+			each[1].OnDecision = func(e ratelimit.Event[string]) { heard[1] = append(heard[1], fmt.Sprint(e)) }
+		}
+		if seed%5 == 0 { // a limit that is asked for
+			all.LimitFor = func(struct{}) ratelimit.Limit { return global }
+			one[1].LimitFor = func(string) ratelimit.Limit { return global }
+		}
+		shared, ordinary := newWith(t, global, all), newWith(t, global, one[1])
+		byUsers := [2]*ratelimit.Keyed[string]{newWith(t, users, each[0]), newWith(t, users, each[1])}
+		constant := ratelimit.By(ordinary, func(call) (string, error) { return "", nil })
+		stacks := [2]*ratelimit.Layered[call]{
+			stackOf(t, ratelimit.Global[call](shared), ratelimit.By(byUsers[0], byUser)),
+			stackOf(t, constant, ratelimit.By(byUsers[1], byUser)),
+		}
+		if seed%2 == 0 {
+			stacks[0] = stackOf(t, ratelimit.By(byUsers[0], byUser), ratelimit.By(byUsers[0], byRoute), ratelimit.Global[call](shared))
+			stacks[1] = stackOf(t, ratelimit.By(byUsers[1], byUser), ratelimit.By(byUsers[1], byRoute), constant)
+		}
+		var open [2][]*ratelimit.Reservation
+		for step := range 300 {
+			clock.advance(time.Duration(r.Int64N(int64(300 * time.Millisecond))))
+			c := call{user: fmt.Sprint(r.IntN(3)), route: fmt.Sprint("r", r.IntN(2))}
+			cost, what, delay, pick := r.IntN(4), r.IntN(20), time.Duration(r.IntN(2))*time.Second, r.IntN(1000)
+			var got [2]string
+			for i, l := range stacks {
+				switch {
+				case what < 6:
+					got[i] = fmt.Sprint(l.Allow(c, cost))
+				case what < 11:
+					d, err := l.Take(t.Context(), c, cost)
+					got[i] = fmt.Sprintf("%+v %v", d, err)
+				case what < 14:
+					res, err := l.Reserve(t.Context(), c, cost, delay)
+					got[i] = fmt.Sprintf("%+v %v", res.Decision, err)
+					open[i] = append(open[i], res)
+				case what < 16 && len(open[i]) > 0:
+					got[i] = fmt.Sprint(open[i][pick%len(open[i])].Settle(cost))
+				case what == 16:
+					got[i] = fmt.Sprint(l.Adjust(c, cost-2))
+				case what == 17 && pick < 100 && i == 0:
+					shared.Reset(struct{}{})
+				case what == 17 && pick < 100:
+					ordinary.Reset("")
+				case what == 18 && pick < 100 && i == 0:
+					shared.Refresh()
+				case what == 18 && pick < 100:
+					ordinary.Refresh()
+				default:
+					d, err := l.Peek(c, cost)
+					got[i] = fmt.Sprintf("%+v %v", d, err)
+				}
+			}
+			require.Equal(t, got[1], got[0], "seed %d, step %d: %v and %v", seed, step, global, users)
+			a, err := shared.Peek(struct{}{}, 1)
+			require.NoError(t, err)
+			b, err := ordinary.Peek("", 1)
+			require.NoError(t, err)
+			require.Equal(t, b, a, "seed %d, step %d", seed, step)
+			require.Equal(t, heard[1], heard[0], "seed %d, step %d", seed, step)
+		}
+	}
+}
+
+// Stacks of one limiter for all requests beside others, and of two of them, some of which are reset, are exact.
+func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
+	const units, each = 3000, 1500
+	clock := new(testClock)
+	limit, huge := ratelimit.FixedWindow(ratelimit.PerHour(units)), ratelimit.FixedWindow(ratelimit.PerHour(1<<30))
+	all := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[struct{}]{Clock: clock}))
+	other := ratelimit.Must(ratelimit.New(huge, &ratelimit.Options[struct{}]{Clock: clock}))
+	users, few := onClock(t, clock, huge), onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(100)))
+	user := ratelimit.By(users, byUser)
+	stacks := []*ratelimit.Layered[call]{
+		stackOf(t, ratelimit.Global[call](all), user),
+		stackOf(t, user, ratelimit.By(few, byRoute), ratelimit.Global[call](all)),
+		stackOf(t, ratelimit.Global[call](other), ratelimit.Global[call](all), user),
+		stackOf(t, user, ratelimit.Global[call](other)),
+	}
+	var admitted [4]atomic.Int64
+	var alone atomic.Int64
+	storm(8, func(g int) {
+		for i := range each {
+			n := (g + i) % len(stacks)
+			c := call{user: "u", route: fmt.Sprint(g % 2)}
+			if i%3 == 0 {
+				if d, err := stacks[n].Take(t.Context(), c, 1); err == nil && d.Allowed {
+					admitted[n].Add(1)
+				}
+			} else if stacks[n].Allow(c, 1) {
+				admitted[n].Add(1)
+			}
+			switch i % 50 {
+			case 10:
+				other.Reset(struct{}{}) // its account is dropped while it is waited for
+			case 20:
+				if all.Allow(struct{}{}, 1) {
+					alone.Add(1)
+				}
+			case 30:
+				_, err := stacks[n].Peek(c, 1)
+				assert.NoError(t, err)
+			}
+		}
+	})
+	sum := admitted[0].Load() + admitted[1].Load() + admitted[2].Load()
+	require.EqualValues(t, units, sum+alone.Load())
+	require.Equal(t, int(1<<30-sum-admitted[3].Load()), remaining(t, users, "u"))
+	left := remaining(t, few, "0") + remaining(t, few, "1")
+	require.EqualValues(t, 200-left, admitted[1].Load())
 }

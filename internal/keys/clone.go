@@ -70,8 +70,15 @@ type withText[K comparable, V any, T any] struct {
 	Entry[K, V]
 }
 
+// onlyKey is the length of the text that a key of size zero is allocated with. It is the only one of its map, and in
+// constant use, so its value has lines of the cache of its own.
+const onlyKey = 56
+
 // New returns a new entry for a key.
 func (c *Maker[K, V]) New(key K) *Entry[K, V] {
+	if unsafe.Sizeof(key) == 0 {
+		return &new(withText[K, V, [onlyKey]byte]).Entry
+	}
 	if len(c.cloner.strings) == 1 {
 		at := c.cloner.strings[0]
 		switch n := len(*stringIn(&key, at)); {
