@@ -138,8 +138,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 // set ReuseRules in the same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
-// Timed returns a limiter that decides as l does, and measures how long each decision takes, in
-// seconds. It is for limiters whose budgets are remote. A Wait is not measured.
+// Timed returns a limiter that decides as l does, and measures the duration of each decision, in seconds. It is for limiters whose budgets
+// are remote. A Wait is not measured.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	of := set(attribute.String("limiter", limiter))
 	return figures.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })

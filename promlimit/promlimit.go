@@ -127,8 +127,8 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 // same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 
-// Timed returns a limiter that measures how long the decisions of another take: of one whose
-// budgets are remote.
+// Timed returns a limiter that decides as l does, and measures the duration of each decision. It is for limiters whose budgets are remote.
+// A Wait is not measured.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	seconds := m.duration.WithLabelValues(valid(limiter))
 	return figures.Timed(l, func(_ context.Context, took time.Duration) { seconds.Observe(took.Seconds()) })

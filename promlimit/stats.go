@@ -77,8 +77,8 @@ func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 	return m.register(limiter, figures.OfInflight(read))
 }
 
-// Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), who decided, and why
-// the primary did not. It fails as [Metrics.Table] does.
+// Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), the decisions by the primary and by
+// the stand-in, and the reasons for the latter. It fails as [Metrics.Table] does.
 func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
 	if nilcheck.IsNil(b) {
 		return missing("Failover", limiter)

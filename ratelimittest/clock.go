@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Clock is a [ratelimit.Clock] with a wall time that stands still until it is moved. The zero Clock
-// reads 0 and is ready for use. Its wall time is that long after the beginning of 1970, in UTC,
-// unless SetWall has set it apart. It is safe for concurrent use; it must not be copied.
+// Clock is a [ratelimit.Clock] with a wall time. Both stand still until the clock is moved. The zero Clock reads 0 and is ready for use.
+// Its wall time is as long after the beginning of 1970, in UTC, as Now, unless SetWall has changed that. It is safe for concurrent use; it
+// must not be copied.
 type Clock struct {
 	now   atomic.Int64
 	wall  atomic.Int64 // how far the wall time is ahead of now, from 1970 on

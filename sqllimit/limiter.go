@@ -176,7 +176,7 @@ func (l *Limiter) Allow(key string, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil for a
+// Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. The error is nil for a
 // denial too. It wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in package
 // ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes; [ratelimit.ErrUnavailable] if the database
 // could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A

@@ -56,8 +56,7 @@ type Policies struct {
 	Version string
 	// Generation counts the sets that were put in force, New's included.
 	Generation uint64
-	// LoadedAt is when the set in force was put in force, and CheckedAt when it was last seen to be
-	// the newest.
+	// LoadedAt is the time at which the set in force was put in force, and CheckedAt the time of the last check that found it the newest.
 	LoadedAt  time.Time
 	CheckedAt time.Time
 	// Rules is the number of its rules, including disabled ones, and Names are their names. Names must not be changed.
@@ -71,8 +70,7 @@ type Policies struct {
 	Exempt uint64
 	// BadLimits counts the values of a rule's limit_from that were no limit.
 	BadLimits uint64
-	// LastError is why the newest set could not be put in force, nil if it could, and
-	// LastErrorAt is when.
+	// LastError is the reason why the newest set could not be put in force, nil if it could, and LastErrorAt the time of that error.
 	LastError   error
 	LastErrorAt time.Time
 }
