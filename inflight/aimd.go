@@ -99,8 +99,8 @@ func (a *aimd) slowness(s Sample) (slow float64, enough bool) {
 		return 0, true
 	}
 	latency := s.served()
-	if s.RTT < hung*latency {
-		latency = max(latency, s.RTT)
+	if 0 < s.RTT && s.RTT < hung*latency {
+		latency = s.RTT
 	}
 	n := float64(a.window) // if the number of outcomes is not known
 	if s.Outcomes > 0 {

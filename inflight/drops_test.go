@@ -343,7 +343,7 @@ func TestTheChanceOfFewSuccessesDoesNotMoveAIMD(t *testing.T) {
 		limits := []int{}
 		for i := range 100 {
 			l.limit = l.alg.Update(inflight.Sample{
-				RTT: service, Served: served(i), InFlight: l.limit, Mean: float64(l.limit), Max: 200,
+				RTT: served(i), Served: served(i), InFlight: l.limit, Mean: float64(l.limit), Max: 200,
 				Drops: 0.9, Dropped: true, Outcomes: 50, Goodput: 200,
 			})
 			limits = append(limits, l.limit)
