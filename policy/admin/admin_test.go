@@ -465,3 +465,16 @@ func TestThePageShowsHowFarAKeyIsInDebt(t *testing.T) {
 	v = s.post(http.StatusOK, "do", "adjust", "rule", "users", "key", "bob", "delta", "-6")
 	assert.Contains(t, v["done"], "0 left, 5 above the limit before, 1 now")
 }
+
+func TestThePageShowsTheAttributesThatTheProgramSupplies(t *testing.T) {
+	p, err := policy.New(parsed(t, "attributes: [user, quota]\nrules: [{name: api, key: [query:session, cookie:id, ip/24/56], limit: calendar 5/minute UTC, limit_from: quota, notify: 80%}, {name: bulk, instead: api, key: user, limit: calendar 9/hour UTC}]"), nil)
+	require.NoError(t, err)
+	s := &served{t: t, p: p, handler: admin.New(p, nil)}
+	page := s.get("text/html")
+	for _, text := range []string{"The program supplies <code>user</code>, <code>quota</code>.", "query:session", "cookie:id", "ip/24/56", "calendar 5/minute UTC", "calendar 9/hour UTC", "quota", "80%", "api"} {
+		assert.Contains(t, page, text)
+	}
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(s.get("application/json")), &v))
+	assert.Equal(t, []any{"user", "quota"}, v["attributes"])
+}

@@ -20,6 +20,7 @@ type view struct {
 	LoadedAt    time.Time          `json:"loaded_at"`
 	CheckedAt   time.Time          `json:"checked_at"`
 	KillSwitch  bool               `json:"kill_switch"`
+	Attributes  []string           `json:"attributes,omitempty"` // that the set declares
 	Killed      uint64             `json:"killed"`
 	Exempt      uint64             `json:"exempt"`
 	Error       string             `json:"error,omitempty"` // why the newest rules are not in force
@@ -116,7 +117,9 @@ func (a *admin) look(v *view) {
 	}
 	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failoverRow{}
 	inMemory := a.p.Tables() != nil
-	for _, r := range a.p.Current().Complete() {
+	set := a.p.Current()
+	v.Attributes = set.Attributes
+	for _, r := range set.Complete() {
 		v.Rules = append(v.Rules, a.rule(&r))
 		if !inMemory && len(r.Plans) > 0 {
 			v.Without = append(v.Without, r.Name)

@@ -3,7 +3,8 @@
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
 // [Dialect.Migration] returns the statements of the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in
-// the order of their names. While the database is down, the last good rules stay.
+// the order of their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
+// commas between them. While the database is down, the last good rules stay.
 package sqlsource
 
 import (
@@ -99,13 +100,14 @@ func (s *source) fingerprint(ctx context.Context) string {
 		return "error: " + err.Error()
 	}
 	defer tx.Rollback() // it has only read
-	var rows, highest, sum, kill sql.NullString
+	var rows, highest, sum, kill, attributes sql.NullString
 	err = tx.QueryRowContext(ctx, `SELECT COUNT(*), MAX(version), SUM(version),
-		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch') FROM rate_limit_rule`).Scan(&rows, &highest, &sum, &kill)
+		(SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'),
+		(SELECT value FROM rate_limit_setting WHERE name = 'attributes') FROM rate_limit_rule`).Scan(&rows, &highest, &sum, &kill, &attributes)
 	if err != nil {
 		return "error: " + err.Error()
 	}
-	return fmt.Sprintf("%q %q %q %q", rows.String, highest.String, sum.String, kill.String)
+	return fmt.Sprintf("%q %q %q %q %q", rows.String, highest.String, sum.String, kill.String, attributes.String)
 }
 
 // Load reads the rules in one transaction, so that they are all of one instant.
@@ -143,14 +145,18 @@ func (s *source) snapshot() *sql.TxOptions {
 
 func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set := &policy.Set{Rules: []policy.Rule{}}
-	var kill sql.NullString
-	err := tx.QueryRowContext(ctx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`).Scan(&kill)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("policy/sqlsource: rate_limit_setting: %w", err)
-	}
-	if set.KillSwitch, err = killSwitch(kill.String); err != nil {
+	kill, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`)
+	if err != nil {
 		return nil, err
 	}
+	if set.KillSwitch, err = killSwitch(kill); err != nil {
+		return nil, err
+	}
+	attributes, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'attributes'`)
+	if err != nil {
+		return nil, err
+	}
+	set.Attributes = listOf(attributes, ",")
 	q := func(name string) string { return sqltext.Quote(uint8(s.Dialect), name) }
 	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
 		overrides, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
@@ -181,6 +187,15 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
 	return set, nil
+}
+
+// setting returns the value of a setting, or "" if there is none.
+func setting(ctx context.Context, tx *sql.Tx, query string) (string, error) {
+	var value sql.NullString
+	if err := tx.QueryRowContext(ctx, query).Scan(&value); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("policy/sqlsource: rate_limit_setting: %w", err)
+	}
+	return value.String, nil
 }
 
 func killSwitch(value string) (bool, error) {

@@ -138,6 +138,33 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 }
 
 // TestWhoChangedARuleLast: its own row or that of a plan, also one that is no longer active.
+func TestASettingDeclaresTheAttributes(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			_, err := db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`))
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			src := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute, Poll: 10 * time.Millisecond})
+			set, err := src.Load(ctx)
+			require.NoError(t, err)
+			assert.Nil(t, set.Attributes, "tables without the setting")
+			changes := src.Changes(ctx)
+			_, err = db.Exec(`INSERT INTO rate_limit_setting VALUES ('attributes', 'user,  plan')`)
+			require.NoError(t, err)
+			select {
+			case <-changes:
+			case <-time.After(time.Minute):
+				t.Fatal("the setting is no change")
+			}
+			set, err = src.Load(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, []string{"user", "plan"}, set.Attributes)
+		})
+	}
+}
+
 func TestWhoChangedARuleLast(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -174,6 +201,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 				`INSERT INTO rate_limit_rule (name, "limit", cost) VALUES ('api', 'blocked', '-3')`:                                    `rate_limit_rule.cost: -3`,
 				`INSERT INTO rate_limit_rule (name, "limit", match_route) VALUES ('api', 'blocked', 'nowhere')`:                        `rules[0].match.route[0]`,
 				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'blocked'), ('API', 'blocked')`:                            `the same name`,
+				`INSERT INTO rate_limit_setting VALUES ('attributes', 'user, a b')`:                                                    `attributes[1]`,
 				`INSERT INTO rate_limit_setting VALUES ('kill_switch', 'maybe')`:                                                       `"maybe", want true or false`,
 			} {
 				_, err := db.Exec(d.sql(statement))

@@ -77,6 +77,10 @@ func compare(from, to *policy.Set) (changes []change) {
 	if from.KillSwitch != to.KillSwitch {
 		changes = append(changes, change{What: "kill_switch", From: fmt.Sprint(from.KillSwitch), To: fmt.Sprint(to.KillSwitch), Whom: "every request"})
 	}
+	if !slices.Equal(from.Attributes, to.Attributes) {
+		changes = append(changes, change{What: "attributes", From: strings.Join(from.Attributes, ", "), To: strings.Join(to.Attributes, ", "),
+			Whom: "no request: only check compares them"})
+	}
 	old := map[string]*policy.Rule{}
 	before, after := from.Complete(), to.Complete()
 	for i := range before {

@@ -393,3 +393,34 @@ func TestARouteWithoutItsSlashIsAnError(t *testing.T) {
 		assert.Contains(t, errs.String(), fmt.Sprintf("%q", instead))
 	}
 }
+
+func TestDiffAndExplainKnowWhatReplacesAndReadsAndNotifies(t *testing.T) {
+	files(t, map[string]string{
+		"old": "rules:\n- {name: api, key: ip/24, limit: calendar 100/hour UTC}\n- {name: bulk, match: {route: /bulk/}, key: user, limit: fixed-window 5/h}\n",
+		"new": `attributes: [user, quota]
+rules:
+- {name: api, key: ip/24/56, limit: calendar 100/minute UTC, limit_from: quota, notify: [80%, 100%]}
+- {name: bulk, match: {route: /bulk/, not: {route: /bulk/free/}}, key: ["query:session", "cookie:id"], optional: true, limit: fixed-window 5/h, instead: [api]}
+`,
+	})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"diff", "old", "new"}, &out, &errs), errs.String())
+	for _, line := range []string{
+		"all rules: attributes user, quota (no request: only check compares them)\n",
+		"rule api: limit calendar 100/hour UTC → calendar 100/minute UTC ",
+		"rule api: limit_from no attribute → quota ",
+		"rule api: notify never → 80%, 100% ",
+		"rule bulk: instead of no rule → api ",
+		"ip/24 → ip/24/56", "user → query:session and cookie:id", "with route not /bulk/free/",
+	} {
+		assert.Contains(t, out.String(), line)
+	}
+	out.Reset()
+	assert.Equal(t, 0, run([]string{"explain", "new", "route=/bulk/", "path=/bulk/x", "ip=192.0.2.7", "quota=7", "query:session=s", "cookie:id=c"}, &out, &errs), errs.String())
+	assert.Contains(t, out.String(), "bulk")
+	out.Reset()
+	assert.Equal(t, 0, run([]string{"explain", "new", "path=/x", "ip=2001:db8:0:1::7", "quota=calendar 7/hour UTC"}, &out, &errs), errs.String())
+	assert.Contains(t, out.String(), "calendar 7/hour UTC")
+	assert.Contains(t, out.String(), "the attribute quota")
+	assert.Contains(t, out.String(), "2001:db8::/56")
+}

@@ -43,8 +43,8 @@ CREATE TRIGGER rate_limit_rule_update_version BEFORE UPDATE ON rate_limit_rule F
 	SET NEW.version = (SELECT n FROM rate_limit_counter);
 
 CREATE TABLE rate_limit_setting (
-	name  VARCHAR(128) PRIMARY KEY, -- 'kill_switch'
-	value VARCHAR(255) NOT NULL     -- 'true' lets every request pass
+	name  VARCHAR(128) PRIMARY KEY, -- 'kill_switch' or 'attributes'
+	value VARCHAR(255) NOT NULL     -- 'true' lets every request pass; 'user, plan' are attributes that the program supplies
 ) CHARACTER SET utf8mb4 /*!80017 COLLATE utf8mb4_0900_bin */ /*M!100202 COLLATE utf8mb4_nopad_bin */;
 
 CREATE TABLE rate_limit_violation (

@@ -38,8 +38,8 @@ CREATE TRIGGER rate_limit_rule_touch BEFORE INSERT OR UPDATE ON rate_limit_rule
 	FOR EACH ROW EXECUTE FUNCTION rate_limit_touch();
 
 CREATE TABLE rate_limit_setting (
-	name  text PRIMARY KEY, -- 'kill_switch'
-	value text NOT NULL     -- 'true' lets every request pass
+	name  text PRIMARY KEY, -- 'kill_switch' or 'attributes'
+	value text NOT NULL     -- 'true' lets every request pass; 'user, plan' are attributes that the program supplies
 );
 
 CREATE TABLE rate_limit_violation (

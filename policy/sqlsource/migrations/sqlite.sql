@@ -43,8 +43,8 @@ CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, m
 END;
 
 CREATE TABLE rate_limit_setting (
-	name  TEXT PRIMARY KEY, -- 'kill_switch'
-	value TEXT NOT NULL     -- 'true' lets every request pass
+	name  TEXT PRIMARY KEY, -- 'kill_switch' or 'attributes'
+	value TEXT NOT NULL     -- 'true' lets every request pass; 'user, plan' are attributes that the program supplies
 );
 
 CREATE TABLE rate_limit_violation (
