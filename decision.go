@@ -31,7 +31,7 @@ type Decision struct {
 	Delay time.Duration
 }
 
-// Event is one decision, as [Options.OnDecision] and [Observe] get it.
+// Event is one decision, as [Options.OnDecision] and [Layer].Observe receive it.
 type Event[K any] struct {
 	// Key is the key or the request of the decision. It may be a secret: think before you log it.
 	Key K
@@ -41,7 +41,7 @@ type Event[K any] struct {
 	Decision Decision
 	// Spent reports whether the cost stays charged: not if another layer denies, if a Wait failed, or if nothing is tracked.
 	Spent bool
-	// Err is the error that was returned, nil for a denial. For a [Shadow] it is the layer's own, which is not returned.
+	// Err is the error that was returned, nil for a denial. For a shadow layer it is the layer's own, which is not returned.
 	Err error
 }
 

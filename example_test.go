@@ -215,7 +215,7 @@ func ExampleAll() {
 	// bob false route 1m0s
 }
 
-func ExampleWithCost() {
+func ExampleLayer_cost() {
 	type prompt struct{ Team string }
 	team := func(p prompt) (string, error) { return p.Team, nil }
 	clock := new(ratelimittest.Clock)
@@ -223,10 +223,9 @@ func ExampleWithCost() {
 		&ratelimit.Options[string]{Clock: clock}))
 	tokens := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1000)),
 		&ratelimit.Options[string]{Clock: clock}))
-	limiter, err := ratelimit.All(
-		ratelimit.WithCost(ratelimit.By(requests, team), func(prompt) int { return 1 }),
-		ratelimit.By(tokens, team),
-	)
+	count := ratelimit.By(requests, team)
+	count.Cost = func(prompt) int { return 1 }
+	limiter, err := ratelimit.All(count, ratelimit.By(tokens, team))
 	if err != nil {
 		panic(err)
 	}
@@ -363,7 +362,7 @@ func ExampleMap_limiter() {
 	// Output: true false true
 }
 
-func ExampleShadow() {
+func ExampleLayer_shadow() {
 	type request struct{ User string }
 	user := func(r request) (string, error) { return r.User, nil }
 	clock := new(ratelimittest.Clock)
@@ -375,10 +374,9 @@ func ExampleShadow() {
 			fmt.Println("the stricter limit allows it:", e.Decision.Allowed)
 		},
 	}))
-	limiter, err := ratelimit.All(
-		ratelimit.By(enforced, user),
-		ratelimit.Shadow(ratelimit.By(stricter, user)),
-	)
+	tried := ratelimit.By(stricter, user)
+	tried.Shadow = true
+	limiter, err := ratelimit.All(ratelimit.By(enforced, user), tried)
 	if err != nil {
 		panic(err)
 	}
@@ -394,17 +392,16 @@ func ExampleShadow() {
 	// allowed: true
 }
 
-func ExampleWithLimit() {
+func ExampleLayer_limit() {
 	type request struct{ User, Plan string }
 	plans := map[string]ratelimit.Limit{
 		"pro": ratelimit.FixedWindow(ratelimit.PerHour(1000)).Named("pro"),
 	}
 	free := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("free")
 	users := ratelimit.Must(ratelimit.New(free, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
-	limiter, err := ratelimit.All(ratelimit.WithLimit(
-		ratelimit.By(users, func(r request) (string, error) { return r.User, nil }),
-		func(r request) ratelimit.Limit { return plans[r.Plan] }, // zero: the limiter's, which is free
-	))
+	byPlan := ratelimit.By(users, func(r request) (string, error) { return r.User, nil })
+	byPlan.Limit = func(r request) ratelimit.Limit { return plans[r.Plan] } // zero: the limiter's, which is free
+	limiter, err := ratelimit.All(byPlan)
 	if err != nil {
 		panic(err)
 	}

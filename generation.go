@@ -22,7 +22,7 @@ type generation struct {
 	dates *calendars                // for the plans that count by the calendar
 	def   *plan                     // of New's or SetLimit's limit
 	first sync.Once                 // makes the next
-	plans *keys.Map[planKey, *plan] // for limits that LimitFor or WithLimit returned; most limiters have none
+	plans *keys.Map[planKey, *plan] // for limits that LimitFor or Layer.Limit returned; most limiters have none
 	made  atomic.Int64              // how many plans have been made for these
 }
 

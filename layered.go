@@ -30,8 +30,8 @@ type Layered[R any] struct {
 
 var _ Reserver[string] = (*Layered[string])(nil)
 
-// All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is nil, or
-// if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
+// All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is
+// zero, or if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
 // unless they are one limiter's.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
@@ -54,10 +54,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	places := make([]int, len(layers))
 	of := make(map[any]int, len(layers)) // how many layers a limiter has
 	for i, given := range layers {
-		if given == nil {
-			return nil, fmt.Errorf("ratelimit: layer %d is nil", i)
-		}
-		y, err := given.spec()
+		y, err := layerOf(given)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
@@ -84,7 +81,7 @@ func sameClock[R any](a, b *layer[R]) bool {
 		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
 }
 
-// Limits returns the limit of each layer in order, without [Shadow] layers, and the zero Limit where each request or
+// Limits returns the limit of each layer in order, without Shadow layers, and the zero Limit where each request or
 // key has its own.
 func (l *Layered[R]) Limits() []Limit {
 	l.check()
@@ -157,7 +154,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return res, err
 }
 
-// Adjust is [Keyed.Adjust] in all layers but those of [WithCost] and [Shadow], which do not charge the caller's cost.
+// Adjust is [Keyed.Adjust] in all layers but shadows and those with a Cost of their own, which do not charge the caller's cost.
 func (l *Layered[R]) Adjust(r R, delta int) error {
 	s := l.stack()
 	defer l.done(s)
@@ -170,7 +167,7 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 // BooksAhead reports false: see [Booker].
 func (l *Layered[R]) BooksAhead() bool { return false }
 
-// ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
+// ReplacesCost reports whether a layer has a Cost of its own.
 func (l *Layered[R]) ReplacesCost() bool {
 	l.check()
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })

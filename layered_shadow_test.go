@@ -40,7 +40,7 @@ func TestAShadowLayerNeverDenies(t *testing.T) {
 	clock := new(testClock)
 	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"))
 	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
-	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
+	stack := stackOf(t, asShadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestADeniedRequestChargesNoShadow(t *testing.T) {
 	clock := new(testClock)
 	enforced := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("enforced"), ratelimit.Options[string]{Clock: clock})
 	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
-	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), ratelimit.Shadow(ratelimit.By(tried.Keyed, byUser)))
+	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), asShadow(ratelimit.By(tried.Keyed, byUser)))
 	require.True(t, enforced.Allow("ann", 1))
 	enforced.events = nil
 	assert.False(t, stack.Allow(call{user: "ann"}, 1))
@@ -77,7 +77,7 @@ func TestAShadowAddsNothingToTheDecision(t *testing.T) {
 	clock := new(testClock)
 	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
 	queue := onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerHour(1), 3))
-	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(queue, byUser)), ratelimit.By(enforced, byUser))
+	stack := stackOf(t, asShadow(ratelimit.By(queue, byUser)), ratelimit.By(enforced, byUser))
 	for i, want := range []ratelimit.Decision{
 		{Allowed: true, Remaining: 4, ResetAfter: 100 * ms},
 		{Allowed: true, Remaining: 3, ResetAfter: 200 * ms},
@@ -103,7 +103,7 @@ func TestOfTwoLayersOnOneKeyTheEnforcingOneCountsFirst(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
 	by := ratelimit.By(l, byUser)
-	stack := stackOf(t, ratelimit.Shadow(by), by, ratelimit.Shadow(by))
+	stack := stackOf(t, asShadow(by), by, asShadow(by))
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	assert.Equal(t, 1, remaining(t, l, "ann"), "2 enforced, 2 by the first shadow; the second does not fit")
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
@@ -119,8 +119,8 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 		for _, tried := range other {
 			clock := new(testClock)
 			one, two := onClock(t, clock, limit), onClock(t, clock, limit)
-			want := stackOf(t, ratelimit.By(one, byUser), ratelimit.Shadow(ratelimit.By(one, byUser)))
-			got := stackOf(t, ratelimit.Shadow(ratelimit.WithLimit(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
+			want := stackOf(t, ratelimit.By(one, byUser), asShadow(ratelimit.By(one, byUser)))
+			got := stackOf(t, asShadow(withLimit(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
 			for range 8 {
 				expected, err := want.Take(t.Context(), call{user: "ann"}, 1)
 				require.NoError(t, err)
@@ -137,8 +137,8 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 // cost, so the shadow by itself would not track the key.
 func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	l := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
-	small := ratelimit.WithLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
-	stack := stackOf(t, ratelimit.Shadow(small), ratelimit.By(l.Keyed, byUser))
+	small := withLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
+	stack := stackOf(t, asShadow(small), ratelimit.By(l.Keyed, byUser))
 	for i := range 2 {
 		require.True(t, stack.Allow(call{user: "ann"}, 2))
 		require.Len(t, l.events, 2)
@@ -166,15 +166,15 @@ func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
 		limit ratelimit.Limit
 	}{
 		{"key function", ratelimit.By(tried.Keyed, func(call) (string, error) { return "", broken }), "ann", broken, "", ratelimit.Limit{}},
-		{"cost above the capacity", ratelimit.WithCost(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
-		{"negative cost", ratelimit.WithCost(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
-		{"invalid limit", ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
+		{"cost above the capacity", withCost(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
+		{"negative cost", withCost(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
+		{"invalid limit", withLimit(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
 		{"full table", by, "bob", ratelimit.ErrTableFull, "bob", limit},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			require.True(t, tried.Allow("ann", 1))
 			tried.events = nil
-			stack := stackOf(t, ratelimit.Shadow(test.layer), ratelimit.By(enforced, byUser))
+			stack := stackOf(t, asShadow(test.layer), ratelimit.By(enforced, byUser))
 			d, err := stack.Take(t.Context(), call{user: test.user}, 1)
 			require.NoError(t, err)
 			assert.True(t, d.Allowed)
@@ -194,7 +194,7 @@ func TestSettlingTouchesTheShadowsThatWereCharged(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 9)
 	enforced, tried, small := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)))
-	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(small, byUser)), ratelimit.By(enforced, byUser), ratelimit.Shadow(ratelimit.By(tried, byUser)))
+	stack := stackOf(t, asShadow(ratelimit.By(small, byUser)), ratelimit.By(enforced, byUser), asShadow(ratelimit.By(tried, byUser)))
 	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 4, 0)
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(1))
@@ -207,7 +207,7 @@ func TestSettlingTouchesTheShadowsThatWereCharged(t *testing.T) {
 
 func TestAStackOfShadowsAllowsEverything(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	stack := stackOf(t, ratelimit.Shadow(ratelimit.By(l, byUser)))
+	stack := stackOf(t, asShadow(ratelimit.By(l, byUser)))
 	for range 2 {
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.NoError(t, err)
@@ -219,38 +219,48 @@ func TestAStackOfShadowsAllowsEverything(t *testing.T) {
 	assert.Empty(t, stack.Limits(), "it enforces none")
 }
 
-func TestWrappersOfALayerComeInAnyOrder(t *testing.T) {
-	one := func(call) int { return 1 }
-	three := func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(3)) }
-	for name, wrap := range map[string]func(ratelimit.Layer[call]) ratelimit.Layer[call]{
-		"charging limited shadow": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			return ratelimit.WithCost(ratelimit.WithLimit(ratelimit.Shadow(l), three), one)
-		},
-		"shadow charging limited": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			return ratelimit.Shadow(ratelimit.WithCost(ratelimit.WithLimit(l, three), one))
-		},
-		"the outer one counts": func(l ratelimit.Layer[call]) ratelimit.Layer[call] {
-			l = ratelimit.WithCost(l, func(call) int { return 7 })
-			l = ratelimit.WithLimit(l, func(call) ratelimit.Limit { return ratelimit.Blocked() })
-			return ratelimit.WithLimit(ratelimit.WithCost(ratelimit.Shadow(ratelimit.Shadow(l)), one), three)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(100)))
-			stack := stackOf(t, wrap(ratelimit.By(l, byUser)))
-			for range 5 {
-				require.True(t, stack.Allow(call{user: "ann"}, 50))
-			}
-			assert.Equal(t, 97, remaining(t, l, "ann"))
-		})
+func TestALayerHasItsOwnCostAndLimitAndIsAShadow(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(100)))
+	y := ratelimit.By(l, byUser)
+	y.Shadow = true
+	y.Cost = func(call) int { return 1 }
+	y.Limit = func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(3)) }
+	stack := stackOf(t, y)
+	for range 5 {
+		require.True(t, stack.Allow(call{user: "ann"}, 50))
 	}
+	assert.Equal(t, 97, remaining(t, l, "ann"))
+}
+
+func TestALayerIsAValueThatNeitherACopyNorALaterChangeAlters(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
+	y := ratelimit.By(l, byUser)
+	stack := stackOf(t, y)
+	shadow := y
+	shadow.Shadow = true
+	y.Cost = func(call) int { return 2 }
+	assert.True(t, stack.Allow(call{user: "ann"}, 3), "the stack has the layer as All received it")
+	assert.False(t, stackOf(t, y).Allow(call{user: "ann"}, 1), "the copy is the shadow, not this one")
+	assert.True(t, stackOf(t, shadow).Allow(call{user: "ann"}, 1))
+}
+
+func TestFieldsOfALayerThatAreZeroChangeNothing(t *testing.T) {
+	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(9)).Named("own"))
+	y := ratelimit.By(l, byUser)
+	y.Cost, y.Limit, y.Observe, y.Shadow = nil, nil, nil, false
+	stack := stackOf(t, y)
+	d, err := stack.Take(t.Context(), call{user: "ann"}, 4)
+	require.NoError(t, err)
+	assert.Equal(t, 5, d.Remaining, "the caller's cost")
+	assert.Equal(t, "own", d.Limit.Name)
+	assert.False(t, stack.Allow(call{user: "ann"}, 6), "it enforces")
 }
 
 func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tried := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), nil))
 		real := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 9), nil))
-		stack := stackOf(t, ratelimit.Shadow(ratelimit.By(tried, byUser)), ratelimit.By(real, byUser))
+		stack := stackOf(t, asShadow(ratelimit.By(tried, byUser)), ratelimit.By(real, byUser))
 		start := time.Now()
 		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
 		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
@@ -267,13 +277,13 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
 	by := ratelimit.By(l, byUser)
-	small := ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
+	small := withLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
 	require.True(t, l.Allow("ann", 5))
 	clock.advance(200 * time.Millisecond)
 	before, err := l.Peek("ann", 1)
 	require.NoError(t, err)
-	require.True(t, stackOf(t, ratelimit.Shadow(small)).Allow(call{user: "ann"}, 3))
-	require.True(t, stackOf(t, ratelimit.Shadow(small), ratelimit.Shadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
+	require.True(t, stackOf(t, asShadow(small)).Allow(call{user: "ann"}, 3))
+	require.True(t, stackOf(t, asShadow(small), asShadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
 	after, err := l.Peek("ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
@@ -297,8 +307,8 @@ func TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			clock := new(testClock)
 			l := onClock(t, clock, hourly)
-			by := ratelimit.WithLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return test.limit })
-			stack := stackOf(t, by, ratelimit.Shadow(by))
+			by := withLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return test.limit })
+			stack := stackOf(t, by, asShadow(by))
 			require.True(t, stack.Allow(call{user: "ann"}, 2))
 			r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
 			require.NoError(t, err)

@@ -145,7 +145,7 @@ func TestALayerMayChargeACostOfItsOwn(t *testing.T) {
 	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000).Named("tokens"))
 	stack := stackOf(t,
-		ratelimit.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		withCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
 		ratelimit.By(tokens, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 600)
@@ -180,7 +180,7 @@ func TestALayersOwnCostIsChecked(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	cost := 0
-	stack := stackOf(t, ratelimit.WithCost(ratelimit.By(l, byUser), func(call) int { return cost }))
+	stack := stackOf(t, withCost(ratelimit.By(l, byUser), func(call) int { return cost }))
 	require.True(t, stack.Allow(call{user: "ann"}, 9))
 	assert.Zero(t, l.Len(), "a cost of 0 creates no key")
 	cost = 4
@@ -238,12 +238,10 @@ func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
 		want   string
 	}{
 		{nil, "ratelimit: All needs at least one layer"},
-		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), nil}, "ratelimit: layer 1 is nil"},
+		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), {}}, "ratelimit: layer 1: not made by By or Global of package ratelimit"},
 		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), ratelimit.By(other, byUser)}, "ratelimit: layer 1 has another clock than layer 0"},
 		{[]ratelimit.Layer[call]{ratelimit.By[call, string](nil, byUser)}, "ratelimit: layer 0: By was given no limiter"},
 		{[]ratelimit.Layer[call]{ratelimit.By[call](l, nil)}, "ratelimit: layer 0: By was given no key function"},
-		{[]ratelimit.Layer[call]{ratelimit.WithCost[call](nil, nil)}, "ratelimit: layer 0: WithCost was given no layer"},
-		{[]ratelimit.Layer[call]{ratelimit.WithCost(ratelimit.By(l, byUser), nil)}, "ratelimit: layer 0: WithCost was given no cost function"},
 	} {
 		_, err := ratelimit.All(test.layers...)
 		assert.EqualError(t, err, test.want)
@@ -269,7 +267,7 @@ func TestClocksThatCannotBeCompared(t *testing.T) {
 		l, other := onClock(t, clock, limit), onClock(t, clock, limit)
 		for _, layers := range [][]ratelimit.Layer[call]{
 			{ratelimit.By(l, byUser), ratelimit.By(l, byRoute)},
-			{ratelimit.By(l, byUser), ratelimit.Shadow(ratelimit.By(l, byUser))},
+			{ratelimit.By(l, byUser), asShadow(ratelimit.By(l, byUser))},
 		} {
 			stack, err := ratelimit.All(layers...)
 			require.NoError(t, err)
@@ -441,7 +439,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 		limit := everyAlgorithm[i%len(everyAlgorithm)]
 		layer := ratelimit.By(onClock(t, clock, limit), []func(call) (string, error){byUser, byRoute}[i%2])
 		if i == 3 {
-			layer = ratelimit.WithCost(layer, func(call) int { return 1 })
+			layer = withCost(layer, func(call) int { return 1 })
 		}
 		layers = append(layers, layer)
 	}
@@ -658,8 +656,8 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 	key := func(k string) (string, error) { return k, nil }
 	l, err := ratelimit.All(
 		ratelimit.By(users, key),
-		ratelimit.WithLimit(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
-		ratelimit.Shadow(ratelimit.By(trials, key)),
+		withLimit(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
+		asShadow(ratelimit.By(trials, key)),
 	)
 	require.NoError(t, err)
 	left := func() int {
@@ -777,8 +775,8 @@ func TestAllOfRefusesWhatCannotBeAStack(t *testing.T) {
 	require.EqualError(t, err, "ratelimit: AllOf needs a function that picks layers")
 	_, err = ratelimit.AllOf(thePicked)
 	require.EqualError(t, err, "ratelimit: AllOf needs at least one layer")
-	_, err = ratelimit.AllOf(thePicked, nil)
-	require.EqualError(t, err, "ratelimit: layer 0 is nil")
+	_, err = ratelimit.AllOf(thePicked, ratelimit.Layer[choice]{})
+	require.EqualError(t, err, "ratelimit: layer 0: not made by By or Global of package ratelimit")
 }
 
 func TestPickedLayersDoNotAllocate(t *testing.T) {
@@ -811,11 +809,11 @@ func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	routes := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("route"), ratelimit.Options[string]{Clock: clock})
 	told := map[string][]ratelimit.Event[request]{}
 	watch := func(name string, l ratelimit.Layer[request]) ratelimit.Layer[request] {
-		return ratelimit.Observe(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
+		return observedBy(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
 	}
 	stack, err := ratelimit.All(
 		watch("user", ratelimit.By(users, func(r request) (string, error) { return r.user, nil })),
-		ratelimit.Shadow(watch("route", ratelimit.WithCost(
+		asShadow(watch("route", withCost(
 			ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }), func(request) int { return 5 }))),
 	)
 	require.NoError(t, err)
@@ -843,12 +841,4 @@ func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 		assert.Equal(t, "route", route.Decision.Limit.Name)
 	}
 	assert.Len(t, events, 3, "the limiter's own OnDecision is told as well")
-}
-
-func TestObserveNeedsALayerAndAFunction(t *testing.T) {
-	_, err := ratelimit.All(ratelimit.Observe[string](nil, func(ratelimit.Event[string]) {}))
-	require.ErrorContains(t, err, "Observe was given no layer")
-	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerHour(1)))
-	_, err = ratelimit.All(ratelimit.Observe(ratelimit.By(l, func(s string) (string, error) { return s, nil }), nil))
-	require.ErrorContains(t, err, "Observe was given no function")
 }

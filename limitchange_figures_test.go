@@ -314,7 +314,7 @@ func newChaos(t *testing.T, most int, full ratelimit.Overflow) *chaos {
 	}
 	for _, layers := range [][]ratelimit.Layer[int]{
 		{by(0, 1), by(1, 2), by(0, 4)},
-		{by(1, 2), by(0, 1), by(0, 1), ratelimit.WithCost(by(1, 5), func(int) int { return 1 })},
+		{by(1, 2), by(0, 1), by(0, 1), withCost(by(1, 5), func(int) int { return 1 })},
 	} {
 		stack, err := ratelimit.All(layers...)
 		require.NoError(t, err)
@@ -369,7 +369,7 @@ func ofUser(p planned) (string, error) { return p.user, nil }
 func planOf(p planned) ratelimit.Limit { return p.plan }
 func perHour(n int) ratelimit.Limit    { return ratelimit.FixedWindow(ratelimit.PerHour(n)) }
 func byPlan(l *ratelimit.Keyed[string]) ratelimit.Layer[planned] {
-	return ratelimit.WithLimit(ratelimit.By(l, ofUser), planOf)
+	return withLimit(ratelimit.By(l, ofUser), planOf)
 }
 
 func limitedTo(t testing.TB, l *ratelimit.Keyed[string]) *ratelimit.Layered[planned] {
@@ -407,7 +407,7 @@ func TestAKeyHasOneBudgetWhateverItsPlan(t *testing.T) {
 		assert.Equal(t, want.Named("own"), d.Limit, "a limit without a name takes that of the limiter's")
 	}
 	assert.Equal(t, 1, l.Len())
-	assert.Equal(t, 19, remaining(t, l, "ann"), "without WithLimit the limiter's own limit holds")
+	assert.Equal(t, 19, remaining(t, l, "ann"), "without Layer.Limit the limiter's own limit holds")
 	assert.True(t, l.Allow("ann", 19))
 	d, err := stack.Peek(planned{"ann", perHour(51).Named("mine")}, 1)
 	require.NoError(t, err)
@@ -444,7 +444,7 @@ func TestAnInvalidLimitOfARequestDeniesIt(t *testing.T) {
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), planned{"ann", perHour(-1)}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	require.ErrorContains(t, err, "layer 1: WithLimit: ")
+	require.ErrorContains(t, err, "layer 1: Layer.Limit: ")
 	require.ErrorContains(t, err, "Rate.Units is -1")
 	assert.False(t, d.Allowed)
 	assert.Zero(t, l.Len())
@@ -527,8 +527,8 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	by := ratelimit.By(l, byUser)
-	lifted := ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
-	blocked := ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
+	lifted := withLimit(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
+	blocked := withLimit(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
 	for _, order := range [][]ratelimit.Layer[call]{{lifted, by}, {by, lifted}} {
 		l.Reset("ann")
 		stack := stackOf(t, order...)
@@ -553,9 +553,9 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
 	by := ratelimit.By(l, byUser)
-	small := ratelimit.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(2), 2) })
-	free := ratelimit.WithCost(by, func(call) int { return 0 })
-	stack := stackOf(t, free, small, ratelimit.Shadow(free), ratelimit.Shadow(small))
+	small := withLimit(by, func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(2), 2) })
+	free := withCost(by, func(call) int { return 0 })
+	stack := stackOf(t, free, small, asShadow(free), asShadow(small))
 	for i := range 3 {
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 3)
 		require.NoError(t, err)
@@ -571,7 +571,7 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	standard := ratelimit.FixedWindow(ratelimit.PerHour(7))
 	own := ratelimit.Blocked()
 	l := newWith(t, standard, ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(string) ratelimit.Limit { return own }})
-	stack := stackOf(t, ratelimit.WithLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return standard }))
+	stack := stackOf(t, withLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return standard }))
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
 	assert.False(t, l.Allow("ann", 1), "the key by itself is blocked")
 	own = ratelimit.FixedWindow(ratelimit.PerHour(1))

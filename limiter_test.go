@@ -394,24 +394,17 @@ func TestConstructorsRefuseWhatIsNil(t *testing.T) {
 		return err
 	}
 	_, errAllOf := ratelimit.AllOf(nil, layer)
-	_, errAllOfLayer := ratelimit.AllOf(pick, nil)
+	_, errAllOfLayer := ratelimit.AllOf(pick, ratelimit.Layer[call]{})
 	for _, test := range []struct {
 		err  error
 		want string
 	}{
-		{all(layer, nil), "ratelimit: layer 1 is nil"},
+		{all(layer, ratelimit.Layer[call]{}), "ratelimit: layer 1: not made by By or Global of package ratelimit"},
 		{all(ratelimit.By(noKeyed, byUser)), "ratelimit: layer 0: By was given no limiter"},
 		{all(ratelimit.By(new(ratelimit.Keyed[string]), byUser)), "ratelimit: layer 0: By was given a zero Keyed; use New"},
 		{all(ratelimit.By[call](l, nil)), "ratelimit: layer 0: By was given no key function"},
-		{all(ratelimit.WithCost(nil, func(call) int { return 1 })), "ratelimit: layer 0: WithCost was given no layer"},
-		{all(ratelimit.WithCost(layer, nil)), "ratelimit: layer 0: WithCost was given no cost function"},
-		{all(ratelimit.WithLimit(nil, func(call) ratelimit.Limit { return ratelimit.Limit{} })), "ratelimit: layer 0: WithLimit was given no layer"},
-		{all(ratelimit.WithLimit(layer, nil)), "ratelimit: layer 0: WithLimit was given no limit function"},
-		{all(ratelimit.Shadow[call](nil)), "ratelimit: layer 0: Shadow was given no layer"},
-		{all(ratelimit.Observe(nil, func(ratelimit.Event[call]) {})), "ratelimit: layer 0: Observe was given no layer"},
-		{all(ratelimit.Observe(layer, nil)), "ratelimit: layer 0: Observe was given no function to report to"},
 		{errAllOf, "ratelimit: AllOf needs a function that picks layers"},
-		{errAllOfLayer, "ratelimit: layer 0 is nil"},
+		{errAllOfLayer, "ratelimit: layer 0: not made by By or Global of package ratelimit"},
 	} {
 		assert.EqualError(t, test.err, test.want)
 	}
@@ -564,7 +557,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 		"a full table": stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, byUser)),
 		"no key":       stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, func(call) (string, error) { return "", boom })),
 		"no shadow's key": stackOf(t, ratelimit.By(full, func(call) (string, error) { return "ann", nil }),
-			ratelimit.Shadow(ratelimit.By(other, func(call) (string, error) { return "", boom }))),
+			asShadow(ratelimit.By(other, func(call) (string, error) { return "", boom }))),
 	}
 	for name, stack := range stacks {
 		require.Equal(t, name == "no shadow's key", stack.Allow(call{user: "bob"}, 1), name)

@@ -13,7 +13,7 @@ import (
 // front of another one has them too, and answers for that one.
 
 // LimitLister is a [Limiter] that returns its limits: one for each layer or limiter that it is made of, in order,
-// without [Shadow] layers, and the zero Limit where each request or key has its own. Nil means that they are not
+// without shadow layers, and the zero Limit where each request or key has its own. Nil means that they are not
 // known.
 type LimitLister interface {
 	Limits() []Limit
@@ -45,8 +45,8 @@ type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// CostReplacer is a [Limiter] that reports whether it may charge another cost than the caller's, as a stack with [WithCost]
-// does. A Limiter without the method counts as one that does not.
+// CostReplacer is a [Limiter] that reports whether it may charge another cost than the caller's, as a stack does in which
+// a [Layer] has a Cost. A Limiter without the method counts as one that does not.
 type CostReplacer interface {
 	ReplacesCost() bool
 }

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// member is one layer in a stack: what By and its wrappers make of the layer, and what the layer
+// member is one layer in a stack: a [Layer] as All was given it, and what the layer
 // asks of one account in the decision at hand.
 //
 // One goroutine uses it at a time, that of its stack. Between two decisions it refers to no key, no
@@ -207,7 +207,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 		if limit := m.limit(r); limit != (Limit{}) {
 			p, err := l.planOfRequest(m.a, limit)
 			if err != nil {
-				return nil, fmt.Errorf("WithLimit: %w", err)
+				return nil, fmt.Errorf("Layer.Limit: %w", err)
 			}
 			return p, nil
 		}

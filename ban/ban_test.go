@@ -501,10 +501,13 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 				clock := new(ratelimittest.Clock)
 				users, all, trial := onClock(t, clock, own), onClock(t, clock, shared), onClock(t, clock, tried)
 				layers := []ratelimit.Layer[string]{ratelimit.By(users, itself), ratelimit.By(all, one)}
-				shadow := ratelimit.Shadow(ratelimit.By(trial, itself))
+				shadow := ratelimit.By(trial, itself)
+				shadow.Shadow = true
 				layers = slices.Insert(layers, at, shadow)
 				if twice {
-					layers = slices.Insert(layers, 0, ratelimit.Observe(shadow, func(ratelimit.Event[string]) {}))
+					observed := shadow
+					observed.Observe = func(ratelimit.Event[string]) {}
+					layers = slices.Insert(layers, 0, observed)
 				}
 				stack := ratelimit.Must(ratelimit.All(layers...))
 				require.Equal(t, []ratelimit.Limit{own, shared}, stack.Limits(), "a shadow's limit is none that the stack enforces")

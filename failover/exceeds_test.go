@@ -32,10 +32,10 @@ func stackOf(t *testing.T, parts []part, capacity func(part) int) *ratelimit.Lay
 			return r, nil
 		})
 		if p.own > 0 {
-			y = ratelimit.WithCost(y, func(string) int { return p.own })
+			y.Cost = func(string) int { return p.own }
 		}
 		if p.shadow {
-			y = ratelimit.Shadow(y)
+			y.Shadow = true
 		}
 		layers = append(layers, y)
 	}

@@ -270,7 +270,9 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 func TestNothingIsSaidOfWhatIsLeftForALayerWithItsOwnCost(t *testing.T) {
 	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)})
 	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.WithCost(ratelimit.By(l, everyone), func(*http.Request) int { return 1 }))
+	y := ratelimit.By(l, everyone)
+	y.Cost = func(*http.Request) int { return 1 }
+	all, err := ratelimit.All(y)
 	require.NoError(t, err)
 	for dialect, names := range map[httplimit.Dialect][2]string{
 		httplimit.DialectDraft11: {"RateLimit-Policy", "RateLimit"}, httplimit.DialectXDelta: {"X-RateLimit-Limit", "X-RateLimit-Remaining"},

@@ -24,7 +24,11 @@ func TestAStackWithCostsOfItsOwnIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	charging := stack(ratelimit.Shadow(ratelimit.WithCost(plain, one)))
+	shadow := plain
+	shadow.Shadow = true
+	replacing := shadow
+	replacing.Cost = one
+	charging := stack(replacing)
 	chain, err := chain.New[string](requests, charging)
 	require.NoError(t, err)
 	for name, remote := range map[string]ratelimit.Reserver[string]{
@@ -35,7 +39,7 @@ func TestAStackWithCostsOfItsOwnIsRefused(t *testing.T) {
 		_, err := lease.New(remote, &lease.Options[string]{MaxBatch: 10})
 		require.ErrorContains(t, err, "lease: the remote limiter has layers with a cost of their own", name)
 	}
-	_, err = lease.New[string](stack(ratelimit.Shadow(plain)), &lease.Options[string]{MaxBatch: 10})
+	_, err = lease.New[string](stack(shadow), &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
 }
 

@@ -109,7 +109,7 @@ func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.
 	}
 	for i := range layers {
 		if hook != nil {
-			layers[i] = ratelimit.Observe(layers[i], hook)
+			layers[i].Observe = hook
 		}
 	}
 	l, err := ratelimit.All(layers...)

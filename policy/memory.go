@@ -191,17 +191,16 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*ask
 	if r.fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
-	return ratelimit.WithLimit(y, func(c *asked) ratelimit.Limit { return *c.of(i).Limit })
+	y.Limit = func(c *asked) ratelimit.Limit { return *c.of(i).Limit }
+	return y
 }
 
 // wrapped returns the layer with what the rule says besides. An [asked] takes the answers itself.
 func wrapped(i int, r Budget, y ratelimit.Layer[*asked]) ratelimit.Layer[*asked] {
 	if r.OwnCost {
-		y = ratelimit.WithCost(y, func(c *asked) int { return c.of(i).Cost })
+		y.Cost = func(c *asked) int { return c.of(i).Cost }
 	}
-	if r.Shadow {
-		y = ratelimit.Shadow(y)
-	}
+	y.Shadow = r.Shadow
 	return y
 }
 

@@ -94,8 +94,8 @@ func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	layers := make([]redislimit.Layer[*policy.Charges], len(rules))
-	bare := make([]redislimit.Layer[*policy.Charges], len(rules))
+	layers := make([]ratelimit.Layer[*policy.Charges], len(rules))
+	bare := make([]ratelimit.Layer[*policy.Charges], len(rules))
 	for i, r := range rules {
 		l, err := e.limiter(r)
 		if err != nil {
@@ -222,7 +222,7 @@ func applying(c *policy.Charges, which []int) []int {
 
 // bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
 // its own.
-func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*policy.Charges] {
+func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) ratelimit.Layer[*policy.Charges] {
 	y := redislimit.By(l, func(c *policy.Charges) (string, error) {
 		ch := chargeOf(c, i)
 		if ch == nil {
@@ -233,18 +233,18 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) redislimit.Layer[*
 	if len(r.Others) == 0 && !r.AnyLimit {
 		return y
 	}
-	return redislimit.WithLimit(y, func(c *policy.Charges) ratelimit.Limit { return *chargeOf(c, i).Limit })
+	y.Limit = func(c *policy.Charges) ratelimit.Limit { return *chargeOf(c, i).Limit }
+	return y
 }
 
 // wrapped returns the layer with what the rule says besides.
-func wrapped(i int, r policy.Budget, y redislimit.Layer[*policy.Charges]) redislimit.Layer[*policy.Charges] {
+func wrapped(i int, r policy.Budget, y ratelimit.Layer[*policy.Charges]) ratelimit.Layer[*policy.Charges] {
 	if r.OwnCost {
-		y = redislimit.WithCost(y, func(c *policy.Charges) int { return chargeOf(c, i).Cost })
+		y.Cost = func(c *policy.Charges) int { return chargeOf(c, i).Cost }
 	}
-	if r.Shadow {
-		y = redislimit.Shadow(y)
-	}
-	return redislimit.Observe(y, func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) })
+	y.Shadow = r.Shadow
+	y.Observe = func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) }
+	return y
 }
 
 // decider decides by one stack, and looks by another, whose layers charge what they are asked
@@ -257,7 +257,7 @@ type decider struct {
 	rules  []policy.Budget
 }
 
-func newDecider(layers, bare []redislimit.Layer[*policy.Charges]) (d decider, err error) {
+func newDecider(layers, bare []ratelimit.Layer[*policy.Charges]) (d decider, err error) {
 	if d.Layered, err = redislimit.AllOf(applying, layers...); err != nil {
 		return d, err
 	}

@@ -55,7 +55,7 @@ func BenchmarkServer(b *testing.B) {
 		for _, n := range []int{1, 2, 4, 8} {
 			for _, mix := range []string{"allow", "deny", "debt"} {
 				b.Run(fmt.Sprintf("algorithm=%s/limits=%d/mix=%s", name, n, mix), func(b *testing.B) {
-					layers := make([]Layer[string], n)
+					layers := make([]ratelimit.Layer[string], n)
 					for i := range n {
 						l, err := New(client, limit, &Options{Name: fmt.Sprintf("%s%d", name, i), Timeout: 10 * time.Second})
 						require.NoError(b, err)

@@ -207,7 +207,7 @@ func TestCalendarsInAStack(t *testing.T) {
 	clock.SetWall(time.UnixMicro(epoch))
 	clock.Advance(time.Date(2026, 3, 28, 20, 0, 0, 0, time.UTC).Sub(clock.Wall()))
 	limits := []ratelimit.Limit{ratelimit.Calendar(9, ratelimit.Day("Europe/Berlin")), ratelimit.TokenBucket(ratelimit.PerHour(5), 5), ratelimit.Calendar(20, ratelimit.Month("UTC", 15))}
-	var far []Layer[string]
+	var far []ratelimit.Layer[string]
 	var near []ratelimit.Layer[string]
 	key := func(s string) (string, error) { return s, nil }
 	for i, limit := range limits {

@@ -398,6 +398,10 @@ func completions(ctx context.Context, client *redis.Client) error {
 	tried := func(e ratelimit.Event[completion]) {
 		fmt.Println("half of the tokens would do for", e.Key.user+":", e.Decision.Allowed)
 	}
+	byCalls, byTokens := redislimit.By(calls, user), redislimit.By(tokens, user)
+	byCalls.Limit, byTokens.Cost = byPlan, used
+	half := redislimit.By(stricter, user)
+	half.Cost, half.Shadow, half.Observe = used, true, tried
 	limiter, err := redislimit.AllOf(
 		func(c completion, which []int) []int {
 			if c.tokens == 0 { // such as a list of models
@@ -405,9 +409,7 @@ func completions(ctx context.Context, client *redis.Client) error {
 			}
 			return append(which, 0, 1, 2)
 		},
-		redislimit.WithLimit(redislimit.By(calls, user), byPlan),
-		redislimit.WithCost(redislimit.By(tokens, user), used),
-		redislimit.Observe(redislimit.Shadow(redislimit.WithCost(redislimit.By(stricter, user), used)), tried),
+		byCalls, byTokens, half,
 	)
 	if err != nil {
 		return err

@@ -197,7 +197,7 @@ func TestCluster(t *testing.T) {
 type clusterFixture struct{ *redis.ClusterClient }
 
 // layer returns a limiter as a layer whose key is that of the request, or always the same one.
-func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, key string) Layer[string] {
+func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, key string) ratelimit.Layer[string] {
 	o.Timeout = 20 * time.Second
 	l, err := New(c, limit, &o)
 	require.NoError(t, err)

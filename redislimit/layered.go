@@ -31,30 +31,27 @@ const maxLayers = 255
 // All returns a limiter that decides on all layers in one script call, within the shortest of their Timeouts. The call goes to the
 // first layer's client. All layers must reach the same server; in a cluster their keys must share a slot. On a Ring or a
 // ClusterClient it refuses a [Global] layer whose key would be on another server.
-func All[R any](layers ...Layer[R]) (*Layered[R], error) {
+func All[R any](layers ...ratelimit.Layer[R]) (*Layered[R], error) {
 	return newLayered("All", nil, layers)
 }
 
 // AllOf is All over the layers whose indices pick appends to which, for each request. Only these cost time. A layer that is
 // picked twice counts once.
-func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
+func AllOf[R any](pick func(r R, which []int) []int, layers ...ratelimit.Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, errors.New("redislimit: AllOf was given no pick function")
 	}
 	return newLayered("AllOf", pick, layers)
 }
 
-func newLayered[R any](name string, pick func(R, []int) []int, layers []Layer[R]) (*Layered[R], error) {
+func newLayered[R any](name string, pick func(R, []int) []int, layers []ratelimit.Layer[R]) (*Layered[R], error) {
 	if len(layers) == 0 {
 		return nil, fmt.Errorf("redislimit: %s needs at least one layer", name)
 	}
 	l := &Layered[R]{pick: pick, layers: make([]layer[R], len(layers))}
 	for i, y := range layers {
-		if y == nil {
-			return nil, fmt.Errorf("redislimit: layer %d is nil", i)
-		}
 		var err error
-		if l.layers[i], err = y.spec(); err != nil {
+		if l.layers[i], err = layerOf(y); err != nil {
 			return nil, fmt.Errorf("redislimit: layer %d: %w", i, err)
 		}
 	}
@@ -147,8 +144,8 @@ func (l *Layered[R]) shortest() *store {
 	return s.within(timeout)
 }
 
-// Limits returns the limit of each layer that is no [Shadow], in order; the zero Limit where LimitFor or [WithLimit] gives each
-// key or request its own.
+// Limits returns the limit of each layer that is no shadow, in order; the zero Limit where LimitFor or the layer's Limit gives
+// each key or request its own.
 func (l *Layered[R]) Limits() []ratelimit.Limit {
 	limits := make([]ratelimit.Limit, 0, len(l.layers))
 	for i := range l.layers {
@@ -208,7 +205,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 // BooksAhead reports false: see [ratelimit.Booker].
 func (l *Layered[R]) BooksAhead() bool { return false }
 
-// ReplacesCost reports whether a layer has a cost of its own, by [WithCost].
+// ReplacesCost reports whether a layer has a Cost of its own.
 func (l *Layered[R]) ReplacesCost() bool {
 	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
 }

@@ -74,7 +74,7 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	w := &stackTwin{t: t, rng: rand.New(rand.NewPCG(testsize.Seed(seed), 2)), clock: new(ratelimittest.Clock), shadows: map[int]bool{}}
 	pool := twinLimits()
 	var memory []ratelimit.Layer[string]
-	var remote []Layer[string]
+	var remote []ratelimit.Layer[string]
 	for i := range 1 + w.rng.IntN(8) {
 		limit := pool[w.rng.IntN(len(pool))].Named(fmt.Sprintf("l%d", i))
 		m, r := w.layer(client, limit, fmt.Sprintf("stack%d-%d", seed, i))
@@ -91,8 +91,8 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	}
 	w.told = [2]map[int]ratelimit.Event[string]{{}, {}}
 	for i := range memory {
-		memory[i] = ratelimit.Observe(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
-		remote[i] = Observe(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
+		memory[i] = observedBy(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
+		remote[i] = observedBy(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
@@ -108,18 +108,18 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	return w
 }
 
-func (w *stackTwin) shadow(m ratelimit.Layer[string], r Layer[string], pool []ratelimit.Limit) (ratelimit.Layer[string], Layer[string]) {
+func (w *stackTwin) shadow(m ratelimit.Layer[string], r ratelimit.Layer[string], pool []ratelimit.Limit) (ratelimit.Layer[string], ratelimit.Layer[string]) {
 	if w.rng.IntN(2) == 0 {
 		limit := pool[w.rng.IntN(len(pool))].Named("shadow")
 		other := func(string) ratelimit.Limit { return limit }
-		m, r = ratelimit.WithLimit(m, other), WithLimit(r, other)
+		m, r = withLimit(m, other), withLimit(r, other)
 	}
-	return ratelimit.Shadow(m), Shadow(r)
+	return asShadow(m), asShadow(r)
 }
 
 // layer makes one layer of each kind: with a key of its own or one for all, and sometimes
 // a cost of its own, or one that leaves itself out.
-func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], Layer[string]) {
+func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], ratelimit.Layer[string]) {
 	w.limits = append(w.limits, limit)
 	memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: w.clock})
 	require.NoError(w.t, err)
@@ -141,7 +141,7 @@ func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, n
 	if w.rng.IntN(4) == 0 {
 		n := w.rng.IntN(3)
 		own := func(string) int { return n }
-		return ratelimit.WithCost(m, own), WithCost(r, own)
+		return withCost(m, own), withCost(r, own)
 	}
 	return m, r
 }
@@ -247,7 +247,7 @@ func TestShadowIsChargedAndNeverDenies(t *testing.T) {
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10).Named("wide"), "wide")
 	tight := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("tight"), "tight")
 	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
-	l, err := All(Shadow(By(tight, identity)), By(wide, identity))
+	l, err := All(asShadow(By(tight, identity)), By(wide, identity))
 	require.NoError(t, err)
 	require.Equal(t, wide.Limits(), l.Limits(), "a shadow's limit is none that the stack enforces")
 	for i := range 3 {
@@ -269,7 +269,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 	f := newFixture(t)
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), "wide")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(50)), "seen")
-	l, err := All(Shadow(By(seen, identity)), By(wide, identity))
+	l, err := All(asShadow(By(seen, identity)), By(wide, identity))
 	require.NoError(t, err)
 	for range 5 {
 		l.Allow("k", 1)
@@ -280,7 +280,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 func TestShadowOnTheKeyOfAnEnforcingLayerComesSecond(t *testing.T) {
 	f := newFixture(t)
 	one := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), "one")
-	l, err := All(Shadow(By(one, identity)), By(one, identity))
+	l, err := All(asShadow(By(one, identity)), By(one, identity))
 	require.NoError(t, err)
 	assert.True(t, l.Allow("k", 1))
 	assert.Equal(t, 1, f.left(one, "k"))
@@ -296,7 +296,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	broken.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), "wide")
 	require.NoError(t, f.client.LPush(t.Context(), broken.space.key("k"), "x").Err())
-	l, err := All(By(wide, identity), Shadow(By(broken, identity)))
+	l, err := All(By(wide, identity), asShadow(By(broken, identity)))
 	require.NoError(t, err)
 	r, err := l.Reserve(t.Context(), "k", 1, 0)
 	require.NoError(t, err)
@@ -317,7 +317,7 @@ func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
 	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
 	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(5000)), "seen")
-	l, err := All(By(tokens, identity), WithCost(By(requests, identity), func(string) int { return 1 }), Shadow(By(seen, identity)))
+	l, err := All(By(tokens, identity), withCost(By(requests, identity), func(string) int { return 1 }), asShadow(By(seen, identity)))
 	require.NoError(t, err)
 	reserve := func(cost int) *ratelimit.Reservation {
 		r, err := l.Reserve(t.Context(), "k", cost, 0)
@@ -339,7 +339,7 @@ func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
 	plan := ratelimit.Limit{}
-	stack, err := All(WithLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
+	stack, err := All(withLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), "k", 4)
 	require.NoError(t, err)
@@ -356,7 +356,7 @@ func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
 
 func TestAllOfChargesWhatIsPicked(t *testing.T) {
 	f := newFixture(t)
-	var layers []Layer[string]
+	var layers []ratelimit.Layer[string]
 	var limiters []*Limiter
 	for i := range 300 {
 		limiters = append(limiters, f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), fmt.Sprintf("of%d", i)))
@@ -404,7 +404,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
 	small := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
 	big := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
-	l, err := All(small, Observe(Shadow(big), watch))
+	l, err := All(small, observedBy(asShadow(big), watch))
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -414,7 +414,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	f := newFixture(t)
 	by := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
-	l, err := All(WithCost(by, func(string) int { return 1 }), by)
+	l, err := All(withCost(by, func(string) int { return 1 }), by)
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -422,7 +422,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 
 func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
 	f := newFixture(t)
-	l, err := All(WithCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
+	l, err := All(withCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
 	require.NoError(t, err)
 	d, err := l.Take(t.Context(), "k", 3)
 	require.NoError(t, err)
@@ -432,12 +432,12 @@ func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
 func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
-	watch := func(y Layer[string]) Layer[string] {
-		return Observe(y, func(e ratelimit.Event[string]) { told = append(told, e) })
+	watch := func(y ratelimit.Layer[string]) ratelimit.Layer[string] {
+		return observedBy(y, func(e ratelimit.Event[string]) { told = append(told, e) })
 	}
 	one := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
 	two := Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
-	l, err := All(watch(two), Shadow(watch(one)))
+	l, err := All(watch(two), asShadow(watch(one)))
 	require.NoError(t, err)
 	for range 2 {
 		require.True(t, l.Allow("request", 1))
@@ -466,20 +466,20 @@ func TestLayersSayWhatIsMissing(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
 	by := By(l, identity)
-	for want, layers := range map[string][]Layer[string]{
-		"at least one layer":                    {},
-		"layer 1 is nil":                        {by, nil},
-		"By was given no limiter":               {By(nil, identity)},
-		"By was given no key function":          {By[string](l, nil)},
-		"WithCost was given no cost function":   {WithCost(by, nil)},
-		"WithCost was given no layer":           {WithCost[string](nil, nil)},
-		"WithLimit was given no limit function": {WithLimit(by, nil)},
-		"Shadow was given no layer":             {Shadow[string](nil)},
+	for want, layers := range map[string][]ratelimit.Layer[string]{
+		"at least one layer": {},
+		"layer 1: not made by By or Global of package redislimit":                       {by, {}},
+		"layer 0: not made by By or Global of package redislimit":                       {ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Limits()[0], nil)), identity)},
+		"Leased was given a layer that By or Global of package redislimit has not made": {Leased(ratelimit.Layer[string]{}, 5)},
+		"By was given no limiter":      {By(nil, identity)},
+		"By was given no key function": {By[string](l, nil)},
 	} {
 		_, err := All(layers...)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := AllOf(nil, by)
+	_, err := ratelimit.All(by)
+	assert.ErrorContains(t, err, "layer 0: not made by By or Global of package ratelimit")
+	_, err = AllOf(nil, by)
 	assert.ErrorContains(t, err, "no pick function")
 }
 
@@ -491,7 +491,7 @@ func TestLayerErrorsChargeNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, wrong)
-	stack, err = All(By(l, identity), WithCost(By(l, identity), func(string) int { return -1 }))
+	stack, err = All(By(l, identity), withCost(By(l, identity), func(string) int { return -1 }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)

@@ -5,93 +5,67 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/merge"
 )
 
-// Layer is one of several limits on a request of type R. Make one with [By] or [Global].
-type Layer[R any] interface {
-	spec() (layer[R], error)
-}
-
-// layer is what the constructors of layers have to say.
+// layer is a layer of a stack.
 type layer[R any] struct {
-	l      *Limiter
-	key    func(R) (string, error)
+	source[R]
 	cost   func(R) int              // the layer's own cost, or nil
 	limit  func(R) ratelimit.Limit  // the limit of a request, or nil
-	watch  func(ratelimit.Event[R]) // told of each decision, or nil
+	watch  func(ratelimit.Event[R]) // receives each decision, or nil
 	shadow bool
+
+	leases *leases // nil unless leased
+}
+
+// source is the part of a [ratelimit.Layer] that By, Global and Leased make.
+type source[R any] struct {
+	l      *Limiter
+	key    func(R) (string, error)
 	global bool // every request has the same key
-	quiet  bool // the limiter's OnDecision is not told
+	quiet  bool // the limiter's OnDecision is not called
 
 	leased   bool // the budget is spent from leases
 	maxBatch int
-	leases   *leases // nil unless leased
+
+	err error // which All is to return
+}
+
+// layerOf returns a layer for a stack, or the error that its maker was given.
+func layerOf[R any](y ratelimit.Layer[R]) (layer[R], error) {
+	s, ok := merge.SourceOf[source[R]](&y)
+	if !ok {
+		return layer[R]{}, errors.New("not made by By or Global of package redislimit")
+	}
+	return layer[R]{source: s, cost: y.Cost, limit: y.Limit, watch: y.Observe, shadow: y.Shadow}, s.err
 }
 
 // hasObserver reports whether anyone receives the layer's decisions.
 func (y *layer[R]) hasObserver() bool { return y.l.onDecision != nil && !y.quiet || y.watch != nil }
 
-// layerFunc is a Layer by what it says.
-type layerFunc[R any] func() (layer[R], error)
-
-func (f layerFunc[R]) spec() (layer[R], error) { return f() }
-
 // By returns the layer that charges l for the key that the function finds in a request. Its error denies the request, charges
-// nothing in any layer, and is returned wrapped. [ratelimit.SkipLayer] leaves the layer out.
-func By[R any](l *Limiter, key func(R) (string, error)) Layer[R] {
-	return layerFunc[R](func() (layer[R], error) {
-		switch {
-		case l == nil || l.store == nil:
-			return layer[R]{}, errors.New("By was given no limiter")
-		case key == nil:
-			return layer[R]{}, errors.New("By was given no key function")
-		}
-		return layer[R]{l: l, key: key}, nil
-	})
+// nothing in any layer, and is returned wrapped. [ratelimit.SkipLayer] leaves the layer out. A nil limiter or key function is an
+// error of [All] and [AllOf], which take only layers that By and Global of this package have made.
+func By[R any](l *Limiter, key func(R) (string, error)) ratelimit.Layer[R] {
+	return made(source[R]{l: l, key: key})
 }
 
 // Global returns the layer that charges l's key "" for every request. On a Ring or a ClusterClient the limiter needs an
 // [Options.Slot], or the layer is [Leased].
-func Global[R any](l *Limiter) Layer[R] {
-	return wrapped(By(l, func(R) (string, error) { return "", nil }), "Global", false, "", func(y *layer[R]) { y.global = true })
+func Global[R any](l *Limiter) ratelimit.Layer[R] {
+	return made(source[R]{l: l, key: func(R) (string, error) { return "", nil }, global: true})
 }
 
-// WithCost returns the layer with a cost of its own for each request: see [ratelimit.WithCost].
-func WithCost[R any](l Layer[R], cost func(R) int) Layer[R] {
-	return wrapped(l, "WithCost", cost == nil, "cost", func(y *layer[R]) { y.cost = cost })
-}
-
-// WithLimit returns the layer with a limit of its own for each request; the zero Limit means the limiter's. See
-// [ratelimit.WithLimit].
-func WithLimit[R any](l Layer[R], limit func(R) ratelimit.Limit) Layer[R] {
-	return wrapped(l, "WithLimit", limit == nil, "limit", func(y *layer[R]) { y.limit = limit })
-}
-
-// Shadow returns the layer as one that never denies: see [ratelimit.Shadow]. A [Leased] shadow reports only what the other layers
-// have charged.
-func Shadow[R any](l Layer[R]) Layer[R] {
-	return wrapped(l, "Shadow", false, "", func(y *layer[R]) { y.shadow = true })
-}
-
-// Observe returns the layer with a function that gets each of its decisions, with the request as the key: see [ratelimit.Observe].
-// Of two functions the outer one is called.
-func Observe[R any](l Layer[R], report func(ratelimit.Event[R])) Layer[R] {
-	return wrapped(l, "Observe", report == nil, "report", func(y *layer[R]) { y.watch = report })
-}
-
-// wrapped returns a layer with a change made to it.
-func wrapped[R any](l Layer[R], name string, missing bool, what string, change func(*layer[R])) Layer[R] {
-	return layerFunc[R](func() (layer[R], error) {
-		switch {
-		case l == nil:
-			return layer[R]{}, fmt.Errorf("%s was given no layer", name)
-		case missing:
-			return layer[R]{}, fmt.Errorf("%s was given no %s function", name, what)
-		}
-		y, err := l.spec()
-		change(&y)
-		return y, err
-	})
+func made[R any](s source[R]) (y ratelimit.Layer[R]) {
+	switch {
+	case s.l == nil || s.l.store == nil:
+		s.err = errors.New("By was given no limiter")
+	case s.key == nil:
+		s.err = errors.New("By was given no key function")
+	}
+	merge.SetSource(&y, s)
+	return y
 }
 
 // ask is what one layer has found out about a request.
@@ -139,7 +113,7 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 
 func (y *layer[R]) planFor(r R, key string) (*plan, error) {
 	if y.limit != nil {
-		return y.l.planOf(y.limit(r), "WithLimit", func() (*plan, error) { return y.l.planFor(key) })
+		return y.l.planOf(y.limit(r), "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
 	}
 	return y.l.planFor(key)
 }

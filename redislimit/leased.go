@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -19,9 +20,16 @@ import (
 // processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased.
 //
 // The stack is all or nothing still. Each batch that is fetched takes up to [Options.Timeout] more; below zero, 1 s. A batch is
-// given back after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve].
-func Leased[R any](l Layer[R], maxBatch int) Layer[R] {
-	return wrapped(l, "Leased", false, "", func(y *layer[R]) { y.leased, y.maxBatch = true, maxBatch })
+// given back after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A leased
+// shadow reports only the decisions on requests that the other layers have charged.
+func Leased[R any](y ratelimit.Layer[R], maxBatch int) ratelimit.Layer[R] {
+	s, ok := merge.SourceOf[source[R]](&y)
+	if !ok {
+		s.err = errors.New("Leased was given a layer that By or Global of package redislimit has not made")
+	}
+	s.leased, s.maxBatch = true, maxBatch
+	merge.SetSource(&y, s)
+	return y
 }
 
 // leaseKey names what is leased: a key, and the limit that the layer has for the request. The zero Limit
@@ -90,10 +98,9 @@ func (s *sharedLeases) of(l *Limiter, maxBatch int) (*leases, error) {
 }
 
 func newLeases(l *Limiter, maxBatch int) (*leases, error) {
-	source := layer[leaseKey]{l: l, quiet: true,
-		key:   func(k leaseKey) (string, error) { return k.key, nil },
-		limit: func(k leaseKey) ratelimit.Limit { return k.limit }}
-	remote, err := All[leaseKey](layerFunc[leaseKey](func() (layer[leaseKey], error) { return source, nil }))
+	y := made(source[leaseKey]{l: l, quiet: true, key: func(k leaseKey) (string, error) { return k.key, nil }})
+	y.Limit = func(k leaseKey) ratelimit.Limit { return k.limit }
+	remote, err := All(y)
 	if err != nil {
 		return nil, err
 	}

@@ -61,17 +61,9 @@ func (l *Layered[R]) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys 
 // local returns the layer over a limiter in memory.
 func (y *layer[R]) local(l *ratelimit.Keyed[string], share func(ratelimit.Limit) ratelimit.Limit) ratelimit.Layer[R] {
 	local := ratelimit.By(l, y.key)
-	if y.cost != nil {
-		local = ratelimit.WithCost(local, y.cost)
-	}
+	local.Cost, local.Shadow, local.Observe = y.cost, y.shadow, y.watch
 	if limitOf := y.limit; limitOf != nil {
-		local = ratelimit.WithLimit(local, func(r R) ratelimit.Limit { return shared(share, limitOf(r)) })
-	}
-	if y.watch != nil {
-		local = ratelimit.Observe(local, y.watch)
-	}
-	if y.shadow {
-		local = ratelimit.Shadow(local)
+		local.Limit = func(r R) ratelimit.Limit { return shared(share, limitOf(r)) }
 	}
 	return local
 }

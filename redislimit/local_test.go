@@ -62,14 +62,14 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 		return append(which, 0, 1, 2, 3)
 	},
 		By(users, userOf),
-		WithCost(Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
-		WithLimit(By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
+		withCost(Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
+		withLimit(By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
 			if c.plan == "small" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(6))
 			}
 			return ratelimit.Limit{}
 		}),
-		Shadow(Observe(Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
+		asShadow(observedBy(Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
 			observed = append(observed, fmt.Sprint(e.Key.user, e.Decision.Allowed))
 		})),
 	)

@@ -106,7 +106,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			return take(stack)
 		})
 		add(what+", a limit of the request", func() func() (ratelimit.Decision, error) {
-			limited, err := All(WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+			limited, err := All(withLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
 			require.NoError(t, err)
 			charge(limiter("limited", from))
 			return take(limited)

@@ -47,12 +47,9 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	budget, err := ratelimit.All(
-		ratelimit.By(tokens, func(p prompt) (string, error) { return p.team, nil }),
-		ratelimit.WithCost(
-			ratelimit.By(requests, func(prompt) (string, error) { return "all teams", nil }),
-			func(prompt) int { return 1 }),
-	)
+	count := ratelimit.By(requests, func(prompt) (string, error) { return "all teams", nil })
+	count.Cost = func(prompt) int { return 1 }
+	budget, err := ratelimit.All(ratelimit.By(tokens, func(p prompt) (string, error) { return p.team, nil }), count)
 	if err != nil {
 		return err
 	}

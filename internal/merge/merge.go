@@ -1,4 +1,5 @@
-// Package merge combines the decisions of several limiters about one cost into one decision.
+// Package merge holds the parts that stacks of limits have in common, in memory and in Redis: the merging of several limiters' decisions
+// on one cost into one decision, and the source of a layer.
 package merge
 
 import (

@@ -113,14 +113,12 @@ func newPile(t testing.TB, limit ratelimit.Limit, form []layering) *pile {
 	p.limiter = newWith(t, limit, ratelimit.Options[string]{Clock: p.clock, IdleTTL: math.MaxInt64})
 	layers := make([]ratelimit.Layer[demand], len(form))
 	for i, y := range form {
-		layers[i] = ratelimit.WithLimit(ratelimit.By(p.limiter, func(r demand) (string, error) { return r.keys[y.key], nil }),
-			func(r demand) ratelimit.Limit { return r.limits[i] })
+		layers[i] = ratelimit.By(p.limiter, func(r demand) (string, error) { return r.keys[y.key], nil })
+		layers[i].Limit = func(r demand) ratelimit.Limit { return r.limits[i] }
 		if y.own > 0 {
-			layers[i] = ratelimit.WithCost(layers[i], func(demand) int { return y.own })
+			layers[i].Cost = func(demand) int { return y.own }
 		}
-		if y.shadow {
-			layers[i] = ratelimit.Shadow(layers[i])
-		}
+		layers[i].Shadow = y.shadow
 	}
 	var err error
 	p.stack, err = ratelimit.All(layers...)

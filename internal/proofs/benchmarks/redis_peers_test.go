@@ -46,7 +46,7 @@ const redisTimeout = 10 * time.Second
 func newRedisLimit(client *redis.Client, perHour, limits int) decide {
 	ctx := context.Background()
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(perHour), perHour)
-	var layers []redislimit.Layer[string]
+	var layers []ratelimit.Layer[string]
 	var last *redislimit.Limiter
 	for i := range limits {
 		last = must(redislimit.New(client, limit, &redislimit.Options{Name: fmt.Sprint("b", i), Timeout: redisTimeout}))

@@ -128,7 +128,8 @@ func TestHTTPRateLimitOfARequest(t *testing.T) {
 		})
 	}
 	limitOf := func(r *http.Request) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(plan(r))) }
-	layer := ratelimit.WithLimit(ratelimit.By(perHour[string](1), byIP), limitOf)
+	layer := ratelimit.By(perHour[string](1), byIP)
+	layer.Limit = limitOf
 	limit, err := httplimit.New(ratelimit.Must(ratelimit.All(layer)), nil)
 	require.NoError(t, err)
 	a, b := router(theirs), router(limit.Wrap)

@@ -74,7 +74,7 @@ func burst(allowed bool) int {
 // decision makes one decision of the given number of token buckets, each under its own limiter.
 func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Context) error, error) {
 	return func(c *redis.Client) (func(context.Context) error, error) {
-		layers := make([]redislimit.Layer[string], buckets)
+		layers := make([]ratelimit.Layer[string], buckets)
 		for i := range layers {
 			l, err := redislimit.New(c, ratelimit.TokenBucket(ratelimit.PerHour(perHour), burst(allowed)),
 				&redislimit.Options{Name: fmt.Sprint("api", i), Timeout: time.Minute})
