@@ -18,7 +18,8 @@ type AIMDOptions struct {
 	// adapt. It defaults to 20.
 	Window int
 
-	// Timeout is the mean latency of successes above which a window counts as Dropped. If zero, latency does not count.
+	// Timeout is the mean latency above which a window counts as Dropped. Work of clients that leave counts; calls that
+	// hang, many times as long as the successes take, do not. If zero, latency does not count.
 	Timeout time.Duration
 }
 
