@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
@@ -178,4 +179,31 @@ func TestCheckWarnsOfAttributesThatNothingSupplies(t *testing.T) {
 		assert.Contains(t, strings.Join(got, "\n"), "rules[0]."+field+": ", i)
 	}
 	assert.Empty(t, warningsOf("attributes: [user, \"jwt:sub\", tenant, post, tokens, plan, quota]\n"+fine))
+}
+
+func TestAnAttributeOfTheRequestNeedsAName(t *testing.T) {
+	for _, rule := range []string{`key: ["query:"]`, `key: ["user", "cookie:"]`, `match: {attributes: {"header:": x}}`, `match: {absent: ["query:"]}`, `cost: "header:"`} {
+		_, err := policy.Parse([]byte("rules:\n- {name: a, limit: blocked, " + rule + "}"))
+		assert.ErrorContains(t, err, "has no name behind the colon", rule)
+	}
+	_, err := policy.Parse([]byte("rules:\n- {name: a, limit: blocked, key: [header:x-tenant, header:X-Tenant]}"))
+	require.ErrorContains(t, err, `rules[0].key[1]: the attribute "header:X-Tenant" is there twice`)
+	_, err = policy.Parse([]byte("rules:\n- {name: a, limit: blocked, key: [query:t, query:T, cookie:t, cookie:T]}"))
+	require.NoError(t, err, "parameters and cookies differ by case")
+}
+
+// Values that a token may hold by a bug, or that a customer may have chosen in a form.
+func TestAttributesOfLimitFromThatAreNoLimitsMeanTheRulesOwn(t *testing.T) {
+	p := inForceOf(t, `- {name: api, key: user, limit: fixed-window 10/h, limit_from: quota}`)
+	for i, quota := range []string{"9999999999999/s", " 30", "30 ", "-0", "\u0663\u0660", "30\x00", "fixed-window 5/0s", "Unlimited", "token-bucket 5/s burst 99999999999999999999",
+		"fixed-window 5/999999999h", "\xff", "fixed-window -5/h", "calendar 5/hour Mars/Phobos"} {
+		d, err := p.Take(t.Context(), policy.Attributes{"user": fmt.Sprint(i), "quota": quota}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, "fixed-window 10/h", d.Limit.Named("").String(), "%q", quota)
+		assert.EqualValues(t, i+1, p.Stats().BadLimits, "%q", quota)
+	}
+	d, err := p.Take(t.Context(), policy.Attributes{"user": "none", "quota": ""}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 9, d.Remaining, "an empty value is none, and not counted")
+	assert.EqualValues(t, 13, p.Stats().BadLimits)
 }

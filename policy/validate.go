@@ -539,6 +539,11 @@ func checkValues(field string, values Values, check func(v string) error, report
 	}
 }
 
+// sameAttribute reports whether two names are those of one attribute. The name of a header field may be in any case.
+func sameAttribute(a, b string) bool {
+	return a == b || strings.HasPrefix(a, attrHeader) && strings.HasPrefix(b, attrHeader) && strings.EqualFold(a, b)
+}
+
 func (r *Rule) checkKey(report reporter) {
 	for j, name := range r.Key {
 		attribute, _ := ipBits(name)
@@ -546,7 +551,8 @@ func (r *Rule) checkKey(report reporter) {
 		if strings.HasPrefix(attribute, attrIP+"/") {
 			err = fmt.Errorf("%q, want ip/1 to ip/32, or with the bits of IPv6 such as ip/24/56", name)
 		}
-		if err == nil && slices.Index(r.Key, name) < j {
+		same := func(other string) bool { return sameAttribute(other, name) }
+		if err == nil && slices.IndexFunc(r.Key, same) < j {
 			err = fmt.Errorf("the attribute %q is there twice", name)
 		}
 		if err != nil {
@@ -624,6 +630,9 @@ func checkName(name string) error {
 func checkAttribute(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("an attribute's name of %d bytes, want 1 to %d", len(name), maxName)
+	}
+	if name == attrHeader || name == attrQuery || name == attrCookie {
+		return fmt.Errorf("the attribute %q has no name behind the colon, so no request has it", name)
 	}
 	for i, c := range name {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_'

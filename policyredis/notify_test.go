@@ -60,4 +60,13 @@ func TestAFleetCountsLimitsOfAttributesReplacesRulesAndNotifies(t *testing.T) {
 	assert.Equal(t, []string{"process 0: dan 80%"}, noted)
 	require.NoError(t, fleet[1].Adjust(t.Context(), policy.Subject{Rule: "api", Key: []string{"dan"}}, 5))
 	assert.Equal(t, []string{"process 0: dan 80%", "process 1: dan 80%", "process 1: dan 100%"}, noted)
+	for _, p := range fleet {
+		d, err := p.Peek(t.Context(), policy.Subject{Rule: "api", Key: []string{"dan"}}, 1)
+		require.NoError(t, err)
+		assert.Equal(t, 4, d.Debt, "14 of 10 were charged")
+	}
+	d, err := fleet[0].Take(t.Context(), policy.Attributes{"user": "dan", "path": "/"}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 4, d.Debt)
+	assert.False(t, d.Allowed)
 }
