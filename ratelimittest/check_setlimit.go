@@ -127,6 +127,38 @@ func playSetLimit(h *history) {
 	}
 }
 
+// playLowered lowers the capacity below the spending. The key waits no longer than one that spends the whole lower capacity at that instant,
+// and a raise at once leaves what it did before.
+func playLowered(h *history) {
+	p := h.newKey()
+	before := h.limit
+	if before.Capacity() < 2 {
+		return
+	}
+	spent := 2 + h.rng.IntN(min(before.Capacity(), 1<<40)-1)
+	p.spend(spent)
+	lower := h.resized(1 + h.rng.IntN(spent-1))
+	p.change(lower)
+	if h.beyond(spent) {
+		return
+	}
+	q := h.newKey()
+	q.spend(lower.Capacity())
+	got, most := p.left(), q.left()
+	h.must(got.Remaining == 0 && got.ResetAfter <= most.ResetAfter, spentStays,
+		"%d were spent, the capacity is %d now, and %d remain, with a ResetAfter of %v; that of a key that has spent the whole capacity is %v",
+		spent, lower.Capacity(), got.Remaining, got.ResetAfter, most.ResetAfter)
+	if h.chance(2) {
+		p.change(before)
+		got = p.left()
+		h.must(got.Remaining == before.Capacity()-spent, spentStays, "%d of %d were spent, the limit was lowered and raised at once, and %d remain",
+			spent, before.Capacity(), got.Remaining)
+		return
+	}
+	h.advance(got.ResetAfter)
+	p.spend(lower.Capacity())
+}
+
 // playSetBooked changes the limit of a key that has booked ahead: bookings keep their instants, and no caller gets in before them.
 func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {

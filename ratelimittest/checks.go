@@ -95,6 +95,7 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "what was booked keeps its instant under another limit", play: playSetBooked, needs: all(canReserve, canSetLimit)},
 		{name: "a tightened limit forgives nothing", play: playTighten, needs: canSetLimit},
 		{name: "the booking behind a cancelled one keeps its place", play: playCancelFirst, needs: canReserve},
+		{name: "a lowered limit bars no key for longer than its own refill", play: playLowered, needs: canSetLimit},
 
 		{name: "a wall clock that is set grants no window twice", play: playWall, needs: canSetWall},
 		{name: "a wall clock that is set back gives nothing back", play: playWallSettle, needs: all(canSetWall, canReserve)},

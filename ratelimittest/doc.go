@@ -76,7 +76,8 @@
 // The context of Reserve bounds that call alone. Settle and Cancel have no context: they work
 // after Reserve's has ended, within the engine's own timeout. The suite ends the
 // context of each Reserve before it settles. Every engine's Settle on a token bucket has to count as if the real cost
-// had been charged at the beginning. The count of spending under a lowered limit is left to the engine.
+// had been charged at the beginning. Under a limit lowered by SetLimit, every engine has to count at most the new capacity as
+// spent, and debts. The rest counts again if the limit is raised before the old one would have regained it.
 //
 // # Method
 //

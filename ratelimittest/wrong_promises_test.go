@@ -536,6 +536,44 @@ func namesStay(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 }
 
+// countsAll counts all that was spent under a lowered limit, too.
+func countsAll(l *faulty, _ ratelimit.Limit, _ clock) {
+	lowers(l, func(key string, over int) { l.keyed.Adjust(key, over) })
+}
+
+// forgetsTheRest counts a key's spending as no more than the capacity of a lowered limit, and forgets the rest.
+func forgetsTheRest(l *faulty, _ ratelimit.Limit, _ clock) {
+	lowers(l, func(key string, _ int) {
+		l.keyed.Reset(key)
+		l.keyed.Adjust(key, l.current().Capacity())
+	})
+}
+
+// lowers does something to the keys that have spent more than a lowered limit's capacity.
+func lowers(l *faulty, do func(key string, over int)) {
+	var seen sync.Map
+	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+		seen.Store(key, true)
+		return l.keyed.Take(ctx, key, cost)
+	}
+	l.setLimit = func(limit ratelimit.Limit) error {
+		old, spent := l.current(), map[string]int{}
+		seen.Range(func(key, _ any) bool {
+			d, _ := l.keyed.Take(context.Background(), key.(string), 0)
+			spent[key.(string)] = old.Capacity() - d.Remaining
+			return true
+		})
+		err := l.keyed.SetLimit(limit)
+		for key, n := range spent {
+			if err == nil && counts(old) && counts(limit) && n > limit.Capacity() {
+				_, _ = l.keyed.Take(context.Background(), key, 0)
+				do(key, n-limit.Capacity())
+			}
+		}
+		return err
+	}
+}
+
 // blockedForgets starts afresh after a limit that counts nothing.
 func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	var seen sync.Map
@@ -817,6 +855,8 @@ var wrongPromises = []wrong{
 	{name: "invalid limits are ignored", promise: "the promise of SetLimit", says: "answers <nil>", build: fault(setsWhatIsInvalid)},
 	{name: "an invalid limit means none", promise: "", says: "where SetLimit refuses invalid limits", build: fault(invalidClearsTheLimit)},
 	{name: "a name stays", promise: "the promise of SetLimit", says: "and the key answers for", build: fault(namesStay)},
+	{name: "a lowered limit counts all", promise: "the promise of SetLimit", says: "the whole capacity", build: fault(countsAll)},
+	{name: "a lowered limit forgets the rest", promise: "the promise of SetLimit", says: "remain", build: fault(forgetsTheRest)},
 	{name: "a limit that counts nothing forgets", promise: "the promise of SetLimit", says: "counted nothing", build: fault(blockedForgets)},
 
 	{name: "nothing is swept", promise: "the promise of Sweep", says: "was not swept", build: fault(sweepsNothing)},

@@ -65,9 +65,9 @@ const (
 	askID     = 2              // after the index of the key, and how: the kind and the figures
 	askFirst  = askID + idSize // five figures of the kind's own
 	askSecond = askFirst + 7
-	askPrice  = askFirst + 3*7 // of a bucket
 	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
 	askAhead  = askCost + 7
+	askSince  = askCost + 3*7
 	askSize   = askCost + 4*7
 )
 
@@ -98,7 +98,7 @@ var names = map[string]int64{
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
-	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_PRICE": askPrice, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SIZE": askSize,
+	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
