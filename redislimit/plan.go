@@ -78,7 +78,7 @@ func (p *plan) latest() *plan {
 
 // sameFigures reports whether what is stored under one plan needs no change for the other.
 func (p *plan) sameFigures(q *plan) bool {
-	return p.kind == q.kind && p.units == q.units && p.per == q.per
+	return p.kind == q.kind && p.units == q.units && p.per == q.per && p.capacity == q.capacity
 }
 
 // newPlan returns the plan for a limit, or why the limit cannot be enforced exactly.

@@ -1,5 +1,5 @@
 -- A bucket: what is owed may be x µs for the cost to fit, and y of z more. Where whole µs
--- allow it, and did at the last reading, no more is read than the price.
+-- allowed it at the last reading, no more is read than the price.
 local raw = redis.pcall('GET', key)
 local id, x = unpack('>c${ID_SIZE}I7', ask, pos + $ASK_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
@@ -19,7 +19,7 @@ if raw then
   figures, last, at, n = unpack('>c${ID_SIZE}I7I7I7', raw)
   if figures ~= id or last > $LATEST or at > $TOP then break end
   if last > now then now = last end
-  if at - last > x and not debt then wide = last end
+  if at - last >= x and not debt then wide = last end
 end
 local ok = at - now <= x
 if ok or wide then
