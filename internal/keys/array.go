@@ -28,8 +28,8 @@ const slotsInBucket = 7
 // on to another bucket because they found this one full. From 255 on it stays as it is:
 // such a bucket leads lookups to the next one for ever.
 //
-// A slot is written before its tag, and emptied after it. So who finds a tag finds its entry, or one that has come
-// after it, or none; and that is looked at.
+// A slot is written before its tag, and emptied after it. So a goroutine that reads a tag reads its entry, a later entry of the slot, or
+// none; it compares the key.
 type bucket[K comparable, V any] struct {
 	word  atomic.Uint64
 	slots [slotsInBucket]atomic.Pointer[Entry[K, V]]
@@ -41,10 +41,10 @@ const (
 	most     = 0xff                   // of them are counted
 )
 
-// tagOf returns the part of a hash by which the entries of a bucket are told apart. It is not 0.
+// tagOf returns the part of a hash that distinguishes the entries of a bucket. It is not 0.
 func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
 
-// matches returns a number with the highest bit of each byte set that is a tag of the word. It may set that of
+// matches returns a number in which the highest bit of each byte is set that equals the tag. It may set the bit of
 // a higher byte too.
 func matches(word, tag uint64) uint64 {
 	x := word ^ tag*lows

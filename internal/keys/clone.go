@@ -11,8 +11,8 @@ import (
 // before it stores it. The zero Cloner copies nothing.
 //
 // It copies the string if K is a string type, and each string in the fields and elements of
-// K if K is a struct or an array, however deep. What an interface, a pointer or a channel
-// refers to is left as it is.
+// K if K is a struct or an array, however deep. It copies nothing
+// behind an interface, a pointer or a channel.
 type Cloner[K comparable] struct {
 	strings []uintptr // where in a K the strings are
 }

@@ -8,11 +8,11 @@ import (
 	"unsafe"
 )
 
-// hasher hashes keys. Those that are equal have one hash. The seed is its own, so that nobody can
+// hasher hashes keys. Equal keys have one hash. Each hasher has a seed of its own, so that clients cannot
 // choose keys whose hashes collide.
 //
 // maphash.Comparable moves keys with pointers to the heap. netip.Addr, the one such type that
-// many use, is hashed by what it holds instead. Integers are hashed in line, which takes less
+// many use, is hashed by its bytes instead. Integers are hashed in line, which takes less
 // than a call.
 type hasher[K comparable] struct {
 	kind   hashKind

@@ -1,5 +1,5 @@
 // Package keys finds values by keys of any comparable type, without a lock and
-// without allocating. It is what the limiters of this module share.
+// without allocating. The limiters of this module share it.
 package keys
 
 import (
@@ -9,17 +9,15 @@ import (
 	"sync/atomic"
 )
 
-// Map is a hash table that grows and shrinks with what it holds. Keys are equal as Go's ==
-// says. A Map is safe for concurrent use. The zero Map cannot be used.
+// Map is a hash table that grows and shrinks with the number of its entries. Keys are compared by Go's ==. A Map is safe for concurrent use. The zero Map cannot be used.
 //
 // To find a key takes no lock: see array. To add or remove one takes the lock of its shard. Each shard
-// has buckets of its own in an array, and
-// a key that finds its bucket full goes on to the next bucket of its shard. So one lock
-// guards all that an addition or a removal writes.
+// has buckets of its own in an array, and a key whose bucket is full goes to the next bucket of its shard. So one lock
+// guards everything that an addition or a removal writes.
 //
 // If an array is too small or too large, one of another size is linked behind it. A shard
 // that is written to then copies its entries there, and helps one other shard; so no single
-// call copies the whole table. The old array keeps its entries for those who are reading it.
+// call copies the whole table. The old array keeps its entries for lookups that are reading it.
 // A key that is not in an array is looked for in the next one. When all shards have
 // copied their entries, lookups begin at the next array.
 //
@@ -199,7 +197,7 @@ func (m *Map[K, V]) Len() (n int) {
 }
 
 // All returns an iterator over the entries, in no order. A key that is in the map all the time is yielded
-// once. What is added or removed meanwhile is yielded once or not at all. No lock is held in
+// once. An entry that is added or removed during the iteration is yielded once or not at all. No lock is held in
 // the body.
 func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
 	return func(yield func(*Entry[K, V]) bool) {
@@ -225,7 +223,7 @@ func (m *Map[K, V]) shard(hash uint64) *shard[K, V] {
 // makeRoomLocked makes room for one more key in a shard.
 func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	if a := s.array; s.n.Load() >= a.limit && a.next.Load() == nil {
-		// One call links an array. Others use the room that is left meanwhile.
+		// One call links an array. Until that is done, other goroutines use the remaining slots.
 		if m.link.TryLock() {
 			m.linkLocked(a, 2*a.buckets())
 			m.link.Unlock()
@@ -283,8 +281,7 @@ func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.linkLocked(a, 2*a.buckets())
 }
 
-// copyLocked copies the shard's entries to the last array, and those of one other shard, if that has not
-// been done. The calls look at the other shards in turn.
+// copyLocked copies the entries of the shard, and of one other shard, to the last array, unless they are there. The calls look at the other shards in turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {

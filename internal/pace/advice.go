@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Advice is what a server's answer says about when the next request may be sent.
+// Advice is the part of a server's answer that concerns the next requests.
 type Advice struct {
-	// Wait is how long nothing may be sent. It is 0 if the answer does not say.
+	// Wait is the time for which nothing may be sent. It is 0 if the answer has none.
 	Wait time.Duration
 	// Refused reports that the request was denied.
 	Refused bool
@@ -28,12 +28,12 @@ type Budget struct {
 	Until  time.Time
 
 	name     budgetName
-	seq      uint64    // of the request whose answer said so
+	seq      uint64    // of the request with this answer
 	sent     time.Time // when that was sent
 	received time.Time // when the answer was received
 }
 
-// budgetName tells the budgets of a server apart. Those of one policy are numbered in the order of their ends.
+// budgetName identifies a budget of a server. Several budgets of one policy are numbered in the order of their ends.
 type budgetName struct {
 	policy string
 	units  bool
@@ -90,7 +90,8 @@ const MaxWait = 10 * 365 * 24 * time.Hour
 // DefaultMaxWait bounds the time for which a request may wait where a user's options set no bound.
 const DefaultMaxWait = time.Minute
 
-// Bound returns the MaxWait of [Options] for that of a user's options: [DefaultMaxWait] for 0, none for a negative one.
+// Bound returns the MaxWait of [Options] for the MaxWait of a user's options. It defaults to [DefaultMaxWait]; if negative,
+// there is no bound.
 func Bound(maxWait time.Duration) time.Duration { return max(0, cmp.Or(maxWait, DefaultMaxWait)) }
 
 // Clamp brings a wait into the range that is believed.

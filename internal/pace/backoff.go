@@ -16,7 +16,7 @@ type backoff struct {
 	wideAt   time.Time // when the window ends at the latest
 }
 
-// refusals counts refusals with a time to wait, and those without one.
+// refusals counts refusals with a time to wait, and refusals without one.
 type refusals struct{ timed, timeless int }
 
 // wideEnough is the window from which on any number of requests may be in flight.

@@ -69,8 +69,8 @@ func (bs *budgets) spend(f flight, answered []Budget) {
 }
 
 // set keeps a budget in an answer, if it has not ended. Requests overtake each other on their way, and so do responses. An
-// answer never replaces the one to a request that was sent later. One that leaves more counts only if its request was sent
-// after the other answer was received.
+// answer never replaces the answer to a request that was sent later. An answer that leaves more counts only if its
+// request was sent after the other answer was received.
 func (bs *budgets) set(b Budget, units int64) {
 	if !b.received.Before(b.Until) {
 		return
@@ -109,8 +109,8 @@ func (b *Budget) count(earlier Budget, units int64) {
 	b.Left -= units
 }
 
-// note records the latest answer that names a policy. If there are too many policies, the one that was named the longest
-// ago is forgotten.
+// note records the latest answer that names a policy. If there are too many policies, the policy with the oldest answer is
+// forgotten.
 func (bs *budgets) note(b Budget) {
 	if bs.latest == nil {
 		bs.latest = map[budgetName]uint64{}

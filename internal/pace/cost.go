@@ -9,7 +9,7 @@ import (
 
 type costKey struct{}
 
-// declared is the cost that a context declares, and what a request has spent for it.
+// declared is the cost that a context declares, and the reservation of its request.
 type declared struct {
 	cost int
 
@@ -17,7 +17,7 @@ type declared struct {
 	spent *ratelimit.Reservation // of the request that was sent last
 }
 
-// WithCost returns a context for one request that declares what the request will cost.
+// WithCost returns a context for one request, which declares the request's cost.
 func WithCost(ctx context.Context, cost int) context.Context {
 	return context.WithValue(ctx, costKey{}, &declared{cost: cost})
 }
@@ -30,7 +30,7 @@ func DeclaredCost(ctx context.Context) int {
 	return 1
 }
 
-// SettleCost settles what the request of the context has spent that was sent last, if any was.
+// SettleCost settles the reservation of the context's last request at the actual cost. Without a request it does nothing.
 func SettleCost(ctx context.Context, actual int) error {
 	d, ok := ctx.Value(costKey{}).(*declared)
 	if !ok {
@@ -42,7 +42,7 @@ func SettleCost(ctx context.Context, actual int) error {
 	return spent.Settle(actual)
 }
 
-// declare takes note of what a request of the context has spent.
+// declare records the reservation of a request of the context.
 func declare(ctx context.Context, spent *ratelimit.Reservation) {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		d.mu.Lock()

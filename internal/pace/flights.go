@@ -9,7 +9,7 @@ import (
 // flights are the requests of a line that were sent and are not answered.
 type flights struct {
 	list   []flight // in the order of their numbers, with some that have landed
-	landed int      // the number of those
+	landed int      // the number of landed flights in it
 	sent   uint64   // the number of requests sent since the line was made
 }
 
@@ -17,7 +17,7 @@ type flights struct {
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time // not before that of any with a lower number
+	at     time.Time // not before the instant of a flight with a lower number
 	landed bool      // it is answered, and will be dropped with others
 }
 
@@ -31,8 +31,7 @@ func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
 	return fs.sent
 }
 
-// land takes a request out of those in flight, and returns it: zero if it was not
-// there. Requests are answered in any order. So they are dropped together, when they are half
+// land takes a request out of flight, and returns it, or zero if it was not in flight. Requests are answered in any order. So they are dropped together, when they are half
 // of the list.
 func (fs *flights) land(seq uint64) flight {
 	i, found := fs.find(seq)

@@ -16,16 +16,16 @@ import (
 //
 // A request arrives, books an instant in the limiter, is sent at that instant, and is
 // answered. Requests book in the order of their arrival, one at a time, and are sent in
-// that order. When the server says that they have to wait, all bookings are cancelled, and
+// that order. When the server demands a wait, all bookings are cancelled, and
 // all requests in the queue book again, in order, when the wait is over.
 //
-// The queue is in the order of tickets, and those with a booking are its first ones. So the
-// head has a booking, and a timer for it, or it is the one that may book next, and has a
-// timer or waits for something under way: the limiter's answer, a cancellation, or the answer
+// The queue is in the order of tickets, and its first places have the bookings. So the
+// head has a booking and a timer for it, or it may book next, and has a
+// timer or waits for a call under way: the limiter's answer, a cancellation, or the answer
 // to a request in flight. Each of these wakes it.
 //
-// Only the head has a timer. Whoever holds the lock sends it if its time has come, and all
-// behind it whose time has come too. So of many that wait for one instant, each wakes once,
+// Only the head has a timer. A goroutine that holds the lock sends the head if its time has come, and all places
+// behind it whose time has come too. So each of many places that wait for one instant wakes once,
 // and takes no lock for that.
 type line struct {
 	pkg string // the package that the texts of errors name
@@ -33,7 +33,7 @@ type line struct {
 
 	// Guarded by Pacer.mu.
 	users int       // requests that hold the line
-	ends  time.Time // if there are none, when what the server has said ends
+	ends  time.Time // if there are none, the instant until which the server's answers matter
 	at    int       // and where in Pacer.idle the line is
 
 	mu      sync.Mutex               // guards all below
@@ -41,7 +41,7 @@ type line struct {
 	booked  int                      // the number of places with a booking: the first ones in the queue
 	head    *Place                   // it has a booking and knows that it is the first
 	tickets uint64                   // the number of tickets given out
-	booking *Place                   // it is asking the limiter; nil if none is
+	booking *Place                   // its call of the limiter is under way; nil if none is
 	undone  []*ratelimit.Reservation // to be cancelled when the booking place is back
 	vacant  []vacancy                // bookings of places that left since then
 	undoing int                      // the number of cancellations under way
@@ -51,19 +51,19 @@ type line struct {
 	backoff backoff
 }
 
-// vacancy is the booking of a place that has left while another one was asking the limiter.
+// vacancy is the booking of a place that has left during another place's call of the limiter.
 type vacancy struct {
 	res  *ratelimit.Reservation
 	at   time.Time
 	cost int
 }
 
-// step is what a place has to do next.
+// step is the next action of a place.
 type step uint8
 
 const (
 	stepWait step = iota // until it is woken, or an instant has come
-	stepBook             // ask the limiter
+	stepBook             // call the limiter
 	stepSend             // be sent: it leaves the queue
 	stepFail             // it cannot be sent before the instant, which is too late
 )
@@ -113,7 +113,7 @@ func (l *line) indexLocked(p *Place) int {
 	return at
 }
 
-// next returns what to do, and until when. If it is to send, the place has left the queue.
+// next returns the next step, and the instant until which it holds. If it is to send, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
 		return stepSend, never
@@ -144,7 +144,7 @@ func (l *line) sendLocked(now time.Time) {
 	p.rouse()
 }
 
-// stepLocked returns what a place in the queue has to do, and until when.
+// stepLocked returns the next step of a place in the queue, and the instant until which it holds.
 func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)
@@ -179,8 +179,8 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	return stepBook, never
 }
 
-// booked takes note of the limiter's answer. It returns bookings to be cancelled: if the
-// server has said to wait in the meantime, this one and those before it.
+// booked records the result of the limiter. It returns the bookings to be cancelled: this one and the ones before it, if
+// the server has demanded a wait since.
 func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
 	l := p.line
 	l.mu.Lock()
@@ -222,15 +222,16 @@ func (l *line) exchangeLocked(booked vacancy) vacancy {
 	return booked
 }
 
-// backLocked is called when the place that was asking the limiter is back. It returns what is to
-// be cancelled now.
+// backLocked ends a place's call of the limiter. It returns the bookings to be cancelled
+// now.
 func (l *line) backLocked() (undone []*ratelimit.Reservation) {
 	undone, l.undone = l.undone, nil
 	l.booking = nil
 	return undone
 }
 
-// deniedLocked decides what to do about a denial: ask again, or give up.
+// deniedLocked handles a denial: it returns nil if the limiter is to be called again, or the error with which the place gives
+// up.
 func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
 	var d ratelimit.Decision
 	if res != nil {
@@ -247,8 +248,8 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 }
 
 // leave takes the place out of the queue, if it is there, and returns its booking. If the
-// limiter has panicked, it also ends the place's booking. A request that was sent and has
-// learned nothing, as whoever sends it has panicked, is not in flight any more.
+// limiter has panicked, it also ends the place's booking. A request that was sent and whose sender has panicked is not in flight
+// any more.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
@@ -260,8 +261,8 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	return p.leaveLocked()
 }
 
-// giveUp is leave for a place that does not wait any longer. It reports false if it was sent
-// meanwhile.
+// giveUp is leave for a place that does not wait any longer. It reports false if the request was
+// sent before.
 func (p *Place) giveUp() (bookings []*ratelimit.Reservation, left bool) {
 	l := p.line
 	l.mu.Lock()
@@ -364,12 +365,11 @@ func (l *line) firstLocked() *Place {
 }
 
 // maxSent bounds how many places are sent under one hold of the lock. The next head sends more. A
-// lock that is held for long is handed from one goroutine to the next, which costs more than
-// what they do with it.
+// lock that is held for long is handed from one goroutine to the next, which costs more than their work.
 const maxSent = 32
 
-// wakeLocked sends those at the head whose time has come, and wakes those who may have something
-// to do: a new head, to set its timer, and the first that has nothing booked.
+// wakeLocked sends the first places whose time has come, and wakes places that may have a next step: a new head, to set
+// its timer, and the first place without a booking.
 func (l *line) wakeLocked(now time.Time) {
 	for n := 0; l.booked > 0 && n < maxSent; n++ {
 		if todo, _ := l.stepLocked(l.queue[0], now); todo != stepSend {
@@ -409,7 +409,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 // heedLocked changes the back-off and the budgets by the response to a request, which was in flight unless f is zero.
 func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	sent := l.flights.sent
-	if a.Wait > 0 { // it is what counts, and more precise than a budget's end
+	if a.Wait > 0 { // it replaces budgets: it is more precise than a budget's end
 		l.backoff.close(now.Add(a.Wait))
 		l.budgets.dropBefore(seq)
 		a.Budgets = nil
@@ -429,7 +429,7 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	}
 }
 
-// reset forgets the server's answers and what follows from them. Bookings stay.
+// reset forgets the server's answers and their consequences. Bookings stay.
 func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,8 +454,8 @@ func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 	return bookings
 }
 
-// takeBackLocked takes back the bookings of the places from an index on. It returns those that are to be cancelled now. A place
-// that is asking the limiter cancels them when it is back, after its own, which is the last.
+// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to be cancelled now. If a call of the
+// limiter is under way, none are: its place cancels them afterwards, behind its own, which is the last.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.res != nil {

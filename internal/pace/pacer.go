@@ -1,5 +1,5 @@
-// Package pace is how a client keeps to a limit of its own and obeys what servers say,
-// whatever the protocol: a queue for each key, first come, first served. The HTTP
+// Package pace keeps a client within a limit of its own and makes it obey its servers' answers, whatever the protocol. It has
+// a queue for each key, first come, first served. The HTTP
 // transport and the gRPC client interceptors translate their answers into [Advice].
 //
 // A request goes through these calls of a [Pacer]:
@@ -27,10 +27,10 @@ import (
 // Options are the settings of [New].
 type Options[R any] struct {
 	Cost    func(R) int               // in the limiter; nil for 1
-	MaxWait time.Duration             // how long a request may wait; 0 for as long as its context allows
-	MaxKeys int                       // for how many keys it is remembered what servers said; 0 for DefaultMaxKeys
-	Units   func(context.Context) int // what a request counts in budgets that count units; nil for 1
-	Longest time.Duration             // the longest wait that servers are believed; 0 for MaxWait
+	MaxWait time.Duration             // the longest time that a request may wait; 0 for as long as its context allows
+	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
+	Units   func(context.Context) int // the units of a request in budgets that count units; nil for 1
+	Longest time.Duration             // the longest wait that is believed; defaults to MaxWait
 }
 
 // DefaultMaxKeys is the MaxKeys of options that give none.
@@ -45,7 +45,7 @@ type Pacer[R any] struct {
 
 	mu    sync.Mutex
 	lines map[string]*line
-	idle  idleLines // those without users
+	idle  idleLines // lines without users
 }
 
 // New returns a Pacer. The texts of its errors begin with the name of the package it
@@ -67,7 +67,7 @@ func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
 
 // Await waits until the request may be sent. It has left the queue then. The error wraps
 // [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
-// too short or a leaky bucket's queue is full, or is that of the limiter's Reserve.
+// too short or a leaky bucket's queue is full, or is the error of the limiter's Reserve.
 func (pc *Pacer[R]) Await(p *Place, r R) error {
 	waited := false
 	for {
@@ -99,10 +99,10 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 	}
 }
 
-// book asks the limiter for an instant, as far ahead as the request can wait. If a limiter
-// that books ahead denies, its RetryAfter says when it could book the same time ahead,
-// which is too late by then. So it is asked again, without booking ahead: then RetryAfter
-// says when the cost is allowed at once.
+// book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter
+// that books ahead denies, its RetryAfter is the time until it could book the same time ahead,
+// which is too late by then. So book calls it again, without booking ahead: then RetryAfter
+// is the time until the cost is allowed at once.
 func (pc *Pacer[R]) book(p *Place, r R) error {
 	cost := 1
 	if pc.opts.Cost != nil {
@@ -119,14 +119,14 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 }
 
 // giveUp takes a request that does not wait any longer out of the queue. It reports false if
-// it was sent meanwhile.
+// the request was sent before.
 func (pc *Pacer[R]) giveUp(p *Place) bool {
 	bookings, left := p.giveUp()
 	pc.cancel(p.line, bookings)
 	return left
 }
 
-// failed takes note of a request that was not sent.
+// failed counts a request that was not sent, and marks its context.
 func (pc *Pacer[R]) failed(p *Place, err error) error {
 	if !p.repeated {
 		pc.stats.failed.Add(1)
@@ -135,7 +135,7 @@ func (pc *Pacer[R]) failed(p *Place, err error) error {
 	return err
 }
 
-// Learn takes note of an answer that was received at an instant. If there is none, the
+// Learn obeys an answer that was received at an instant. Without an answer, the
 // advice is zero.
 func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	if a.Refused || a.Wait > 0 {
@@ -150,7 +150,7 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 // came later.
 func (pc *Pacer[R]) Again(p *Place) { pc.cancel(p.line, p.again()) }
 
-// Reset forgets what a key's server has said. Those who wait for it go on.
+// Reset forgets the answers of a key's server. Requests that wait for its time go on.
 func (pc *Pacer[R]) Reset(key string) {
 	pc.mu.Lock()
 	l := pc.lines[key]
@@ -208,11 +208,11 @@ func (pc *Pacer[R]) useLocked(l *line) {
 	}
 }
 
-// Leave ends what [Pacer.Arrive] began. The line is forgotten if it is not needed any more.
+// Leave ends the use of a place that [Pacer.Arrive] returned. The line is forgotten if it is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
 	if !p.landed.Load() {
-		pc.cancel(p.line, p.leave()) // if Await has panicked, or whoever sent it
+		pc.cancel(p.line, p.leave()) // if Await or the sender has panicked
 	}
 }
 
@@ -237,14 +237,14 @@ func (pc *Pacer[R]) quit(l *line) {
 // Stats returns the counters. Each is exact; they are not read at one instant.
 func (pc *Pacer[R]) Stats() Stats { return pc.stats.read() }
 
-// Len returns how many keys are remembered.
+// Len returns the number of keys that are kept.
 func (pc *Pacer[R]) Len() int {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()
 	return len(pc.lines)
 }
 
-// forgetLocked forgets one line without users: that whose server has nothing more to say, or will have soonest. The
+// forgetLocked forgets one line without users: the line whose server's answers have ended, or end soonest. The
 // caller holds pc.mu.
 func (pc *Pacer[R]) forgetLocked() {
 	if len(pc.idle) > 0 {
@@ -252,7 +252,7 @@ func (pc *Pacer[R]) forgetLocked() {
 	}
 }
 
-// idleLines is a heap of lines, by when what their servers have said ends.
+// idleLines is a heap of lines, by the instants until which their servers' answers matter.
 type idleLines []*line
 
 func (h idleLines) Len() int           { return len(h) }

@@ -14,13 +14,13 @@ import (
 type Place struct {
 	line     *line
 	ctx      context.Context
-	deadline time.Time     // by when it must be sent; zero if there is none
-	units    int64         // what it counts in budgets that count units
+	deadline time.Time     // the latest instant to send it; zero if there is none
+	units    int64         // its units in budgets that count units
 	wake     chan struct{} // has room for one
 	repeated bool          // it was sent before; only its own goroutine uses this
 
 	// sent is set when the place has left the queue to be sent. From then on only its own
-	// goroutine uses what follows.
+	// goroutine uses the next two fields.
 	sent  atomic.Bool
 	spent *ratelimit.Reservation // the booking with which it was sent
 	seq   uint64                 // number of the request
@@ -30,12 +30,12 @@ type Place struct {
 	// Guarded by line.mu.
 	ticket  uint64
 	res     *ratelimit.Reservation // nil if nothing is booked
-	at      time.Time              // when it may be sent, or if nothing is booked, ask the limiter again
+	at      time.Time              // the instant at which it may be sent, or if nothing is booked, call the limiter again
 	cost    int                    // of the booking
 	waiting bool                   // it is in the queue
 }
 
-// left returns how long the request can wait.
+// left returns the time that the request can still wait.
 func (p *Place) left(now time.Time) time.Duration {
 	if p.deadline.IsZero() {
 		return math.MaxInt64
@@ -46,7 +46,7 @@ func (p *Place) left(now time.Time) time.Duration {
 // isLate reports whether an instant is past the deadline.
 func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
 
-// Late reports whether the server has said to send nothing until after the deadline.
+// Late reports whether the server lets nothing be sent until after the deadline.
 func (p *Place) Late() bool {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *Place) tooLate(until time.Time) error {
 }
 
 // sleep waits until the place is woken, or the instant has come, or the context ends. It may
-// have been sent meanwhile.
+// have been sent by then.
 func (p *Place) sleep(until time.Time) error {
 	if until == never || p.isLate(until) {
 		if until = p.deadline; until != never {

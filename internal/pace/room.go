@@ -9,7 +9,7 @@ import (
 func (l *line) opensLocked() time.Time { return l.budgets.closedUntil(l.backoff.until) }
 
 // earliestLocked returns the earliest instant at which a place can be sent: when the
-// server allows it, when the place before it has asked for an instant again, and, if more
+// server allows it, when the first place without a booking may call the limiter again, and, if more
 // are before it than are left, after the reset.
 func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	earliest := l.opensLocked()
@@ -36,7 +36,7 @@ func (l *line) fitsLocked(p *Place, b Budget) bool {
 	return left >= 0
 }
 
-// usesMoreLocked reports whether the uncounted requests use more than that of a budget.
+// usesMoreLocked reports whether the uncounted requests use more of a budget than left.
 func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	if !b.Units {
 		return l.moreUncountedLocked(left, b.received)
@@ -58,7 +58,7 @@ func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return l.flights.moreYoung(n-int64(l.booked), at)
 }
 
-// roomLocked reports whether a request may be sent beside those that are booked and in
+// roomLocked reports whether a request may be sent beside the requests that are booked and in
 // flight.
 func (l *line) roomLocked(p *Place, now time.Time) bool {
 	window := l.backoff.window
@@ -66,7 +66,7 @@ func (l *line) roomLocked(p *Place, now time.Time) bool {
 }
 
 // exceededLocked reports whether the uncounted requests, and one more if there is one, are
-// above what the server leaves.
+// above a budget.
 func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	return slices.ContainsFunc(l.budgets.list, func(b Budget) bool {
 		left := b.Left
@@ -99,8 +99,8 @@ func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	return ends, now.Before(ends) || l.backoff.holds(now)
 }
 
-// expireLocked forgets budgets that have ended. After one that was used up, only the next response
-// shows what the server leaves, so one request is sent first.
+// expireLocked forgets budgets that have ended. After a budget that was used up, only the next response
+// shows how much the server leaves, so one request is sent first.
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets.list {

@@ -10,7 +10,7 @@ import (
 // Forever is the time left to a context without a deadline.
 const Forever = time.Duration(math.MaxInt64)
 
-// OrBackground returns the context, or one that never ends if it is nil.
+// OrBackground returns the context, or the background context if it is nil.
 func OrBackground(ctx context.Context) context.Context {
 	if ctx == nil {
 		return context.Background()
