@@ -667,6 +667,7 @@ func heapGrowth(f func()) int64 {
 
 func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
 		l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 10, OnFull: full})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // bubble runs a test on synctest's time, with a limiter that was built in it.
@@ -389,6 +390,7 @@ func lineLimits() []ratelimit.Limit {
 }
 
 func TestWaitersAreServedAsIfThoseWhoLeftHadNeverCome(t *testing.T) {
+	testsize.Extra(t)
 	seeds := 60
 	if testing.Short() {
 		seeds = 12

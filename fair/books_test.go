@@ -98,6 +98,7 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 // Whatever tenants do, the sums are those of the tenants, each tenant in line leaves it at some time, and Peek is right. Without
 // overruns and evictions debts less savings are the total's debt, to half a unit.
 func TestBooksAddUp(t *testing.T) {
+	testsize.Extra(t)
 	summed, served, quits, lapsed := 0, 0, 0, 0
 	for i := range testsize.Of[uint64](150, 3000) {
 		seed := testsize.Seed(i)

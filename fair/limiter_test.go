@@ -181,6 +181,7 @@ func TestFullTableDropsWhoOwesNothingOrLeast(t *testing.T) {
 }
 
 func TestMillionTenantsWhoComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
+	testsize.Extra(t)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1<<30), &fair.Options[int]{MaxKeys: 1000})
 	for key := range 1_000_000 {
 		l.Allow(key, 1)

@@ -341,6 +341,7 @@ var wrongCalendars = []wrong{
 
 func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	findAll(t, wrongCalendars)
 }
 

@@ -890,6 +890,7 @@ var seeds = flag.Int("seeds", testsize.Of(0, 2), "how many seeds each wrong limi
 
 func TestLimitersThatBreakAPromiseAreFoundOut(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	findAll(t, wrongPromises)
 }
 

@@ -754,6 +754,7 @@ var wrongStates = []wrong{
 
 func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	all := slices.Clone(wrongStates)
 	for i := range all {
 		if *seeds == 0 {

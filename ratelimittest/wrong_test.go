@@ -477,6 +477,7 @@ func tokenBuckets(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.Algo
 
 func TestWrongLimitersAreFoundOut(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	findAll(t, wrongs)
 }
 

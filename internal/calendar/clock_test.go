@@ -6,10 +6,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // A window begins when the clock shows a full hour or minute, and at no other instant.
 func TestHoursAndMinutesBeginWhenTheClockShowsThemFull(t *testing.T) {
+	testsize.Extra(t)
 	for _, zone := range append([]string{"Asia/Kolkata", "Asia/Kathmandu", "Africa/Monrovia", "Antarctica/Troll"}, strange...) {
 		loc, err := time.LoadLocation(zone)
 		require.NoError(t, err)

@@ -223,6 +223,7 @@ func TestARestIsStored(t *testing.T) {
 }
 
 func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
+	testsize.Extra(t)
 	defer func(n int) { maxOpens = n }(maxOpens)
 	for seed := range uint64(testsize.Of(20_000, 400_000)) {
 		maxOpens = 2 + int(seed%3)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // block returns the n-th block of code of a section of README.md.
@@ -185,6 +187,7 @@ var calls = [][]string{
 
 // TestGatewaysAskTheService runs each gateway in front of an origin.
 func TestGatewaysAskTheService(t *testing.T) {
+	testsize.Extra(t)
 	for name, g := range gateways {
 		t.Run(name, func(t *testing.T) {
 			need(t, g.program)

@@ -39,6 +39,7 @@ var limits = []struct {
 // of the grid.
 func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 	testsize.Arithmetic(t)
+	testsize.Extra(t)
 	t.Parallel()
 	for _, l := range limits {
 		if *only != "" && *only != l.name {

@@ -13,6 +13,7 @@ import (
 // the backend. Long tests play all incidents. The proof of package inflight plays other libraries beside these
 // limits.
 func TestAPartialOutageStaysPartial(t *testing.T) {
+	testsize.Extra(t)
 	short := map[string]bool{"30 % quick 503": true, "90 % quick 503": true, "50 % quick 503, after an outage": true, "a cap of 16, a refusal costs 10 ms": true}
 	for _, i := range Incidents() {
 		if !testsize.Long() && !short[i.Name] {

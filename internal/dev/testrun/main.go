@@ -1,6 +1,9 @@
 // Testrun runs the tests of all modules, two modules at a time, the slowest first. Arguments go to each go test. When a module ends it
 // prints the output of go test, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have ended. The last
 // lines list the failed and the skipped tests, with the reasons. See scripts/test.
+//
+// Without -all, as the first argument, the modules below internal are left out, except the package that tests sqllimit and policy on
+// PostgreSQL, and so are the tests that call testsize.Extra. A last line counts them.
 package main
 
 import (
@@ -32,6 +35,11 @@ func main() {
 		log.Fatal(err)
 	}
 	r := runner{out: os.Stdout, args: os.Args[1:], skipped: make(counts)}
+	if len(r.args) > 0 && r.args[0] == "-all" {
+		r.args = r.args[1:]
+	} else {
+		r.quick = true
+	}
 	r.all(modules)
 	if !r.passed() {
 		os.Exit(1)
@@ -82,10 +90,25 @@ func within(path, dir string) bool {
 	return dir == "." || strings.HasPrefix(path, dir+string(filepath.Separator))
 }
 
+// ofQuick returns the packages of a module that run without -all, "" if none. No module that users can require has a driver of PostgreSQL,
+// so the tests that need one are among the proofs.
+func ofQuick(dir string) string {
+	switch {
+	case dir == filepath.FromSlash("internal/proofs"):
+		return "./sqltest"
+	case within(dir, "internal"):
+		return ""
+	}
+	return "./..."
+}
+
 // runner runs go test, and keeps its output.
 type runner struct {
 	out  io.Writer
 	args []string
+
+	quick bool     // without -all
+	left  []string // the modules that quick leaves out, wholly or in part
 
 	mu      sync.Mutex // guards out, and the fields below
 	ended   int
@@ -94,13 +117,23 @@ type runner struct {
 }
 
 func (r *runner) all(modules []string) {
+	packages := make(map[string]string)
+	for _, dir := range modules {
+		packages[dir] = "./..."
+		if r.quick {
+			if packages[dir] = ofQuick(dir); packages[dir] != "./..." {
+				r.left = append(r.left, dir)
+			}
+		}
+	}
+	modules = slices.DeleteFunc(slices.Clone(modules), func(dir string) bool { return packages[dir] == "" })
 	later := make([]map[string][]string, len(modules))
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range together {
 		workers.Go(func() {
 			for i := range next {
-				later[i] = r.module(modules[i], fmt.Sprintf("of %d", len(modules)))
+				later[i] = r.module(modules[i], packages[modules[i]], fmt.Sprintf("of %d", len(modules)))
 			}
 		})
 	}
@@ -117,13 +150,17 @@ func (r *runner) all(modules []string) {
 	for _, name := range r.failed {
 		fmt.Fprintln(r.out, "FAIL:", name)
 	}
+	extra := r.skipped.remove(testsize.LeftOut)
 	r.skipped.print(r.out)
+	if r.quick {
+		fmt.Fprintf(r.out, "\nleft to .ci/run and ./scripts/test -all: %d tests, and comparisons with peers, frameworks and other databases (%s)\n", extra, strings.Join(slices.Sorted(slices.Values(r.left)), ", "))
+	}
 }
 
 // module runs all tests of a module except the tests that are to run alone, which it returns by package.
-func (r *runner) module(dir, of string) map[string][]string {
+func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
-	out, result := r.test(dir, "later", "./...")
+	out, result := r.test(dir, "later", packages)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended++
@@ -149,6 +186,9 @@ func (r *runner) test(dir, timed string, wanted ...string) ([]byte, *result) {
 	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, flags, wanted, own)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), testsize.Timed+"="+timed)
+	if r.quick {
+		cmd.Env = append(cmd.Env, testsize.Variant+"="+testsize.Quick)
+	}
 	var out, errs bytes.Buffer
 	cmd.Stderr = &errs
 	events, err := cmd.StdoutPipe()

@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // write makes files in a folder, each with its text.
@@ -64,6 +67,7 @@ func TestNotAsked(t *testing.T) { t.Error("not asked for") }
 `
 
 func TestModulesAreTestedAndToldOneByOne(t *testing.T) {
+	testsize.Extra(t)
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")
 	}
@@ -94,7 +98,58 @@ func TestModulesAreTestedAndToldOneByOne(t *testing.T) {
 	assert.NotContains(t, text, "none")
 }
 
+const extra = `package extra
+
+import (
+	"os"
+	"testing"
+)
+
+func TestExtra(t *testing.T) {
+	if os.Getenv("RATELIMIT_TEST_VARIANT") == "quick" {
+		t.Skip("scripts/test -all and .ci/run run it")
+	}
+	t.Log("ran in full")
+	t.Fail()
+}
+
+func TestPlain(t *testing.T) {}
+`
+
+func TestAQuickRunLeavesComparisonsAndExtraTestsToAllAndSaysSo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("go test compiles for seconds")
+	}
+	testsize.Extra(t)
+	t.Chdir(write(t, map[string]string{
+		"go.mod": "module extra\n\ngo 1.25\n", "a_test.go": extra,
+		"internal/tools/go.mod": "module tools\n\ngo 1.25\n", "internal/tools/a_test.go": broken,
+		"internal/proofs/go.mod": "module proofs\n\ngo 1.25\n", "internal/proofs/a_test.go": broken,
+		"internal/proofs/sqltest/a_test.go": extra,
+	}))
+	t.Setenv(testsize.Variant, "")
+	modules, err := find(".")
+	require.NoError(t, err)
+	var out bytes.Buffer
+	r := runner{out: &out, quick: true, skipped: make(counts)}
+	r.all(modules)
+	assert.True(t, r.passed(), out.String())
+	assert.Contains(t, out.String(), "ok  \tproofs/sqltest")
+	assert.Contains(t, out.String(), "of 2: . passed")
+	assert.NotContains(t, out.String(), "skipped:")
+	assert.Contains(t, out.String(), "\nleft to .ci/run and ./scripts/test -all: 2 tests, and comparisons with peers, frameworks and other databases (internal/proofs, internal/tools)\n")
+
+	out.Reset()
+	r = runner{out: &out, skipped: make(counts)}
+	r.all(modules)
+	assert.Len(t, r.failed, 3, out.String())
+	assert.Contains(t, out.String(), "of 3: .")
+	assert.Contains(t, out.String(), "ran in full")
+	assert.NotContains(t, out.String(), "left to")
+}
+
 func TestWhatIsMeantForTheTestsStaysLast(t *testing.T) {
+	testsize.Extra(t)
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")
 	}

@@ -46,6 +46,18 @@ func (c counts) add(of counts) {
 	}
 }
 
+// remove drops a reason, and returns the number of tests that were skipped for it.
+func (c counts) remove(why string) int {
+	total := 0
+	for pkg, reasons := range c {
+		total += reasons[why]
+		if delete(reasons, why); len(reasons) == 0 {
+			delete(c, pkg)
+		}
+	}
+	return total
+}
+
 func (c counts) print(out io.Writer) {
 	if len(c) > 0 {
 		fmt.Fprintln(out, "\nskipped:")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -29,7 +30,11 @@ const (
 	OldestGo = "oldestgo" // with the oldest supported Go
 	Bits32   = "32bit"    // as a program of 32 bits
 	Server   = "server"   // on another version of the server
+	Quick    = "quick"    // scripts/test without -all: the first run of a newcomer
 )
+
+// LeftOut is the reason of a test that Extra has skipped.
+const LeftOut = "scripts/test -all and .ci/run run it"
 
 // Later is the reason of a test that Alone has skipped.
 const Later = "it bounds a time, and runs alone after all others"
@@ -85,14 +90,25 @@ func Client(t testing.TB) {
 	leaveOut(t, Server)
 }
 
+// Extra is the first call of a test that scripts/test leaves to -all and .ci/run: it takes seconds of processor and shares its subject
+// with quicker tests, or it needs another program than Go, Redis and PostgreSQL.
+func Extra(t testing.TB) {
+	t.Helper()
+	if os.Getenv(Variant) == Quick {
+		t.Skip(LeftOut)
+	}
+	leaveOut(t)
+}
+
 // leaveOut skips a test in some variants. An unknown variant is an error, since it would leave out nothing.
 func leaveOut(t testing.TB, variants ...string) {
 	t.Helper()
+	all := []string{Racing, OldestGo, Bits32, Server, Quick}
 	switch variant := os.Getenv(Variant); {
 	case variant == "":
 	case slices.Contains(variants, variant):
 		t.Skip("the variant " + variant + " cannot change its result")
-	case !slices.Contains([]string{Racing, OldestGo, Bits32, Server}, variant):
-		t.Fatalf("%s is %q, want %s, %s, %s or %s", Variant, variant, Racing, OldestGo, Bits32, Server)
+	case !slices.Contains(all, variant):
+		t.Fatalf("%s is %q, want one of %s", Variant, variant, strings.Join(all, ", "))
 	}
 }

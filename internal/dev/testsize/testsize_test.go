@@ -59,24 +59,25 @@ func TestAVariantLeavesOutTheTestsThatItCannotChange(t *testing.T) {
 		assert.Empty(t, s.failed)
 		return s.skipped != nil
 	}
-	for variant, want := range map[string][3]bool{
-		"":       {false, false, false},
-		Racing:   {true, true, false},
-		OldestGo: {true, false, false},
-		Bits32:   {true, false, false},
-		Server:   {false, false, true},
+	for variant, want := range map[string][4]bool{
+		"":       {false, false, false, false},
+		Racing:   {true, true, false, false},
+		OldestGo: {true, false, false, false},
+		Bits32:   {true, false, false, false},
+		Server:   {false, false, true, false},
+		Quick:    {false, false, false, true},
 	} {
 		t.Setenv(Variant, variant)
-		assert.Equal(t, want, [3]bool{left(Arithmetic), left(Sequential), left(Client)}, "%q", variant)
+		assert.Equal(t, want, [4]bool{left(Arithmetic), left(Sequential), left(Client), left(Extra)}, "%q", variant)
 	}
 }
 
 func TestAnUnknownVariantFails(t *testing.T) {
 	t.Setenv(Variant, "racy")
-	for _, mark := range []func(testing.TB){Arithmetic, Sequential, Client} {
+	for _, mark := range []func(testing.TB){Arithmetic, Sequential, Client, Extra} {
 		var s skipping
 		mark(&s)
-		assert.Equal(t, `RATELIMIT_TEST_VARIANT is "racy", want race, oldestgo, 32bit or server`, s.failed)
+		assert.Equal(t, `RATELIMIT_TEST_VARIANT is "racy", want one of race, oldestgo, 32bit, server, quick`, s.failed)
 		assert.Nil(t, s.skipped)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/internal/dev/proc"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
@@ -343,6 +344,7 @@ func TestMain(m *testing.M) {
 // mariaDB returns the server. Where there is none, the test is skipped; in CI it fails.
 func mariaDB(t testing.TB) *maria {
 	t.Helper()
+	testsize.Extra(t)
 	m, err := startMariaDB()
 	require.NoError(t, err)
 	if m == nil && os.Getenv("CI") == "true" {

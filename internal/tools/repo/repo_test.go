@@ -2,6 +2,7 @@ package repo
 
 import (
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -89,4 +90,60 @@ func TestMetricsNeedTheirClientOnly(t *testing.T) {
 			assert.Contains(t, want, used, dir)
 		}
 	}
+}
+
+// TestNoLargeFileIsCommitted runs scripts/precommit as git does.
+func TestNoLargeFileIsCommitted(t *testing.T) {
+	script, err := filepath.Abs(filepath.Join(root, "scripts/precommit"))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	git := func(args ...string) {
+		t.Helper()
+		_, err := Run(dir, nil, "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"}, args...)...)
+		require.NoError(t, err)
+	}
+	write := func(name string, size int) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, make([]byte, size), 0o644))
+	}
+	refused := func(names ...string) {
+		t.Helper()
+		out, err := exec.Command("bash", "-c", `cd "$1" && exec "$2"`, "sh", dir, script).CombinedOutput()
+		if len(names) == 0 {
+			assert.NoError(t, err, string(out))
+		} else {
+			assert.Error(t, err)
+		}
+		for _, name := range names {
+			assert.Contains(t, string(out), name+" (1048577 bytes)\n")
+		}
+		assert.Equal(t, len(names), strings.Count(string(out), " bytes)\n"), string(out))
+	}
+	git("init", "-q")
+	refused() // before the first commit
+	write("small", 1<<20)
+	write("not added", 1<<20+1)
+	git("add", "small")
+	refused()
+	write("two words/a program", 1<<20+1)
+	write("a\nline", 1<<20+1)
+	write("*", 1<<20+1)
+	git("--literal-pathspecs", "add", "two words/a program", "a\nline", "*")
+	refused("two words/a program", "a\nline", "*")
+
+	write("two words/a program", 1) // the commit still has what is staged
+	refused("two words/a program", "a\nline", "*")
+
+	git("commit", "-q", "-m", "large")
+	refused() // nothing is staged
+	_, err = Run(dir, nil, script, "-all")
+	assert.ErrorContains(t, err, "two words/a program (1048577 bytes)")
+
+	git("mv", "small", "renamed")
+	git("rm", "-q", "a\nline")
+	refused()
+	git("mv", "two words/a program", "moved away")
+	refused("moved away")
 }
