@@ -95,8 +95,8 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 	}
 }
 
-// Whatever tenants do, the sums are those of the tenants, each tenant in line leaves it at some time, and Peek is right. Without
-// overruns and evictions debts less savings are the total's debt, to half a unit.
+// Whatever the tenants do, the sums match the tenants, each tenant in line leaves it at some time, and Peek is right. Without
+// overruns and evictions, debts less savings are the total's debt, to half a unit.
 func TestBooksAddUp(t *testing.T) {
 	testsize.Extra(t)
 	summed, served, quits, lapsed := 0, 0, 0, 0

@@ -11,7 +11,7 @@ import (
 // mostBurst bounds a burst, so that amounts in fractions of a unit are counted exactly.
 const mostBurst = 1 << 40
 
-// century bounds a debt to what is regained in it, as in package ratelimit.
+// century bounds a debt to the amount that is regained in it, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
 // budget is the spending of all tenants together: a token bucket, exactly.

@@ -53,7 +53,7 @@ func TestDeniedCallKeepsItsPlaceBesideATenantThatPolls(t *testing.T) {
 	}
 }
 
-// A call of a smaller cost collects a place, and one that comes too early does not lose it.
+// A call with a smaller cost uses a place, and a call that comes too early does not lose it.
 func TestPlaceIsCollectedByASmallerCostAndNotLostByAnEarlyCall(t *testing.T) {
 	l, clock := emptied(t, fair.Options[int]{})
 	for range 10 {
@@ -127,7 +127,7 @@ func TestWaiterWithAPlaceIsInLineOnce(t *testing.T) {
 	})
 }
 
-// An overrun that the upstream cannot have had bars the tenant alone, also one that waits.
+// An overrun too large for the upstream to have granted bars only its own tenant, even while that tenant waits.
 func TestOverrunOfMillionsBarsItsTenantAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(1000, 1000), nil)
@@ -341,7 +341,7 @@ func TestReserveThatFindsNoRoomInLineIsDenied(t *testing.T) {
 	})
 }
 
-// One that waits beside one that polls with small costs, and beside one that obeys RetryAfter.
+// A waiting tenant beside a tenant that polls with small costs, and beside a tenant that obeys RetryAfter.
 func TestGatewaysSharesBesideATenantThatPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(1000, 2500), nil)

@@ -40,7 +40,7 @@ func ExampleNew() {
 	// the first again: false 900ms <nil>
 }
 
-// A middleware takes it as any limiter. The tenant is who was authenticated.
+// A middleware uses it like any limiter. The tenant is the authenticated user.
 func ExampleLimiter() {
 	limiter, err := fair.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(2), 5), nil)
 	if err != nil {
@@ -71,7 +71,7 @@ func ExampleLimiter() {
 	// bob 200
 }
 
-// The upstream grants more: what was spent stays spent.
+// The upstream grants more: spending stays spent.
 func ExampleLimiter_SetLimit() {
 	clock := new(ratelimittest.Clock)
 	limiter := ratelimit.Must(fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &fair.Options[string]{Clock: clock}))

@@ -12,7 +12,7 @@ type item[K comparable] struct {
 	tenant *tenant[K]
 }
 
-// kind tells apart the heaps that a tenant may be in at the same time.
+// kind identifies one of the heaps that a tenant may be in at the same time.
 type kind int
 
 const (

@@ -14,13 +14,13 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// play plays what callers do in the order of time, on a clock set by hand.
+// play runs the callers' actions in the order of time, on a clock set by hand.
 type play struct {
 	clock *ratelimittest.Clock
 	calls calls
 }
 
-// call is what is done at an instant. It returns after what time it is done again, or 0 for never.
+// call is an action at an instant. It returns the time until the action is repeated, or 0 for never.
 type call struct {
 	at time.Duration
 	do func() time.Duration
@@ -52,7 +52,7 @@ func (p *play) until(end time.Duration) {
 	p.clock.Set(end)
 }
 
-// caller counts what became of a tenant's calls.
+// caller counts the results of a tenant's calls.
 type caller struct{ asked, denied, spent int }
 
 func (c *caller) count(d ratelimit.Decision, cost int) {
@@ -63,7 +63,7 @@ func (c *caller) count(d ratelimit.Decision, cost int) {
 	}
 }
 
-// polls makes a tenant ask about every 10 ms, whatever it is told.
+// polls makes a tenant try about every 10 ms, ignoring RetryAfter.
 func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, c *caller) {
 	p.add(p.clock.Now()+time.Duration(r.Int64N(10e6)), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)
@@ -73,7 +73,7 @@ func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, 
 	})
 }
 
-// asks makes a tenant ask at random, so often a second on average.
+// asks makes a tenant call at random, at the given average rate per second.
 func (p *play) asks(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, often float64, c *caller) {
 	pause := func() time.Duration { return 1 + time.Duration(r.ExpFloat64()/often*1e9) }
 	p.add(p.clock.Now()+pause(), func() time.Duration {

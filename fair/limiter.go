@@ -109,14 +109,14 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it
-// waits in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work
-// may start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it waits
+// in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work may
+// start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
 //
-// A cost settled below the estimate is refunded. One above it is an overrun: the total takes as much of it as empties the
-// burst, and the rest bars the tenant alone, until its share would have paid for it.
+// A cost settled below the estimate is refunded. A cost settled above it is an overrun: the total takes as much of it as
+// empties the burst, and the rest bars the tenant alone, until its share would have paid for it.
 //
-// The errors are those of Take, and the context's when that ends.
+// Errors are as for Take, and the context's error when it ends.
 func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	var d ratelimit.Decision
 	var spent charge
@@ -163,8 +163,8 @@ func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	return []ratelimit.Limit{l.budget.limit}
 }
 
-// SetLimit changes the limit. Spending stays. Places and callers in line stay, except those with a cost that is now too large:
-// the callers get [ratelimit.ErrExceedsLimit]. The errors are those of [New].
+// SetLimit changes the limit. Spending stays. Places and callers in line stay, unless their cost is now too large: these
+// callers get [ratelimit.ErrExceedsLimit]. Errors are as for [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	if err := checkLimit(limit); err != nil {
 		return err

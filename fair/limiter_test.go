@@ -59,7 +59,7 @@ func TestRetryAfterIsExactForATenantAlone(t *testing.T) {
 	}
 }
 
-// Also of a tenant that has been denied a cost and comes when it was told to.
+// This includes a tenant that was denied a cost and returns after RetryAfter.
 func TestRemainingIsTheLargestCostThatPasses(t *testing.T) {
 	r := rand.New(rand.NewPCG(testsize.Seed(1), 6))
 	for range 50 {

@@ -18,7 +18,7 @@ import (
 // server is the fluid server in exact fractions: it pays all debts at once, by weight.
 type server struct {
 	rate, burst *big.Rat // units for each nanosecond; units
-	total       *big.Rat // what is owed in all
+	total       *big.Rat // the sum of all debts
 	debts       map[int]*big.Rat
 	weights     map[int]int64
 	now         time.Duration
@@ -112,8 +112,8 @@ func (s *server) charge(key int, n *big.Rat) *event {
 	return e
 }
 
-// settle lowers the cost of an event to what it was in truth, as if that had been charged at the beginning. The tenant
-// gets back what it still owes of that, and the server pays the rest to the others.
+// settle lowers the cost of an event to the real cost, as if the real cost had been charged at the beginning. The tenant is
+// refunded the part that it still owes, and the server pays the rest to the others.
 func (s *server) settle(key int, e *event, cost *big.Rat) {
 	e.cost = cost
 	before := s.total
@@ -157,7 +157,7 @@ func (s *server) share(key, cost int) float64 {
 	}
 	debt := s.debt(key)
 	if n == 1 {
-		debt = s.total // what is owed is all its own
+		debt = s.total // the whole debt is its own
 	}
 	lead := new(big.Rat).Quo(sum(debt, whole(int64(cost))), s.weight(key))
 	free := less(s.burst, s.total)
@@ -253,8 +253,8 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 	return allowed, refused
 }
 
-// The total is exact: a cost passes only if the burst has room for it, to the unit. The shares are those of
-// the fluid server, to a thousandth of a unit.
+// The total is exact: a cost passes only if the burst has room for it, to the unit. The shares match the fluid server's, to a
+// thousandth of a unit.
 func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 	allowed, refused := 0, 0
 	for seed := range testsize.Of[uint64](60, 1000) {
@@ -265,8 +265,8 @@ func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
 	require.Greater(t, refused, 2_500)
 }
 
-// The total is exact whatever tenants do: weights that change, a table that is full, a clock that steps back, overruns, what
-// is given back, and limits that change. It is a token bucket's, in exact fractions.
+// The total is exact under all circumstances: weights that change, a full table, a clock that steps back, overruns, refunds,
+// and limits that change. It is a token bucket's, in exact fractions.
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	allowed, roomless := 0, 0
 	for seed := range testsize.Of[uint64](100, 1000) {
@@ -279,7 +279,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			return ratelimit.TokenBucket(ratelimit.Per(units, per), 1+r.IntN(200)), big.NewRat(int64(units), int64(per))
 		}
 		limit, rate := randomLimit()
-		total, last := new(big.Rat), time.Duration(0) // what is owed at last
+		total, last := new(big.Rat), time.Duration(0) // the debt at the last event
 		clock := new(ratelimittest.Clock)
 		l := newFair(t, limit, &fair.Options[int]{
 			Clock: clock, MaxKeys: 1 + r.IntN(6), Weight: func(int) int { return r.IntN(9) - 2 },
@@ -297,7 +297,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 			}
 			key, cost := r.IntN(9), 1+r.IntN(limit.Burst)
 			switch n := len(reserved); {
-			case r.IntN(50) == 0: // what was spent counts up to the burst, rounded up to a nanosecond of the new rate
+			case r.IntN(50) == 0: // earlier spending counts up to the burst, rounded up to a nanosecond of the new rate
 				debt, forgotten := less(total, whole(int64(limit.Burst))), limit.RefillTime()
 				limit, rate = randomLimit()
 				if most := sum(whole(int64(limit.Burst-1)), debt); most.Cmp(total) < 0 { // to a unit, at most the burst counts
@@ -318,7 +318,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				left := less(whole(int64(limit.Burst)), total)
 				room := new(big.Int).Quo(left.Num(), left.Denom()).Int64()
 				require.NoError(t, reserved[n-1].Settle(actual))
-				actual = min(actual, costs[n-1]+int(room)) // an overrun takes no more than what empties the burst
+				actual = min(actual, costs[n-1]+int(room)) // an overrun takes at most the amount that empties the burst
 				if over := int64(actual - costs[n-1]); over > 0 {
 					events = append(events, spending{int64(last), over})
 				} else {

@@ -17,7 +17,7 @@ const mostPrivate = 2 * mostBurst
 
 // Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes as
 // much as empties the burst, and the rest bars the tenant alone. A negative delta refunds up to that much: first of the part
-// that bars the tenant, and then of its debt, also in the total. The errors are those of Take.
+// that bars the tenant, and then of its debt, also in the total. Errors are as for Take.
 func (l *Limiter[K]) Adjust(tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
@@ -80,8 +80,8 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	}
 }
 
-// overrunLocked charges a cost that was spent without asking. The rest that the total does not take bars the tenant from its
-// share until the share would have paid for it. It slows down no other tenant: they wait at most until the burst has room.
+// overrunLocked charges a cost that was spent without a decision. The part that the total does not take bars the tenant from
+// its share until the share would have paid for it. It slows down no other tenant: they wait at most until the burst has room.
 func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	charged := l.chargeTotalLocked(m, over)
 	if charged > 0 {

@@ -29,7 +29,7 @@ type shares[K comparable] struct {
 
 	count   int     // the number of tenants that count
 	weights uint64  // their weights
-	debtors heap[K] // those that count because of a debt, by due. A tenant that spends or joins the line stays where it is: looking at it once too often costs less than moving it each time
+	debtors heap[K] // tenants that count because of a debt, by due. A tenant that spends or joins the line keeps its position: one superfluous check costs less than moving it each time
 	surplus uint64  // the savings left to the others that the server has not paid yet
 
 	restOfTime uint64 // of a division by per

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// load is tenants who share 1,000 units a second for a minute, on a clock set by hand. What they did
-// in the first ten seconds does not count.
+// load is a set of tenants that share 1,000 units a second for a minute, on a clock set by hand. The first ten seconds do not
+// count.
 type load struct {
 	play
 	t       *testing.T
@@ -69,7 +69,7 @@ func (l *load) greedy(n, cost int) {
 	}
 }
 
-// modest adds tenants who ask for so many units a second on average.
+// modest adds tenants that request the given number of units a second on average.
 func (l *load) modest(n, cost int, rate float64) {
 	for range n {
 		key, c := l.tenant()
@@ -96,7 +96,7 @@ func denied(of []*caller) float64 {
 	return float64(denied) / float64(asked)
 }
 
-// jain returns Jain's index of what tenants have spent: 1 if all have spent the same.
+// jain returns Jain's index of the tenants' spending: 1 if all have spent the same.
 func jain(of []*caller) float64 {
 	var sum, squares float64
 	for _, c := range of {
@@ -117,11 +117,11 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, c := range []struct {
 		costs int     // the burst is so many costs for each active tenant
-		part  float64 // of its share that the modest one asks for
+		part  float64 // the part of its share that the modest tenant requests
 		most  float64 // of its calls that may be denied
 	}{
-		// Of 100 seeds each, the mean of what was denied: 0, 0.0002, 0.104, 0.36, 0.005, 0.032, 0.22. Some seeds are far above:
-		// denials come in rows.
+		// The mean denied fraction over 100 seeds each: 0, 0.0002, 0.104, 0.36, 0.005, 0.032, 0.22. Some seeds are far above
+		// the mean: denials come in runs.
 		{costs: 16, part: 0.5, most: 0.01}, {costs: 8, part: 0.5, most: 0.03}, {costs: 2, part: 0.5, most: 0.18},
 		{costs: 1, part: 0.5, most: 0.47}, {costs: 16, part: 0.9, most: 0.12}, {costs: 8, part: 0.9, most: 0.15},
 		{costs: 2, part: 0.9, most: 0.32},
@@ -161,7 +161,7 @@ func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 201*8, nil)
 		key, c := l.tenant()
-		l.add(0, func() time.Duration { // it asks twice as often as the rate lets pass
+		l.add(0, func() time.Duration { // it calls at twice the rate of its limit
 			c.count(take(t, l.limiter, key, 1), 1)
 			return 500 * time.Microsecond
 		})
@@ -189,7 +189,7 @@ func TestGreedyTenantsShareByWeight(t *testing.T) {
 	})
 }
 
-// What is spent is the same as from one bucket that all share, to a thousandth.
+// The total spending equals that of one shared bucket, to a thousandth.
 func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// tenantLocked returns the tenant, with its weight of now. One that is not tracked is not put into the table.
+// tenantLocked returns the tenant, with its current weight. An untracked tenant is not put into the table.
 func (l *Limiter[K]) tenantLocked(key K, weight uint64, m meter.Moment) *tenant[K] {
 	t := l.tenants[key]
 	if t == nil {
@@ -82,7 +82,7 @@ func (l *Limiter[K]) dropIdleLocked() bool {
 	return false
 }
 
-// evictLocked drops the tenant whose debt is paid soonest, or else one that is in line without a caller in Wait.
+// evictLocked drops the tenant whose debt is paid soonest, or otherwise a tenant that is in line without a caller in Wait.
 func (l *Limiter[K]) evictLocked() bool {
 	t := l.shares.soonest()
 	if t == nil {

@@ -162,8 +162,8 @@ func (t *tenant[K]) cost() int64 {
 	return t.spot.cost
 }
 
-// await sleeps until a waiter is served or its context ends. The one that comes first of all tenants
-// sleeps on the clock, the others until they are woken.
+// await sleeps until a waiter is served or its context ends. The first waiter of all tenants sleeps on the clock, the others
+// until they are woken.
 func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.Decision) error {
 	for {
 		reading := l.reading()
@@ -223,7 +223,7 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	} else {
 		t.line.last = w.prev
 	}
-	if w.prev != nil { // it is not the first, so its cost is among those behind the first
+	if w.prev != nil { // it is not the first, so its cost is included in the costs behind the first
 		w.prev.next = w.next
 		t.line.costs -= w.cost
 		return
@@ -244,8 +244,8 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns the free part of the burst that the turn of a tenant in line needs. That of a place needs no more than
-// can be kept, so that a client that does not come back holds up no other.
+// needsLocked returns the free part of the burst that the turn of a tenant in line needs. A place needs no more than can be
+// kept, so that a client that does not come back holds up no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
 		return l.withKeptLocked(t, t.cost())

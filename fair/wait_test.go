@@ -27,7 +27,7 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const polling, waiting, modest = 10, 20, 100
 			l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), c.burst), &fair.Options[int]{
-				Weight: func(key int) int { return 1 + key/waiting%2 }, // those of waiting to 2·waiting weigh 2
+				Weight: func(key int) int { return 1 + key/waiting%2 }, // tenants from waiting to 2·waiting weigh 2
 			})
 			ctx, stop := context.WithCancel(t.Context())
 			var counts atomic.Bool
@@ -74,7 +74,7 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 					waits = append(waits, time.Since(began))
 				}
 			})
-			time.Sleep(40 * time.Second) // whoever came first had 800 units at once, and owes them for 32 s
+			time.Sleep(40 * time.Second) // the first tenant had 800 units at once, and owes them for 32 s
 			counts.Store(true)
 			time.Sleep(60 * time.Second)
 			counts.Store(false)
@@ -102,7 +102,7 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 			t.Logf("burst %d: %.1f a second for a waiting tenant, %.1f for a polling one, %.1f for one that weighs 2, %.1f in all; %d of %d modest ones late",
 				c.burst, kinds[0], kinds[1], kinds[2], float64(total)/60, late, len(waits))
 			require.InDelta(t, 2, kinds[2]/kinds[0], 0.06)
-			if c.burst == 1000 { // a small one has no room left over for those who do not wait
+			if c.burst == 1000 { // a small burst has no room to spare for tenants that do not wait
 				require.InDelta(t, 1, kinds[1]/kinds[0], 0.06)
 			}
 			require.InDelta(t, 60_000, total, 100)
@@ -111,7 +111,7 @@ func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
 	}
 }
 
-// A tenant that asks for half of its share hardly waits beside 50 that always have callers in line.
+// A tenant that requests half of its share hardly waits beside 50 that always have callers in line.
 func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 	for _, c := range []struct {
 		burst int
@@ -136,7 +136,7 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(45 * time.Second) // whoever came first had most of the burst, and owes it
+			time.Sleep(45 * time.Second) // the first tenant had most of the burst, and owes it
 			counts.Store(true)
 			r := rand.New(rand.NewPCG(testsize.Seed(1), 4))
 			var waits []time.Duration
@@ -284,8 +284,8 @@ func TestSettledReservationLetsAWaiterIn(t *testing.T) {
 	})
 }
 
-// What a tenant owes is known although a caller of it waits meanwhile: an overrun is not forgotten when the waiter is
-// served, and a changed weight changes the share, not the debt.
+// A tenant's debt is kept while one of its callers waits: an overrun is not forgotten when the waiter is served, and a changed
+// weight changes the share, not the debt.
 func TestDebtOfATenantThatWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle, weight int
@@ -370,7 +370,7 @@ func TestThousandWaitersComeAndGo(t *testing.T) {
 	})
 }
 
-// Whoever waits is due earlier when another tenant's weight falls, and when there is one more to share with.
+// A waiter is due earlier when another tenant's weight falls, and when another tenant joins.
 func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	var heavy atomic.Int64
 	due := func(burst, first, cost int, before, after func(l *fair.Limiter[string])) {
@@ -407,7 +407,7 @@ func TestAWaitEndsWhenOthersMakeItDue(t *testing.T) {
 	due(1000, 500, 3, three, func(l *fair.Limiter[string]) { l.Allow("f", 1); l.Allow("g", 1) })
 }
 
-// A waiter whom another has overtaken sleeps no longer than until its own time, whatever has changed while the other came first.
+// A waiter that was overtaken sleeps no longer than until its own time, even if the state changed while another one came first.
 func TestAWaiterThatWasOvertakenComesInTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(l *fair.Limiter[int], r *ratelimit.Reservation) error
