@@ -25,8 +25,7 @@ func (d span) units(t *tokenBucket) *big.Int {
 	return n.Add(n, big.NewInt(d.frac))
 }
 
-// What is regained in a span is counted in 128 bits, and the fraction may carry into the
-// upper half.
+// The units regained in a span are counted in 128 bits, and the fraction may carry into the upper half.
 func TestWorthIsExact(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 3))
 	for range 20_000 {
@@ -72,7 +71,7 @@ func TestBoundsOfABucket(t *testing.T) {
 	}
 }
 
-// What is owed to one bucket is worth as much to another, rounded up to 1/units ns.
+// A debt in one bucket is worth the same in another, rounded up to 1/units ns.
 func TestConvertedDebtIsRoundedUpToTheLastFraction(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 4))
 	for range 20_000 {
@@ -94,7 +93,7 @@ func TestConvertedDebtIsAtMostACentury(t *testing.T) {
 	from = bucketOf(3, 7, 5) // so that a fraction of a unit is left
 	s = to.convert(&from, State{At: century - 1}, 0)
 	assert.Equal(t, State{At: century}, s)
-	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // 0.7 of what was owed: a century and 0.3 ns
+	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // 0.7 of the debt: a century and 0.3 ns
 	s = to.convert(&from, State{At: (century/7*10 + century%7*10/7) + 1}, 0)
 	assert.Equal(t, State{At: century}, s)
 }
@@ -119,7 +118,7 @@ func TestNoMoreIsCarriedOverThanALimitLetsAKeyOwe(t *testing.T) {
 	}
 }
 
-// What is due by now is no booking any more.
+// A booking that is due is no longer a booking.
 func TestNothingIsBookedThatIsDue(t *testing.T) {
 	for _, kind := range kinds {
 		if kind == LeakyBucket {

@@ -2,9 +2,8 @@ package meter
 
 import "math"
 
-// This file is what a meter does to a state that may have bookings. The algorithms know
-// nothing of bookings but the instant of the last one, except the sliding log: its bookings
-// are entries like all others.
+// This file holds the operations of a meter on a state that may have bookings. The algorithms know only the instant of the last
+// booking, except the sliding log: its bookings are entries like all others.
 
 // bookings returns the ledger of a state, nil if nothing is booked.
 func (m *Meter) bookings(s State) *ledger {
@@ -22,7 +21,7 @@ func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
 	}
-	// From the first booking on, the state is a fold: the base is what it was before.
+	// From the first booking on, the state is a fold: its former value becomes the base.
 	if s.detail == nil {
 		s.detail = &detail{ledger: &ledger{base: s}}
 	} else if m.bookings(s) == nil {
@@ -33,7 +32,7 @@ func (m *Meter) book(s State, sp Spending) State {
 	return s
 }
 
-// replay spends a booking on top of those before it.
+// replay spends a booking on top of the earlier ones.
 func (m *Meter) replay(s State, b *booking) State {
 	if m.leaky != nil {
 		return m.leaky.replay(s, Spending{At: b.at, Part: b.part, Cost: b.cost})
@@ -50,16 +49,16 @@ func (m *Meter) fold(base State, booked []booking) State {
 	return m.refold(base)
 }
 
-// catchUp returns the state with the bookings that are past among what is spent.
+// catchUp returns the state with past bookings counted as spending.
 func (m *Meter) catchUp(s State, now int64) State {
 	return m.popDue(m.refold(s), now)
 }
 
-// popDue moves the bookings that are past into the base. What the state says stays the
-// same, and if it is stale and nothing is past, it is that still.
+// popDue moves past bookings into the base. The value of the state does not change: if it is stale and no booking is past, it
+// remains stale.
 func (m *Meter) popDue(s State, now int64) State {
 	if line := s.Line(); line != nil && line.lastSlot() <= now {
-		s = m.refold(s) // while the line's turns without slots can be booked behind those slots
+		s = m.refold(s) // before the line's turns without slots are booked behind these slots
 	}
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {
@@ -96,15 +95,14 @@ func (m *Meter) closeGaps(s State) State {
 	return m.trimmed(s)
 }
 
-// settle makes good the difference between the cost that was spent and what it
-// actually was. The state may be stale, and is so after a cost was given back.
+// settle corrects a spending from its estimated cost to its real cost. The state may be stale, and becomes stale by a refund.
 func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 	if m.token != nil && !sp.Changed {
 		return m.settleToken(s, now, sp, actual)
 	}
 	l := m.bookings(s)
 	switch {
-	case actual > sp.Cost: // what was not foreseen need not fit
+	case actual > sp.Cost: // an unforeseen cost need not fit
 		return m.owe(s, now, actual-sp.Cost)
 	case actual == sp.Cost:
 	case l == nil && !m.log && sp.At > now:
@@ -117,8 +115,8 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 	return s
 }
 
-// giveBack gives back what the cost of a spending exceeds actual by, where there are
-// bookings, all of them after now. What is not among them is in the base.
+// giveBack refunds the difference between the cost of a spending and its real cost, in a state with bookings, all of them after
+// now. A spending that is not among them is in the base.
 func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
 	if sp.At > now {
 		l.reduce(sp.At, sp.Cost-actual, false)
@@ -150,7 +148,7 @@ func (m *Meter) owe(s State, now, n int64) State {
 	return m.charge(s, now, n)
 }
 
-// grant takes n from what is spent: bookings first, the last of all first.
+// grant takes n from the spending: from bookings first, beginning with the last.
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if r := s.asideAt(now); r.units > 0 {

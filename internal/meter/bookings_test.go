@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneByOne is what a ledger's state is by definition: the base with the bookings spent on top.
+// oneByOne is the definition of a ledger's state: the base with the bookings spent on top.
 func oneByOne(m *Meter, base State, list []booking) State {
 	for i := range list {
 		base = m.replay(base, &list[i])
@@ -78,7 +78,7 @@ func (b *booked) do() {
 		if took != 0 {
 			panic("a grant took more or less than there is")
 		}
-	case op == 6: // what is not booked is given back
+	case op == 6: // a spending that is not booked is refunded
 		b.base.At -= b.rnd.Int64N(3)
 		l.base = b.base
 		l.touch(0)
@@ -96,7 +96,7 @@ func (b *booked) do() {
 	}
 }
 
-// Whatever becomes of bookings, the state is the base with all of them spent on top.
+// After any change of bookings, the state is the base with all of them spent on top.
 func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 	const slow = 30 * 365 * 24 * hour
 	for _, m := range []*Meter{

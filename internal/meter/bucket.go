@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are those of
-// the bucket that counts in it, in lowest terms, so no rate needs rounding.
+// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are the counting bucket's, in lowest terms, so no
+// rate needs rounding.
 type span struct{ ticks, frac int64 }
 
 func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }
@@ -48,7 +48,7 @@ func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
 	return maxDebt, max(0, t.price(maxDebt).ticks-t.full.ticks)
 }
 
-// owed returns how long it still takes to regain what is spent.
+// owed returns the time until all spending is regained.
 func (s State) owed(now int64) span {
 	if s.At < now {
 		return span{}
@@ -127,8 +127,8 @@ func (t *tokenBucket) fits(s State, now, cost int64) int64 {
 	return max(at, now)
 }
 
-// earliest: what is booked counts as spent already, so fits leaves room for it. The cost is
-// spent no earlier than the last booking, so that it does not overtake it.
+// earliest: a booked cost already counts as spending, so fits leaves room for it. The new cost is spent no earlier than the
+// last booking, so that it does not overtake it.
 func (t *tokenBucket) earliest(s State, now, cost int64) int64 {
 	return s.behind(t.fits(s, now, cost))
 }
@@ -140,8 +140,8 @@ func (t *tokenBucket) spend(s State, at, cost int64) State {
 	return t.owe(s, at, cost)
 }
 
-// owe adds a cost to what is owed, up to the horizon. Only bookings that were made under
-// another limit can add up to more. The sum may overflow, the difference does not.
+// owe adds a cost to the debt, up to the horizon. Only bookings that were made under another limit can add up to more. The sum
+// may overflow; the difference does not.
 func (t *tokenBucket) owe(s State, at, cost int64) State {
 	d := t.plus(span{s.At, s.N}, t.price(cost))
 	if d.ticks-at >= t.horizon {
@@ -193,7 +193,7 @@ func (t *tokenBucket) advance(s State, now int64) State {
 	return s
 }
 
-// remaining is 0 while something is booked for later: what comes now would overtake it.
+// remaining is 0 while there is a later booking, which a cost spent now would overtake.
 func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	if n, debt = t.room(s, now); s.behind(now) > now {
 		n = 0
@@ -201,7 +201,7 @@ func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	return n, debt
 }
 
-// room returns the units that fit beside the owed time, and those that are owed above the capacity.
+// room returns the number of units that fit beside the owed time, and the number owed above the capacity.
 func (t *tokenBucket) room(s State, now int64) (n, debt int64) {
 	owed := s.owed(now)
 	if owed == (span{}) {

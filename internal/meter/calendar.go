@@ -2,34 +2,32 @@ package meter
 
 import "math"
 
-// Windows are the windows of a calendar, on the caller's axis of instants. Each has an ordinal above
-// 0, and a later window has a larger one. They follow each other without a gap. The answers may
-// change from one call to the next: where the calendar is that of a wall clock, which is set, an
-// instant comes to lie in another window.
+// Windows are the windows of a calendar, on the caller's axis of instants. Each has an ordinal above 0, and a later window has
+// a larger one. They follow each other without a gap. Results may change from one call to the next: where the calendar follows
+// a wall clock and the clock is set, an instant moves to another window.
 type Windows interface {
 	// At returns the window that an instant lies in.
 	At(instant int64) Window
 	// After returns the k-th window after the one of an ordinal.
 	After(ordinal, k int64) Window
-	// Count returns how many windows after the one of the first ordinal that of the second lies.
+	// Count returns the number of windows from the first ordinal's to the second's.
 	Count(first, second int64) int64
 }
 
 // Window is one window: from an instant on, and before another.
 type Window struct{ From, To, Ordinal int64 }
 
-// calendar counts what is spent in the windows of a calendar: State.N in the one whose ordinal
-// is State.M, and since State.At, which is when the key was first asked there. Only a later
-// ordinal begins a new window. So a key gets each window's units once, whatever becomes of the clock
-// that says where windows begin: if it is set back, the window that the key has reached goes
-// on until the next one begins again.
+// calendar counts spending in the windows of a calendar: State.N in the window whose ordinal is State.M, since State.At, the
+// key's first decision there. Only a later ordinal begins a new window. A key therefore gets each window's units once, even if
+// the clock that determines the windows is set: if it is set back, the window that the key has reached lasts until the next one
+// begins again.
 //
-// As in a fixed window, what is above units in one window runs over into those that follow.
-// In each window at most units pass.
+// As in a fixed window, spending above units in one window runs over into the following windows. In each window at most units
+// pass.
 type calendar struct {
 	windows Windows
 	units   int64
-	most    int64 // what is counted at most
+	most    int64 // the maximum count
 }
 
 // roll moves the state on to the window that now is in. All other methods roll first, so a
@@ -50,7 +48,7 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-// earliest: a cost that does not fit beside what runs over into a window goes to the next.
+// earliest: a cost that does not fit beside the overrun of earlier windows goes to the next window.
 func (c *calendar) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.N+cost <= c.units {
@@ -69,9 +67,9 @@ func (c *calendar) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund gives back what the current window counts. Where the caller counts on the wall clock's own axis,
-// the ordinal tells that, unless the limit has changed: a window of another calendar may have begun at the same time. Else
-// instants do, since windows move on that axis when the wall clock is set, and a key's instants do not.
+// refund refunds a spending that the current window counts. Where the caller counts on the wall clock's own axis, the ordinal
+// identifies the window, unless the limit has changed: a window of another calendar may have begun at the same time. Otherwise
+// instants identify it, since windows move on that axis when the wall clock is set, and a key's instants do not.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {
@@ -100,7 +98,7 @@ func (c *calendar) remaining(s State, now int64) (n, debt int64) {
 	return left(c.units - s.N)
 }
 
-// regained returns the end of the last window that is needed for what is spent.
+// regained returns the end of the last window that the spending uses.
 func (c *calendar) regained(s State) int64 {
 	if s.N == 0 {
 		return s.At
@@ -108,12 +106,12 @@ func (c *calendar) regained(s State) int64 {
 	return c.fresh(s).From
 }
 
-// fresh returns the first window in which nothing counts of what is spent.
+// fresh returns the first window in which none of the spending counts.
 func (c *calendar) fresh(s State) Window {
 	return c.windows.After(s.M, (s.N+c.units-1)/c.units)
 }
 
-// spent counts the windows before one that is booked as full: nothing fits before a booking.
+// spent counts the windows before a booked one as full: nothing fits before a booking.
 func (c *calendar) spent(s State, now int64) int64 {
 	s = c.roll(s, now)
 	if s.detail == nil {
@@ -130,8 +128,8 @@ func (c *calendar) spent(s State, now int64) int64 {
 	return Add(s.N, n)
 }
 
-// between carries what is spent in the present window over from or to a calendar: it stays
-// spent until the other limit's present window ends.
+// between carries the present window's spending over from or to a calendar: it stays spent until the other limit's present
+// window ends.
 func between(from, to *Meter, s State, now int64) State {
 	a, _ := from.algorithm.(*calendar)
 	b, _ := to.algorithm.(*calendar)

@@ -6,8 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// even are windows of one length. So a calendar of them can be compared with what counts in
-// windows without one.
+// even is a calendar of equally long windows, so that it can be compared with algorithms that have windows without a calendar.
 type even int64
 
 func (e even) At(instant int64) Window {
@@ -53,8 +52,8 @@ func TestACalendarWindowIsGrantedOnceWhateverTheWallClockDoes(t *testing.T) {
 	assert.True(t, m.Allow(&s, 251, 10), "set forward")
 }
 
-// What was given back once a window is over is not given back from the next one, although the wall
-// clock that was set forward says that it was spent there.
+// A refund after the end of a window does not raise the budget of the next one, even if the wall clock was set forward and
+// places the spending there.
 func TestWhatWasSpentBeforeTheWallClockWasSetIsNotOfTheNewWindow(t *testing.T) {
 	wall := &shifted{even: even(100)}
 	m := New(Limit{Kind: Calendar, Units: 10, Per: 100, Windows: wall, Horizon: 1 << 40, Most: 1 << 40})

@@ -2,16 +2,14 @@ package meter
 
 import "math"
 
-// fixedWindow counts what is spent in windows: State.N in the one that begins at
-// State.At. The first begins with a key's first spending, the next with the first
-// spending after its end. What is above units in one window, by debt or by a lowered
-// limit, runs over: the windows that follow it without a gap are used up by it.
+// fixedWindow counts spending in windows: State.N in the window that begins at State.At. The first begins with a key's first
+// spending, the next with the first spending after its end. Spending above units in one window, by debt or by a lowered limit,
+// runs over: it uses up the windows that follow without a gap.
 //
-// In each window at most units pass. A span of two windows may see twice that in a
-// shorter time, around the end of the first.
+// In each window at most units pass. A span of two windows may see twice that in a shorter time, around the end of the first.
 type fixedWindow struct {
 	per, units int64
-	most       int64 // what is counted at most
+	most       int64 // the maximum count
 }
 
 // roll moves the state on to the window that now is in. If the windows that have passed
@@ -34,8 +32,8 @@ func (w *fixedWindow) roll(s State, now int64) State {
 	return s
 }
 
-// earliest: a cost never straddles two windows, so one that does not fit beside what runs
-// over into a window goes to the next.
+// earliest: a cost never straddles two windows, so a cost that does not fit beside the overrun of earlier windows goes to the
+// next one.
 func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	s = w.roll(s, now)
 	if s.N+cost <= w.units {
@@ -44,10 +42,9 @@ func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	if s.N <= w.units { // and with the cost it is more
 		return s.behind(Add(s.At, w.per))
 	}
-	// What is spent fills windows from s.At on. k of them are full, and used runs over into the next:
+	// The spending fills windows from s.At on. k of them are full, and used runs over into the next:
 	//
 	//	s.At | full | … | full | used… |
-	//
 	k, used := s.N/w.units, s.N%w.units
 	if used+cost > w.units {
 		k++
@@ -55,7 +52,7 @@ func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	return s.behind(Add(s.At, k*w.per))
 }
 
-// spend counts up to most: what a booked window holds under a changed limit may be more.
+// spend counts up to most: under a changed limit, a booked window may hold more.
 func (w *fixedWindow) spend(s State, at, cost int64) State {
 	s = w.roll(s, at)
 	if s.N == 0 {
@@ -65,8 +62,8 @@ func (w *fixedWindow) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund gives back what the current window counts. A change of limit keeps the window's
-// beginning, so a spending since then is in its count whatever the limit was.
+// refund refunds a spending that the current window counts. A change of limit keeps the window's beginning, so a later spending
+// is in its count under any limit.
 func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) State {
 	s = w.roll(s, now)
 	if sp.At < s.At {
@@ -97,10 +94,10 @@ func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 	return left(w.units - s.N)
 }
 
-// left returns what is left of a capacity, or the debt if the difference is below 0.
+// left returns the remaining part of a capacity, or the debt if the difference is below 0.
 func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
 
-// regained returns the end of the last window that is needed for what is spent.
+// regained returns the end of the last window that the spending uses.
 func (w *fixedWindow) regained(s State) int64 {
 	if 0 < s.N && s.N <= w.units { // as almost always: a division takes longer than the rest
 		return Add(s.At, w.per)
@@ -113,8 +110,8 @@ func (w *fixedWindow) spent(s State, now int64) int64 {
 	return Add(s.N, ahead(s, now, w.per, w.units))
 }
 
-// ahead returns what the windows hold that lie between now and a window that is booked for
-// later. They count as full: nothing fits before a booking.
+// ahead returns the units of the windows between now and a window that is booked for later. They count as full: nothing fits
+// before a booking.
 func ahead(s State, now, per, units int64) int64 {
 	if s.At <= now {
 		return 0

@@ -1,10 +1,9 @@
 package meter
 
-// leakyBucket is a queue of work that leaves evenly, at the rate: the leaky bucket
-// as a queue, as in traffic shaping (J. S. Turner, "New directions in communications",
-// 1986; RFC 2475 calls it a shaper). What enters the queue is counted as by a token
-// bucket whose burst is the queue's capacity, so over any interval t at most queue +
-// rate·t enters. Each cost leaves when all before it has drained.
+// leakyBucket is a queue of work that leaves evenly, at the rate: the leaky bucket as a queue, as in traffic shaping (J. S.
+// Turner, "New directions in communications", 1986; RFC 2475 calls it a shaper). Costs that enter the queue are counted as by a
+// token bucket whose burst is the queue's capacity, so over any interval t at most queue + rate·t enters. Each cost leaves when
+// all before it has drained.
 //
 // State.At is the end of the queue: the instant at which all that has entered has drained.
 type leakyBucket struct{ tokenBucket }
@@ -18,8 +17,8 @@ func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	return at, s.N
 }
 
-// earliest returns when the cost may enter the queue. What is booked does not hold it up
-// further: it is in the queue already.
+// earliest returns the instant at which the cost may enter the queue. Bookings do not delay it further: they are already in the
+// queue.
 func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }
 
 // spend books the cost to leave at that instant. If that is the end of the queue, rounded
@@ -31,8 +30,8 @@ func (l *leakyBucket) spend(s State, at, cost int64) State {
 	return l.owe(s, at, cost)
 }
 
-// replay books the cost at the place in the queue that it had: at its instant, or the
-// fraction before it. What was given back before it leaves a gap there.
+// replay books the cost at its former place in the queue: at its instant, or the fraction before it. A refund of an earlier
+// cost leaves a gap there.
 func (l *leakyBucket) replay(s State, sp Spending) State {
 	if begin := sp.begin(); (span{s.At, s.N}).less(begin) {
 		s.At, s.N = begin.ticks, begin.frac
@@ -45,7 +44,7 @@ func (l *leakyBucket) charge(s State, now, n int64) State {
 	return l.owe(l.advance(s, now), now, n)
 }
 
-// refund gives back only at the queue's end: what entered later keeps its place.
+// refund refunds only at the queue's end: later costs keep their places.
 func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) State {
 	end := l.plus(sp.begin(), l.price(sp.Cost))
 	if end.less(span{s.At, s.N}) {
@@ -54,5 +53,5 @@ func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	return l.tokenBucket.refund(s, now, sp, actual)
 }
 
-// remaining returns the room in the queue, however long what enters it is delayed.
+// remaining returns the room in the queue, regardless of the delay of a cost that enters it.
 func (l *leakyBucket) remaining(s State, now int64) (n, debt int64) { return l.room(s, now) }

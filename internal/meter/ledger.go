@@ -6,9 +6,8 @@ import (
 	"sort"
 )
 
-// State is what a key has spent and not yet regained. What its figures mean is up
-// to the algorithm. State{At: t} with nothing else is a key that is fresh at t and
-// later, for all of them.
+// State is a key's spending that is not yet regained. The meaning of its figures depends on the algorithm. For all of them,
+// State{At: t} with all other figures zero is a key that is fresh at t and later.
 type State struct {
 	At int64 // buckets: when all is regained; windows: where the current one begins, or since when a calendar's is counted; log: where the debt begins
 	N  int64 // buckets: the fractional part of at, in 1/units of a tick; windows: spent in this one; log: sum of its entries
@@ -17,8 +16,8 @@ type State struct {
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }
 
-// detail is what a state keeps on the heap: the spendings of a sliding log, and the ledger. A log's ledger has
-// nothing but a line and a rest, and is nil without them.
+// detail is the part of a state on the heap: the spendings of a sliding log, and the ledger. A log's ledger has only a line and
+// a rest, and is nil without them.
 type detail struct {
 	log    totals
 	ledger *ledger
@@ -30,7 +29,7 @@ type Spending struct {
 	Part int64 // token bucket: see open; else, if not 0: its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1; or the ordinal of a calendar's window
 	Cost int64
 
-	Changed bool // when it is settled: the limit's figures are not those it was spent under
+	Changed bool // at its settlement: the limit's figures differ from the ones it was spent under
 	Open    bool // its real cost follows: see Keep
 }
 
@@ -42,20 +41,19 @@ func (sp Spending) begin() span {
 	return span{sp.At - 1, sp.Part}
 }
 
-// ledger lists a key's bookings: what is spent at a later instant, and can be given back
-// until then. Bookings of one instant are one, which makes no difference to any sum.
+// ledger lists a key's bookings: spending at later instants, which can be refunded until then. Bookings of one instant are one,
+// which makes no difference to any sum.
 //
-// While there are bookings, the key's state is always base with them spent on
-// top in order. So to cancel one is to take it out and to spend those behind it
-// again, and no instant is sold twice.
+// While there are bookings, the key's state is always base with them spent on top in order. So cancelling a booking removes it
+// and spends the bookings behind it again, and no instant is sold twice.
 //
-// Each booking keeps the state after it, so that only what lies behind a change has to be
-// spent again: that is linear in the number of bookings there, and less if the change runs out,
-// as in windows. Of many that are given back in a row only the last needs it.
+// Each booking keeps the state after it, so that only the bookings behind a change have to be spent again: that is linear in
+// their number, and less if the change runs out, as in windows. Of many bookings that are cancelled in a row, only the last one
+// requires it.
 type ledger struct {
 	base State     // before the oldest booking; it has no detail
 	list []booking // the oldest first
-	line *Line     // who waits; nil if nobody does. A log has a ledger for this and the rest only
+	line *Line     // the waiters; nil if there are none. A log has a ledger for this and the rest only
 	gone int       // how many have been popped since list was copied last
 
 	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
@@ -67,7 +65,7 @@ type ledger struct {
 	opens []open // token bucket: the open reservations by now, the oldest first; their least debts rise
 }
 
-// booking is what is booked for one instant.
+// booking is the cost booked for one instant.
 type booking struct {
 	at, part, cost int64 // see Spending
 	open           int   // the number of open reservations
@@ -115,7 +113,7 @@ func (l *ledger) search(at int64) int {
 // stale reports whether a change is not shown yet.
 func (l *ledger) stale() bool { return l.unchanged > 0 }
 
-// touch takes note of a change at or before the i-th booking.
+// touch records a change at or before the i-th booking.
 func (l *ledger) touch(i int) {
 	if !l.stale() {
 		l.changed = i
@@ -123,9 +121,8 @@ func (l *ledger) touch(i int) {
 	l.changed, l.unchanged = min(l.changed, i), max(l.unchanged, i+1)
 }
 
-// reduce gives back up to n of what is booked for that instant. If nothing is left there, the
-// booking stays with a cost of 0 until refold, which passes by anyway; only the newest has
-// a cost at all times.
+// reduce cancels up to n of the cost booked for the given instant. If nothing remains there, the booking stays with a cost of 0
+// until refold, which passes by anyway; only the newest has a cost at all times.
 func (l *ledger) reduce(at, n int64, open bool) {
 	i := l.search(at)
 	if i == len(l.list) || l.list[i].at != at {
@@ -169,7 +166,7 @@ func (l *ledger) popFront(k int) {
 	l.due(l.list[:k])
 	l.base = l.list[k-1].after
 	l.list = l.list[k:]
-	if l.gone += k; l.gone > len(l.list) { // those that are gone still take memory
+	if l.gone += k; l.gone > len(l.list) { // removed bookings still take memory
 		l.list, l.gone = slices.Clone(l.list), 0
 	}
 }
@@ -186,8 +183,8 @@ func (l *ledger) due(list []booking) {
 	}
 }
 
-// refold spends the bookings that a change has touched again, and those behind them, until
-// the state is what it was. It closes the gaps that were left.
+// refold spends the bookings that a change has touched again, and the bookings behind them, until the state equals its former
+// value. It closes the gaps.
 func (l *ledger) refold(m *Meter) {
 	kept := min(l.changed, len(l.list))
 	s := l.base
@@ -213,8 +210,8 @@ func (l *ledger) refold(m *Meter) {
 	l.changed, l.unchanged = 0, 0
 }
 
-// Behind returns a state with something booked at a later instant, of which nothing else is
-// known. What comes later queues behind it. It is for the algorithms that keep a ledger.
+// Behind returns a state with a booking at a later instant, of which nothing else is known. Later costs queue behind it. It is
+// for the algorithms that keep a ledger.
 func (s State) Behind(at int64) State {
 	s.detail = &detail{ledger: &ledger{base: s, list: []booking{{at: at, after: s}}}}
 	return s

@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// Line is the queue of the calls that wait for one key's budget, first come, first served. The k-th turn is
-// served at the k-th slot, and each slot is a booking in the key's state. When a turn leaves, all turns
-// behind it move up.
+// Line is the queue of the calls that wait for one key's budget, first come, first served. The k-th turn is served at the k-th
+// slot, and each slot is a booking in the key's state. When a turn leaves, all turns behind it move up.
 //
-// If all turns are alike, any slot serves any turn: the last slot is given back, in constant time. Otherwise the slots
-// from the vacant one on are given back, and at once only the first turn is booked again. The others are booked in
-// order by the next call that depends on it: a decision on the key, or a question about it. So many turns that leave
-// in a row cost no more than one that leaves and one question.
+// If all turns are alike, any slot serves any turn: the last slot is given back, in constant time. Otherwise the slots from the
+// vacant one on are given back, and at once only the first turn is booked again. The others are booked in order by the next
+// call that depends on them: a decision on the key, or a question about it. Many turns that leave in a row therefore cost no
+// more than a single turn that leaves, and one question.
 //
 // The first turn is always booked. So a new call queues behind the line, whether the others are booked or not.
 //
-// The lock that guards the key's state guards its line. The caller sleeps in real time, and keeps the correspondence
-// of the two clocks in At and Due.
+// The lock that guards the key's state guards its line. The caller sleeps in real time, and keeps the correspondence of the two
+// clocks in At and Due.
 type Line struct {
 	turns  []*Turn    // in order
 	slots  []Spending // of the first turns, in order
@@ -43,7 +42,7 @@ type Turn struct {
 
 	Line   *Line
 	number uint64 // increases along the line
-	at     int64  // if it has no slot: the instant of the one that it had, which the next one is not behind
+	at     int64  // if it has no slot: the instant of its former slot; the next slot is not later
 }
 
 // Len returns the number of turns.
@@ -69,7 +68,7 @@ func (s *State) Line() *Line {
 	return s.ledger.line
 }
 
-// attach makes the line that of a state with bookings.
+// attach gives the line to a state with bookings.
 func (s *State) attach(l *Line) {
 	if s.ledger == nil { // of a log, which has no other use for one
 		s.ledger = new(ledger)
@@ -77,7 +76,7 @@ func (s *State) attach(l *Line) {
 	s.ledger.line = l
 }
 
-// Attach makes the line that of a state that has been migrated to this meter.
+// Attach gives the line to a state that has been migrated to this meter.
 func (m *Meter) Attach(s *State, l *Line) {
 	for i := range l.slots {
 		l.slots[i].Part = 0 // as in split
@@ -368,7 +367,7 @@ func (l *Line) remove(i int) {
 		l.turns[0] = nil
 		l.turns = l.turns[1:]
 	}
-	if n := len(l.turns); n > 0 && l.unlike == n { // those are gone
+	if n := len(l.turns); n > 0 && l.unlike == n { // they are gone
 		l.cost, l.open, l.unlike = l.turns[0].Cost, l.turns[0].Open, 0
 		for _, t := range l.turns {
 			if !l.likes(t) {

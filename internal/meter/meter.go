@@ -1,16 +1,14 @@
-// Package meter counts what a key has spent under a limit: the arithmetic of the six
-// algorithms, of bookings, debts and limits that change.
+// Package meter counts a key's spending under a limit: the arithmetic of the six algorithms, of bookings, debts and limits that
+// change.
 //
-// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are
-// int64 ticks since an origin of the caller's. A caller gives each call the instant now, and
-// never one before the last that it gave for the same state. Package ratelimit counts in
-// nanoseconds, package redislimit in microseconds.
+// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an origin that the
+// caller chooses. A caller passes the instant now to each call, never an earlier one than in its last call for the same state.
+// Package ratelimit counts in nanoseconds, package redislimit in microseconds.
 //
-// A [Meter] is a limit made ready. A [State] is what one key has spent under it. Questions
-// ([Meter.Offer], [Meter.Remaining], [Meter.Regained]) leave the state as it is. What
-// changes it takes a pointer: [Meter.Advance] brings it to now, [Meter.Accept] accepts an
-// offer, [Meter.Take] and [Meter.Allow] are all of that in one, [Meter.Settle] and [Meter.Adjust] correct it, and [Meter.Migrate] puts it under another
-// limit.
+// A [Meter] is a limit prepared for decisions. A [State] is one key's spending under it. Questions ([Meter.Offer],
+// [Meter.Remaining], [Meter.Regained]) leave the state as it is. Methods that change it take a pointer: [Meter.Advance] brings
+// it to now, [Meter.Accept] accepts an offer, [Meter.Take] and [Meter.Allow] combine these steps, [Meter.Settle] and
+// [Meter.Adjust] correct it, and [Meter.Migrate] converts it to another limit.
 package meter
 
 import (
@@ -30,7 +28,7 @@ const (
 	Calendar
 )
 
-// Limit is what a [Meter] is made from. All figures are above 0.
+// Limit is the configuration of a [Meter]. All figures are above 0.
 type Limit struct {
 	Kind
 	Units, Per int64   // Units are regained in Per ticks, or in each window of that length: a calendar's longest
@@ -42,20 +40,20 @@ type Limit struct {
 	// debt of one key. Four times the horizon must not overflow.
 	Horizon int64
 
-	// Most bounds what a key may owe. Twice that must not overflow.
+	// Most bounds a key's debt. Twice Most must not overflow.
 	Most int64
 }
 
-// Meter is a limit made ready to be asked. It is immutable, so all keys under the limit
-// share it without a lock. The zero Meter counts nothing; only [Meter.Counts] may be called.
+// Meter is a limit prepared for decisions. It is immutable, so all keys under the limit share it without a lock. The zero Meter
+// counts nothing; only [Meter.Counts] may be called.
 type Meter struct {
 	algorithm
 
 	// The fields that every decision reads come first.
 	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
-	advances bool         // each decision advances the state to now before it asks
+	advances bool         // each decision advances the state to now first
 	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
-	leaky    *leakyBucket // the algorithm, if it is that one, which delays what it admits; else nil
+	leaky    *leakyBucket // the algorithm, if it is a leaky bucket, which delays the costs that it admits; otherwise nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.
 	maxDebt  int64 // how much may be owed
@@ -66,8 +64,8 @@ type Meter struct {
 	kind Kind
 }
 
-// New returns the meter of a limit, which the caller has validated. A kind that has no case
-// here is a mistake of ours: without an algorithm it would allow all.
+// New returns the meter of a limit, which the caller has validated. A kind without a case here is a bug in this package:
+// without an algorithm it would allow every cost.
 func New(l Limit) Meter {
 	m := Meter{horizon: l.Horizon, most: l.Most, kind: l.Kind}
 	switch l.Kind {
@@ -76,8 +74,7 @@ func New(l Limit) Meter {
 		m.algorithm, m.token = &t, &t
 		m.maxDebt, m.maxAhead = t.bounds(l.Most)
 	case LeakyBucket:
-		// It takes what fits into the queue now and delays it, so what is booked ahead is
-		// the queue itself.
+		// A cost that fits into the queue is taken now and delayed, so the bookings are the queue itself.
 		m.leaky = &leakyBucket{newTokenBucket(l)}
 		m.algorithm, m.advances = m.leaky, true
 		m.maxDebt, _ = m.leaky.bounds(l.Most)
@@ -91,9 +88,8 @@ func New(l Limit) Meter {
 	return m
 }
 
-// window makes the meter that of an algorithm that counts units for each window. A debt runs
-// over into whole windows, so its bound is a number of windows too: as many as there are
-// in the horizon, as long as twice their units can be counted.
+// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole windows, so its
+// bound is a number of windows too: the number in the horizon, as long as twice their units can be counted.
 func (m *Meter) window(l Limit) {
 	windows := min(l.Horizon/l.Per, l.Most/l.Units)
 	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)
@@ -114,16 +110,16 @@ func (m *Meter) window(l Limit) {
 // Counts reports whether the meter has anything to count.
 func (m *Meter) Counts() bool { return m.algorithm != nil }
 
-// Delays reports whether what is admitted may be delayed: a leaky bucket's queue. Other
-// meters let a cost through at once, unless it is booked.
+// Delays reports whether an admitted cost may be delayed, as in a leaky bucket's queue. Other meters let a cost through at
+// once, unless it is booked.
 func (m *Meter) Delays() bool { return m.leaky != nil }
 
 // MaxAhead returns how far ahead is booked at most. A leaky bucket has no such bound but its
 // queue's capacity.
 func (m *Meter) MaxAhead() int64 { return m.maxAhead }
 
-// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in
-// 1/units of one. The units are those of the limit in lowest terms. It is at most the horizon.
+// Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in 1/units of a tick, for the
+// units of the limit in lowest terms. It is at most the horizon.
 func (m *Meter) Price(n int64) (ticks, frac int64) {
 	price := m.bucket().price(n)
 	return price.ticks, price.frac
@@ -156,8 +152,8 @@ func (m *Meter) Allow(s *State, now, cost int64) bool {
 	if t == nil || s.detail != nil {
 		return m.allow(s, now, cost)
 	}
-	// The most frequent case, without a call. What is owed is counted from now, because an
-	// instant and two spans of the horizon may add up to more than 2^63.
+	// The most frequent case, without a call. The debt is counted from now, because an instant and two spans of the horizon may
+	// add up to more than 2^63.
 	owed := span{s.At - now, s.N}
 	if owed.ticks < 0 {
 		owed = span{}
@@ -173,8 +169,7 @@ func (m *Meter) Allow(s *State, now, cost int64) bool {
 	return true
 }
 
-// Simple reports whether the state has no bookings, and what is spent is never delayed. Then Spend is the shortest
-// way.
+// Simple reports whether the state has no bookings and the meter never delays a cost. Then Spend is the shortest way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
 // Spend spends a cost if that can be now, and returns now; or it returns the instant at which it can be. The
@@ -293,25 +288,23 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 	return remaining, debt, m.regained(s)
 }
 
-// Refresh brings a state up to date after what was booked has been given back, without
-// advancing it. Before a question about a state that has not been advanced, it has to be called.
+// Refresh updates a state after a booking has been cancelled, without advancing it. It must be called before a question about a
+// state that has not been advanced.
 func (m *Meter) Refresh(s *State) {
 	if s.detail != nil {
 		*s = m.refold(*s)
 	}
 }
 
-// Settle makes good the difference between the cost of a spending and what it actually was.
-// What is above is charged, as a debt if need be. What is below is given back, as far
-// as it has not been regained and others do not depend on it.
+// Settle corrects a spending from its estimated cost to its real cost. A difference above the estimate is charged, as a debt if
+// necessary. A difference below is refunded, as far as it has not been regained and no later spending depends on it.
 func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 	*s = m.popDue(*s, now)
 	actual = m.settleAside(*s, now, sp, actual)
 	*s = m.settle(*s, now, sp, actual)
 }
 
-// Adjust charges a delta above 0, as a debt if need be, and forgives one below: what is booked
-// last first.
+// Adjust charges a delta above 0, as a debt if necessary. A delta below 0 is forgiven, beginning with the last booking.
 func (m *Meter) Adjust(s *State, now, delta int64) {
 	m.Advance(s, now)
 	*s = m.adjust(*s, now, delta)
@@ -329,18 +322,16 @@ func (m *Meter) bucket() *tokenBucket {
 	return nil
 }
 
-// family says what a meter's state counts. Within a family, what is spent carries over
-// from one limit to another exactly.
+// family is the kind of figures in a meter's state. Within a family, spending carries over from one limit to another exactly.
 type family int
 
 const (
 	familyBucket family = iota // the time until all is regained
-	familyWindow               // what is spent since a window's beginning
+	familyWindow               // the spending since a window's beginning
 	familyLog                  // each spending
 )
 
-// family returns the algorithm's family. An algorithm that is not named here must not pass
-// for one that is.
+// family returns the algorithm's family. An algorithm that is missing here must not be mistaken for another.
 func (m *Meter) family() family {
 	switch m.kind {
 	case TokenBucket, LeakyBucket:
@@ -353,17 +344,15 @@ func (m *Meter) family() family {
 	panic("meter: no family of that kind")
 }
 
-// Moment is an instant that the caller has read from a clock, and the instant that it counts
-// as for one key. Now is the later one if the clock has stepped back. What the key may spend
-// follows from Now; how long it has to wait is counted from Reading.
+// Moment is an instant that the caller has read from a clock, and the instant that applies to one key. Now is the later one if
+// the clock has stepped back. The key's budget follows from Now; its wait is counted from Reading.
 type Moment struct{ Reading, Now int64 }
 
 // Free returns the offer for a cost of 0.
 func (m Moment) Free() Offer { return Offer{At: m.Now, Retry: m.Reading} }
 
-// Offer says how a cost would be spent that has not been spent yet. It has four fields
-// because the compiler keeps a struct in registers up to that many, and this one is passed
-// around in each decision.
+// Offer describes how a cost would be spent, before it is spent. It has four fields because the compiler keeps a struct in
+// registers up to that many, and this one is passed around in each decision.
 type Offer struct {
 	At, Part int64 // how the cost would be spent: see Spending
 	Retry    int64 // the first reading at which it would be
@@ -375,7 +364,7 @@ type Offer struct {
 // Denied reports whether the offer is a denial at a reading.
 func (o Offer) Denied(reading int64) bool { return o.Retry > reading }
 
-// Spending returns what is spent if the offer is accepted.
+// Spending returns the spending that results if the offer is accepted.
 func (o Offer) Spending(cost int64) Spending {
 	return Spending{At: o.At, Part: o.Part, Cost: cost}
 }
@@ -383,9 +372,9 @@ func (o Offer) Spending(cost int64) Spending {
 // farAhead is further than anything is booked, and can be taken from any instant.
 const farAhead = math.MaxInt64 / 2
 
-// Offer says how a cost would be spent, if it may be spent that long after the reading. In a
-// leaky bucket that is how long the queue may delay it; when it enters the queue is up to
-// the room there. The cost is from 1 to the capacity.
+// Offer describes how a cost would be spent, if it may be spent up to ahead after the reading. In a leaky bucket, ahead is the
+// maximum delay in the queue; the instant at which the cost enters the queue depends on the room there. The cost is from 1 to
+// the capacity.
 func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	o := Offer{At: m.earliest(s, mo.Now, cost), Retry: mo.Reading}
 	if m.leaky != nil {
@@ -403,29 +392,28 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	return o
 }
 
-// algorithm is the contract that the six algorithms meet: arithmetic on what one key has
-// spent, at a time that is given. None holds a lock, reads a clock or knows a key.
+// algorithm is the contract of the six algorithms: arithmetic on one key's spending, at a given time. None holds a lock, reads
+// a clock or knows a key.
 //
-// Costs are from 1 to the capacity. Instants are in ticks. now is never before
-// the state's last instant: a key's time does not go back.
+// Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not
+// go back.
 //
-// Questions leave the state as it is. The others return a new one; only the detail behind
-// its pointer is changed in place, so the old state must not be used again.
+// Questions leave the state as it is. The other methods return a new one; only the detail behind its pointer is changed in
+// place, so the old state must not be used again.
 type algorithm interface {
 	// earliest returns the first instant, now or later, at which the cost fits
 	// behind all that is spent and booked.
 	earliest(s State, now, cost int64) int64
 	// spend spends at an instant that earliest has returned, or more than fits, as debt.
 	spend(s State, at, cost int64) State
-	// refund gives back what the cost of a spending exceeds actual by, as far as
-	// that has not been regained in the meantime. What cannot be known it does not
-	// give back: the bound matters more.
+	// refund refunds the difference between the cost of a spending and its real cost, as far as it has not been regained since.
+	// A part that cannot be determined is not refunded: the bound matters more.
 	refund(s State, now int64, sp Spending, actual int64) State
 	// charge spends n at now, whether it fits or not.
 	charge(s State, now, n int64) State
-	// forgive takes n from what is spent, the newest first.
+	// forgive takes n from the spending, the newest first.
 	forgive(s State, now, n int64) State
-	// advance drops what has been regained by now.
+	// advance drops the spending that has been regained by now.
 	advance(s State, now int64) State
 	// remaining returns the largest cost whose earliest is now, 0 if there is none; and, only if it is 0, the debt: how much
 	// spent exceeds the capacity by.
@@ -436,8 +424,8 @@ type algorithm interface {
 	spent(s State, now int64) int64
 }
 
-// behind returns at, or the instant of the last booking if that is later: what comes
-// later queues behind what is booked. It is for the algorithms that keep a ledger.
+// behind returns at, or the instant of the last booking if that is later: later costs queue behind bookings. It is for the
+// algorithms that keep a ledger.
 func (s State) behind(at int64) int64 {
 	if s.detail == nil || s.ledger == nil {
 		return at

@@ -31,8 +31,7 @@ func bucketOf(units, per, burst int64) tokenBucket {
 	return newTokenBucket(limitOf(TokenBucket, units, per, burst))
 }
 
-// Whoever adds an algorithm has to say everywhere what it is. Where it is forgotten, this
-// test panics.
+// A new algorithm must be named in every one of these places. Where it is missing, this test panics.
 func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	for _, kind := range kinds {
 		m := meterOf(kind, 10, second, 10)
@@ -77,7 +76,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			}
 			assert.Equal(t, before, s)
 			remaining, _, regained := m.Standing(s, now)
-			// A unit is per fractions of a tick: burst·per of them, less those that are owed, are left.
+			// A unit is per fractions of a tick: burst·per of them, less the owed ones, remain.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))
 			if s.At >= now {

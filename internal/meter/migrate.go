@@ -2,14 +2,13 @@ package meter
 
 import "slices"
 
-// Migrate returns what a state of another meter is under this one. Bookings keep their instants;
-// a log's spendings, and the windows that are counted in, keep theirs too. It leaves
-// the given state as it is, for a Peek. It takes time linear in the number of bookings, and
+// Migrate converts a state of another meter to this one. Bookings keep their instants, as do a log's spendings and the
+// beginnings of windows. It leaves the given state as it is, for a Peek. It takes time linear in the number of bookings, and
 // should not be called if both count alike. The state is up to date: see Refresh.
 //
-// What a state says depends on the algorithm, so there are three ways. Between two logs each spending keeps
-// its instant. Between a log and any other, the spendings become a sum, or a sum becomes one spending.
-// All others keep sums: see carrySums. Bookings are parted first and booked again at their instants.
+// The meaning of a state depends on the algorithm, so there are three ways. Between two logs each spending keeps its instant.
+// Between a log and any other, the spendings become a sum, or a sum becomes one spending. All others keep sums: see carrySums.
+// Bookings are parted first and booked again at their instants.
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
@@ -27,7 +26,7 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 		for _, b := range booked {
 			s = toLog.spend(s, b.at, b.cost)
 		}
-	case isFrom: // n is what is booked, and spent counts it too
+	case isFrom: // n is the booked cost, which spent counts too
 		booked, n := fromLog.bookings(s, now)
 		s, r = to.lowered(to.charged(now, from.spent(s, now)-n), now, from, x)
 		s = to.fold(s, booked)
@@ -43,9 +42,9 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	return s.setAside(r)
 }
 
-// split parts what is spent by now from what is booked for later, in copies. A booking that
-// is due was spent under the old limit, whether a decision has come since or not. Fractions of
-// a tick are the old limit's, so each booking begins at its whole instant. The state is up to date.
+// split separates the spending by now from the later bookings, in copies. A booking that is due was spent under the old limit,
+// whether a decision has come since or not. Fractions of a tick are the old limit's, so each booking begins at its whole
+// instant. The state is up to date.
 func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	base, booked = m.parted(s, now)
 	booked = slices.Clone(booked)
@@ -55,8 +54,7 @@ func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	return base, booked
 }
 
-// parted returns what is spent by now and what is booked for later, as the state has it. The state is
-// up to date.
+// parted returns the spending by now and the later bookings in the state's own form. The state is up to date.
 func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 	l := m.bookings(s)
 	if l == nil {
@@ -72,12 +70,11 @@ func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 	return base, l.list[k:]
 }
 
-// Charge charges to a state what another one of another meter has spent, as of now, and as a debt if need
-// be. What is booked there is booked here, at its instant or later. The other
-// state is up to date, and stays as it is.
+// Charge adds the spending in a state of another meter, as of now, to a state of this one, as a debt if necessary. Its bookings
+// are booked here at the same instant or later. The other state is up to date, and stays as it is.
 func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	var booked []booking
-	var n, debt int64 // what is spent by now, and the debt of a log, which may lie behind what is booked
+	var n, debt int64 // the spending by now, and the debt of a log, which may lie behind bookings
 	if l, isFrom := from.algorithm.(*slidingLog); isFrom {
 		other = l.advance(l.aside(other), now)
 		booked, n = l.bookings(other, now)
@@ -87,8 +84,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		other, booked = from.split(other, now)
 		n = from.spent(other, now)
 	}
-	// A window that was booked there may end later than the one that counts its instant here, so what it
-	// counts is booked for the next one.
+	// A window that was booked there may end later than the window here that contains its instant, so its count is booked for
+	// the next window.
 	var late int64
 	switch a := to.algorithm.(type) {
 	case *fixedWindow:
@@ -101,8 +98,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	for _, b := range booked {
 		at, cost := max(Add(b.at, late), to.behind(*s, now)), b.cost
 		if log, ok := to.algorithm.(*slidingLog); ok {
-			// A log does not queue what it is told to spend: where the booking's window is full, it comes
-			// when there is room, and what never fits is a debt.
+			// A log does not queue a charge: where the booking's window is full, it is spent when there is room, and a part
+			// that never fits is a debt.
 			over := max(0, cost-log.units)
 			cost, debt = cost-over, debt+over
 			at = max(at, log.earliest(*s, now, cost))
@@ -124,8 +121,8 @@ func (m *Meter) behind(s State, now int64) int64 {
 	return s.behind(now)
 }
 
-// carrySums carries over what is spent by now from and to an algorithm that keeps
-// sums: exactly where the new meter's state can express it, and else rounded up.
+// carrySums carries the spending by now over from and to an algorithm that keeps sums: exactly where the new meter's state can
+// express it, and otherwise rounded up.
 func carrySums(from, to *Meter, s State, now int64) State {
 	s = from.advance(s, now)
 	switch a, b := from.family(), to.family(); {
@@ -164,8 +161,8 @@ func (s State) capped(m *Meter) State {
 	return s
 }
 
-// convert returns what is owed to another bucket as owed to this one: the same number of
-// units, and the same fraction of one, rounded up to a fraction of a tick.
+// convert converts a debt in another bucket to this one: the same number of units, and the same fraction of one, rounded up to
+// a fraction of a tick.
 func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	if t.per == from.per && t.units == from.units {
 		return s

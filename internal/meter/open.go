@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// This file keeps a token bucket's open reservations: those whose real cost is not known yet.
+// This file keeps a token bucket's open reservations, whose real cost is not known yet.
 //
-// To settle one below its cost gives back the amount that the key would owe less if the real cost had been charged
-// at the beginning. That debt and the actual one differ by the price of the difference at first. Passing time lowers
-// both alike, and brings them closer only while the smaller one is at zero. So they still differ by the least debt
-// since the reservation, and by no more than that price. Each open reservation therefore keeps the least debt since,
-// which is sampled just before each spending, after each grant, and at the settlement.
+// To settle a reservation below its cost gives back the amount that the key would owe less if the real cost had been charged at
+// the beginning. That debt and the actual one differ by the price of the difference at first. Passing time lowers both alike,
+// and brings them closer only while the smaller one is at zero. So they still differ by the least debt since the reservation,
+// and by no more than that price. Each open reservation therefore keeps the least debt since, which is sampled just before each
+// spending, after each grant, and at the settlement.
 //
-// The amount given back lowers the debt at each instant since the reservation, as if it had never been charged, and
-// so the least debts of the other open reservations. The state is then always the one in which each settled
-// reservation has been charged its real cost from the beginning. That state is never above the one in which a cost
-// was admitted, so the bound holds for the real costs. To give back less is the same as a larger real cost, and
-// keeps the bound too: a list of bounded length may lower a least debt, and never raises one.
+// The amount given back lowers the debt at each instant since the reservation, as if it had never been charged, and so the
+// least debts of the other open reservations. The state is then always the one in which each settled reservation has been
+// charged its real cost from the beginning. That state is never above the one in which a cost was admitted, so the bound holds
+// for the real costs. To give back less is the same as a larger real cost, and keeps the bound too: a list of bounded length
+// may lower a least debt, and never raises one.
 
 // Keep is the part of a spending that may still change.
 type Keep uint8
@@ -28,7 +28,7 @@ const (
 	Open               // as Booked, and its real cost follows in a call of Settle
 )
 
-// open is one open reservation, or several with the same least debt, or with one that counts as the same.
+// open is one open reservation, or several that share a least debt, exactly or after rounding.
 type open struct {
 	from  int64 // the instant of the oldest of them; all are before the next element's
 	part  int64 // the number of grants before it in that instant while others of the instant were open
@@ -189,7 +189,7 @@ func newOpens() *detail {
 	return &x.detail
 }
 
-// trimmed drops a detail that says nothing any more.
+// trimmed drops a detail without content.
 func (m *Meter) trimmed(s State) State {
 	if s.detail == nil || s.ledger == nil || !s.ledger.empty() {
 		return s

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// charged is one event of a key's past, with what it counts now.
+// charged is one event of a key's past, with its present cost.
 type charged struct {
 	at       int64
-	cost     int64 // what was admitted
-	real     int64 // what it cost; of a grant below 0
+	cost     int64 // the admitted cost
+	real     int64 // the real cost; of a grant below 0
 	admitted bool
 	sp       Spending
 }
@@ -31,7 +31,7 @@ type past struct {
 	grants bool
 }
 
-// replayed is the state of a key for which each settled reservation has cost what it really cost, from the beginning.
+// replayed returns the state of a key for which each settled reservation was charged its real cost from the beginning.
 func (p *past) replayed() span {
 	s := State{}
 	for _, e := range p.events {
@@ -56,7 +56,7 @@ func (p *past) add(e *charged) {
 	p.events = slices.Insert(p.events, i, e)
 }
 
-// base returns what is spent by now.
+// base returns the spending by now.
 func (p *past) base() span {
 	p.m.Advance(&p.s, p.now)
 	if l := p.m.bookings(p.s); l != nil {
@@ -115,7 +115,7 @@ func (p *past) do() {
 		p.m.Settle(&p.s, p.now, e.sp, e.real)
 	case op == 18 && p.grants:
 		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
-			return // takes from what is booked, and not from what is spent
+			return // takes from bookings, and not from the spending
 		}
 		n := 1 + p.rnd.Int64N(p.m.token.capacity)
 		p.m.Adjust(&p.s, p.now, -n)

@@ -2,12 +2,11 @@ package meter
 
 import "math"
 
-// Remembered is what is kept of a state that is forgotten: two figures, whatever the
-// algorithm. They say no less than the key has spent, and of a bucket exactly that. The zero
-// Remembered says that nothing is spent.
+// Remembered is the record of a forgotten state: two figures for every algorithm. They never understate the key's spending, and
+// are exact for a bucket. The zero Remembered means no spending.
 //
-// Of a calendar Until is no instant, but says in which window the key has spent: what a wall clock
-// that is set makes of instants is then no matter.
+// For a calendar, Until is no instant but identifies the window in which the key has spent, so that a change of the wall clock
+// does not matter.
 type Remembered struct {
 	Until int64 // the first instant at which the key is fresh, or the ordinal of the first window in which it is
 	Share uint8 // how much of the capacity is spent, in 255ths, rounded up; 0 if nothing is
@@ -17,9 +16,8 @@ type Remembered struct {
 // whole is the share of a key that has spent all of its capacity, or more.
 const whole = math.MaxUint8
 
-// Remember returns what to keep of a state. Bookings and debts count as far as the two figures
-// can tell: what is above the capacity, and at which instants it is booked, is forgotten. The
-// state is up to date: see Refresh.
+// Remember returns the record of a state. Bookings and debts count as far as the two figures can express them: spending above
+// the capacity, and the instants of bookings, are forgotten. The state is up to date: see Refresh.
 func (m *Meter) Remember(s State, now int64) Remembered {
 	r := Remembered{Until: m.regained(s)}
 	if r.Until <= now {
@@ -40,8 +38,8 @@ func (m *Meter) Remember(s State, now int64) Remembered {
 	return r
 }
 
-// Reached returns the ordinal of the window of a calendar that a key has come to by now. What is booked lies in
-// later ones. The state is up to date.
+// Reached returns the ordinal of the window of a calendar that a key has reached by now. Bookings lie in later ones. The state
+// is up to date.
 func (m *Meter) Reached(s State, now int64) int64 {
 	base, _ := m.parted(s, now)
 	return base.M
@@ -61,7 +59,7 @@ func (m *Meter) share(n int64) uint8 {
 	return uint8(q)
 }
 
-// unitsOf is the inverse of share: it rounds down, and so returns what share was given, or more.
+// unitsOf is the inverse of share: it rounds down, and so returns the argument of share, or more.
 func (m *Meter) unitsOf(share uint8) int64 {
 	n, _ := MulDiv(int64(share), m.capacity(), whole)
 	return max(n, 1)
@@ -92,11 +90,10 @@ func (m *Meter) windows() (per, units int64) {
 	panic("meter: no windows of that kind")
 }
 
-// Recall returns the state of a key that was remembered, perhaps by a meter of another limit. It
-// says no less than the key has spent, and no more than what is regained in the time in which
-// the whole capacity is: a clock that was wrong, or a limit that was slower, locks no key for
-// longer. Only a calendar's meter may be told an ordinal. The caller sees to it that it is not over, and to what a wall
-// clock has done that was set.
+// Recall returns the state of a key from its record, which a meter of another limit may have made. It never understates the
+// key's spending, nor exceeds the units regained in the time that the whole capacity takes: a wrong clock or a slower limit
+// locks no key for longer. Only a calendar's meter accepts an ordinal. The caller ensures that the window is not over, and
+// handles a wall clock that was set.
 //
 //   - Buckets: all is regained at Until. The share makes no difference.
 //   - Fixed window: it ends at Until, and the share is spent in it.
@@ -135,14 +132,14 @@ func (m *Meter) Recall(r Remembered, now int64) State {
 	return s
 }
 
-// Covers reports whether a says no less than b. Of a bucket the instant says all, and its share
-// is rounded up to whole units each time.
+// Covers reports whether a records at least the spending of b. For a bucket the instant is sufficient, since its share is
+// rounded up to whole units each time.
 func (m *Meter) Covers(a, b Remembered) bool {
 	return a.Until >= b.Until && (a.Share >= b.Share || m.family() == familyBucket)
 }
 
-// Merge returns what says no less than both, of which one may be the same key's from before. Both are
-// ordinals, or neither is. A grain is what two instants were rounded up to.
+// Merge returns a record of at least the spending of both, one of which may be an earlier record of the same key. Both are
+// ordinals, or neither is. The grain is the unit to which two instants were rounded up.
 func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 	if a.Share == 0 || b.Share != 0 && a.Until < b.Until {
 		a, b = b, a
@@ -156,9 +153,9 @@ func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 			return a
 		}
 		if c, ok := m.algorithm.(*slidingCounter); ok && now < a.Until-c.per {
-			// The later of the two is about the window that is open. If the other one is about the
-			// window before that, it weighs less and less, and so it counts as what it weighs now.
-			// Else a key that spends a little in each window would keep the share that it once had.
+			// The later record is about the open window. If the other one is about the previous window, it weighs less and
+			// less, and so it counts with its present weight. Otherwise a key that spends a little in each window would keep
+			// the share that it once had.
 			if apart := a.Until - b.Until - c.per; -grain <= apart && apart <= grain {
 				share = min(share, m.share(m.spent(m.Recall(b, now), now)))
 			}

@@ -20,15 +20,15 @@ func rememberLimits() []Limit {
 	return all
 }
 
-// admits returns the largest cost that is allowed now. It is the measure of what a state says:
-// one that admits no more than another at any time says no less.
+// admits returns the largest cost that is allowed now. It measures a state's spending: a state that never admits more than
+// another records at least its spending.
 func admits(m *Meter, s State, now int64) int64 {
 	m.Refresh(&s)
 	return m.Remaining(s, now)
 }
 
-// A state that was recalled admits no more than the one that was forgotten, at any later time,
-// and is regained within the time that the whole capacity takes.
+// A recalled state admits no more than the forgotten one at any later time, and is regained within the time that the whole
+// capacity takes.
 func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, l := range rememberLimits() {
@@ -56,7 +56,7 @@ func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 	}
 }
 
-// What is merged admits no more than either.
+// A merged record admits no more than either of its parts.
 func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	for _, l := range rememberLimits() {
@@ -77,7 +77,7 @@ func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 	}
 }
 
-// A memory may say anything: it was written under another limit, or belongs to another key.
+// A record may hold any figures: it was written under another limit, or belongs to another key.
 func TestWhatIsRecalledIsCapped(t *testing.T) {
 	for _, l := range rememberLimits() {
 		m := New(l)
@@ -107,7 +107,7 @@ func TestWhatIsRecalledIsCapped(t *testing.T) {
 	}
 }
 
-// A capacity that takes 714 2/7 ticks: what is full again after 714 is not made a fraction of a tick later.
+// A capacity that takes 714 2/7 ticks: a bucket that is full again after 714 is not full a fraction of a tick later.
 func TestABucketIsRecalledToTheTick(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 7, Per: 1000, Burst: 5, Horizon: 1 << 50, Most: 1 << 60})
 	require.Equal(t, State{At: 714}, m.Recall(Remembered{714, 1, false}, 0))

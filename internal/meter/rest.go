@@ -1,12 +1,12 @@
 package meter
 
-// This file is what a lowered limit counts. What a key has spent stays spent, but a lowered limit counts at most its
-// capacity, and debts. The units above that are set aside, and count again if the limit is raised before the
-// old limit would have regained them. So a key whose limit is lowered waits no longer than one that has spent the
-// whole new capacity, and a limit that is lowered and raised again leaves no more than it did before.
+// This file counts spending under a lowered limit. Spending stays, but a lowered limit counts at most its capacity, and debts.
+// The units above that are set aside, and count again if the limit is raised before the old limit would have regained them. So
+// a key whose limit is lowered waits no longer than a key that has spent the whole new capacity, and a limit that is lowered
+// and raised again leaves no more than it did before.
 //
-// One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised
-// one. The counted units and those set aside are together always the spent ones, so flipping a limit regains nothing.
+// One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised one. The
+// counted units and the units set aside always add up to the spending, so flipping a limit regains nothing.
 
 // rest is the units that a lowered limit has set aside, and the instant at which the limit that they were spent under
 // would have regained them.
@@ -112,7 +112,7 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	return s, r
 }
 
-// uncount takes n from what counts. A log takes it from its entries, and leaves the debt.
+// uncount takes n from the counted units. A log takes it from its entries, and leaves the debt.
 func (m *Meter) uncount(s State, now, n int64) State {
 	l, ok := m.algorithm.(*slidingLog)
 	if !ok || s.M == 0 || s.N <= l.units {

@@ -106,7 +106,7 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// What two limits pass that are flipped at random, as much as either lets through.
+// Two limits that are flipped at random pass at most as much as the sum of both.
 func TestFlippingTwoLimitsPassesNoMoreThanBothTogether(t *testing.T) {
 	for seed := range uint64(testsize.Of(6_000, 100_000)) {
 		r := rand.New(rand.NewPCG(seed, 56))

@@ -22,17 +22,17 @@ import (
 //
 // The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
 // fraction, or 0 if it is unsampled.
-//
-// An instant of an entry or a booking is written as the span since the one before. What a reader finds
+// An instant of an entry or a booking is written as the span since the one before. The data is not trusted: every figure that
+// the arithmetic relies on is checked.
 // is not trusted: every figure is checked that arithmetic relies on.
 
-// mostUnits is what the window before may count at most, by a limit that was in force then.
+// mostUnits is the maximum count of the window before, under a limit that was then in force.
 const mostUnits = 1 << 53
 
 // MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
 const MostOrdinal = 1 << 39
 
-// What follows the bookings. They are bits above any number of those.
+// Flags of the data after the bookings. They are bits above any number of bookings.
 const (
 	flagRest = 1 << 32
 	flagOpen = 1 << 33
@@ -47,8 +47,8 @@ var (
 	ErrGarbage = errors.New("not a state of this limit")
 )
 
-// AppendState appends what a state is at now to buf. The state is up to date, and stays as it is. Open reservations are
-// left out: they cannot be settled in a later program.
+// AppendState appends a state as of now to buf. The state is up to date, and stays as it is. Open reservations are left out:
+// they cannot be settled in a later program.
 func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	return m.append(buf, s, now, nil)
 }
@@ -120,8 +120,8 @@ func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte 
 	base, booked := m.parted(s, now)
 	_, dated := m.algorithm.(*calendar)
 	if dated {
-		// What is spent stays in its window, though that may be over: it may be that the wall clock was
-		// ahead. The instant says only which spendings may be given back, and that is over.
+		// The spending stays in its window, though that may be over: the wall clock may have been ahead. The instant serves
+		// only to decide which spendings may be refunded, and no refund is possible any more.
 		base.At = now
 	} else {
 		base = m.advance(base, now)
@@ -163,10 +163,9 @@ func (l *slidingLog) append(buf []byte, s State, now int64, flags uint64) []byte
 	return buf
 }
 
-// ReadState reads what AppendState has written. The state is brought to now, which is the instant of
-// writing and the ticks that have passed since; only a calendar's spending stays in its window, though that may be over, because
-// the wall clock may be ahead. It returns what follows in data. The error is [ErrShort] or
-// [ErrGarbage].
+// ReadState reads a state that AppendState has written. The state is brought to now, which is the instant of writing and the
+// ticks that have passed since; only a calendar's spending stays in its window, though that may be over, because the wall clock
+// may be ahead. It returns the rest of data. The error is [ErrShort] or [ErrGarbage].
 func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error) {
 	r := reader{data: data, horizon: m.horizon, now: now, passed: passed}
 	var s State
@@ -256,7 +255,7 @@ func (r *reader) log(l *slidingLog, m *Meter) (s State) {
 	return s
 }
 
-// appendix reads what the flags have announced.
+// appendix reads the parts that the flags announce.
 func (r *reader) appendix(m *Meter, s State) State {
 	if r.err == nil && r.flags&flagRest != 0 {
 		units := r.number(1, math.MaxInt64)
@@ -299,8 +298,8 @@ func (r *reader) opens(m *Meter) (opens []open) {
 	return opens
 }
 
-// instant returns the instant of a span after the writing, on the reader's axis. What was longer ago than the
-// longest span that is counted in was that long ago.
+// instant returns the instant of a span after the writing, on the reader's axis. An instant longer ago than the longest counted
+// span is read as that long ago.
 func (r *reader) instant(span int64) int64 {
 	return Add(r.now, max(span-min(r.passed, farAhead), -farAhead))
 }
@@ -347,7 +346,7 @@ func (r *reader) count(bytes int) int64 {
 	return n
 }
 
-// took takes note of a varint that was read.
+// took counts the bytes of a varint that was read.
 func (r *reader) took(size int) {
 	switch {
 	case r.err != nil:

@@ -1,28 +1,26 @@
 package meter
 
-// slidingCounter estimates what was spent in the last window's length from two
-// counts: State.N of the window that begins at State.At, and State.M of the one
-// before it, weighed by how much of it still overlaps. A cost passes while
+// slidingCounter estimates the spending in the last window's length from two counts: State.N of the window that begins at
+// State.At, and State.M of the one before it, weighed by the part of it that still overlaps. A cost passes while
 //
 //	n + ceil(m · overlap) + cost ≤ units
 //
-// as in the approximation that Cloudflare described in 2017 ("How we built rate
-// limiting capable of scaling to millions of domains"), rounded up instead of
-// to a float. The first window begins with a key's first spending; the others
-// follow without a gap until the key is fresh.
+// as in the approximation that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of
+// domains"), rounded up instead of to a float. The first window begins with a key's first spending; the others follow without a
+// gap until the key is fresh.
 //
-// In each window at most units pass, and at most units in the last window's length if what
-// the window before counted was spent evenly. If it was not, up to twice units may pass.
+// In each window at most units pass, and at most units in the last window's length if the spending of the window before was
+// even. If it was not, up to twice units may pass.
 //
-// A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0.
-// Without that, a key that has been idle would not be one that was never seen.
+// A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0. Without that, an idle key would
+// differ from a new one.
 type slidingCounter struct {
 	per, units int64
-	most       int64 // what is counted at most in one window
+	most       int64 // the maximum count of one window
 }
 
-// roll moves the state on to the window that now is in. What is above units in one
-// window runs over into the next, so the window before never counts more than units.
+// roll moves the state on to the window that contains now. Spending above units in one window runs over into the next, so the
+// window before never counts more than units.
 func (c *slidingCounter) roll(s State, now int64) State {
 	if now-s.At < c.per {
 		return s
@@ -30,8 +28,7 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	k := (now - s.At) / c.per
 	start := s.At + k*c.per
 	past, over := Mul(k, c.units)
-	// Each window that has passed took units of the count. The last of them took what
-	// was left then, which is what the window before counts now.
+	// Each past window took units of the count. The last of them took the rest, which the window before counts now.
 	s.M = min(max(0, s.N-(past-c.units)), c.units)
 	s.N = max(0, s.N-past)
 	s.At = start
@@ -41,8 +38,8 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	return s
 }
 
-// weight returns what of the window before still counts at an instant: all of it at the
-// beginning of this one or earlier, nothing at its end, and rounded up in between.
+// weight returns the part of the window before that still counts at an instant: all of it at the beginning of this one or
+// earlier, nothing at its end, and rounded up in between.
 func (c *slidingCounter) weight(s State, now int64) int64 {
 	if s.M == 0 {
 		return 0
@@ -72,9 +69,8 @@ func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	return s.behind(max(start, Add(s.At, c.per)-left))
 }
 
-// following returns the state at the start of the first window to come in which the cost
-// fits beside what runs over into it. The window before that is full, unless what
-// runs over ended there.
+// following returns the state at the start of the first future window in which the cost fits beside the overrun of earlier
+// windows. The window before that is full, unless the overrun ended there.
 func (c *slidingCounter) following(s State, cost int64) State {
 	k, used := s.N/c.units, s.N%c.units
 	before := c.units
@@ -85,7 +81,7 @@ func (c *slidingCounter) following(s State, cost int64) State {
 	return State{At: Add(s.At, k*c.per), N: used, M: before, detail: s.detail}
 }
 
-// spend begins a window if the key is fresh, and else counts in the one that is open.
+// spend begins a window if the key is fresh, and otherwise counts in the open window.
 func (c *slidingCounter) spend(s State, at, cost int64) State {
 	s = c.roll(s, at)
 	if s.N == 0 && s.M == 0 {
@@ -95,17 +91,16 @@ func (c *slidingCounter) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund takes the spending out of the count that it is in. Until the window before has
-// left, a refund of what it counts takes effect with its weight.
+// refund takes the spending out of the count that contains it. Until the window before has left, a refund of its spending takes
+// effect with its weight.
 func (c *slidingCounter) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	switch back := sp.Cost - actual; {
 	case sp.At >= s.At:
 		s.N = max(0, s.N-back)
 	case sp.At >= s.At-c.per && !sp.Changed:
-		// If the limit has changed, the window before may have been shorter, and the
-		// spending may lie before it. Then it counts no longer, and to give it back
-		// would give back what others have spent.
+		// If the limit has changed, the window before may have been shorter, and the spending may lie before it. Then it no
+		// longer counts, and its refund would refund the spending of others.
 		s.M = max(0, s.M-back)
 	}
 	return c.fresh(s, now)
@@ -151,7 +146,7 @@ func (c *slidingCounter) remaining(s State, now int64) (n, debt int64) {
 	return left(c.units - s.N - c.weight(s, now))
 }
 
-// regained: what is in a window counts to the end of the next one, with its weight.
+// regained: spending in a window counts to the end of the next one, with its weight.
 func (c *slidingCounter) regained(s State) int64 {
 	switch {
 	case s.N > 0:
@@ -162,8 +157,8 @@ func (c *slidingCounter) regained(s State) int64 {
 	return s.At
 }
 
-// spent counts what the window before still weighs. What it has lost of its weight is
-// regained, and does not come back with another limit.
+// spent counts the present weight of the window before. The weight that it has lost is regained, and does not come back with
+// another limit.
 func (c *slidingCounter) spent(s State, now int64) int64 {
 	s = c.roll(s, now)
 	return Add(s.N+c.weight(s, now), ahead(s, now, c.per, c.units))

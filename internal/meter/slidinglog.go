@@ -2,23 +2,20 @@ package meter
 
 import "math"
 
-// slidingLog remembers each spending for as long as the window is. The spendings are the
-// entries of detail.log, which cost State.N in sum. A booking is an entry with an
-// instant that is still to come. The entries are in the order of their instants, and
-// a new one goes behind all others.
+// slidingLog records each spending for the length of the window. The spendings are the entries of detail.log, with State.N as
+// their sum. A booking is an entry with a future instant. The entries are in the order of their instants, and a new one goes
+// behind all others.
 //
-// In any window of length per, beginning or ending anywhere, at most units pass. An
-// entry counts from its instant on, and no longer at its instant + per.
+// In any window of length per, beginning or ending anywhere, at most units pass. An entry counts from its instant on, and no
+// longer at its instant + per.
 //
-// A debt (State.M) is what does not fit into a window. Its parts are spent by themselves
-// as soon as they fit: units at State.At, units again after each per, and what is left
-// at last. It is kept as one figure, because it may last as long as the horizon. A part that is
-// due becomes an entry.
+// A debt (State.M) is the spending that does not fit into a window. Its parts are spent by themselves as soon as they fit:
+// units at State.At, units again after each per, and the remainder at last. It is kept as one figure, because it may last as
+// long as the horizon. A part that is due becomes an entry.
 //
-// The entries carry running totals: see totals. So a key with n entries takes amortised O(1) to
-// spend, O(log n) to be asked how much counts or when something fits, and O(log n) to be
-// granted any part of it. One key with a large limit does not hold up the others that wait
-// for its lock.
+// The entries carry running totals: see totals. So for a key with n entries, spending takes amortised O(1), the questions how
+// much counts and when something fits take O(log n), and so does a grant of any part of it. One key with a large limit does not
+// hold up the others that wait for its lock.
 type slidingLog struct{ per, units int64 }
 
 // lastDebt returns the last part of the debt. A question about the time after it needs no
@@ -40,10 +37,9 @@ func (l *slidingLog) newest(s State) int64 {
 	return max(s.log.newest(), l.lastDebt(s).at)
 }
 
-// earliest: a spending goes behind all others, so nothing that comes later takes its
-// place. At that time the entries, the last debt and the cost exceed the units by some
-// amount, and enough of the oldest has to leave first. What has left already is among
-// the oldest, so it makes no difference whether it was dropped.
+// earliest: a spending goes behind all others, so no later cost takes its place. At that time the entries, the last debt and
+// the cost exceed the units by some amount, and enough of the oldest has to leave first. Entries that have already left are
+// among the oldest, so it makes no difference whether they were dropped.
 func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	if s.detail == nil {
 		return now
@@ -57,13 +53,13 @@ func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	return now
 }
 
-// freed returns when so much of what is spent will have left the window. The excess is at
-// most all of it, because no cost is above the units.
+// freed returns the instant by which the given amount of the spending will have left the window. The excess is at most all of
+// it, because no cost is above the units.
 func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	r := &s.log
 	if debt.cost > 0 {
-		// The last debt lies between two entries, or after all of them. If those before
-		// it are not enough, it is the next to leave, and then those behind it.
+		// The last debt lies between two entries, or after all of them. If the entries before it are not enough, it is the next
+		// to leave, and then the entries behind it.
 		before := r.sum(r.search(Add(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
 			return Add(debt.at, l.per)
@@ -75,8 +71,8 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	return Add(r.slot(r.covering(excess)-1).at, l.per)
 }
 
-// spend adds an entry, whether it fits or not. The instant is not before the newest: that
-// is what earliest sees to, and what keeps the entries in order without a search.
+// spend adds an entry, whether it fits or not. The instant is not before the newest: earliest ensures that, and it keeps the
+// entries in order without a search.
 func (l *slidingLog) spend(s State, at, cost int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -115,10 +111,9 @@ func (l *slidingLog) indebt(s State, now, n int64) State {
 	return s
 }
 
-// forgive takes from the debt first, which is the newest of what is spent, unless bookings
-// lie behind it.
+// forgive takes from the debt first, which is the newest spending, unless bookings lie behind it.
 func (l *slidingLog) forgive(s State, now, n int64) State {
-	s = l.advance(s, now) // what has left the window is not there to be forgiven
+	s = l.advance(s, now) // an entry that has left the window cannot be forgiven
 	off := min(n, s.M)
 	s.M -= off
 	if s.detail != nil {
@@ -127,8 +122,8 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// advance drops what the window has left behind, and makes entries of what is due of the
-// debt. Each entry is dropped once, so that is amortised O(1).
+// advance drops the entries that have left the window, and turns the due part of the debt into entries. Each entry is dropped
+// once, so that is amortised O(1).
 func (l *slidingLog) advance(s State, now int64) State {
 	if s.detail == nil {
 		return s
@@ -169,8 +164,7 @@ func (l *slidingLog) due(s State, now int64) State {
 	return s
 }
 
-// remaining is 0 as long as something is booked or owed for later: what fits before it
-// would push it out of its place.
+// remaining is 0 as long as a booking or a debt is due later: a cost that fits before it would push it out of its place.
 func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	if s.detail == nil {
 		return l.units, 0
@@ -186,8 +180,8 @@ func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	return left(l.units - spent)
 }
 
-// counts returns how much the entries count for at an instant, bookings included. What the
-// window has left behind may not have been dropped, because a question changes nothing.
+// counts returns the sum of the entries that count at an instant, bookings included. Entries that have left the window may not
+// have been dropped, because a question changes nothing.
 func (l *slidingLog) counts(s State, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {
@@ -200,8 +194,7 @@ func (l *slidingLog) counts(s State, now int64) int64 {
 	}
 }
 
-// regained returns when the last spending leaves. Until then the key can be told from one
-// that was never seen.
+// regained returns the instant at which the last spending leaves. Until then the key differs from a key never seen.
 func (l *slidingLog) regained(s State) int64 {
 	if at := l.newest(s); at != math.MinInt64 {
 		return Add(at, l.per)
@@ -209,8 +202,8 @@ func (l *slidingLog) regained(s State) int64 {
 	return math.MinInt64
 }
 
-// spent is what counts, and what is still to come of the debt: of parts whose time has
-// come, the last one may count, and those before it do not.
+// spent is the counted spending, and the part of the debt that is still to come: of the parts that are due, the last one may
+// count, and the earlier ones do not.
 func (l *slidingLog) spent(s State, now int64) int64 {
 	if s.detail == nil {
 		return 0
@@ -229,10 +222,9 @@ func (l *slidingLog) spent(s State, now int64) int64 {
 	return n + max(0, s.M-past)
 }
 
-// replaced returns a state of another log with its debt placed anew: as much of it as there
-// is room for now, which is what a key with so much spent would have been charged at
-// once, and the rest behind all else. A debt that lies behind a booking may be a part of
-// what is booked, and does not come before it.
+// replaced returns a state of another log with its debt placed anew: as much of it as there is room for now, as for a key that
+// is charged so much at once, and the rest behind all else. A debt that lies behind a booking may be a part of the booking, and
+// does not come before it.
 func (l *slidingLog) replaced(s State, now int64) State {
 	debt, at := s.M, s.At
 	if debt == 0 {
@@ -268,7 +260,7 @@ func (l *slidingLog) aside(s State) State {
 	return s
 }
 
-// bookings returns what is booked for later, and its sum.
+// bookings returns the later bookings, and their sum.
 func (l *slidingLog) bookings(s State, now int64) (booked []booking, n int64) {
 	if s.detail == nil {
 		return nil, 0
@@ -281,8 +273,8 @@ func (l *slidingLog) bookings(s State, now int64) (booked []booking, n int64) {
 	return booked, n
 }
 
-// between returns the state of another log under this one. Each spending keeps its age, but what the other window has
-// left behind is over. The given state stays as it is.
+// between converts the state of another log to this one. Each spending keeps its age, but entries that have left the other
+// window are over. The given state stays as it is.
 func (l *slidingLog) between(from *slidingLog, s State, now int64) State {
 	if s = from.aside(s); s.detail != nil {
 		s.ledger = nil
@@ -291,9 +283,8 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64) State {
 	return l.replaced(from.advance(s, now), now)
 }
 
-// carried spends what was booked under a limit of another kind. At its instant a booking
-// keeps as much as a window holds, and what is above that becomes a debt. A debt that
-// was charged behind a booking is a part of it, and stays one that way.
+// carried spends the bookings made under a limit of another kind. At its instant a booking keeps as much as a window holds, and
+// the excess becomes a debt. A debt that was charged behind a booking is a part of it, and so remains a debt.
 func (l *slidingLog) carried(s State, now int64, booked []booking) State {
 	debt := int64(0)
 	for _, b := range booked {

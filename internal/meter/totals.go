@@ -2,20 +2,19 @@ package meter
 
 import "math"
 
-// totals lists spendings in the order of their instants, each instant once, with running
-// totals. So "how much until t" and "when has so much been spent" are binary searches. It is a
-// deque that grows by doubling and shrinks again; the zero totals is empty. To append, and to
-// forget at either end, is amortised O(1). To change what is further inside takes
-// O(distance to the nearer end), because the totals behind it or before it change too.
+// totals lists spendings in the order of their instants, each instant once, with running totals. So "how much until t" and
+// "when has so much been spent" are binary searches. It is a deque that grows by doubling and shrinks again; the zero totals is
+// empty. To append, and to remove at either end, is amortised O(1). To change an inner element takes O(distance to the nearer
+// end), because the totals behind it or before it change too.
 //
-// A total counts from an origin that moves, and wraps around. Only differences mean anything,
-// and none of those overflows, because what is listed at one time can be counted.
+// A total counts from an origin that moves, and wraps around. Only differences have a meaning, and none of them overflows,
+// because the sum of the listed spendings can be counted.
 //
 //	spendings        3 at 10, 1 at 20, 4 at 50
 //	before, marks    7, {10, 10} {20, 11} {50, 15}
 //
-// How much was spent after 10 is 15 - 10; when 4 of these have left the window is told by the first
-// total that is 7 + 4 or more.
+// The spending after 10 is 15 - 10; the instant at which 4 of these have left the window is found by the first total that is 7
+// + 4 or more.
 type totals struct {
 	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
 	before int64  // the total before the oldest mark
@@ -39,7 +38,7 @@ func (r *totals) len() int { return int(r.n) }
 // slot returns the i-th mark, the oldest first.
 func (r *totals) slot(i int) *mark { return &r.buf[(int(r.head)+i)&(len(r.buf)-1)] }
 
-// sum returns what the oldest k cost together.
+// sum returns the total cost of the oldest k.
 func (r *totals) sum(k int) int64 {
 	if k == 0 {
 		return 0
@@ -151,8 +150,7 @@ func (r *totals) close(i int) {
 	r.shrink()
 }
 
-// change adds to the cost of the i-th spending: the totals from there on are higher, or those
-// before it lower.
+// change adds to the cost of the i-th spending: the totals from there on are higher, or the totals before it lower.
 func (r *totals) change(i int, cost int64) {
 	if i < r.len()/2 {
 		for j := range i {
@@ -166,8 +164,8 @@ func (r *totals) change(i int, cost int64) {
 	}
 }
 
-// reduce takes up to n from what was spent at that instant, and returns how much
-// it took: less than n only if the instant has less or is not here.
+// reduce takes up to n from the spending at the given instant, and returns the amount taken: less than n only if the instant
+// has less or is not here.
 func (r *totals) reduce(at, n int64) int64 {
 	i := r.search(at)
 	if i == r.len() || r.slot(i).at != at {
@@ -194,7 +192,7 @@ func (r *totals) reduceNewest(n int64) int64 {
 	return n
 }
 
-// popFront forgets the oldest k, and returns what they cost.
+// popFront removes the oldest k, and returns their total cost.
 func (r *totals) popFront(k int) int64 { // the totals that stay are as they were: only before moves
 	cost := r.sum(k)
 	r.before += cost

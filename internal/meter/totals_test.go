@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// plain is what totals do, as a sorted slice.
+// plain models totals as a sorted slice.
 type plain []entry
 
 func (p plain) search(at int64) int {
@@ -56,7 +56,7 @@ func (r *totals) list() (list plain) {
 	return list
 }
 
-// Totals do what a sorted slice does, whatever the totals have come to: they wrap around.
+// Totals behave as a sorted slice at any value of the counters: they wrap around.
 func TestTotalsAreASortedSlice(t *testing.T) {
 	for _, size := range []int{3, 50, 2000} {
 		for _, origin := range []int64{0, math.MaxInt64 - 10, math.MinInt64} {
