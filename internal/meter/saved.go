@@ -22,9 +22,9 @@ import (
 //
 // The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
 // fraction, or 0 if it is unsampled.
+//
 // An instant of an entry or a booking is written as the span since the one before. The data is not trusted: every figure that
 // the arithmetic relies on is checked.
-// is not trusted: every figure is checked that arithmetic relies on.
 
 // mostUnits is the maximum count of the window before, under a limit that was then in force.
 const mostUnits = 1 << 53
