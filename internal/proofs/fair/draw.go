@@ -22,9 +22,9 @@ var seconds = chart.Linear(0, length.Seconds(), left, right)
 
 func picture(lanes []*lane) string {
 	c := chart.New(width, height, "50 greedy tenants and a modest one share 1,000 units a second",
-		"What is granted to all and to the modest tenant, under a shared bucket, a bucket for each tenant, and package fair.")
+		"The units granted to all tenants and to the modest tenant, under a shared bucket, a bucket for each tenant, and package fair.")
 	c.Text("heading", "start", left, 34, "50 greedy tenants and a modest one share 1,000 units a second")
-	c.Text("muted", "start", left, 55, "Simulated. From 20 s to 40 s, 40 of the greedy ones pause. The modest one asks for half of its share.")
+	c.Text("muted", "start", left, 55, "Simulated. From 20 s to 40 s, 40 of the greedy tenants pause. The modest one requests half of its share.")
 	x := left
 	for _, l := range lanes {
 		c.Rect(l.class, x, 68, 10, 10)
@@ -33,7 +33,7 @@ func picture(lanes []*lane) string {
 	}
 	draw(c, lanes, top, "All tenants: units granted a second", chart.Linear(0, 1200, top+30+plot, top+30), 1,
 		func(l *lane, i int) float64 { return float64(l.granted[i]) }, 0, 500, 1000)
-	const wide = 4 // bins, since the modest tenant asks ten times a second only
+	const wide = 4 // bins, since the modest tenant calls only ten times a second
 	draw(c, lanes, top+panel, "The modest tenant: part of its calls granted, in %", chart.Linear(0, 110, top+panel+30+plot, top+panel+30), wide,
 		func(l *lane, i int) float64 {
 			asked, served := 0, 0

@@ -1,5 +1,5 @@
-// Fair shows 50 greedy tenants and a modest one under one bucket that all share, under a bucket for each, and
-// under package fair. It prints what became of them, and draws docs/fair.svg:
+// Fair shows 50 greedy tenants and a modest one under one shared bucket, under a bucket for each, and under package fair. It
+// prints their results, and draws docs/fair.svg:
 //
 //	go -C internal/proofs run ./fair -o ../../docs/fair.svg
 package main
@@ -42,8 +42,8 @@ func run(w io.Writer, out string, seed uint64) error {
 	return os.WriteFile(out, []byte(picture(lanes)), 0o666)
 }
 
-// The load: 50 greedy tenants poll every 10 ms or so, but 40 of them pause in the second phase. The modest one
-// asks for half of its share all the time.
+// The load: 50 greedy tenants poll every 10 ms or so, but 40 of them pause in the second phase. The modest tenant requests half
+// of its share all the time.
 const (
 	rate    = 1000 // units a second
 	burst   = 1000
@@ -57,7 +57,7 @@ const (
 	bin    = time.Second
 )
 
-// lane is what happened under one limiter, in each bin.
+// lane holds the results under one limiter, in each bin.
 type lane struct {
 	name, class   string
 	granted       [length / bin]int // to all

@@ -24,7 +24,7 @@ func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
 	assert.True(t, string(got) == string(want), "docs/fair.svg is out of date: go -C internal/proofs run ./fair -o ../../docs/fair.svg")
 }
 
-// What the picture shows is what happens, for a seed that nobody has chosen.
+// The picture shows typical results: a random seed has the same ones.
 func TestOnlyFairServesTheModestTenantAndSpendsTheRate(t *testing.T) {
 	seed := rand.Uint64()
 	lanes := play(seed)

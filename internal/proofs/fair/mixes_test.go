@@ -29,14 +29,15 @@ var (
 	mixFile  = flag.String("picture", "", "the `file` for a picture of all tenants' parts; none if empty")
 )
 
-// manner is how a tenant asks. All ask for more than their share: again at once after a grant, but for those that poll.
+// manner is the behaviour of a tenant. All request more than their share: they call again at once after a grant, except for
+// polls.
 type manner int
 
 const (
 	waits  manner = iota // in Wait
 	obeys                // Take, and again after RetryAfter
 	rounds               // Take, and again after RetryAfter in whole seconds, rounded up
-	polls                // Take every few milliseconds, whatever it is told
+	polls                // Take every few milliseconds, ignoring RetryAfter
 )
 
 func (m manner) String() string {
@@ -112,9 +113,9 @@ func between(r *rand.Rand, least, most float64) float64 {
 	return least * math.Exp(r.Float64()*math.Log(most/least))
 }
 
-// newMix returns a mix of 2 to 50 tenants of one to four manners. Their weights are up to 10, and their costs from a thousandth of
-// the burst to all of it. The burst is what the rate gives in half a second to five seconds, and 2.5 seconds at least if
-// tenants come back after whole seconds.
+// newMix returns a mix of 2 to 50 tenants of one to four manners. Their weights are up to 10, and their costs from a thousandth
+// of the burst to all of it. The burst is half a second to five seconds of the rate, and at least 2.5 seconds if tenants come
+// back after whole seconds.
 func newMix(seed uint64) *mix {
 	r := rand.New(rand.NewPCG(seed, 77))
 	x := &mix{seed: seed, burst: int(between(r, 200, 20_000))}

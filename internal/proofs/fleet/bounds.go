@@ -12,7 +12,7 @@ import (
 // trial is one row of the table of bounds.
 type trial struct {
 	name   string
-	what   string // what the demand is like
+	what   string // a description of the demand
 	change func(s *setup)
 	bound  func(r *result) int64
 	least  float64 // of the bound, that has to be admitted on the hottest key
@@ -20,7 +20,7 @@ type trial struct {
 	exact  bool    // the hottest key is admitted exactly the bound
 }
 
-// boundsSetup is what the trials have in common.
+// boundsSetup is the common setup of the trials.
 func boundsSetup(lasts time.Duration) setup {
 	return setup{
 		Rate: ratelimit.PerSecond(100), Burst: 100, Nodes: 8, MaxBatch: 10, Keys: 1000, Skew: 1.1,
@@ -102,7 +102,7 @@ func (t trial) judge(r *result, scripts int64) *outcome {
 	return o
 }
 
-// violations says what is not as it should be.
+// violations describes each violated bound.
 func (o *outcome) violations() (all []string) {
 	if o.over > 0 {
 		all = append(all, fmt.Sprintf("%d keys were admitted more than %d", o.over, o.limit))

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// weather is what faults are made of.
+// weather holds the parts of a fault.
 type weather struct {
 	server *server
 	proxy  *proxy
@@ -28,11 +28,11 @@ type fault struct {
 	strike, heal func(ctx context.Context, w weather) error
 
 	times  int            // how often it comes and goes; 0 means once
-	change func(s *setup) // what the fleet does meanwhile; may be nil
-	calm   bool           // the store is in good health: what stands in has nothing to decide
+	change func(s *setup) // a change of the fleet's setup during the fault; may be nil
+	calm   bool           // the store is healthy, so the fallback decides nothing
 }
 
-// faults are what a store suffers, and the fleet must get over.
+// faults are failures of a store that the fleet must survive.
 func faults() []fault {
 	return []fault{
 		{name: "kill -9, and a restart after 2 s", short: "kill -9", lasts: 2 * time.Second, lost: 1,
@@ -51,7 +51,7 @@ func faults() []fault {
 	}
 }
 
-// strains are what else the fleet must bear.
+// strains are further conditions that the fleet must bear.
 func strains() []fault {
 	return []fault{
 		{name: "none: bursts of 200 callers, 16 calls at once", calm: true, strike: nothing, heal: nothing, change: func(s *setup) {
@@ -84,7 +84,7 @@ func send(args ...any) func(context.Context, weather) error {
 
 func nothing(context.Context, weather) error { return nil }
 
-// chaosSetup is what the runs with faults have in common.
+// chaosSetup is the common setup of the runs with faults.
 func chaosSetup() setup {
 	return setup{
 		Engine: "failover", Rate: ratelimit.PerSecond(50), Burst: 100, Nodes: 8, Keys: 10, Skew: 1.1,
@@ -101,11 +101,11 @@ const (
 	// closesWithin is how soon after its end the breakers must be closed: OpenFor, a
 	// fifth of it, and the probe.
 	closesWithin = 2 * time.Second
-	// grace is added to the timeout, and to what the machine itself is late.
+	// grace is added to the timeout, and to the lateness of the machine itself.
 	grace = 10 * time.Millisecond
 )
 
-// ordeal is what a fleet has made of a fault.
+// ordeal holds a fleet's results during a fault.
 type ordeal struct {
 	fault
 	engine   string
@@ -188,7 +188,7 @@ func (o *ordeal) measure() {
 	o.lateness = o.result.lateness.quantile(0.999)
 }
 
-// violations says what is not as it should be. A slow machine may be granted more time.
+// violations describes each violated bound. A slow machine may be granted more time.
 func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 	c := o.result.count()
 	if c.Errors > 0 {
@@ -208,7 +208,7 @@ func (o *ordeal) violations(grace, closesWithin time.Duration) (all []string) {
 		all = append(all, fmt.Sprintf("a breaker was not closed %v after recovery", o.closed))
 	}
 	if share := float64(c.Degraded) / float64(max(1, c.Decisions)); o.calm && share > 0.01 {
-		all = append(all, fmt.Sprintf("what stands in has decided %.1f %% while the store was in good health", 100*share))
+		all = append(all, fmt.Sprintf("the fallback has decided %.1f %% while the store was in good health", 100*share))
 	}
 	if o.grown > 0 {
 		all = append(all, fmt.Sprintf("%d goroutines were left", o.grown))
@@ -236,8 +236,8 @@ func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engi
 	return failed, t.print(out)
 }
 
-// judged runs a fleet through a fault, and again if the machine itself was so late that
-// calls which Redis had answered ran into the timeout: such a run says nothing.
+// judged runs a fleet through a fault, and again if the machine itself was so late that calls which Redis had answered ran into
+// the timeout: such a run proves nothing.
 func judged(ctx context.Context, engine string, f fault, progress io.Writer) (o *ordeal, bad []string, err error) {
 	for range 3 {
 		if o, err = brave(ctx, engine, f, full, func(*setup) {}); err != nil {

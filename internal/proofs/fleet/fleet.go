@@ -24,7 +24,7 @@ type process struct {
 	err    error
 }
 
-// result is what a fleet has done.
+// result holds the results of a fleet.
 type result struct {
 	setup    setup
 	reports  []*report
@@ -107,7 +107,7 @@ func stop(all []*process) {
 	}
 }
 
-// runFleet runs a fleet, while f does whatever it does to Redis.
+// runFleet runs a fleet, while f manipulates Redis.
 func runFleet(ctx context.Context, s setup, f func(start time.Time) error) (*result, error) {
 	all, err := startFleet(ctx, s)
 	if err != nil {
@@ -138,7 +138,7 @@ func runFleet(ctx context.Context, s setup, f func(start time.Time) error) (*res
 	return res, nil
 }
 
-// follow reads what a process tells until its report.
+// follow reads a process's messages until its report.
 func (p *process) follow(res *result) {
 	for p.report == nil && p.err == nil {
 		m, err := p.next()
@@ -157,11 +157,10 @@ func (p *process) follow(res *result) {
 	}
 }
 
-// end waits for the end of a process that has reported. The race detector tells by the
-// exit status.
+// end waits for the end of a process that has reported. The race detector reports by the exit status.
 func (p *process) end() error {
 	if p.report == nil {
-		return nil // it has failed, and says so
+		return nil // it has failed, and reports that itself
 	}
 	return p.cmd.Wait()
 }
@@ -185,12 +184,12 @@ func (r *result) sum(all []*process) {
 	}
 }
 
-// regained is what a key regains in a time, rounded up.
+// regained returns the units that a key regains in a time, rounded up.
 func (s setup) regained(t time.Duration) int64 {
 	return (int64(t)*int64(s.Rate.Units) + int64(s.Rate.Per) - 1) / int64(s.Rate.Per)
 }
 
-// central is what one shared budget admits at most in the time that the run took.
+// centralBound returns the maximum that one shared budget admits in the duration of the run.
 func (r *result) centralBound() int64 { return int64(r.setup.Burst) + r.setup.regained(r.took) }
 
 // leasedBound is the same with a batch in each process.
@@ -198,8 +197,8 @@ func (r *result) leasedBound() int64 {
 	return r.centralBound() + int64(r.setup.Nodes)*int64(r.setup.MaxBatch)
 }
 
-// outageBound is the same with what each process has admitted alone, and with a store that
-// has lost its data that number of times.
+// outageBound is the same bound plus the admissions of each process alone, with a store that has lost its data the given number
+// of times.
 func (r *result) outageBound(lost int) int64 {
 	bound := r.centralBound() + int64(lost)*int64(r.setup.Burst)
 	share := r.setup.share()

@@ -87,7 +87,7 @@ func TestSlotsPassFromCallerToCaller(t *testing.T) {
 	require.LessOrEqual(t, r.overtaken, 30)
 }
 
-// The figures of three jobs, of which the second begins before the first although it asked later.
+// The figures of three jobs, of which the second begins before the first although it called later.
 func TestHandoverFigures(t *testing.T) {
 	jobs := []job{{Asked: 0, Began: 200, Ended: 300}, {Asked: 50, Began: 100, Ended: 200}, {Asked: 60, Began: 900, Ended: 1000}, {Asked: 70, Began: 1100, Ended: 1200}}
 	r := handoverTrial{limit: 1, work: 100}.measure(jobs)

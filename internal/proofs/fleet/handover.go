@@ -234,7 +234,7 @@ type handoverResult struct {
 	jobs      int
 	ofIdeal   float64 // jobs, as a part of slots * time / work
 	busy      float64 // the part of the slots' time in which work was done
-	overtaken int     // the largest number of callers that asked later than another one and began before it
+	overtaken int     // the largest number of callers that came after another one and began before it
 	most      int     // in flight
 }
 

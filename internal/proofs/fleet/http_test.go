@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// protect wraps a handler in middleware over failover over Redis, on one key, with a local
-// limit of 3 that regains nothing meanwhile.
+// protect wraps a handler in middleware over failover over Redis, on one key, with a local limit of 3 that regains nothing
+// during the test.
 func protect(t *testing.T, s *server, handler http.HandlerFunc) (*httplimit.Middleware, http.Handler) {
 	client := redis.NewClient(&redis.Options{Addr: s.addr, DialerRetries: 1})
 	t.Cleanup(func() { _ = client.Close() })

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// link stands between a region and the store of another one. What it passes on takes time each
-// way, and it can be cut: then what is sent is lost, and so is the connection.
+// link stands between a region and the store of another one. It delays data each way, and it can be cut: then data in transit
+// is lost, and so is the connection.
 type link struct {
 	listener net.Listener
 	to       string
@@ -62,7 +62,7 @@ func (k *link) pass(client net.Conn) {
 	delete(k.conns, server)
 }
 
-// chunk is what was read at one time.
+// chunk is the data of one read.
 type chunk struct {
 	bytes []byte
 	due   time.Time
@@ -86,7 +86,7 @@ func (k *link) carry(to, from net.Conn, pair [2]net.Conn) {
 	for c := range chunks {
 		time.Sleep(time.Until(c.due))
 		if lost = lost || k.cut.Load(); lost {
-			continue // what comes behind it cannot be passed on, either
+			continue // later data cannot be passed on, either
 		}
 		if _, err := to.Write(c.bytes); err != nil {
 			break

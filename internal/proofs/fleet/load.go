@@ -23,12 +23,12 @@ type load struct {
 	now      counts // of all goroutines, read while they run
 }
 
-// counts are what was decided so far.
+// counts are the decisions so far.
 type counts struct {
 	decisions, allowed, degraded, errors atomic.Int64
 }
 
-// tally is what one goroutine has counted.
+// tally holds one goroutine's counts.
 type tally struct {
 	admitted    []int64 // by key
 	byKey       []int64 // decisions by key

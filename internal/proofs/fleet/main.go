@@ -1,13 +1,12 @@
-// Fleet proves what a fleet of processes with one shared limit may rely on, in good and bad
-// weather. It starts a redis-server of its own (or the program that REDIS_SERVER names) and eight processes of this very
-// program, and shows its progress:
+// Fleet proves the promises for a fleet of processes with one shared limit, in good and bad weather. It starts a redis-server
+// of its own (or the program that REDIS_SERVER names) and eight processes of this very program, and shows its progress:
 //
 //	go -C internal/proofs run ./fleet              all of it, in about eight minutes
-//	go -C internal/proofs run ./fleet -only bounds how much is admitted, at how many round trips
-//	go -C internal/proofs run ./fleet -only chaos  what happens while Redis fails
+//	go -C internal/proofs run ./fleet -only bounds the admitted cost, and the number of round trips
+//	go -C internal/proofs run ./fleet -only chaos  decisions while Redis fails
 //	go -C internal/proofs run ./fleet -only regions two regions 80 ms apart with one budget
 //	go -C internal/proofs run ./fleet -only slots  processes that share slots are killed in the middle of their work
-//	go -C internal/proofs run ./fleet -only handover  how fast slots pass from caller to caller, and what waiting costs
+//	go -C internal/proofs run ./fleet -only handover  the speed at which slots pass from caller to caller, and the cost of waiting
 //	go -C internal/proofs run ./fleet -only picture -file ../../docs/fleet.svg
 //
 // It prints tables in Markdown, and exits with status 1 if anything was violated.
@@ -30,7 +29,7 @@ func main() {
 	}
 	only := flag.String("only", "", "bounds, chaos, regions, slots, handover or picture; all of them if empty")
 	lasts := flag.Duration("for", 20*time.Second, "how long each trial of the bounds lasts")
-	engines := flag.String("engines", "failover,failover over lease,lease over failover", "what suffers the faults")
+	engines := flag.String("engines", "failover,failover over lease,lease over failover", "engines that face the faults")
 	fault := flag.String("fault", "", "only faults whose names contain this")
 	file := flag.String("file", "fleet.svg", "where the picture goes")
 	flag.Parse()
@@ -48,7 +47,7 @@ func main() {
 	fmt.Println("nothing was violated")
 }
 
-// options say what is to be proved.
+// options select the proofs to run.
 type options struct {
 	only    string
 	lasts   time.Duration

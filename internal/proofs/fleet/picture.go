@@ -30,7 +30,7 @@ const (
 type storm struct {
 	result *result
 	faults []struck
-	bound  []int64 // of what may have been admitted, at the end of each bin
+	bound  []int64 // the maximum admitted cost, at the end of each bin
 	bins   []sample
 }
 
@@ -103,8 +103,8 @@ func (st *storm) collect() {
 			outages++
 			lost += int64(st.faults[next].lost)
 		}
-		// Each outage adds what all processes admit alone at once; at their rates they admit
-		// together what the shared limit does.
+		// Each outage adds the cost that all processes admit alone at once; at their rates they together admit as much as the
+		// shared limit.
 		alone := outages * int64(s.Nodes) * int64(s.share().Burst)
 		st.bound[i] = int64(s.Burst)*(1+lost) + s.regained(end) + alone + s.regained(st.degradedBy(end))
 	}
@@ -125,7 +125,7 @@ func (st *storm) picture() string {
 	last := st.result.setup.Lasts
 	at := chart.Linear(0, last.Seconds(), pictureLeft, pictureRight)
 	c := chart.New(pictureWidth, 490, "A fleet of eight processes while its Redis suffers seven faults",
-		"Decisions per second over time, those that were degraded, and what was admitted against the bound.")
+		"Decisions per second over time, the degraded ones among them, and the admitted cost against the bound.")
 	c.Text("heading", "start", pictureLeft, 34, "Eight processes, one limit, seven faults")
 	c.Text("muted", "start", pictureLeft, 55, fmt.Sprintf("failover(redislimit, local). Callers saw %d errors; p99.9 of a decision is %s.",
 		st.result.count().Errors, short(st.result.latency.quantile(0.999))))

@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// proxy stands between the fleet and Redis, and can drop replies: the server has executed
-// what nobody hears of.
+// proxy stands between the fleet and Redis, and can drop replies: the server has then executed commands whose replies are lost.
 type proxy struct {
 	listener net.Listener
 	to       string

@@ -60,7 +60,7 @@ func acrossRegions(far *redis.Client, limit, share ratelimit.Limit, maxBatch int
 	return leased, guarded, err
 }
 
-// farGuarded asks the far Redis for each decision, and the process's own share when there is no answer.
+// farGuarded uses the far Redis for each decision, and the process's own share if it does not answer.
 func farGuarded(far *redis.Client, limit, share ratelimit.Limit) (*failover.Limiter[string], error) {
 	shared, err := redislimit.New(far, limit, &redislimit.Options{Timeout: 500 * time.Millisecond})
 	if err != nil {
@@ -87,7 +87,7 @@ func leasedAcross(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: leased, flush: leased.Flush, lease: leased.Stats, state: guarded.State}, nil
 }
 
-// far is what one region decides, as an engine.
+// far is an engine that one region decides for.
 func far(s setup, client *redis.Client) (engine, error) {
 	guarded, err := farGuarded(client, s.limit().Named(s.Name), s.share())
 	if err != nil {
@@ -96,7 +96,7 @@ func far(s setup, client *redis.Client) (engine, error) {
 	return engine{Reserver: guarded, state: guarded.State}, nil
 }
 
-// regionsSetup is what the runs have in common.
+// regionsSetup is the common setup of the runs.
 func regionsSetup(r region, lasts time.Duration) setup {
 	s := setup{
 		Engine: r.engine, Name: "regions", Rate: ratelimit.PerSecond(1000), Burst: 1000, Nodes: 2 * inRegion, Keys: 1, Skew: 1.1,
@@ -148,7 +148,7 @@ func runRegion(ctx context.Context, r region, lasts time.Duration, change func(*
 	})
 }
 
-// used returns what was admitted, as a share of what the budget and the traffic allow.
+// used returns the admitted cost, as a share of the maximum that the budget and the traffic allow.
 func (r *result) used() float64 {
 	could := min(float64(r.setup.regained(r.setup.Lasts)+int64(r.setup.Burst)), float64(r.setup.Demand*r.setup.Nodes)*r.setup.Lasts.Seconds())
 	return float64(r.admitted[0]) / could

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// setup is what one process of the fleet is told, as JSON in its environment.
+// setup configures one process of the fleet, as JSON in its environment.
 type setup struct {
 	Engine     string // one of engines
 	Addr       string // of Redis
@@ -52,7 +52,7 @@ var engines = map[string]func(s setup, client *redis.Client) (engine, error){
 	"far":                 far,
 }
 
-// engine is a limiter under test, with what it tells of itself.
+// engine is a limiter under test, with its statistics.
 type engine struct {
 	ratelimit.Reserver[string]
 	flush func(context.Context) error

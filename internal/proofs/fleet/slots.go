@@ -23,7 +23,7 @@ import (
 // slotsVariable is the environment variable that makes this program a process that works in slots.
 const slotsVariable = "RATELIMIT_FLEET_SLOTS"
 
-// slotsSetup is what such a process is told.
+// slotsSetup configures such a process.
 type slotsSetup struct {
 	Redis, Partner string // addresses
 	Limit          int
@@ -46,7 +46,7 @@ type partnerCounts struct {
 	most      int // in flight at once
 	over      int // calls that came above the limit
 	served    int
-	servedAll int // of those, calls that had all slots
+	servedAll int // served calls that had all slots
 }
 
 func (p *partner) counts() partnerCounts {
@@ -181,7 +181,7 @@ func (s slotsSetup) call(semaphore *redislimit.Semaphore, n int) error {
 	return err
 }
 
-// slotsResult is what a fleet that is killed has done.
+// slotsResult holds the results of a fleet whose processes are killed.
 type slotsResult struct {
 	partnerCounts
 	killed int

@@ -27,7 +27,7 @@ type message struct {
 	Err    string
 }
 
-// sample is what a process has decided since its last sample.
+// sample holds a process's decisions since its last sample.
 type sample struct {
 	At                                   time.Duration // since the start, at the end of the sample
 	Decisions, Allowed, Degraded, Errors int64
@@ -35,12 +35,12 @@ type sample struct {
 	node                                 int
 }
 
-// report is what a process tells at its end.
+// report holds a process's results at its end.
 type report struct {
 	Admitted  []int64 // by key
 	Decisions []int64 // by key
 	Latency   histogram
-	Lateness  histogram // of a timer beside the load: what the machine itself adds
+	Lateness  histogram // of a timer beside the load: the delay that the machine itself adds
 	Errors    int64
 	FirstErr  string
 	Degraded  time.Duration // from the first degraded decision to the last
@@ -95,8 +95,7 @@ func work(text string, in *bufio.Reader, out *json.Encoder) error {
 	return out.Encode(message{Report: r})
 }
 
-// follow passes the line of the start on, and ends the process with the one that has
-// started it.
+// follow passes the line of the start on, and ends the process when the process that has started it ends.
 func follow(in *bufio.Reader, lines chan<- string) {
 	for {
 		line, err := in.ReadString('\n')
@@ -143,7 +142,7 @@ func lateness(done <-chan struct{}) (h histogram) {
 	}
 }
 
-// sampleEvery is how often a process tells how it is doing.
+// sampleEvery is the interval between a process's samples.
 const sampleEvery = 100 * time.Millisecond
 
 func (l *load) sample(start time.Time, done <-chan struct{}, out *json.Encoder) {
@@ -152,7 +151,7 @@ func (l *load) sample(start time.Time, done <-chan struct{}, out *json.Encoder) 
 	for {
 		select {
 		case <-ticker.C:
-			_ = out.Encode(message{Sample: l.take(start)}) // if nobody reads, the process ends by itself
+			_ = out.Encode(message{Sample: l.take(start)}) // without a reader, the process ends by itself
 		case <-done:
 			_ = out.Encode(message{Sample: l.take(start)})
 			return
@@ -160,7 +159,7 @@ func (l *load) sample(start time.Time, done <-chan struct{}, out *json.Encoder) 
 	}
 }
 
-// take returns what was decided since it was called last.
+// take returns the decisions since its last call.
 func (l *load) take(start time.Time) *sample {
 	return &sample{
 		At:        time.Since(start),

@@ -98,8 +98,8 @@ func TestAWaitThatGivesUpIsInTheAudit(t *testing.T) {
 	assert.Equal(t, 1, count(t, db, ""))
 }
 
-// TestTheAuditAnswersQuestions asks who is limited now, what happened to a key, and what each rule denied;
-// then time passes, and old rows are deleted.
+// TestTheAuditAnswersQuestions lists the keys that are limited now, the history of a key, and the denials of each rule; then
+// time passes, and old rows are deleted.
 func TestTheAuditAnswersQuestions(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 				assert.Equal(t, []policy.Denials{{Rule: "api", Count: 6}, {Rule: "exports", Count: 6}}, rules)
 				rows, err := log.OfKey(t.Context(), []string{"bob"}, since, 10)
 				require.NoError(t, err)
-				require.NotEmpty(t, rows) // two, if a minute has begun meanwhile
+				require.NotEmpty(t, rows) // two, if a minute has begun since
 				assert.Equal(t, "api", rows[0].Rule)
 				assert.Equal(t, "GET "+stored("/a"), rows[0].Route)
 				assert.Positive(t, rows[0].RetryAfter)

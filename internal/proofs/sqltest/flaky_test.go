@@ -25,8 +25,7 @@ import (
 
 var errLost = errors.New("the connection is lost")
 
-// flaky opens connections to a database that fail where fail says so: it is asked before each
-// step, with what the step is.
+// flaky opens connections to a database that fail as determined by fail, which is called before each step with the step's name.
 type flaky struct {
 	of   driver.Driver
 	name string
@@ -35,7 +34,7 @@ type flaky struct {
 	fail func(step string) error
 }
 
-// set changes what fails. Nil: nothing does.
+// set changes the failing steps. Nil: no step fails.
 func (f *flaky) set(fail func(step string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,8 +51,8 @@ func (f *flaky) at(step string) error {
 	return fail(step)
 }
 
-// openFlaky returns an SQLite database with the tables in it, another handle on it whose
-// connections fail, and what says when.
+// openFlaky returns an SQLite database with the tables in it, another handle on it whose connections fail, and the value that
+// controls the failures.
 func openFlaky(t testing.TB) (db, lossy *sql.DB, f *flaky) {
 	t.Helper()
 	name := "file:" + filepath.Join(t.TempDir(), "rules.db") + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"
@@ -205,7 +204,7 @@ func TestTheNewestRulesGetInForceWhateverFails(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10 {
 		f.set(func(string) error {
-			if rand.IntN(3) == 0 { // it is asked by several goroutines
+			if rand.IntN(3) == 0 { // several goroutines call it
 				return errLost
 			}
 			return nil
@@ -276,7 +275,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 				if bad != "" {
 					want--
 				}
-				if err := log.Close(t.Context()); bad == "" { // else it may tell why that row is lost
+				if err := log.Close(t.Context()); bad == "" { // otherwise it may return the error of the lost row
 					require.NoError(t, err, name)
 				}
 				s := log.Stats()
@@ -287,8 +286,8 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWithoutBeingCounted makes steps fail at random, for a while. After that all is
-// written but what the database refuses, whatever the steps that have failed.
+// TestNothingIsLostWithoutBeingCounted makes random steps fail for a while. Afterwards all rows are written except the ones
+// that the database refuses, regardless of the failed steps.
 func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	for seed := range testsize.Of(6, 100) {
 		rnd := rand.New(rand.NewPCG(uint64(seed), 33))
@@ -318,8 +317,8 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	}
 }
 
-// TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and tells
-// why; what it had taken out counts as pending all the while.
+// TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and returns the reason; its rows
+// count as pending all the while.
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Alone(t)
 	db := openPostgres(t)

@@ -24,10 +24,10 @@ import (
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// A fleet is several processes whose limiters share one table. The test says which of them makes a call, and what the
-// database's clock reads then: that stands in each call, which goes over the process's standard input.
+// A fleet is several processes whose limiters share one table. The test chooses the process of each call, and the reading of
+// the database's clock: it is part of the call, which goes over the process's standard input.
 
-// call is what a process is asked to do.
+// call is a call that a process makes for the test.
 type call struct {
 	ID       int
 	Do       string
@@ -44,7 +44,7 @@ type call struct {
 	Together []call        // that share one read and one write
 }
 
-// result is what a process answers.
+// result is the result that a process returns.
 type result struct {
 	ID       int
 	Decision ratelimit.Decision // without its limit, which gob cannot send
@@ -76,7 +76,7 @@ func (s sentLimit) limit() ratelimit.Limit {
 	return l.Named(s.Name)
 }
 
-// sentErrors are the errors that a caller tells apart.
+// sentErrors are the errors that a caller distinguishes.
 var sentErrors = []error{
 	ratelimit.ErrLimited, ratelimit.ErrBlocked, ratelimit.ErrExceedsLimit, ratelimit.ErrNegativeCost, ratelimit.ErrInvalidKey,
 	ratelimit.ErrInvalidLimit, ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, context.Canceled, context.DeadlineExceeded,
@@ -137,8 +137,8 @@ type heldRead struct{ reached, open chan struct{} }
 
 var errKept = errors.New("the fleet deletes no rows")
 
-// asked is called before each query. Rows that are over stay: when they are deleted depends on how fast the machine is, and one
-// that goes during a decision has it read again.
+// asked is called before each query. Expired rows stay: the time of their deletion depends on the machine, and a row that is
+// deleted during a decision has to be read again.
 func (p *process) asked(query string) error {
 	if strings.Contains(query, "SKIP LOCKED") {
 		return errKept
@@ -264,7 +264,7 @@ func (p *process) do(ctx context.Context, c *call) result {
 	panic(c.Do)
 }
 
-// told is a context that tells when the limiter waits for its end: then the call stands in line.
+// told is a context that reports that the limiter waits for its end: the call is then in line.
 type told struct {
 	context.Context
 	once  sync.Once
@@ -352,7 +352,7 @@ func startFleet(t *testing.T, server *postgres, clock *ratelimittest.Clock, proc
 	return f
 }
 
-// listen hands out the results, until the process ends: then it says PASS, which is none.
+// listen passes the results on until the process ends: then it prints PASS, which is no result.
 func (m *member) listen(from *gob.Decoder) {
 	for {
 		var r result
@@ -398,7 +398,7 @@ func (f *fleet) made(c *call) *call {
 	return c
 }
 
-// ask has a process make a call, at the time that is in it.
+// ask has a process make a call, at the time given in the call.
 func (f *fleet) ask(ctx context.Context, m *member, c *call) result {
 	if deadline, ok := ctx.Deadline(); ok {
 		c.Deadline = min(time.Until(deadline), -1)

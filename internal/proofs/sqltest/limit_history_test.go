@@ -19,11 +19,12 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A history mixes all calls, each made by any process of a fleet, and compares each answer with that of a limiter in
-// memory. The suite's model, which judges the same processes, knows no reservations and no changes of limit.
+// A history mixes all calls, each made by any process of a fleet, and compares each result with a limiter in memory. The
+// suite's model, which judges the same processes, knows no reservations and no changes of limit.
 //
-// The limiter in memory counts in nanoseconds and ours in microseconds. So it gets a thousandth of the time: then its unit is
-// ours, and both round alike. That cannot be done with a calendar, which needs no rounding: its instants are whole seconds.
+// The limiter in memory counts in nanoseconds, and sqllimit in microseconds. The former therefore gets a thousandth of the
+// time: its unit then equals sqllimit's, and both round alike. That cannot be done with a calendar, which needs no rounding:
+// its instants are whole seconds.
 type twin struct {
 	t      *testing.T
 	rng    *rand.Rand
@@ -165,7 +166,7 @@ func (w *twin) adjust(key string, delta int) {
 	w.granted(delta)
 }
 
-// granted takes note of a grant: whether a booking of a calendar that it gave back is given back once more is not told.
+// granted records a grant: it is unknown whether a booking of a calendar that it gave back is given back once more.
 func (w *twin) granted(delta int) {
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		w.open = nil
@@ -195,8 +196,8 @@ func (w *twin) settle() {
 	require.NoError(w.t, o.fleet.Settle(actual))
 }
 
-// setLimit sets another limit, in all processes. What memory does at a key's next decision, a row does at its next change, as of
-// the first decision. So each key is changed before.
+// setLimit sets another limit, in all processes. A limiter in memory converts a key at its next decision, and a row is
+// converted at its next change, as of the first decision. So each key is changed first.
 func (w *twin) setLimit() {
 	for _, key := range twinKeys {
 		w.adjust(key, 1)

@@ -35,7 +35,7 @@ func (c *mariaClocked) Connect(ctx context.Context) (driver.Conn, error) {
 	return &mariaConn{conn.(mysqlConn), c.now}, nil
 }
 
-// mysqlConn is what a connection of the driver has.
+// mysqlConn lists the methods of the driver's connections.
 type mysqlConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -105,7 +105,7 @@ func TestLimitsOnMariaDB(t *testing.T) {
 	require.NoError(t, err)
 	ctx := t.Context()
 
-	// All algorithms, with what is booked, settled, adjusted, reset and listed.
+	// All algorithms, with bookings, settlements, adjustments, resets and lists.
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(10), 10), ratelimit.LeakyBucket(ratelimit.PerDay(10), 10), ratelimit.FixedWindow(ratelimit.PerDay(10)),
 		ratelimit.SlidingLog(ratelimit.PerDay(10)), ratelimit.SlidingCounter(ratelimit.PerDay(10)), ratelimit.Calendar(10, ratelimit.Month("UTC", 1)),

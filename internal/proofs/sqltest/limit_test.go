@@ -202,7 +202,7 @@ func TestLimitsOnPostgreSQL(t *testing.T) {
 	})
 }
 
-// brokenConnections ends those of a pool, as a restart of the server does, before each call.
+// brokenConnections ends the connections of a pool before each call, as a restart of the server does.
 func brokenConnections(t *testing.T, server *postgres) {
 	db := server.open(t)
 	db.SetMaxOpenConns(1)
@@ -249,8 +249,8 @@ func nothingIsWritten(t *testing.T, db *sql.DB) {
 	require.Equal(t, was, position())
 }
 
-// budgetProcess is what a process does that TestLimitsOnPostgreSQL starts: it spends until ten keys deny, and
-// prints how much it has spent of each.
+// budgetProcess is the work of a process that TestLimitsOnPostgreSQL starts: it spends until ten keys deny, and prints its
+// spending of each.
 func TestBudgetProcess(t *testing.T) {
 	name := os.Getenv("RATELIMIT_BUDGETS")
 	if name == "" {
@@ -317,7 +317,7 @@ func exactOverProcesses(t *testing.T, server *postgres, db *sql.DB) {
 	wg.Wait()
 	l := limiterOn(t, db, quota(processUnits), sqllimit.Options{})
 	for key := range spent {
-		for l.Allow(fmt.Sprint(key), 1) { // what was given back after the others had gone
+		for l.Allow(fmt.Sprint(key), 1) { // refunds after the other processes had ended
 			spent[key]++
 		}
 		require.Equal(t, int64(processUnits), spent[key])
@@ -449,7 +449,7 @@ func behindLeaseAndFailover(t *testing.T, server *postgres, db *sql.DB) {
 	require.Equal(t, 4, d.Remaining)
 }
 
-// The server is killed while callers spend: what was answered is charged, and what was not is charged once or not at all.
+// The server is killed while callers spend: an answered call is charged, and an unanswered one is charged once or not at all.
 func TestNothingThatWasAnsweredIsLost(t *testing.T) {
 	t.Parallel()
 	server := startPostgresWith(t, "-c fsync=on")

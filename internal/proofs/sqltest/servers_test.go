@@ -27,13 +27,13 @@ import (
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
-// database is one that a test may use.
+// database is a database that a test may use.
 type database struct {
 	dialect sqlsource.Dialect
 	open    func(t testing.TB) *sql.DB
 }
 
-// databases are those that the tests run on.
+// databases are the databases that the tests run on.
 func databases() map[string]database {
 	return map[string]database{
 		"postgresql": {sqlsource.PostgreSQL, openPostgres},
@@ -94,13 +94,13 @@ var sharedPostgres struct {
 	databases int
 }
 
-// lasting is a test whose cleanup is that of all tests.
+// lasting is a test whose cleanup runs after all tests.
 type lasting struct{ testing.TB }
 
 func (lasting) Cleanup(f func()) { atEnd(f) }
 
-// openPostgres opens a new database of the server that tests share. One that stops its server, or reads what all of a server has
-// written, starts its own.
+// openPostgres opens a new database of the server that tests share. A test that stops its server, or reads all that a server
+// has written, starts its own.
 func openPostgres(t testing.TB) *sql.DB {
 	t.Helper()
 	sharedPostgres.Lock()
@@ -161,8 +161,8 @@ func startPostgresWith(t testing.TB, options string) *postgres {
 	return p
 }
 
-// pristine is a folder with the data of a server that was never started. Each server begins with a copy, since initdb takes seconds.
-// Its log has files of 1 MB, not 16: most of the time of a copy is that of the first one.
+// pristine is a folder with the data of a server that was never started. Each server begins with a copy, since initdb takes
+// seconds. Its log has files of 1 MB, not 16, since the first log file takes most of the time of a copy.
 var pristine struct {
 	sync.Mutex
 	dir string
@@ -238,7 +238,7 @@ func (p *postgres) stop(t testing.TB) {
 	}
 }
 
-// name is what a driver connects to a database by.
+// name returns the name by which a driver connects to a database.
 func (p *postgres) name(database string) string {
 	return fmt.Sprintf("host=%s user=test dbname=%s connect_timeout=60", p.dir, database)
 }
@@ -256,7 +256,7 @@ type maria struct {
 
 func (m *maria) socket() string { return filepath.Join(m.dir, "socket") }
 
-// dsn is what the driver connects to a database by.
+// dsn returns the name by which the driver connects to a database.
 func (m *maria) dsn(database string) string {
 	return "root@unix(" + m.socket() + ")/" + database + "?parseTime=true&multiStatements=true"
 }

@@ -137,7 +137,6 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 	}
 }
 
-// TestWhoChangedARuleLast: its own row or that of a plan, also one that is no longer active.
 func TestASettingDeclaresTheAttributes(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
@@ -165,6 +164,7 @@ func TestASettingDeclaresTheAttributes(t *testing.T) {
 	}
 }
 
+// TestWhoChangedARuleLast: the rule's own row or a plan's, even one that is no longer active.
 func TestWhoChangedARuleLast(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
