@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -608,4 +609,14 @@ func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	require.False(t, b.ReplacesCost())
 	require.NoError(t, b.Reset(ctx, "k"))
 	require.True(t, b.Allow("k", 1))
+}
+
+// Strikes are counted, and never lead to a ban.
+func TestCallsThatOverlapUseTheWholeLimitWhereNoKeyIsBanned(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	onClock := func(limit ratelimit.Limit) *ratelimit.Keyed[string] {
+		return ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
+	}
+	l := ratelimit.Must(ban.New[string](onClock(model.TokensPerMinute), onClock(ratelimit.FixedWindow(ratelimit.PerHour(1_000_000))), onClock(banLimit)))
+	require.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
 }

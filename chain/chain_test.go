@@ -14,6 +14,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -396,4 +397,11 @@ func TestALimiterThatCannotBeAskedKeepsItsAnswer(t *testing.T) {
 	d, err := chainOf(t, allows(ratelimit.Decision{Remaining: 9, ResetAfter: time.Hour}), last).Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, time.Hour, d.ResetAfter)
+}
+
+func TestCallsThatOverlapUseTheWholeLimitOfAChain(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	wide := ratelimit.TokenBucket(ratelimit.PerMinute(1_000_000), 1_000_000)
+	c := chainOf(t, onClock(t, clock, wide), onClock(t, clock, model.TokensPerMinute))
+	assert.InDelta(t, 100_000, model.Overlap(t, clock, c, "tenant"), 5000)
 }

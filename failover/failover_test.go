@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	overlap "github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -596,4 +597,11 @@ func TestWhatSupportNeedsPassesThrough(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorIs(t, none.Adjust(ctx, "k", 1), errors.ErrUnsupported)
 	require.ErrorIs(t, none.Reset(ctx, "k"), errors.ErrUnsupported)
+}
+
+func TestCallsThatOverlapUseTheWholeLimitThroughAFailover(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	primary := ratelimit.Must(ratelimit.New(overlap.TokensPerMinute, &ratelimit.Options[string]{Clock: clock}))
+	l := ratelimit.Must(failover.New(primary, failover.DenyAll[string](), &failover.Options{Timeout: -1}))
+	require.InDelta(t, 100_000, overlap.Overlap(t, clock, l, "tenant"), 5000)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -494,3 +495,13 @@ func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 }
 
 var errDown = errors.Join(errors.New("connection refused"), ratelimit.ErrUnavailable)
+
+// A lease reserves units ahead of the calls. The units that calls give back are spent by those that follow.
+func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
+	for _, batch := range []int{1, 10_000} {
+		clock := new(ratelimittest.Clock)
+		remote := ratelimit.Must(ratelimit.New(model.TokensPerMinute, &ratelimit.Options[string]{Clock: clock}))
+		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: batch, DenyFor: -1, Clock: clock}))
+		require.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000, "MaxBatch %d", batch)
+	}
+}

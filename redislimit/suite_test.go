@@ -132,3 +132,15 @@ func observedBy[R any](y ratelimit.Layer[R], observe func(ratelimit.Event[R])) r
 	y.Observe = observe
 	return y
 }
+
+// A leased layer holds units for later calls. They are used up like the units that calls give back.
+func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
+	clock, client := new(ratelimittest.Clock), startServer(t).client()
+	l, err := New(client, model.TokensPerMinute, &Options{Name: "leased", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	wide, err := New(client, ratelimit.TokenBucket(ratelimit.PerMinute(1_000_000), 1_000_000), &Options{Name: "wide", Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	stack, err := All(Leased(By(onClock(l, clock), identity), 4000), By(onClock(wide, clock), identity))
+	require.NoError(t, err)
+	assert.InDelta(t, 100_000, model.Overlap(t, clock, stack, "tenant"), 5000)
+}
