@@ -73,11 +73,6 @@ type stack[R any] struct {
 	answers []Decision // the accounts' own, by charge; none without an observer
 	locks   locks      // of the charges' accounts
 
-	// The charge of the one account that all requests share is checked, committed and unlocked by itself: see lockCommon.
-	common bool // there is such an account
-	late   int  // its charge in this decision, or none if it is one among the others
-	held   bool // it is locked
-
 	reading int64    // of the clock, before the locks: one for the whole decision
 	err     error    // why no offer can ever fit
 	d       Decision // the answer of the stack
@@ -85,6 +80,13 @@ type stack[R any] struct {
 	takes  bool        // requests take answers themselves
 	wanted bool        // this one wants them
 	taker  answerTaker // this one, if it takes answers
+
+	// The charge of the one account that all requests share is checked, committed and unlocked by itself if other
+	// decisions have waited for the account lately: see unlockCommon. Without contention that takes more time, not less.
+	common  bool // there is such an account
+	crowded int  // the number of further decisions for which its charge is handled so
+	late    int  // the charge in this decision if it is handled so, else none
+	held    bool // the account is locked
 }
 
 // answerTaker is implemented by requests of a stack that take the decisions of all layers themselves, as those of
@@ -101,7 +103,7 @@ type answerTaker interface {
 
 func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int) *stack[R] {
 	s := &stack[R]{layers: layers, places: places, pick: pick, clock: layers[0].clock, made: make([]*member[R], len(layers))}
-	s.common = haveCommon(layers)
+	s.common, s.crowded = haveCommon(layers), crowdedFor
 	_, s.takes = any(*new(R)).(answerTaker)
 	if pick == nil { // then all layers are members, once and for all
 		for i := range layers {
@@ -330,7 +332,7 @@ func (s *stack[R]) preview(q request) error {
 // All is looked up again, not only what was dropped. Two members with the same key must have
 // the same account: else they would be two charges, and one budget would be spent twice.
 //
-// The account that all requests share may be left to lockCommon.
+// The account that all requests share may be left to checkLate.
 func (s *stack[R]) lock(leave bool) bool {
 	for range maxTries {
 		s.sum()
@@ -338,8 +340,14 @@ func (s *stack[R]) lock(leave bool) bool {
 			s.late = none
 		}
 		s.reading = reading(s.clock)
-		if !s.mixed && s.locks.lock(s.charges, s.late) {
-			return true
+		if !s.mixed {
+			locked, waited := s.locks.lock(s.charges, s.late)
+			if waited {
+				s.crowded = crowdedFor
+			}
+			if locked {
+				return true
+			}
 		}
 		s.find()
 	}
@@ -396,7 +404,7 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 		s.charges = slices.Grow(s.charges, 1)[:m.charge+1]
 		s.charges[m.charge].begin(m.a, m.p, &m.unseen, i)
 		s.charges[m.charge].shared = m.shared
-		if m.shared && s.common {
+		if m.shared && s.common && s.crowded > 0 {
 			s.late = m.charge
 		}
 	}
@@ -435,33 +443,47 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 // The account that all requests share is locked and checked last. If it was dropped, gone is true, and all is to be
 // begun again. If another account has denied the request and the caller gets no more than that, it is not locked at all.
 func (s *stack[R]) check(q request) (fits, gone bool) {
+	if s.late != none {
+		return s.checkLate(q)
+	}
 	for i := range s.firm {
-		switch {
-		case s.exceeds:
+		if s.exceeds {
 			s.firm[i].preview(s.reading, q)
-		case i != s.late:
+		} else {
 			s.firm[i].check(s.reading, q)
 		}
-	}
-	if s.late != none {
-		return s.checkCommon(q)
 	}
 	return s.allFit(), false
 }
 
-// checkCommon is the rest of check for the account that all requests share.
-func (s *stack[R]) checkCommon(q request) (fits, gone bool) {
-	c := &s.firm[s.late]
-	if s.yesOrNo() && s.taker == nil && !s.asked {
-		c.skip(s.reading)
-		if !s.allFit() {
-			return false, false
+// checkLate is check where the account that all requests share is locked after the others were checked.
+func (s *stack[R]) checkLate(q request) (fits, gone bool) {
+	fits = true
+	for i := range s.firm {
+		if i != s.late {
+			s.firm[i].check(s.reading, q)
+			fits = fits && s.firm[i].fits()
 		}
 	}
-	if !s.lockCommon() {
-		return false, true
+	c := &s.firm[s.late]
+	if !fits && s.yesOrNo() && s.taker == nil && !s.asked {
+		c.skip(s.reading)
+		return s.allFit(), false
 	}
-	c.check(s.reading, q)
+	if c.a != nil {
+		kept, waited := c.a.lockCommon()
+		if s.crowded--; waited {
+			s.crowded = crowdedFor
+		}
+		if !kept {
+			return false, true
+		}
+		s.locks = append(s.locks, c.a)
+		s.held = true
+	}
+	if c.check(s.reading, q); fits && c.fits() {
+		return true, false
+	}
 	return s.allFit(), false
 }
 
@@ -523,11 +545,9 @@ func (s *stack[R]) commit(q request) {
 		q.keep = meter.Final
 	}
 	if s.late != none {
-		s.firm[s.late].commit(q)
-		s.unlockCommon()
-	}
-	for i := range s.firm {
-		if i != s.late {
+		s.commitLate(q)
+	} else {
+		for i := range s.firm {
 			s.firm[i].commit(q)
 		}
 	}
@@ -539,6 +559,17 @@ func (s *stack[R]) commit(q request) {
 	}
 	s.ask(true)
 	s.finish(true)
+}
+
+// commitLate commits the charges of the enforcing layers, that of the account that all requests share first.
+func (s *stack[R]) commitLate(q request) {
+	s.firm[s.late].commit(q)
+	s.unlockCommon()
+	for i := range s.firm {
+		if i != s.late {
+			s.firm[i].commit(q)
+		}
+	}
 }
 
 // delayed reports whether a leaky bucket delays the work.

@@ -10,14 +10,14 @@ import (
 type locks []*account
 
 // lock locks the accounts of all charges, or none if one of them has been dropped: then
-// it reports false.
+// it reports false. It also reports whether it has waited for an account that all requests share.
 //
 // All decisions lock accounts in the order of their addresses, which Go's collector does
 // not change, and after these the accounts that all requests share, in that order too. So no two of them ever wait for
 // each other, in whatever order their layers are. A shared account comes last and is unlocked first, because all other
 // decisions wait for it. If the charge late is that of the only one, it is left out. An account that two charges meet at,
 // one of them a shadow's, is locked once.
-func (x *locks) lock(all []charge, late int) bool {
+func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	*x = (*x)[:0]
 	shared := false
 	for i := range all {
@@ -39,13 +39,39 @@ func (x *locks) lock(all []charge, late int) bool {
 		last.sort()
 		*x = (*x)[:others+len(last)]
 	}
-	for i, a := range *x {
+	ordinary := *x
+	if shared && late == none {
+		ordinary = ordinary[:len(ordinary)-1]
+	}
+	for i, a := range ordinary {
 		if !a.lockKept() {
 			(*x)[:i].unlock()
-			return false
+			return false, false
 		}
 	}
-	return true
+	if n := len(ordinary); n < len(*x) {
+		if locked, waited = (*x)[n].lockCommon(); !locked {
+			ordinary.unlock()
+		}
+		return locked, waited
+	}
+	return true, false
+}
+
+// crowdedFor is the number of decisions after which an account that all requests share, and that no decision has waited
+// for in between, is locked with the others again.
+const crowdedFor = 1000
+
+// lockCommon is lockKept, and reports whether it has waited.
+func (a *account) lockCommon() (kept, waited bool) {
+	if a.mu.TryLock() {
+		if a.plan != nil {
+			return true, false
+		}
+		a.mu.Unlock()
+		return false, false
+	}
+	return a.lockKept(), true
 }
 
 // haveCommon reports whether there is exactly one layer whose limiter has one key, which all requests share. If there are
@@ -60,21 +86,6 @@ func haveCommon[R any](layers []layer[R]) bool {
 		}
 	}
 	return n == 1
-}
-
-// lockCommon locks the account that all requests share after all others of the decision, or reports false if it was dropped.
-// It takes the last place in the order of locks, wherever the others are.
-func (s *stack[R]) lockCommon() bool {
-	a := s.firm[s.late].a
-	if a == nil {
-		return true
-	}
-	if !a.lockKept() {
-		return false
-	}
-	s.locks = append(s.locks, a)
-	s.held = true
-	return true
 }
 
 // unlockCommon unlocks the account that all requests share when the decision has been committed or refused there. What
