@@ -6,19 +6,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// account is one key's lock and spending. It is exactly a cache line long on 64-bit
-// machines, and knows neither its key, beside which it is allocated, nor the table that it is in.
+// account is one key's lock and spending. It is exactly a cache line long on 64-bit machines. It refers neither to its key,
+// beside which it is allocated, nor to the table that contains it.
 //
-// Lock order: an account before one of a higher address, those of [Global] limiters after all others, and any account
-// before a shard of the key table. Whoever holds a shard only tries to lock an account. Under an
-// account's lock only a Clock is called.
+// Lock order: an account before one of a higher address, the accounts of [Global] limiters after all others, and any account
+// before a shard of the key table. Code that holds a shard only tries to lock an account. Under an account's lock only a Clock
+// is called.
 type account struct {
 	mu sync.Mutex // guards the fields below
 
 	plan        *plan // the limit in force at the last decision; nil if the key was dropped
 	last        int64 // the highest clock reading recorded
-	meter.State       // what is spent as of last
-	use         usage // what eviction wants to know
+	meter.State       // the spending as of last
+	use         usage // what eviction needs besides the spending: see usage
 
 	changes uint32 // how often the limit's figures have changed under it
 }
@@ -39,10 +39,9 @@ func (a *account) expired(reading, idle int64) bool {
 	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
 
-// floor returns the time before which the key must not be created anew if it is dropped at
-// a reading. A fresh key may not spend again what it had regained by then. One that is not fresh
-// loses its spending anyway: its floor is its last reading, or the present one if the clock has
-// stepped back since. The caller holds the lock.
+// floor returns the time before which the key must not be created anew if it is dropped at a reading. A fresh key must not
+// spend again the budget that it had regained by then. A key that is not fresh loses its spending anyway: its floor is its last
+// reading, or the present one if the clock has stepped back since. The caller holds the lock.
 func (a *account) floor(reading int64) int64 {
 	if at := a.freshAt(); at <= reading {
 		return at
@@ -50,12 +49,12 @@ func (a *account) floor(reading int64) int64 {
 	return min(a.last, reading)
 }
 
-// remembered returns what to remember of the key when it is evicted at a reading from a shard with this floor. It is what
-// the key has spent, and not that it has seen a later reading: see floor. The caller holds the
-// lock, and has called fresh.
+// remembered returns the record to keep of the key when it is evicted at a reading from a shard with this floor. The record
+// holds the key's spending, but not a later reading that the key has seen: see floor. The caller holds the lock, and has called
+// fresh.
 //
-// When the key comes back, its time is not before the floor. If the key's time is, since the clock has stepped back behind
-// a drop, its spending moves there with it: else that would count as regained.
+// When the key comes back, its time is not before the floor. If the key's own time is, since the clock has stepped back after a
+// drop, its spending is moved up to the floor: otherwise the difference would count as regained.
 func (a *account) remembered(reading, floor int64) meter.Remembered {
 	now := max(reading, a.last)
 	r := a.plan.Remember(a.State, now)
@@ -118,8 +117,8 @@ func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
 	p.standing(s, m, d)
 }
 
-// arrive records a reading, so that the account's time never goes back, and returns
-// what it counts as. The caller holds the lock.
+// arrive records a reading, so that the account's time never goes back, and returns the moment that the reading counts as. The
+// caller holds the lock.
 func (a *account) arrive(reading int64) meter.Moment {
 	m := a.at(reading)
 	a.last = m.Now
@@ -128,8 +127,8 @@ func (a *account) arrive(reading int64) meter.Moment {
 	return m
 }
 
-// offer says how a cost would be spent, or when it would be. It spends nothing. The
-// caller holds the lock, and has let the moment arrive.
+// offer returns how a cost would be spent, or the time at which it could be. It spends nothing. The caller holds the lock, and
+// has let the moment arrive.
 func (a *account) offer(m meter.Moment, cost int64, q request) meter.Offer {
 	o := a.plan.Offer(a.State, m, cost, q.ahead(a.plan))
 	o.Changes = a.changes
@@ -142,9 +141,9 @@ func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
 	p.answer(s, m, cost, d)
 }
 
-// view returns what the state is under a plan. What is said of it comes true only if the
-// key regains under that plan from now on. So all but a Peek, which must change nothing,
-// put the key under it. Of a fresh key there is nothing to come true. The caller holds the lock.
+// view returns the state under a plan. The times computed from it hold only if the key regains under that plan from now on. So
+// every call except Peek, which must change nothing, puts the key under the plan. A fresh key has no such times. The caller
+// holds the lock.
 func (a *account) view(p *plan, reading int64, q request) (meter.State, meter.Moment) {
 	m := a.at(reading)
 	if a.plan.Refresh(&a.State); !q.peek && a.plan.Forgotten(a.State) > m.Now {

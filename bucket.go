@@ -32,8 +32,7 @@ func TokenBucket(r Rate, burst int) Limit {
 	return Limit{Algorithm: AlgorithmTokenBucket, Rate: r, Burst: burst}
 }
 
-// validateBucket is for token and leaky buckets: whatever they hold, it is regained within a
-// century.
+// validateBucket is for token and leaky buckets: it bounds their figures so that a whole capacity is regained within a century.
 func (l Limit) validateBucket() error {
 	if err := l.validateRate(); err != nil {
 		return err

@@ -72,12 +72,12 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 }
 
 // Calendar returns a limit of units in each minute, hour, day, week or month of the calendar: a quota. At the end of a window,
-// the remaining units expire, and all keys get their units back at one instant. Around a boundary twice the units may pass:
-// put a [TokenBucket] beside it to protect a service. Where no contract names the clock or a date, use a [FixedWindow], whose
-// windows begin with each key's first spending: clients that are denied then do not come back all at once.
+// the remaining units expire, and all keys get their units back at one instant. Around a boundary twice the units may pass: put
+// a [TokenBucket] beside it to protect a service. If no contract names the clock or a date, use a [FixedWindow], whose windows
+// begin with each key's first spending: clients that are denied then do not come back all at once.
 //
-// It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward
-// over a boundary begins the next window early; one that is set back prolongs the window. No window is granted twice.
+// It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward over a
+// boundary begins the next window early; if it is set back, the window lasts longer. No window is granted twice.
 func Calendar(units int, p Period) Limit {
 	return Limit{Algorithm: AlgorithmCalendar, Rate: Rate{Units: units}, Period: p}
 }

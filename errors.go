@@ -44,8 +44,8 @@ func (blockedError) Error() string { return "ratelimit: blocked" }
 
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
 
-// The types below make their texts only when these are read. A client who is banned, or asks for
-// too much, may do so at any rate, and must not cost more than one who is denied.
+// These types format their messages lazily: a client that is banned, or that requests too much, may do so at any rate, and must
+// not cost more than a client that is denied.
 
 // exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
 // the limit and the figures, and never the key, which may be a secret.
@@ -88,14 +88,14 @@ type layerError struct {
 	more  []overrun // of other layers that cannot either
 }
 
-// overrun is a cost above what a layer can ever allow.
+// overrun is a cost above the maximum of a layer.
 type overrun struct {
 	limit int // the layer's place in Limits
 	cost  int
 }
 
-// EachOverrun tells each layer that can never allow the request, by its place in Limits, and the cost
-// that it was asked for. Package failover asks for it, of what stands in, to tell whether the primary could allow it.
+// EachOverrun calls f for each layer that can never allow the request, with the layer's place in Limits and the cost that it
+// was charged. Package failover calls it on the error of a secondary, to find out whether the primary could allow the request.
 func (e *layerError) EachOverrun(f func(limit, cost int)) {
 	if e.over.cost == 0 {
 		return
@@ -117,6 +117,6 @@ func (e *keyError) Unwrap() error { return e.err }
 
 func (e *keyError) Error() string { return fmt.Sprintf("key: %v", e.err) }
 
-// errUntold stands for an error where the caller needs only the yes or no, and nobody is told: to
-// make the error would take longer than to refuse.
-var errUntold = errors.New("ratelimit: an error that nobody is told of")
+// errDiscarded stands for an error where the caller needs only the yes or no and no observer is called: making the error would
+// take longer than the refusal.
+var errDiscarded = errors.New("ratelimit: an error that is not reported")

@@ -23,4 +23,4 @@ func LeakyBucket(r Rate, queue int) Limit {
 	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
 }
 
-// The figures of a leaky bucket are those of a token bucket, and validateBucket checks them.
+// The figures of a leaky bucket are the same as a token bucket's, and validateBucket checks them.

@@ -66,19 +66,19 @@ func (a Algorithm) String() string {
 	return algorithmNames[a]
 }
 
-// Limit is what is allowed: a plain value that can be compared, printed, parsed and stored. Make one with [TokenBucket],
-// [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The zero Limit is
-// invalid, except where it is documented to mean a default.
+// Limit states how much is allowed: a plain value that can be compared, printed, parsed and stored. Make one with
+// [TokenBucket], [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The zero
+// Limit is invalid, except where it is documented to mean a default.
 type Limit struct {
-	// Name tells this limit from others in a [Decision]. It may be empty: see [Limit.Named].
+	// Name identifies this limit in a [Decision]. It may be empty: see [Limit.Named].
 	Name string
 	// Algorithm is the way of counting.
 	Algorithm Algorithm
-	// Rate is at what pace a bucket regains, or how many units each window has. A calendar's Per is zero.
+	// Rate is the pace at which a bucket regains, or the number of units in each window. A calendar's Per is zero.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
-	// Period is what a calendar's windows are; else zero.
+	// Period is the unit and time zone of a calendar's windows; else zero.
 	Period Period
 }
 
@@ -108,9 +108,9 @@ func (l Limit) Capacity() int {
 	return 0
 }
 
-// RefillTime returns the time in which a key that has spent its capacity is fresh again: burst·per/units for a
-// bucket, rounded up; the window of a fixed window or a log; twice that of a sliding counter; the longest window of a
-// calendar. It is 0 for [Unlimited], [Blocked] and an invalid limit.
+// RefillTime returns the time in which a key that has spent its capacity is fresh again: burst·per/units for a bucket, rounded
+// up; the window of a fixed window or a log; twice the window of a sliding counter; the longest window of a calendar. It is 0
+// for [Unlimited], [Blocked] and an invalid limit.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
 		return 0

@@ -32,16 +32,16 @@ type Reserver[K any] interface {
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
-// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no
-// closing. The methods of the zero Keyed panic.
+// Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no closing.
+// The methods of the zero Keyed panic.
 //
-// A decision on a known key does not allocate, if the key's type has no pointers but those of strings, or is
-// [net/netip.Addr]. The text of keys is copied when a key is inserted, except of strings in interfaces. In a bubble
-// of testing/synctest, make the limiter inside.
+// A decision on a known key does not allocate, if the key's type is [net/netip.Addr] or has no pointers except in strings. The
+// text of keys is copied when a key is inserted, except of strings in interfaces. In a bubble of testing/synctest, make the
+// limiter inside.
 type Keyed[K comparable] struct {
 	clock      Clock
 	generation atomic.Pointer[generation]
-	refreshed  atomic.Uint64 // how often single keys were told to ask for their limits again
+	refreshed  atomic.Uint64 // the number of times that Refresh was called for single keys
 	keys       *table[K]
 	limitFor   func(K) Limit
 	onDecision func(Event[K])
@@ -91,8 +91,8 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error: for limits that the program itself contains. It takes
-// what any constructor of a limiter returns.
+// Must returns the limiter, or panics if there is an error: for limits that the program itself contains. It accepts the results
+// of any constructor of a limiter.
 func Must[L any](l L, err error) L {
 	if err != nil {
 		panic(err)
@@ -103,7 +103,7 @@ func Must[L any](l L, err error) L {
 // Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
 // false. For how long a leaky bucket delays the work, [Keyed.Take] returns.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
-	// The first lines are also those of decide: a call would cost as much as they do.
+	// decide begins with the same lines: to call a function for them would cost as much as they do.
 	var a *account
 	if m := l.fastKeys; m != nil {
 		if e := m.Lookup(key); e != nil {
@@ -132,8 +132,7 @@ func (l *Keyed[K]) Allow(key K, cost int) bool {
 	return ok
 }
 
-// allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and where
-// OnDecision is to be told.
+// allowSlow is Allow for new keys, for keys that are not tracked, for changed limits, and for limiters with OnDecision.
 func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 	var d Decision
 	if l.onDecision == nil {
@@ -148,7 +147,7 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 // for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
-	// The first lines are also those of decide and Allow: a call would cost as much as they do.
+	// decide and Allow begin with the same lines: to call a function for them would cost as much as they do.
 	var a *account
 	if m := l.fastKeys; m != nil {
 		if e := m.Lookup(key); e != nil {
@@ -191,7 +190,7 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 	return d, nil
 }
 
-// takeSlow is Take for new keys, for keys that may have to be checked, and where OnDecision is to be told.
+// takeSlow is Take for new keys, for keys that may have to be checked, and for limiters with OnDecision.
 func (l *Keyed[K]) takeSlow(key K, cost int) (d Decision, err error) {
 	var a *account
 	a, _, err = l.decide(key, cost, takeRequest, &d)
@@ -234,13 +233,13 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, 
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
 		l.keys.requireInit()
-		return nil, meter.Offer{}, errUntold
+		return nil, meter.Offer{}, errDiscarded
 	}
 	if err := l.check(key, cost); err != nil {
 		return nil, meter.Offer{}, err
 	}
 	for {
-		refreshed := l.refreshed.Load() // before LimitFor is asked: see Keyed.Refresh
+		refreshed := l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
 		p, err := l.planOfKey(key)
 		if err != nil {
 			return nil, meter.Offer{}, err
@@ -288,7 +287,7 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 	case d.Allowed:
 		return nil
 	case q.brief:
-		return errUntold
+		return errDiscarded
 	}
 	return p.exceeds(int64(cost))
 }
@@ -296,7 +295,7 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 // unread is in place of a reading of the clock that has not been taken.
 const unread = math.MinInt64
 
-// reading returns a reading of the clock, or the one that has been taken: a decision takes one.
+// reading returns now, or reads the clock if now is unread: a decision reads the clock once.
 func (l *Keyed[K]) reading(now int64) int64 {
 	if now == unread {
 		return reading(l.clock)
@@ -304,7 +303,7 @@ func (l *Keyed[K]) reading(now int64) int64 {
 	return now
 }
 
-// look fills in what the key would answer to a cost under the plan. It spends nothing.
+// look fills in the decision that the key would make on a cost under the plan. It spends nothing.
 func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
@@ -325,9 +324,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
-// Peek returns what Take would answer, with Remaining and ResetAfter as they are before anything is spent. It changes
-// nothing. The errors are those of Take, without [ErrTableFull]. Between [Keyed.SetLimit] and the key's next decision
-// its times hold for this instant only.
+// Peek returns the decision that Take would return, with Remaining and ResetAfter as they are before the charge. It changes
+// nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the key's next decision its times hold
+// for this instant only.
 func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
@@ -349,10 +348,10 @@ func (l *Keyed[K]) peek(key K, p *plan, cost int) (d Decision, err error) {
 	return d, err
 }
 
-// Adjust corrects what a key has spent. A positive delta is charged, also above the capacity: that is a debt, of at
-// most what 100 years regain. A negative delta is a grant: it gives back that much of what is spent, at most all.
-// Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or
-// [ErrTableFull]; then nothing has changed.
+// Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess is a debt, which is
+// bounded by the amount that 100 years regain. A negative delta is a grant: it refunds up to that much of the key's spending.
+// Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or [ErrTableFull]; then
+// nothing has changed.
 func (l *Keyed[K]) Adjust(key K, delta int) error { return l.debit(key, int64(delta)) }
 
 // debit is Adjust, of any number of units.
@@ -394,7 +393,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key and what it has spent. Reservations that hold a charge lose their effect.
+// Reset forgets the key and its spending. Reservations that hold a charge lose their effect.
 func (l *Keyed[K]) Reset(key K) {
 	if l.check(key, 0) == nil {
 		l.keys.forget(key)
@@ -413,13 +412,13 @@ func (l *Keyed[K]) table() *table[K] {
 	return l.keys
 }
 
-// Reserve is Take for work that may begin up to maxDelay from now: 0 means now or not at all, and so does a value
-// below 0. Delay is when the work may begin; later callers queue behind it. On a leaky bucket Delay is the time in
-// the queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years ahead.
+// Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is negative, it succeeds only
+// if the work can begin now. Delay is how long to wait before the work begins; later callers queue behind it. On a leaky bucket
+// Delay is the time in the queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years
+// ahead.
 //
-// Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing;
-// Settle then charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are those of
-// Take.
+// Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing; Settle then
+// charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are the same as Take's.
 func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error) {
 	x := &keyedReservation[K]{l: l, key: key}
 	r := &x.Reservation
@@ -436,12 +435,12 @@ func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.D
 	return r, err
 }
 
-// report tells OnDecision, which there is.
+// report calls OnDecision, which must be set.
 func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
 	l.onDecision(Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
 }
 
-// check returns what is wrong with the key or the cost under any limit.
+// check returns an error if the key or the cost is invalid under any limit.
 func (l *Keyed[K]) check(key K, cost int) error {
 	l.keys.requireInit()
 	if cost < 0 {
@@ -467,7 +466,7 @@ func (l *Keyed[K]) Limits() []Limit {
 
 // request is how a cost may be spent.
 type request struct {
-	queue int64 // for how long a leaky bucket may delay what it takes in
+	queue int64 // the maximum time for which a leaky bucket may delay the work
 	book  int64 // how far ahead the other algorithms may book
 	keep  meter.Keep
 	delay bool // keep counts only if a leaky bucket delays the work

@@ -112,7 +112,7 @@ func parseWords(words []string) (l Limit, err error) {
 	return l, l.Validate()
 }
 
-// parseCalendar reads what follows the word calendar.
+// parseCalendar parses the words that follow the word calendar.
 func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	if len(words) == 0 {
 		return l, invalid("no units after %v, want them such as 1000/month", l.Algorithm)
@@ -171,8 +171,7 @@ var spanUnits = []struct {
 	{"s", 1e9}, {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9},
 }
 
-// parseSpan reads a span of time. [time.ParseDuration] has no days, and cuts what is finer
-// than a nanosecond.
+// parseSpan reads a span of time. [time.ParseDuration] has no days, and truncates fractions of a nanosecond.
 func parseSpan(s string) (time.Duration, error) {
 	rest := strings.TrimLeft(s, "+-")
 	if len(s)-len(rest) > 1 || rest == "" {
@@ -243,7 +242,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// UnmarshalText reads what MarshalText writes. On an error the limit is left as it was.
+// UnmarshalText reads the text that MarshalText writes. On an error the limit is left as it was.
 func (l *Limit) UnmarshalText(text []byte) error {
 	words := strings.Fields(string(text))
 	if len(words) == 1 && words[0] == noLimit {

@@ -37,9 +37,9 @@ type mapped[R, K any] struct {
 	key func(R) (K, error)
 }
 
-// DropsRequests reports that no request is used any more once a call has returned: the limiter
-// gets its key, and is in memory. Another may go on when its caller has left, as those of package
-// failover do, with a key that holds the request. Packages of this repository ask it.
+// DropsRequests reports that no request is used any more once a call has returned: the limiter gets its key, and is in memory.
+// Other limiters may continue after their caller has left, as the limiters of package failover do, with a key that holds the
+// request. Packages of this repository call it.
 func (m *mapped[R, K]) DropsRequests() bool {
 	_, ok := m.l.(interface{ inMemory() })
 	return ok

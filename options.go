@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Overflow is what happens to a new key when [Options.MaxKeys] are tracked. If zero, one of the least recently used keys is
-// dropped, and what it had spent is forgotten; a key that was denied last leaves last.
+// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. Zero drops one of the least recently used keys
+// and forgets its spending; a key whose last decision was a denial leaves last.
 type Overflow uint8
 
 const (
@@ -38,7 +38,7 @@ type Options[K comparable] struct {
 	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
 	MaxKeys int
 
-	// OnFull is what happens to a new key when MaxKeys are tracked. If zero, another key is dropped.
+	// OnFull selects how a new key is handled while MaxKeys are tracked. Zero drops another key.
 	OnFull Overflow
 
 	// Remember is how many evicted keys are remembered that were not fresh, in 16 bytes each. If zero, none; at most 1<<30.
@@ -59,7 +59,7 @@ type Options[K comparable] struct {
 	// number may wait.
 	MaxWaiting int
 
-	// Clock tells the time. If nil, the system's monotonic clock.
+	// Clock measures time. It defaults to the system's monotonic clock.
 	Clock Clock
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
@@ -90,7 +90,7 @@ func (o *Options[K]) validate() error {
 	return nil
 }
 
-// Stats counts what has become of keys since the limiter was made.
+// Stats counts the tracked, expired, evicted and refused keys since the limiter was made.
 type Stats struct {
 	// Keys is how many keys are tracked now.
 	Keys int
@@ -98,7 +98,7 @@ type Stats struct {
 	Expired uint64
 	// Evicted counts the keys that were dropped when they were not fresh. If it grows, MaxKeys is too small.
 	Evicted uint64
-	// EvictedThrottled counts those of Evicted that were forgotten after a denial. With [Options.Remember] it is 0.
+	// EvictedThrottled is the number of evicted keys that were forgotten after a denial. With [Options.Remember] it is 0.
 	EvictedThrottled uint64
 	// Refused counts the decisions that failed with ErrTableFull.
 	Refused uint64

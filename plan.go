@@ -11,7 +11,7 @@ import (
 // whole capacity is regained, how far ahead is booked, and the debt of one key.
 const century = 876_600 * int64(time.Hour)
 
-// mostCounted bounds what a key may owe, so that a sum of two debts does not overflow.
+// mostCounted is the maximum spending of a key, so that a sum of two debts does not overflow.
 const mostCounted = math.MaxInt64 / 2
 
 // plan is a limit made ready for decisions. It is immutable, so all keys under the limit
@@ -25,11 +25,11 @@ type plan struct {
 
 	limit Limit
 	wall  *wallWindows // of a calendar, else nil
-	dirty *dirtyList   // for keys that may be fresh earlier than was known; nil if nobody needs that
+	dirty *dirtyList   // for keys that may be fresh earlier than was known; nil if the table needs no such list
 }
 
-// newPlan returns the plan for a limit, or why the limit is invalid. A limit that is
-// valid but has no case here is a mistake of ours: without a meter it would allow all.
+// newPlan returns the plan for a limit, or an error if the limit is invalid. A valid limit without a case here is a bug in this
+// package: without a meter it would allow every cost.
 func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 		}
 		p.wall, p.Meter = wall, calendarMeter(l.Rate.Units, wall)
 	case AlgorithmUnlimited, AlgorithmBlocked:
-		// Nothing is tracked: the capacity says all.
+		// Nothing is tracked: the capacity alone decides.
 	default:
 		panic("ratelimit: no plan for " + l.Algorithm.String())
 	}
@@ -89,7 +89,7 @@ func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }
 
-// answer fills in what a state says to a cost.
+// answer fills in the decision of a state on a cost.
 func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 	o := m.Free()
 	if cost > 0 {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with [NewSingle]. It
-// is a [Keyed] limiter of one key. Its methods are Keyed's without the key, and those of Keyed that take none, such
-// as SetLimit. The methods of the zero Single panic.
+// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with [NewSingle]. It is a
+// [Keyed] limiter of one key. Its methods are Keyed's without the key parameter, and Keyed's methods without a key, such as
+// SetLimit. The methods of the zero Single panic.
 type Single struct{ *oneKey }
 
 type oneKey = Keyed[struct{}]
 
-// NewSingle returns a limiter without keys. Nil options are the defaults; MaxKeys, OnFull and IdleTTL change nothing. The
-// errors are those of [New].
+// NewSingle returns a limiter without keys. Nil options mean the defaults; MaxKeys, OnFull and IdleTTL change nothing. The
+// errors are the same as New's.
 func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 	var o Options[struct{}]
 	if opts != nil {
@@ -34,7 +34,7 @@ func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 // Keyed returns the limiter as one with keys, whose one key is struct{}{}, for [Global].
 func (s *Single) Keyed() *Keyed[struct{}] {
 	if s.oneKey == nil {
-		return new(oneKey) // which says what is wrong
+		return new(oneKey) // whose methods panic with the reason
 	}
 	return s.oneKey
 }

@@ -17,8 +17,8 @@ package ratelimit
 // A cost passes if it and all that counts now are within r.Units, so no interval of length r.Per has more. It is counted
 // in internal/meter/slidinglog.go.
 
-// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. It remembers each spending of the
-// last r.Per in 16 bytes, at times up to four times as many; those of one instant count as one.
+// SlidingLog returns a limit of r.Units in any window of length r.Per, exactly. It remembers each spending of the last r.Per in
+// 16 bytes, at times up to four times as many; spendings of one instant count as one.
 func SlidingLog(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingLog, Rate: r} }
 
-// The figures of a sliding log are those of a fixed window, and validateWindow checks them.
+// The figures of a sliding log are the same as a fixed window's, and validateWindow checks them.

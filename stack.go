@@ -164,7 +164,7 @@ func (s *stack[R]) observed() bool { return s.watched || s.wanted }
 // locked: then lock looks them up again, and a limit that has changed is taken over by check.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 && s.yesOrNo() {
-		return errUntold
+		return errDiscarded
 	} else if cost < 0 {
 		return negativeCostError(cost)
 	}
@@ -235,7 +235,7 @@ func (s *stack[R]) leave() {
 // the limits that they are under.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
-		return errUntold
+		return errDiscarded
 	}
 	err := &layerError{layer: m.index, err: m.why()}
 	if s.ask(false); s.observed() {
@@ -499,7 +499,7 @@ func (s *stack[R]) allFit() bool {
 		return true
 	}
 	if c := s.never(); c != nil && s.yesOrNo() {
-		s.err = errUntold
+		s.err = errDiscarded
 	} else if c != nil {
 		s.err = s.exceedsError(c)
 	}
