@@ -213,7 +213,7 @@ func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 	assert.False(t, l.Allow("k", 1))
 }
 
-// readings is a clock that tells no wall time.
+// readings is a clock without a wall time.
 type readings struct{}
 
 func (readings) Now() time.Duration { return 0 }

@@ -6,10 +6,9 @@
 //		// denied
 //	}
 //
-// [New] makes a [Keyed] limiter, which gives each key its own budget. [Keyed.Allow] returns yes or no. [Keyed.Take]
-// also returns when to retry. [Keyed.Wait] sleeps until the cost is allowed. [Keyed.Reserve] charges an estimate, to be
-// corrected. [All] charges several limits for one request, or none. Everything is safe for concurrent use unless it
-// says otherwise.
+// [New] makes a [Keyed] limiter, which gives each key its own budget. [Keyed.Allow] returns yes or no. [Keyed.Take] also
+// returns when to retry. [Keyed.Wait] sleeps until the cost is allowed. [Keyed.Reserve] charges an estimate, to be corrected.
+// [All] charges several limits for one request, or none. Everything is safe for concurrent use unless documented otherwise.
 //
 // # Which limit
 //
@@ -20,7 +19,7 @@
 //   - [SlidingCounter]: about the same, in constant memory.
 //   - [Calendar]: a quota of days, weeks or months in a time zone.
 //
-// # What the answers mean
+// # The meaning of a decision
 //
 // A key is fresh when it has regained its whole budget. If nothing else is spent:
 //
@@ -31,8 +30,8 @@
 // A denial, an error, Peek, a Wait that fails and a cost of 0 charge nothing; [Layered.Wait] names one exception.
 // [Keyed.Adjust] and [Reservation.Settle] may charge above the capacity: a key regains this debt too.
 //
-// Each constructor of a limit states its bound. Only a grant, [Keyed.Reset] and eviction allow more. docs/promises.md
-// in the repository has the exact statements.
+// Each constructor of a limit states its bound. Only a grant, [Keyed.Reset] and eviction allow more. docs/promises.md in the
+// repository has the exact statements.
 //
 // # Where the rest is
 //

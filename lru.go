@@ -10,28 +10,25 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// table maps keys to accounts, and never has more than max of them. This file finds,
-// inserts and removes keys. lru_order.go keeps the order in which they leave, lru_usage.go ranks keys by the cost
-// of dropping them, lru_expiry.go drops keys that are fresh, and lru_evict.go chooses the key that makes room.
+// table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes keys. lru_order.go
+// keeps the order in which they leave, lru_usage.go ranks keys by the cost of dropping them, lru_expiry.go drops keys that are
+// fresh, and lru_evict.go chooses the key that makes room.
 //
-// To find a known key takes no lock and moves nothing. Keys stand in the order in which they
-// were inserted; eviction looks at the oldest, and gives those that were used since a second
-// chance (the CLOCK policy, after F. J. Corbató's paging experiment of 1968). The table starts
-// no goroutine: old keys leave as new ones come.
+// To find a known key takes no lock and moves nothing. Keys stand in the order in which they were inserted; eviction looks at
+// the oldest, and gives the keys that were used since a second chance (the CLOCK policy, after F. J. Corbató's paging
+// experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
 //
-// Locks. To insert or remove a key takes the lock of its shard. Who holds a shard's lock
-// never waits for an account's: an account may be busy for long, and all new keys of
-// the shard would wait with it. So under a shard's lock an account's lock is only tried,
-// and an account that is busy counts as in use. The other way round, whoever holds an
-// account's lock may wait for a shard's.
+// Locks. To insert or remove a key takes the lock of its shard. Code that holds a shard's lock never waits for an account's: an
+// account may be busy for long, and all new keys of the shard would wait with it. So under a shard's lock an account's lock is
+// only tried, and an account that is busy counts as in use. The other way round, code that holds an account's lock may wait for
+// a shard's.
 //
-// A key has at most one account that is not dropped. That holds because an account is
-// inserted and removed under the lock of its key's shard, and because it is marked as
-// dropped (its plan is nil) under its own lock before another one can take its place. A
-// decision that has found an account and then finds it dropped looks the key up again.
+// A key has at most one account that is not dropped. That holds because an account is inserted and removed under the lock of
+// its key's shard, and because it is marked as dropped (its plan is nil) under its own lock before another one can take its
+// place. A decision that has found an account and then finds it dropped looks the key up again.
 //
-// Keys, their order, and the table share one entry for each key: that of the map. It holds the account, so that a known key
-// takes one step less to find, and a new key one allocation.
+// Keys, their order, and the table share one entry for each key: the entry of the map. It holds the account, so that a known
+// key takes one step less to find, and a new key one allocation.
 type table[K comparable] struct {
 	accounts *keys.Map[K, account] // finds them
 	maker    keys.Maker[K, account]
@@ -40,7 +37,7 @@ type table[K comparable] struct {
 	count    atomic.Int64   // of the keys in the table, or about to be
 	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
 	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
-	full     error          // what a new key is refused with: made once, because a flood of keys meets it
+	full     error          // the error of a refused new key: made once, because a flood of keys meets it
 	memory   *memory        // of keys that were evicted, or nil
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
@@ -77,7 +74,7 @@ type shard[K comparable] struct {
 // was dropped in the meantime, or because all keys that could make room are pinned.
 const maxTries = 100
 
-// newTable returns an empty table for options that are valid, and that say how many keys fit.
+// newTable returns an empty table for options that are valid and have a MaxKeys.
 func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 	maxKeys := o.MaxKeys
 	t := &table[K]{
@@ -93,7 +90,7 @@ func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 		t.expiry = newExpiryHeap[K]()
 	}
 	if o.Remember > 0 {
-		floor = reading(o.Clock) // what is remembered counts from the first reading
+		floor = reading(o.Clock) // remembered times count from the first reading
 		t.memory = newMemory(o.Remember, floor, dates)
 		t.memory.mixed.Store(o.LimitFor != nil)
 	}
@@ -130,7 +127,7 @@ func (t *table[K]) shardOf(key K) *shard[K] {
 	return t.shard(t.accounts.Hash(key))
 }
 
-// unseen returns what is known of a key that is not in the table.
+// unseen returns the record of a key that is not in the table.
 func (t *table[K]) unseen(key K) unseen {
 	if t.memory == nil {
 		return unseen{floor: t.shardOf(key).floor.Load()}
@@ -241,9 +238,8 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x 
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 }
 
-// insertLocked publishes a new account, and releases the shard. The account is locked
-// before anybody can find it: what is decided on it first is what it was made for, and no
-// eviction sees a key that has not spent anything yet.
+// insertLocked publishes a new account, and releases the shard. The account is locked before any other goroutine can find it:
+// the first decision on it is the one that it was made for, and no eviction sees a key that has not spent anything yet.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *account {
 	e := t.maker.New(key)
 	a := &e.Value
@@ -262,10 +258,9 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *a
 	return a
 }
 
-// removeLocked takes an account out of the table and raises the shard's floor. Its place in
-// the order has been taken. The locks of account and shard are held. The room of the key
-// stays taken, for a key that replaces it. Whoever waits for the account's lock finds its
-// plan to be nil, and the map up to date.
+// removeLocked takes an account out of the table and raises the shard's floor. Its place in the order has been taken. The locks
+// of account and shard are held. The room of the key stays taken, for a key that replaces it. A call that waits for the
+// account's lock finds its plan to be nil, and the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	a := &e.Value
 	if w := a.plan.wall; w != nil && floor > -maxReading {
@@ -310,8 +305,7 @@ func (t *table[K]) lockKept(key K, a *account) *account {
 	return a
 }
 
-// forget removes a key, whatever it has spent, and what is remembered of it. It raises no floor:
-// the key is to begin anew now.
+// forget removes a key, its spending, and its remembered spending. It raises no floor: the key is to begin anew now.
 func (t *table[K]) forget(key K) {
 	for {
 		a := t.find(key)
@@ -324,7 +318,7 @@ func (t *table[K]) forget(key K) {
 			}
 		case a.lockKept():
 			defer a.mu.Unlock()
-			t.forgetPast(key) // before the account is gone, so that nobody recalls it
+			t.forgetPast(key) // before the account is gone, so that no call recalls it
 			t.remove(key, -maxReading)
 			a.use.end()
 			return
@@ -342,22 +336,22 @@ func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
 	return p.Regained(s) > now
 }
 
-// forgetPast forgets what is remembered of a key whose account is locked, after a grant or a reset:
-// the key has spent less now. While its account is locked, nobody evicts or inserts it.
+// forgetPast forgets the remembered spending of a key whose account is locked, after a grant or a reset: the key has spent less
+// now. While its account is locked, the key is neither evicted nor inserted.
 func (t *table[K]) forgetPast(key K) {
 	if t.memory != nil {
 		t.memory.takeOut(t.accounts.Hash(key))
 	}
 }
 
-// limitChanged takes note that keys may be evicted, or have been, under another limit than that of all keys now.
+// limitChanged records that keys may be evicted, or have been, under another limit than the present limit of all keys.
 func (t *table[K]) limitChanged() {
 	if t.memory != nil {
 		t.memory.changed.Store(true)
 	}
 }
 
-// remembers reports whether what is remembered of a key says no less than its account, which is locked.
+// remembers reports whether the remembered spending of a key is no less than its account's, which is locked.
 func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	if t.memory == nil {
 		return false
@@ -367,8 +361,8 @@ func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	return a.plan.Covers(a.plan.Remember(s, now), a.remembered(reading, u.floor))
 }
 
-// takeOut forgets what is remembered of a key that is not tracked, or reports false because it
-// is tracked now. The lock of the shard keeps it from being inserted or evicted meanwhile.
+// takeOut forgets the remembered spending of a key that is not tracked, or reports false because it is tracked now. The lock of
+// the shard keeps it from being inserted or evicted at the same time.
 func (t *table[K]) takeOut(key K) bool {
 	s := t.shardOf(key)
 	s.mu.Lock()

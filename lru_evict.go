@@ -1,9 +1,8 @@
 package ratelimit
 
-// A key is evicted to make room in a full table. Of a few of the oldest keys of the shard, the
-// one that costs least goes (evictLocked). Its spending is forgotten, unless [Options.Remember] keeps it.
-// If all of them are pinned, other shards make room; if one is busy, the call waits for it, and
-// evicts it unless it is pinned then.
+// A key is evicted to make room in a full table. Among a few of the oldest keys of the shard, the key that costs least goes
+// (evictLocked). Its spending is forgotten, unless [Options.Remember] keeps it. If all of them are pinned, other shards make
+// room; if one is busy, the call waits for it, and evicts it unless it is pinned then.
 //
 // A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
 
@@ -40,8 +39,8 @@ type victim[K comparable] struct {
 	last  int64
 }
 
-// lookLocked finds out what it costs to evict the key at a place. Its account stays locked, unless it
-// is busy. A peek at the time records nothing: what eviction looks at is not in use.
+// lookLocked finds the cost of evicting the key at a place. Its account stays locked, unless it is busy. A peek at the time
+// records nothing: a look by eviction does not count as use.
 func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	a := &p.Value
 	if !a.mu.TryLock() {
@@ -53,14 +52,12 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	return victim[K]{p, a.use.rank(a.fresh(now)), a.last}
 }
 
-// evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys
-// it drops the one of the lowest rank, and of those the one that was used least recently.
-// The others that are in use or throttled get a second chance; idle ones keep their
-// places, and so are the first to be looked at the next time. If one of them was busy, that
-// is returned.
+// evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of the
+// lowest rank, and among equal ranks the least recently used. The others that are in use or throttled get a second chance; idle
+// ones keep their places, and so are the first to be looked at the next time. If one of them was busy, that is returned.
 //
-// The accounts of all that are looked at stay locked until one is chosen, so none of them
-// can spend, or be dropped, while they are compared.
+// The accounts of all that are looked at stay locked until one is chosen, so none of them can spend, or be dropped, while they
+// are compared.
 func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
@@ -116,8 +113,8 @@ func (v *victim[K]) less(w victim[K]) bool {
 	return v.rank < w.rank || v.rank == w.rank && v.last < w.last
 }
 
-// returnLocked gives all victims but the best a place in the order again, and unlocks them. It
-// returns one that was busy, if there is one.
+// returnLocked gives all victims but the best a place in the order again, and unlocks them. If some were busy, it returns one
+// of these.
 func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *entry[K]) {
 	for i, v := range looked {
 		if v.rank == rankBusy {
@@ -146,10 +143,9 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	}
 }
 
-// evicting counts a key that is about to be dropped to make room, and remembers what it has
-// spent, if anything is remembered. One that was fresh has expired: nothing is forgotten with it.
-// The locks of account and shard are held, and floor is the shard's. Until the account is removed, whoever finds it
-// waits for it; whoever finds it removed finds what is remembered.
+// evicting counts a key that is about to be dropped to make room, and stores its spending if the table remembers any. A key
+// that was fresh has expired: nothing is forgotten with it. The locks of account and shard are held, and floor is the shard's.
+// Until the account is removed, a call that finds it waits for it; a call that finds it removed finds the remembered spending.
 func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	a := &e.Value
 	switch r {

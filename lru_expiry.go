@@ -97,8 +97,8 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long,
-// and a key that has been decided on meanwhile may have seen a later time than its beginning.
+// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long, and a key that is decided on
+// during it may have seen a later time than its beginning.
 func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +118,8 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) 
 	return dropped
 }
 
-// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may
-// be a tombstone, or have been left by its key since the runs were read: the account tells.
+// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may be a tombstone, or its key may
+// have left it since the runs were read: only the account shows it.
 func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
 	a := &e.Value
 	if !a.mu.TryLock() {
@@ -165,8 +165,8 @@ func (t *table[K]) expireDue(now int64) bool {
 	return false
 }
 
-// dropIfFresh drops a key that is fresh, to make room. If it cannot tell because the key is
-// busy, or if the key is pinned, it reports that it has to be called again.
+// dropIfFresh drops a key that is fresh, to make room. If the key is busy, so that its state is unknown, or pinned, it reports
+// that it has to be called again.
 func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	a, s := &e.Value, t.shard(e.Hash())
 	s.mu.Lock()
@@ -178,7 +178,7 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	if a.plan == nil {
 		return false, false
 	}
-	a.use.clearDirty() // from here on, what makes it fresh earlier has to list it again
+	a.use.clearDirty() // from here on, any change that makes it fresh earlier has to list it again
 	switch at := a.freshAt(); {
 	case at > now:
 		t.expiry.add(a, at)
@@ -191,24 +191,23 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	return true, false
 }
 
-// expiryHeap finds keys that are fresh, in a table that refuses new keys rather than forget
-// what a known one has spent. It has one entry for each key, with an instant
-// before which the key is not fresh. So no key is fresh if all entries are later than now.
+// expiryHeap finds keys that are fresh, in a table that refuses new keys rather than forget the spending of a known one. It has
+// one entry for each key, with an instant before which the key is not fresh. So no key is fresh if all entries are later than
+// now.
 //
-// A decision moves the instant at which its key is fresh, and only ever to a later one, so
-// it does not touch the heap: next returns a key whose entry is due, and a caller that finds it
-// not to be fresh adds it again for when it will be. Each entry so added is paid for by
-// a decision on its key. What can make a key fresh earlier adds it to the dirty list.
+// A decision moves the instant at which its key is fresh, and only ever to a later one, so it does not touch the heap: next
+// returns a key whose entry is due, and a caller that finds it not to be fresh adds it again for when it will be. Each entry so
+// added is paid for by a decision on its key. A change that can make a key fresh earlier adds it to the dirty list.
 //
 // No call takes time linear in the number of keys: the memory of the heap grows by pages, and each entry knows its place.
 //
-// Its lock comes after those of shards and accounts.
+// Its lock comes after the locks of shards and accounts.
 type expiryHeap[K comparable] struct {
 	dirty dirtyList
 
 	mu   sync.Mutex
 	keys map[*account]*dueKey[K] // that are in the table
-	heap dueHeap[K]              // of them, but those that next has returned
+	heap dueHeap[K]              // of all keys, except keys that next has returned
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
@@ -286,7 +285,7 @@ type dueKey[K comparable] struct {
 // taken is the place of a key that next has returned.
 const taken = -1
 
-// dueEntry says that a key is not fresh before an instant.
+// dueEntry holds an instant before which a key is not fresh.
 type dueEntry[K comparable] struct {
 	at  int64
 	key *dueKey[K]
@@ -337,7 +336,7 @@ func (h *dueHeap[K]) remove(i int) {
 	}
 }
 
-// up moves an entry that may be earlier than those above it.
+// up moves an entry that may be earlier than its ancestors.
 func (h *dueHeap[K]) up(i int) {
 	e := *h.at(i)
 	for i > 0 {
@@ -351,7 +350,7 @@ func (h *dueHeap[K]) up(i int) {
 	h.put(i, e)
 }
 
-// down moves an entry that may be later than those below it.
+// down moves an entry that may be later than its descendants.
 func (h *dueHeap[K]) down(i int) {
 	e := *h.at(i)
 	for {
@@ -374,13 +373,12 @@ func (h *dueHeap[K]) down(i int) {
 	h.put(i, e)
 }
 
-// dirtyList lists the keys that may be fresh earlier than the expiry heap knows: something
-// that they had spent was given back, or their limit has changed. The heap looks at them
-// before it says that no key is fresh. A key is on the list once, however often that
-// happens: see usage.
+// dirtyList lists the keys that may be fresh earlier than the expiry heap knows: a part of their spending was given back, or
+// their limit has changed. The heap looks at them before it reports that no key is fresh. A key is on the list once, however
+// often that happens: see usage.
 //
-// Plans refer to it, because what eases a key knows no more than the key's account and its
-// plan. Its lock comes after all others.
+// Plans refer to it, because the code that gives spending back has only the key's account and its plan. Its lock comes after
+// all others.
 //
 // It is kept in pages, since to copy a large slice when it grows takes long.
 type dirtyList struct {

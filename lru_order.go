@@ -8,22 +8,19 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// order lists the keys of a shard in the order in which they took their places: when
-// they were inserted, or when eviction last gave them a second chance. The lock of the
-// shard guards it. It knows neither what keys have spent nor whether they are in use: that
-// is the business of who takes them.
+// order lists the keys of a shard in the order in which they took their places: when they were inserted, or when eviction last
+// gave them a second chance. The lock of the shard guards it. It knows neither the spending of keys nor their use: the code
+// that takes places looks at both.
 //
-// simplelru keeps the order, of batches of keys rather than of keys: with an entry and a
-// map cell of simplelru for each key, a new key took half as long again, and 90 bytes
-// more. The newest batch is outside of the list until it is full. So are the oldest
-// keys, because eviction compares a few of them. From the oldest to the newest:
+// simplelru keeps the order, of batches of keys rather than of keys: with an entry and a map cell of simplelru for each key, a
+// new key took half as long again, and 90 bytes more. The newest batch is outside of the list until it is full. So are the
+// oldest keys, because eviction compares a few of them. From the oldest to the newest:
 //
 //	oldest (a front) → batches (a list of full ones) → newest (a batch that is being filled)
 //
-// Only take removes a place. A key that is removed out of order, by Sweep for one, leaves
-// a tombstone behind: a place whose account is not in the table any more. Tombstones are
-// skipped when they are taken, and all of them are removed when they are a quarter of the
-// places, so each costs a constant time.
+// Only take removes a place. A key that is removed out of order, by Sweep for one, leaves a tombstone behind: a place whose
+// account is not in the table any more. Tombstones are skipped when they are taken, and all of them are removed when they are a
+// quarter of the places, so each costs a constant time.
 //
 // The zero order is empty.
 type order[K comparable] struct {
@@ -50,8 +47,7 @@ type batch[K comparable] struct {
 // looks is how many of the oldest keys eviction compares.
 const looks = 3
 
-// front is the run of the oldest places: those from first to end. Before first is
-// room to put back as many as eviction takes.
+// front is the run of the oldest places, from first to end. Before first is room to put back as many as eviction takes.
 type front[K comparable] struct {
 	places     [looks + batchSize]*entry[K]
 	since      int64 // of the batch that they were in
@@ -62,8 +58,8 @@ type front[K comparable] struct {
 // ahead is the number of accounts that are read ahead at once.
 const ahead = 8
 
-// readAhead reads the accounts of the next places when the last ones that were read are used up: eviction will look at
-// them, and it takes the processor less to wait for several lines of memory at once than for one after another.
+// readAhead reads the accounts of the next places once all accounts that it read before are used up: eviction will look at
+// them, and the processor waits less for several lines of memory at once than for one after another.
 func (f *front[K]) readAhead() {
 	if f.first < f.read {
 		return
@@ -140,9 +136,8 @@ func (o *order[K]) take() (e *entry[K], ok bool) {
 	return e, true
 }
 
-// refill makes the oldest batch the front, and returns the front; nil if there is no batch. The
-// batch becomes the spare one, unless somebody may still be reading it: then it is left as
-// it is, for the garbage collector.
+// refill makes the oldest batch the front, and returns the front; nil if there is no batch. The batch becomes the spare one,
+// unless another goroutine may still be reading it: then it is left as it is, for the garbage collector.
 func (o *order[K]) refill() *front[K] {
 	b := o.oldestBatch()
 	if b == nil {
@@ -170,10 +165,9 @@ func (o *order[K]) putBack(e *entry[K]) {
 	o.n++
 }
 
-// runs returns all places, the oldest first. The slices are the order's own, to be read
-// under the shard's lock only. Places that are added later may be missing from them, and
-// places that were taken in the meantime may be in them. Who lets go of the lock while it
-// still needs them counts itself in readers before.
+// runs returns all places, the oldest first. The slices are the order's own, to be read under the shard's lock only. Places
+// that are added later may be missing from them, and places that were taken in the meantime may be in them. A caller that
+// releases the lock while using the runs must increment readers first.
 func (o *order[K]) runs() [][]*entry[K] {
 	if o.n == 0 {
 		return nil
@@ -195,12 +189,11 @@ func (o *order[K]) runs() [][]*entry[K] {
 	return runs
 }
 
-// addTombstone takes note that a place has become a tombstone, and removes all tombstones if
-// they are many. To remove them copies the other places, which are three quarters or more; it
-// comes once for every n/4 removals, so a removal pays for four places.
+// addTombstone records that a place has become a tombstone, and removes all tombstones if they are many. To remove them copies
+// the other places, which are three quarters or more; it comes once for every n/4 removals, so a removal pays for four places.
 //
-// A place does not say that it is a tombstone. A key may have been removed and inserted
-// again, so only the account tells: the table knows it, or it is gone.
+// A place has no mark of a tombstone. A key may have been removed and inserted again, so only the account shows it: either the
+// table contains it, or it is gone.
 func (o *order[K]) addTombstone(alive func(*entry[K]) bool) {
 	o.tombstones++
 	if o.tombstones <= o.n/4+batchSize {

@@ -8,37 +8,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// memory remembers what keys have spent that were evicted while they were not fresh: see
-// [Options.Remember].
+// memory holds the spending of keys that were evicted while they were not fresh: see [Options.Remember].
 //
-// It is a hash table of slots of 64 bits, eight to a line of the processor's cache. A key has two
-// lines. It goes into the one with more room, so that hardly a line is full while half of
-// the slots are used. A slot says when its key is fresh. From then on it is empty, so nothing
-// has to be removed.
+// It is a hash table of slots of 64 bits, eight to a line of the processor's cache. A key has two lines. It goes into the one
+// with more room, so that hardly a line is full while half of the slots are used. A slot contains the time at which its key is
+// fresh. From then on it counts as empty, so nothing has to be removed.
 //
-// What a calendar's key has spent, a slot tells by a window of the calendar: the slot is dated. So it stays
-// true when the wall clock is set. A key may have a slot of either kind, if its limit has changed.
+// The spending of a calendar's key is dated: its slot contains a window of the calendar instead. So it stays true when the wall
+// clock is set. A key may have a slot of either kind, if its limit has changed.
 //
-// A slot has 16 bits of its key's hash, and not the key. So a slot may be taken for that of
-// another key, of one in 65536 that have the same line: such a key begins with less than it
-// could have. What the memory says of a key is never less than what the key has spent, unless
-// its slot was forgotten:
+// A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys with the same line finds a slot that
+// is not its own: such a key begins with less than it could have. The recalled spending of a key is never less than its real
+// spending, unless its slot was forgotten:
 //
 //   - To recall a key leaves its slot as it is, because it may be another key's: but see shorten.
-//   - What is stored where a slot has the same bits is merged with it, for both keys.
+//   - A record for a slot that has the same bits is merged with it, for both keys.
 //   - If both lines are full, the slot that is fresh soonest is forgotten, and counted. Nothing
 //     is made up in its place: in a flood that would deny many keys that have spent nothing.
 //
-// A key's slot is written and its account inserted under the lock of the key's shard, so no
-// insertion misses it. Lines belong to no shard. Slots are compared and swapped, so a write for
-// one key undoes no other.
+// A key's slot is written and its account inserted under the lock of the key's shard, so no insertion misses it. Lines belong
+// to no shard. Slots are compared and swapped, so a write for one key undoes no other.
 type memory struct {
 	lines []cacheLine
 	start int64      // the limiter's first reading, from which slots count; readings before it count as it
 	dates *calendars // for slots that are dated
 
-	// A slot that says more than could be spent under the limit in force is shortened if another limit was in force
-	// before, for all keys. It is not if keys may have limits of their own, since it may be another key's.
+	// A slot with more spending than is possible under the limit in force is shortened if another limit was in force before,
+	// for all keys. It is not shortened if keys may have limits of their own, since it may be another key's.
 	changed, mixed atomic.Bool
 
 	recalled, overflowed atomic.Uint64
@@ -53,27 +49,26 @@ const (
 	// maxRemember keeps indices of lines within the bits of a hash that choose them.
 	maxRemember = 1 << 30
 
-	// rememberedBytes is what one key takes: two slots, of which one is free for others.
+	// rememberedBytes is the memory of one key: two slots, of which one is free for others.
 	rememberedBytes = 16
 )
 
-// slot is what is remembered of one key: from the highest bits on, one that says whether it is dated;
-// 39 of the instant at which the key is fresh, in milliseconds since the start and rounded up, or of the
-// ordinal of a window; 8 of the share of its capacity that is spent; and a tag of 16 bits of its hash.
-// The zero slot is empty.
+// slot is the remembered spending of one key: from the highest bits on, one bit that is set if it is dated; 39 of the instant
+// at which the key is fresh, in milliseconds since the start and rounded up, or of the ordinal of a window; 8 of the share of
+// its capacity that is spent; and a tag of 16 bits of its hash. The zero slot is empty.
 type slot uint64
 
 const (
 	slotTick  = int64(time.Millisecond)
 	slotDated = 1 << 63
 
-	// slotNever is the latest instant that a slot can tell, 17 years after the start, or any
-	// that is later. Ordinals are below it: they are seconds up to the year 9999.
+	// slotNever is the latest instant that fits a slot, 17 years after the start, and stands for all later ones. Ordinals are
+	// below it: they are seconds up to the year 9999.
 	slotNever = 1<<39 - 1
 )
 
-// tagOf returns the bits of a hash that tell keys of one line apart. They choose neither the
-// line nor the shard: these are bits 0 to 47.
+// tagOf returns the bits of a hash that distinguish the keys of one line. They choose neither the line nor the shard: these are
+// bits 0 to 47.
 func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
 func newMemory(keys int, start int64, dates *calendars) *memory {
@@ -81,7 +76,7 @@ func newMemory(keys int, start int64, dates *calendars) *memory {
 	return &memory{lines: make([]cacheLine, n), start: start, dates: dates}
 }
 
-// slots are the places in which a key's slot may be: those of two lines, which are different ones.
+// slots are the two different lines in which a key's slot may be.
 type slots [2]*cacheLine
 
 // slots returns the places for a key.
@@ -102,7 +97,7 @@ func (m *memory) slots(hash uint64) slots {
 	return slots{&m.lines[i], &m.lines[j]}
 }
 
-// pack returns the slot for what is to be remembered.
+// pack returns the slot for a record.
 func (m *memory) pack(r meter.Remembered, tag uint16) slot {
 	low := slot(r.Share)<<16 | slot(tag)
 	switch {
@@ -113,8 +108,7 @@ func (m *memory) pack(r meter.Remembered, tag uint16) slot {
 	case r.Until <= m.start:
 		return 0
 	}
-	// The difference may be above 2^63, because a reading is from −2^62 to 2^62 and what is
-	// spent may last a century.
+	// The difference may be above 2^63, because a reading is from −2^62 to 2^62 and spending may last a century.
 	until := (uint64(r.Until) - uint64(m.start) + uint64(slotTick) - 1) / uint64(slotTick)
 	return slot(min(until, slotNever))<<24 | low
 }
@@ -123,7 +117,7 @@ func (x slot) tag() uint16 { return uint16(x) }
 
 func (x slot) dated() bool { return x&slotDated != 0 }
 
-// unpack returns what a slot says.
+// unpack returns the record in a slot.
 func (m *memory) unpack(x slot) meter.Remembered {
 	r := meter.Remembered{Until: maxReading, Share: uint8(x >> 16), Dated: x.dated()}
 	switch until := int64(x &^ slotDated >> 24); {
@@ -137,8 +131,7 @@ func (m *memory) unpack(x slot) meter.Remembered {
 	return r
 }
 
-// until returns the reading at which what a slot says is over. It is asked of sixteen slots for each key
-// that is evicted.
+// until returns the reading at which a slot's record is over. It is called for sixteen slots for each key that is evicted.
 func (m *memory) until(x slot, now int64) int64 {
 	if x < slotNever<<24 && x != 0 {
 		return m.start + int64(x>>24)*slotTick
@@ -157,8 +150,7 @@ func (m *memory) untilRare(x slot, now int64) int64 {
 	return maxReading
 }
 
-// store remembers what a key has spent, which is not fresh at a reading. The lock of the key's
-// shard is held.
+// store stores the spending of a key that is not fresh at a reading. The lock of the key's shard is held.
 func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 	if m.shortens() { // a slot that the key had under another limit
 		u := unseen{now, m, hash}
@@ -169,7 +161,7 @@ func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
 	}
 }
 
-// tryStore is store, or reports false because another key has taken the slot meanwhile.
+// tryStore is store, or reports false because another key has taken the slot in the meantime.
 func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 	at, old, found := m.place(s, x, now)
 	switch found {
@@ -178,7 +170,7 @@ func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 			return false
 		}
 		if old.dated() {
-			m.dates.passed(now) // if the wall clock is set back, nothing says that this was spent
+			m.dates.passed(now) // if the wall clock is set back, no slot shows this spending any more
 		}
 		return at.CompareAndSwap(uint64(old), uint64(x))
 	case placeOwn:
@@ -240,11 +232,11 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 	return nil, 0, placeNone
 }
 
-// mergeRemembered returns what says no less than a and b, of which one may be what a key had spent before the other.
+// mergeRemembered returns a record no less than a and b, of which one may be the key's spending before the other.
 func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
-		// The wall clock may have been set back. Then a key that has spent in a later window begins in that, and
-		// what it had spent before makes no difference.
+		// The wall clock may have been set back. Then a key that has spent in a later window begins in that, and its spending
+		// before makes no difference.
 		if p.wall.follows(a.Until, b.Until) {
 			return a
 		} else if p.wall.follows(b.Until, a.Until) {
@@ -254,8 +246,8 @@ func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered
 	return p.Merge(a, b, now, slotTick)
 }
 
-// recall returns what is remembered of a key, as its plan counts: a calendar's in windows, and any other
-// in instants. It is about the key's past, or that of another one of which nothing tells it apart.
+// recall returns the remembered spending of a key, as its plan counts: a calendar's in windows, and any other in instants. It
+// is the key's own, or another key's with the same lines and tag.
 func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	for _, l := range m.slots(hash) {
 		for j := range l {
@@ -267,7 +259,7 @@ func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	return r
 }
 
-// read returns what a slot says as a plan counts. It is the zero Remembered if that is over.
+// read returns a slot's record as a plan counts. It is the zero Remembered if that is over.
 func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 	until := m.until(x, now)
 	if until <= now {
@@ -286,9 +278,8 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 // shortens reports whether slots may be shortened.
 func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 
-// shorten makes the slots of a key that say more than what was made of them under the limit in force say
-// that. Else the key would wait anew each time that it is recalled, for as long as a slower limit has
-// said. See memory.changed.
+// shorten replaces the slots of a key that exceed its recalled record, as it counts under the limit in force, by that record.
+// Otherwise the key would wait anew each time that it is recalled, for as long as a slower limit required. See memory.changed.
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))
@@ -306,8 +297,8 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	}
 }
 
-// takeOut forgets a key. The lock of its shard is held. With it goes what is remembered of
-// another one of which nothing tells it apart.
+// takeOut forgets a key. The lock of its shard is held. With it goes the remembered spending of any other key with the same
+// lines and tag.
 func (m *memory) takeOut(hash uint64) {
 	for _, l := range m.slots(hash) {
 		for j := range l {
@@ -318,15 +309,15 @@ func (m *memory) takeOut(hash uint64) {
 	}
 }
 
-// unseen is what is known of a key that is not tracked.
+// unseen is the record of a key that is not tracked.
 type unseen struct {
 	floor  int64   // the time before which it may not be created
 	memory *memory // nil if nothing is remembered
 	hash   uint64  // if something is
 }
 
-// begin returns the instant at which the key begins at a reading, and its state. Only a look at it leaves what
-// is remembered as it is.
+// begin returns the instant at which the key begins at a reading, and its state. If look is set, the remembered spending stays
+// as it is.
 func (u *unseen) begin(p *plan, reading int64, look bool) (now int64, s meter.State) {
 	now = max(reading, u.floor)
 	if u.memory == nil || !p.tracks() {

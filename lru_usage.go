@@ -1,15 +1,14 @@
 package ratelimit
 
-// rank says what it costs to drop a key: the lower, the better. Eviction drops the
-// lowest rank among the keys that it looks at.
+// rank is the cost of dropping a key: the lower, the better. Eviction drops the lowest rank among the keys that it looks at.
 type rank int
 
 const (
 	rankFresh     rank = iota // nothing is lost
-	rankIdle                  // what the key has spent is forgotten
+	rankIdle                  // the key's spending is forgotten
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
-	rankPinned                // it must stay, as must those of the ranks that follow
+	rankPinned                // it must stay, as must keys of all higher ranks
 	rankBusy                  // another call has locked it, so it was not looked at
 	rankTombstone             // it was dropped already
 )
@@ -30,11 +29,11 @@ func (u usage) rank(fresh bool) rank {
 	return rankIdle
 }
 
-// usage is what eviction wants to know about a key besides what it has spent: whether
-// it is in use, denied, or pinned. The zero usage is that of a new key.
+// usage holds the facts about a key, besides its spending, that eviction depends on: whether it is in use, denied, or pinned.
+// The zero usage belongs to a new key.
 //
-// The key's lock guards it. A decision records into it what happened, and only eviction
-// reads it, so a decision on a known key moves nothing in the list of keys.
+// The key's lock guards it. A decision records its result in it, and only eviction reads it, so a decision on a known key moves
+// nothing in the list of keys.
 type usage uint8
 
 const (
@@ -46,13 +45,13 @@ const (
 	usageOver                      // it was dropped although it was not fresh
 )
 
-// touched records a decision. The one that creates the key does not count as use, so
-// that keys of one request each are the first to go: the first touch sets usageCreated, and
-// each later one finds it set and shifts it into usageRecent, which is the bit above.
+// touched records a decision. The decision that creates the key does not count as use, so that keys of one request each are the
+// first to go: the first touch sets usageCreated, and each later one finds it set and shifts it into usageRecent, which is the
+// bit above.
 func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
 
-// allowed and denied record how the last decision ended. A key that was denied stays longer
-// than others: to forget it is what a client gains most by who invents keys.
+// allowed and denied record the result of the last decision. A key that was denied stays longer than others: forgetting a
+// denial is what a client that invents keys gains most from.
 func (u *usage) allowed() { *u &^= usageDenied }
 
 func (u *usage) denied() { *u |= usageDenied }
@@ -77,8 +76,8 @@ func (u *usage) decidedSlow(allowed bool) {
 	}
 }
 
-// pin keeps the key from being dropped until unpin. The keys of one request are pinned while
-// those that are missing are inserted: else they could make room for each other.
+// pin keeps the key from being dropped until unpin. The keys of one request are pinned while the missing ones are inserted:
+// otherwise they could make room for each other.
 func (u *usage) pin() { *u |= usagePinned }
 
 func (u *usage) unpin() { *u &^= usagePinned }
@@ -96,8 +95,8 @@ func (u *usage) end() { *u |= usageOver }
 
 func (u usage) isOver() bool { return u&usageOver != 0 }
 
-// markDirty records that the key is on the dirty list, and reports false if it was on it before.
-// So what is given back to one key time and again does not make the list longer.
+// markDirty records that the key is on the dirty list, and reports false if it was on it before. So repeated refunds to one key
+// do not make the list longer.
 func (u *usage) markDirty() bool {
 	listed := *u&usageDirty != 0
 	*u |= usageDirty

@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing
-// was charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
+// Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing was
+// charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //
-// It holds the key as the caller gave it, and with a string that is a part of a longer one that whole text, until it is
-// dropped: settle it or let go of it when the work is done.
+// A Reservation keeps the caller's key in memory until it is dropped. A string that is part of a longer one keeps the whole
+// text: settle the reservation, or drop it, when the work is done.
 type Reservation struct {
 	Decision
 	settled atomic.Bool
@@ -60,8 +60,8 @@ func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	return nil
 }
 
-// unlessFull leaves out that there was no room for a key which had been charged, and is charged more. Such a
-// reservation settles what it can.
+// unlessFull drops the error that there was no room for a key that has been charged and is charged more. Such a reservation
+// settles as much as it can.
 func unlessFull(err error) error {
 	if errors.Is(err, ErrTableFull) {
 		return nil
@@ -78,16 +78,16 @@ func NewReservation(d Decision, settle func(actual int) error) *Reservation {
 	return r
 }
 
-// booked takes note of the time if there is a delay to wait out.
+// booked records the time if there is a delay to wait out.
 func (r *Reservation) booked() {
 	if r.Delay > 0 {
 		r.made = time.Now()
 	}
 }
 
-// Settle replaces the reserved cost by the actual one; below zero counts as zero. Only the first call of Settle or
-// Cancel counts. What is above the reserved cost is charged, as a debt if need be. What is below it is given back, as
-// far as the bound allows:
+// Settle replaces the reserved cost by the actual one; a negative one counts as zero. Only the first call of Settle or Cancel
+// counts. A cost above the reserved one is charged, as a debt if need be. If the cost is lower, the difference is given back,
+// as far as the bound allows:
 //
 //   - token bucket: as if the real cost had been charged at the beginning. That is all of the difference, unless less
 //     was spent at some moment since: then that much;
@@ -95,13 +95,13 @@ func (r *Reservation) booked() {
 //   - windows and log: only while the spending still counts;
 //   - if SetLimit has changed the figures: nothing in a bucket, or of a sliding counter's window before.
 //
-// Except in a token bucket, a grant ([Keyed.Adjust] below zero) may give the same spending back once more: settle first. After [Keyed.Reset]
-// and eviction there is nothing to settle. If a fresh key was dropped, what is above the reserved cost is charged as
-// by [Keyed.Adjust], unless the table is full. It takes time linear in the bookings behind this one.
+// Except in a token bucket, a grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle
+// first. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was dropped, the excess over the reserved
+// cost is charged as by [Keyed.Adjust], unless the table is full. Settle takes time linear in the bookings behind this one.
 //
-// In memory the error is nil, except that a reservation of cost 0 fails as [Keyed.Adjust] does, and one of a dropped
-// key if LimitFor returns an invalid limit. A remote engine that could not settle returns an error, and the reserved
-// cost stays charged.
+// In memory the error is nil, except that a reservation of cost 0 fails as [Keyed.Adjust] does, and one of a dropped key if
+// LimitFor returns an invalid limit. A remote engine that could not settle returns an error, and the reserved cost stays
+// charged.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
 		return nil
@@ -119,13 +119,12 @@ func (r *Reservation) Settle(actual int) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was
-// made. In memory it has a place among the waiters of [Keyed.Wait] and returns earlier if one before it leaves.
+// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was made. In
+// memory it has a place among the waiters of [Keyed.Wait] and returns earlier if one before it leaves.
 //
 // If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then; and it fails with
-// [ErrLimited] if [Options.MaxWaiting] calls wait. It then cancels the reservation and returns the error, joined with
-// that of Cancel. It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled, also while
-// it sleeps.
+// [ErrLimited] if [Options.MaxWaiting] calls wait. It then cancels the reservation and returns the error, joined with Cancel's.
+// It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled, also while it sleeps.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case r == nil || r.settled.Load():
@@ -157,7 +156,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	return nil
 }
 
-// delayLeft returns what is left of the delay.
+// delayLeft returns the rest of the delay.
 func (r *Reservation) delayLeft() time.Duration {
 	if r.Delay <= 0 {
 		return 0
@@ -180,16 +179,15 @@ type spending struct {
 	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
 }
 
-// spendingOf returns what is spent when an account accepts its offer.
+// spendingOf returns the spending of an account that accepts its offer.
 func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 	sp := o.Spending(cost)
 	sp.Open = keep == meter.Open
 	return spending{Spending: sp, changes: o.Changes}
 }
 
-// settleAt settles what was spent at what it actually was. If the key was dropped because it was fresh, there
-// is nothing to give back, and what is still to be charged to it is returned. If it was reset or evicted, there is
-// nothing to settle.
+// settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to give back,
+// and the rest to be charged to it is returned. If it was reset or evicted, there is nothing to settle.
 func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()

@@ -26,7 +26,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 			}
 			p := a.plan
 			a.mu.Unlock()
-			var d Decision // without the error, by which no cost of 1 passes, as d says
+			var d Decision // without the error: d shows that no cost of 1 passes
 			if p.ofRequest() {
 				d, _ = l.peek(key, p, 1)
 			} else {
@@ -39,20 +39,20 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	}
 }
 
-// Saved is what one key has spent, as bytes that outlive the program, without the key. Later versions of this package
-// read it. See [Keyed.Saved].
+// Saved is the spending of one key, as bytes that outlive the program, without the key. Later versions of this package read it.
+// See [Keyed.Saved].
 type Saved []byte
 
 // savedVersion is the first byte of a Saved.
 const savedVersion = 1
 
-// Saved returns an iterator over the keys that are not fresh, in no order, with what each has spent, to be stored for
+// Saved returns an iterator over the keys that are not fresh, in no order, with the spending of each, to be stored for
 // [Keyed.Restore] when the program starts again. Under a [Calendar] one fresh key may be among them. Keys that
 // [Options.Remember] remembers are not saved.
 //
-// Instants count from the beginning of the loop: note the wall clock then or later. What a key spends after its turn
-// is not saved, so stop the traffic first. No lock is held in the loop's body. A key takes 15 to 20 bytes, 60 under a
-// calendar, and 5 to 15 for each booking or spending in a log.
+// Instants count from the beginning of the loop: note the wall clock then or later. Spending of a key after its turn is not
+// saved, so stop the traffic first. No lock is held in the loop's body. A key takes 15 to 20 bytes, 60 under a calendar, and 5
+// to 15 for each booking or spending in a log.
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
@@ -70,9 +70,9 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	}
 }
 
-// saver saves the keys of a table, and finds out meanwhile before which window of each calendar no key is to be created
-// anew: the windows that dropped keys may have used, and those that fresh keys, which are not saved, have reached. Of
-// each calendar one key is held back until that is known, and its Saved ends with the window.
+// saver saves the keys of a table, and at the same time determines for each calendar before which window no key is to be
+// created anew: the windows that dropped keys may have used, and the windows that fresh keys, which are not saved, have
+// reached. For each calendar one key is held back until that is known, and its Saved ends with the window.
 type saver[K comparable] struct {
 	table  *table[K]
 	now    int64 // all keys are saved as of this reading
@@ -84,7 +84,7 @@ type saver[K comparable] struct {
 type savedFloor[K comparable] struct {
 	key     K
 	saved   Saved // of the key that is held back, or nil
-	fresh   bool  // there is none, and key is one that is not saved
+	fresh   bool  // no key is held back, and key is a key that is not saved
 	ordinal int64
 }
 
@@ -116,7 +116,7 @@ func (s *saver[K]) floorOf(w *wallWindows) *savedFloor[K] {
 	return s.floors[w]
 }
 
-// holdBack holds a key back and returns the one that was held back before. A key that is not saved is noted.
+// holdBack holds a key back and returns the key that was held back before. A key that is not saved is noted.
 func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	if saved == nil {
 		f.ordinal = max(f.ordinal, reached)
@@ -130,9 +130,9 @@ func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	return before, held
 }
 
-// saveFloor returns the key whose Saved ends with the floor of a calendar, after all keys have been looked at. The Saved is
-// nil if no floor and no key is left to save. If no key of the calendar is saved, the floor is saved under a fresh key, or
-// one that was dropped.
+// saveFloor returns the key whose Saved ends with the floor of a calendar, after all keys have been looked at. The Saved is nil
+// if no floor and no key is left to save. If no key of the calendar is saved, the floor is saved under a fresh key, or under a
+// dropped one.
 func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	f := s.floorOf(w)
 	ordinal := max(f.ordinal, w.floor.Load())
@@ -155,8 +155,8 @@ func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	return f.key, saved
 }
 
-// appendSaved appends what the key has spent to buf. The caller holds the lock, and has seen that the key is
-// not fresh, so its state is up to date.
+// appendSaved appends the key's spending to buf. The caller holds the lock, and has seen that the key is not fresh, so its
+// state is up to date.
 func (a *account) appendSaved(buf []byte, reading int64) []byte {
 	limit := a.plan.limit
 	buf = append(buf, savedVersion, byte(limit.Algorithm))
@@ -181,15 +181,14 @@ func (a Algorithm) isBucket() bool {
 	return a == AlgorithmTokenBucket || a == AlgorithmLeakyBucket
 }
 
-// Restore gives keys back what they had spent, as [Keyed.Saved] returned it, when elapsed has passed since; below
-// zero counts as zero. If no more than that has really passed, no key has more than if the program had gone on.
+// Restore charges keys the spending that [Keyed.Saved] returned, when elapsed has passed since; a negative elapsed counts as
+// zero. If no more than that has really passed, no key has more budget than if the program had run on.
 //
-// Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. What is booked
-// stays booked, but its reservation is over. A key is under its old limit until its next decision: see
-// [Keyed.SetLimit].
+// Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. Bookings stay, but their
+// reservations are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
 //
-// A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The
-// errors are joined; each names the place of its pair, from 0. A Saved has no checksum.
+// A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The errors are
+// joined; each names the place of its pair, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.keys.requireInit()
 	if seq == nil {
@@ -253,7 +252,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return nil
 	}
 	if late := a.last - at; late > 0 {
-		// The key may not be created before that, so what it had spent is as much later.
+		// The key may not be created before that, so its spending moves by as much.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
 	a.last, a.State = max(a.last, last), p.begins(s)
@@ -269,8 +268,7 @@ type savedState struct {
 	floor  int64 // the ordinal of a calendar's window before which no key is to be created anew
 }
 
-// state returns what the key has spent, at a reading, and the highest reading that it has recorded, which
-// is that one or later.
+// state returns the key's spending, at a reading, and the highest reading that it has recorded, which is that one or later.
 func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
 	last = min(reading+r.still, maxReading)
 	s, rest, err := p.ReadState(r.data, last, r.passed)
@@ -296,7 +294,7 @@ var (
 	errSavedGarbage = errors.New("it is damaged, or not a Saved")
 )
 
-// parse returns the plan under which a key was saved, and what is behind that.
+// parse returns the plan under which a key was saved, and the state that follows it in the bytes.
 func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err error) {
 	if len(saved) == 0 {
 		return nil, r, errSavedShort

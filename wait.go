@@ -13,18 +13,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after
-// sleeping in real time. On a leaky bucket it returns when the work may leave the queue.
+// Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after sleeping in real
+// time. On a leaky bucket it returns when the work may leave the queue.
 //
-// The waiters of one key are served in the order of their calls. When one of them leaves, because its context ends, all
-// waiters behind it move up; none is served later than at the time that was computed when it came. Calls that do not wait
-// do not overtake them. What [Keyed.Reserve] or a debt has booked keeps its instant. A waiter that leaves takes constant
-// time if all costs are equal, and otherwise time linear in the number of waiters behind it, at most once for each
-// decision on the key.
+// The waiters of one key are served in the order of their calls. When one of them leaves, because its context ends, all waiters
+// behind it move up; none is served later than at the time that was computed when it came. Calls that do not wait do not
+// overtake them. Bookings by [Keyed.Reserve] or a debt keep their instants. A waiter that leaves takes constant time if all
+// costs are equal, and otherwise time linear in the number of waiters behind it, at most once for each decision on the key.
 //
-// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with
-// the context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls
-// wait; and with the errors of [Keyed.Take]. A Wait that fails has spent nothing, as after [Reservation.Cancel].
+// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with the
+// context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls wait; and
+// with the errors of [Keyed.Take]. A Wait that fails has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	var d Decision
@@ -35,7 +34,7 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	return err
 }
 
-// wait is Wait without the report. It also says whether it has charged anything.
+// wait is Wait without the report. It also reports whether it has charged anything.
 func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spent bool, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -109,9 +108,9 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the cost is denied, it asks
-// a second time, without a delay: then an engine that books ahead returns the time at which the cost fits. If that is after
-// the deadline, to try again would be in vain.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the cost is denied, it calls a
+// second time, without a delay: then an engine that books ahead returns the time at which the cost fits. If that is after the
+// deadline, no retry can succeed.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
 	res, err := reserveOnce(ctx, r, key, cost, left, left)
 	if err != nil || res.Allowed {
@@ -205,8 +204,8 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// stand puts what is booked into the key's line, and returns its turn, or nil if it is not booked any more. The caller
-// holds the lock, and has read both clocks.
+// stand puts a booking into the key's line, and returns its turn, or nil if the cost is not booked any more. The caller holds
+// the lock, and has read both clocks.
 func (a *account) stand(read int64, now, latest time.Time, sp meter.Spending, room *waitingRoom, wake chan struct{}) *turn {
 	t := &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Latest: latest, Wake: wake}, a: a, room: room}
 	if !a.plan.Join(&a.State, &t.Turn, sp) {
@@ -253,8 +252,8 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	}
 }
 
-// look serves all turns that are due in the lines of these. It reports whether these are over, or returns a timer for those that
-// are the first of their lines.
+// look serves all due turns in the lines of the given turns. It reports whether the given turns are over, or returns a timer
+// for the turns that are first in their lines.
 func look(clock Clock, turns []*turn) (over bool, timer *time.Timer) {
 	over = true
 	soonest := time.Duration(-1)
@@ -311,8 +310,8 @@ func (a *account) giveUp(read int64, t *turn) {
 	}
 }
 
-// settleTurn ends the turn of a spending that is settled, which becomes that of the turn's slot. It reports true if that was
-// all there is to do. The caller holds the lock.
+// settleTurn ends the turn of a spending that is settled; the spending becomes the one that the turn's slot in the line has. It
+// reports true if nothing is left to settle. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn
 	sp.turn = nil
@@ -415,8 +414,8 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 	return nil
 }
 
-// standLater is stand for what was booked before: the turn is at the place that the booking's instant determines. Without a
-// turn, it reports whether the work is due; if not, the work waits until the latest instant.
+// standLater is stand for a cost that was booked before: the turn is at the place that the booking's instant determines.
+// Without a turn, it reports whether the work is due; if not, the work waits until the latest instant.
 func (a *account) standLater(clock Clock, sp *spending, latest time.Time, room *waitingRoom, wake chan struct{}) (t *turn, due bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

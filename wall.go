@@ -31,7 +31,7 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 	}
 	clock, ok := c.clock.(wallClock)
 	if !ok {
-		return nil, invalid("a calendar of %v needs a clock that tells the wall time, and Options.Clock is a %T without Wall", p, c.clock)
+		return nil, invalid("a calendar of %v needs a clock with a wall time, and Options.Clock is a %T without Wall", p, c.clock)
 	}
 	made, err := p.calendar()
 	if err != nil {
@@ -54,16 +54,16 @@ type wallWindows struct {
 	calendar *calendar.Calendar
 	present  atomic.Pointer[present]
 
-	// floor is the ordinal below which no key is created anew: that of the window that a dropped
-	// key could have spent in. latest is that of the latest window which the wall has shown,
-	// or that an evicted key has reached. Both only rise.
+	// floor is the ordinal below which no key is created anew: the ordinal of the window that a dropped key could have spent
+	// in. latest is the ordinal of the latest window which the wall has shown, or that an evicted key has reached. Both only
+	// rise.
 	floor, latest atomic.Int64
 	carrier       atomic.Pointer[any] // a key that was dropped, under which the floor is saved
 
-	mu sync.Mutex // held by who looks at the wall
+	mu sync.Mutex // held while the wall is read
 }
 
-// present is what was known at one look at the wall. It is immutable.
+// present is the result of one look at the wall. It is immutable.
 type present struct {
 	meter.Window              // that the reading lies in
 	next         meter.Window // that follows it
@@ -88,8 +88,8 @@ func (w *wallWindows) At(instant int64) meter.Window {
 	return p.Window
 }
 
-// After returns the k-th window after the one of an ordinal. It looks at the clock itself,
-// because a key may be asked when it is fresh long after its last decision.
+// After returns the k-th window after the one of an ordinal. It looks at the clock itself, because the time at which a key is
+// fresh may be needed long after its last decision.
 func (w *wallWindows) After(ordinal, k int64) meter.Window {
 	p := w.look()
 	if ordinal == p.Ordinal && k == 1 {
@@ -103,9 +103,9 @@ func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// recalled returns a state that a key is recalled to be in: what was spent before the window of an ordinal, which may be
-// that of another period, is spent in the last window before it, but in none that the wall has not shown
-// yet. It is over if keys that were dropped may have used a later window.
+// recalled returns the state that a key is recalled in: spending before the window of an ordinal, which may be a window of
+// another period, moves to the last window before it, but to none that the wall has not shown yet. It is over if keys that were
+// dropped may have used a later window.
 func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	last := w.before(ordinal)
 	if last < max(s.M, w.floor.Load()) {
@@ -115,20 +115,19 @@ func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	return s
 }
 
-// before returns the ordinal of the last window before that of another one, perhaps of another period.
+// before returns the ordinal of the last window before another ordinal, perhaps of another period.
 func (w *wallWindows) before(ordinal int64) int64 {
 	return w.calendar.At(ordinal-1-ordinalZero).From + ordinalZero
 }
 
-// follows reports whether the window before the one of an ordinal has begun, and not before that of the other
+// follows reports whether the window before the one of an ordinal has begun, and is not earlier than the window of the other
 // ordinal.
 func (w *wallWindows) follows(ordinal, other int64) bool {
 	before := w.before(ordinal)
 	return other <= before && before <= w.latest.Load()
 }
 
-// instant returns the reading at which windows begin that have this ordinal, by what was last seen of
-// the wall.
+// instant returns the reading at which windows of this ordinal begin, by the last look at the wall.
 func (c *calendars) instant(ordinal, now int64) int64 {
 	at := int64(-maxReading)
 	for _, w := range c.each.Range {
@@ -148,8 +147,7 @@ func (c *calendars) all() iter.Seq2[Period, *wallWindows] {
 	}
 }
 
-// passed takes note that it may be forgotten what keys have spent in the windows that are over: no key
-// is created anew before the present ones.
+// passed records that spending in the windows that are over may be forgotten: no key is created anew before the present ones.
 func (c *calendars) passed(now int64) {
 	for _, w := range c.each.Range {
 		w.(*wallWindows).passed(now)
@@ -166,7 +164,7 @@ func raise(x *atomic.Int64, ordinal int64) bool {
 	return false
 }
 
-// look returns what is known at this reading of the clock.
+// look returns the windows at this reading of the clock.
 func (w *wallWindows) look() *present {
 	now := reading(w.clock)
 	if p := w.present.Load(); p != nil && p.current(now) {
@@ -183,8 +181,8 @@ func (w *wallWindows) look() *present {
 	return p
 }
 
-// found looks at the wall. As long as that agrees with what it said before, to a millisecond, it
-// is not asked for more: the two clocks are not read at one instant.
+// found looks at the wall. While it agrees with the result of the last look, to a millisecond, that result is kept: the two
+// clocks are not read at one instant.
 func (w *wallWindows) found(before *present) *present {
 	wall := w.clock.Wall().Round(0)
 	now := reading(w.clock) // after the wall, so that a boundary is late rather than early
@@ -220,8 +218,7 @@ func (p *present) of(w calendar.Window) meter.Window {
 	return meter.Window{From: p.reading(w.From), To: p.reading(w.To), Ordinal: w.From + ordinalZero}
 }
 
-// reading returns the reading at a wall time. What is further away than the clock can tell is as
-// far as that.
+// reading returns the reading at a wall time, limited to the range of readings.
 func (p *present) reading(unix int64) int64 {
 	d := int64(time.Unix(unix, 0).Sub(p.wall))
 	if d < 0 && p.at < math.MinInt64-d {
@@ -238,8 +235,8 @@ func (p *present) reading(unix int64) int64 {
 //   - when remembered spending is overwritten because it is over (calendars.passed),
 //   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored.
 
-// begins returns the state of a key that is not tracked. Of a calendar's windows it is granted
-// none before those that dropped keys may have used.
+// begins returns the state of a key that is not tracked. Under a calendar it gets no window before the ones that dropped keys
+// may have used.
 func (p *plan) begins(s meter.State) meter.State {
 	if p.wall != nil {
 		s.M = max(s.M, p.wall.floor.Load())
