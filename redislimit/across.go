@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// In a cluster, a call whose keys are declared is on one slot. To Redis a script may also use keys that are not
-// declared, of all the slots that its server serves: the server checks each command of the script. So
-// decisions on keys of several slots share one call, whose keys are plain words.
+// In a cluster, a call whose keys are declared is on one slot. To Redis a script may also use keys that are not declared, of
+// all the slots that its server serves: the server checks each command of the script. So decisions on keys of several slots
+// share one call, whose keys are plain words.
 //
-// Redis advises against undeclared keys, because a script can then begin on one server and find a part of
-// its keys on another one. Here that does no harm:
+// Redis advises against undeclared keys, because a script can then begin on one server and find a part of its keys on another
+// one. Here that does no harm:
 //
 //   - Each decision of the call is on one key, reads it first, and writes it once, last. If a command is refused, that
 //     decision has charged nothing, and is sent again by itself, with its key declared. The others stand.
-//   - Declared keys could be answered by ASK. The client would send the call to a server that is importing
-//     the slot of the first key, as one that may use all slots that are being imported: it would find no state of keys that
+//   - Declared keys could be answered by the redirection ASK. The client would send the call to a server that is importing
+//     the slot of the first key, as a call that may use all slots that are being imported: it would find no state of keys that
 //     have not moved yet, and grant their budgets again. A call without declared keys is never redirected.
-//   - A server that does not check what a script uses would keep budgets that belong to another one. So each server is
-//     asked at first whether it refuses a key that another one serves. Until it has said so, keys are declared.
+//   - A server that does not check the keys of a script would keep budgets that belong to another one. So each server first
+//     gets a call that it must refuse, on a key that another one serves. Until it has refused, keys are declared.
 
-// guarded asks whether a server refuses to a script what it does not serve.
+// guarded is the script that checks whether a server refuses keys that it does not serve.
 var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 
-// askEvery is how often a server is asked that has not said yes.
+// askEvery is the interval between the checks of a server that has not passed one.
 const askEvery = 10 * time.Second
 
-// ask returns the call that asks the server, nil if there is no need to. It is sent with the batch.
+// ask returns the call that checks the server, or nil if none is needed. It is sent with the batch.
 func (l *lane) ask(b *batch, calls int) *call {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil
@@ -44,14 +44,14 @@ func (l *lane) ask(b *batch, calls int) *call {
 	return &call{batch: b, script: guarded, keys: []string{own, other}}
 }
 
-// learn takes note of what the server has said.
+// learn records the server's answer.
 func (l *lane) learn(asked *call) {
 	if said, ok := asked.reply.(int64); ok && said == 1 {
 		l.share.Store(uint32(shareNode))
 	}
 }
 
-// elsewhere returns a key of the limiter of a key that is served by another server than that of an address.
+// elsewhere returns a key of the same limiter that another server than the one at addr serves.
 func (n *nodes) elsewhere(key, addr string) string {
 	begin, _, _ := strings.Cut(key, "{")
 	for i := range 1000 {

@@ -17,7 +17,7 @@ const (
 	answerWrongType = 2
 	answerNotOurs   = 3
 	answerOther     = 4
-	answerOutside   = 5 // the time is not one that the call says anything about
+	answerOutside   = 5 // the call has no data about this time
 	answerFull      = 6 // of one key: no more can be booked ahead
 )
 
@@ -31,7 +31,7 @@ const (
 // errAnswer is about an answer that no script of this package gives.
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
-// answer reads what the script that decides has answered.
+// answer reads the reply of the script that decides.
 func (r *request) answer(reply string) error {
 	switch {
 	case len(reply) < 2:
@@ -57,7 +57,7 @@ func (r *request) answer(reply string) error {
 	return nil
 }
 
-// verdict reads what the general case says of a charge.
+// verdict reads the general case's reply about a charge.
 func (c *charge) verdict(s string, reading int64) {
 	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed && c.place == 0 {
 		c.failed = s[0]
@@ -90,7 +90,7 @@ func (r *request) quick(reply string) (err error) {
 	return nil
 }
 
-// mark is what a key was marked with that the decision has created.
+// mark returns the mark of a key that the decision has created.
 func (r *request) mark() uint32 {
 	if r.test != nil {
 		return r.test[3].(uint32)
@@ -98,8 +98,8 @@ func (r *request) mark() uint32 {
 	return uint32(r.reading & 0xFFFFFF)
 }
 
-// readTime reads the seconds and the microseconds of Redis's TIME, with a point between
-// them, and returns what follows, which does not begin with a digit.
+// readTime reads the seconds and the microseconds of Redis's TIME, with a point between them, and returns the rest, which does
+// not begin with a digit.
 func readTime(s string) (micros int64, rest string, err error) {
 	seconds, rest := readDigits(s)
 	if rest == "" || rest[0] != '.' {
@@ -117,11 +117,10 @@ func readDigits(s string) (n int64, rest string) {
 	return n, s[i:]
 }
 
-// stored reads a state as it is stored, or nothing for a new key; or what is told of a log. It
-// returns what follows.
+// stored reads a state in its stored form, which is empty for a new key, or the digest of a log. It returns the rest.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
-	// Of a new key nothing is told: raw ends, or the next charge's verdict follows, which is text and no
-	// kind. Quick scripts answer with states of the call's own kind only.
+	// There is no data about a new key: raw ends, or the next charge's verdict follows, which is text and no kind. Quick
+	// scripts answer with states of the call's own kind only.
 	if raw == "" || raw[0] != c.plan.kind {
 		c.now, c.state, c.gen, c.changes = reading, meter.State{At: reading}, mark, 0
 		return raw, nil
@@ -137,7 +136,7 @@ func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, er
 	return raw[size:], c.unpack(raw[:size], reading)
 }
 
-// usualSize is how long a state is that has no booking in it, or what is told of a log.
+// usualSize returns the size of a state without bookings, or of a log's digest.
 func (p *plan) usualSize() int {
 	switch p.kind {
 	case kindLog:
@@ -161,7 +160,7 @@ func (c *charge) unpack(raw string, reading int64) error {
 	return nil
 }
 
-// digest reads what is told of a state.
+// digest reads the digest of a state.
 func (c *charge) digest(s string) {
 	c.gen, c.changes, c.now = get3(s), s[digestChanges], get7(s[digestNow:])
 	c.state = meter.State{At: get7(s[digestAt:]), N: get7(s[digestN:]), M: get7(s[digestM:])}
@@ -176,7 +175,7 @@ func (c *charge) digest(s string) {
 	}
 }
 
-// check finds out what the script has found out, and more.
+// check repeats the checks of the script, and makes further ones.
 func (c *charge) check(reading int64) {
 	c.plan.decided(reading)
 	c.weigh(reading)
@@ -202,7 +201,7 @@ func (c *charge) weigh(reading int64) {
 		p.meter.Advance(&c.state, c.now)
 		c.offer = p.meter.Offer(c.state, now, c.cost, c.ahead)
 		if p.dates != nil {
-			// No further than the next window is booked: of those behind it the script knows nothing.
+			// Bookings reach no further than the next window: the script has no data about later ones.
 			if boundary := p.dates.At(reading).To; c.offer.At > c.now && c.offer.At > boundary {
 				c.offer.Retry = max(c.offer.Retry, boundary)
 			}
@@ -225,7 +224,7 @@ func (p *plan) mostBooked() int {
 	return maxBooked
 }
 
-// spend makes the state what it is after the cost is spent.
+// spend advances the state by the cost.
 func (c *charge) spend() {
 	p, at := c.plan, c.offer.At
 	switch {

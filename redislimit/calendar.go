@@ -12,13 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// A calendar's windows are those of the server's clock, on which all processes agree. The scripts
-// know no time zones: a call says when the present window and the next one begin and end, and the
-// server's time chooses. If it lies in neither, because this machine's clock is wrong by
-// more than that, or a window has just ended, the script answers its time, and the call is made again.
+// A calendar's windows follow the server's clock, on which all processes agree. The scripts know no time zones: a call carries
+// the beginnings and ends of the present window and the next one, and the server's time chooses. If it lies in neither, because
+// this machine's clock is wrong by more than that, or a window has just ended, the script returns its time, and the call is
+// made again.
 
-// ordinalZero is how many seconds before 1970 the seconds are counted from that calendars are told
-// in. So they are whole numbers above 0.
+// ordinalZero is the number of seconds before 1970 from which the seconds of calendars are counted, so that they are whole
+// numbers above 0.
 const ordinalZero = 1 << 37
 
 // maxOutside is how often a call is made again because of the time.
@@ -32,10 +32,10 @@ type dates struct {
 	*calendar.Calendar
 	per  int64                           // that names the calendar in the scripts
 	mean int64                           // how long windows are on average, in seconds: 400 years have 146097 days
-	last atomic.Pointer[[2]meter.Window] // that was asked for last, and the one after it
+	last atomic.Pointer[[2]meter.Window] // the window that was used last, and the one after it
 }
 
-// prepareCalendar makes the plan that of a calendar.
+// prepareCalendar completes the plan of a calendar.
 func (p *plan) prepareCalendar() error {
 	if p.units = p.capacity; p.units > most {
 		return p.invalid("Rate.Units", p.units)
@@ -106,9 +106,9 @@ func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// put appends what a script has to know of a calendar: the windows of now, and the one in which a change of limit
-// lies, by which keys are put under another limit long after it. It returns what the time is thought to be as
-// well: now, or if that is 0, by the machine's clock.
+// put appends the data that a script needs of a calendar: the current windows, and the window that contains a change of limit,
+// as of which keys are put under another limit long after it. It also returns the assumed time: now, or if that is 0, an
+// estimate by the machine's clock.
 func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	if d == nil {
 		return b, now
@@ -128,10 +128,10 @@ func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	return b, now
 }
 
-// guess returns what the server's time is thought to be, in microseconds.
+// guess returns an estimate of the server's time, in microseconds.
 func (s *store) guess() int64 { return s.now() + s.skew.Load() }
 
-// learn takes note of the server's time, in an answer that says it.
+// learn records the server's time from a reply that contains it.
 func (s *store) learn(reply string) { s.skew.Store(get7(reply[1:]) - s.now()) }
 
 func (s *store) now() int64 {

@@ -10,17 +10,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// call is one script and its arguments, and what was answered. It owns its arguments: the
-// caller may leave before they are read, so nothing in a call is used again for another one.
+// call is one script, its arguments, and the reply. It owns its arguments: the caller may leave before they are read, so no
+// part of a call is used again for another one.
 type call struct {
 	script  *script
 	keys    []string
 	payload []byte
-	test    []any                    // what a test adds
+	test    []any                    // arguments that a test adds
 	room    [headSize + askSize]byte // of a payload about one key
-	undone  bool                     // if the context ends the caller gives back what was charged
+	undone  bool                     // if the context ends, the caller gives the charge back
 	members []*call                  // of a shared call: the decisions in it
-	tag     string                   // of a shared call whose keys must share a slot: what chooses it
+	tag     string                   // of a shared call whose keys must share a slot: the hash tag that chooses it
 
 	ctx      context.Context // the caller's
 	deadline time.Time       // the timeout's; zero if there is none
@@ -29,29 +29,29 @@ type call struct {
 	alone    batch // of a call that is sent by itself
 	self     [1]*call
 
-	// The answer. Whoever sends the call writes it before the caller is told.
+	// The reply. The goroutine that sends the call writes it before it wakes the caller.
 	reply any
 	err   error
 
 	// Where the lane has the call. The lane's lock guards it, but wake stays as it is.
 	wake       chan struct{} // has one element as soon as the call is answered, or late
 	state      waitState
-	sent       bool // of one that is late: it may have been sent
+	sent       bool // of a late call: it may have been sent
 	prev, next *call
 }
 
-// again returns a call that asks the same once more. Nothing was run of the first one.
+// again returns a copy of the call that can be sent. No part of the first one was run.
 func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, ctx: c.ctx, deadline: c.deadline}
 }
 
-// hurry ends the context of a call at its deadline. One that is asked again is in its lane behind calls whose deadlines are later.
+// hurry ends the context of a call at its deadline. A repeated call is in its lane behind calls whose deadlines are later.
 func (c *call) hurry() (stop func()) {
 	c.ctx, stop = c.bounded()
 	return stop
 }
 
-// processor is what a call needs of a client.
+// processor lists the methods of a client that a call needs.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -89,7 +89,7 @@ func (c *call) newCommand(ctx context.Context, verb, script any) *command {
 	}
 	args = append(append(args, &cmd.payload), c.test...)
 	cmd.Cmd = *redis.NewCmd(ctx, args...)
-	cmd.SetFirstKeyPos(3) // what chooses the node, declared or not
+	cmd.SetFirstKeyPos(3) // the key that chooses the node, declared or not
 	return cmd
 }
 
@@ -106,11 +106,11 @@ type command struct {
 	words   [5]any // of a call on one key
 }
 
-// NoRetry tells go-redis not to repeat the command.
+// NoRetry keeps go-redis from repeating the command.
 func (cmd *command) NoRetry() bool { return true }
 
-// packed is the payload as an argument of a command. Every client asks for its bytes when
-// it writes the command to a connection, and not before.
+// packed is the payload as an argument of a command. Every client requests its bytes when it writes the command to a
+// connection, and not before.
 type packed struct {
 	bytes []byte
 	batch *batch
@@ -124,19 +124,19 @@ func (p *packed) MarshalBinary() ([]byte, error) {
 	return p.bytes, nil
 }
 
-// String is what a client's hook may print.
+// String returns a text for a client's hooks.
 func (p *packed) String() string { return "(packed)" }
 
-// errTakenBack ends the writing of a call that nobody waits for. The client closes the
-// connection, on which a part of the call may be.
+// errTakenBack ends the writing of a call that has no waiting caller. The client closes the connection, on which a part of the
+// call may be.
 var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
 
-// batch is what goes to a server at once, in one round trip. It is written, or it is taken back: whichever
-// comes first excludes the other. So a caller who leaves knows whether the server may have received the call.
+// batch is a set of calls that go to a server in one round trip. It is written, or it is taken back: whichever comes first
+// excludes the other. So a caller that leaves knows whether the server may have received the call.
 type batch struct {
 	calls   []*call
-	staying int  // of the calls, those whose callers still wait; the lane's lock guards it
-	stuck   bool // nobody waits, and the lane does not count it any more; the lane's lock guards it
+	staying int  // the number of calls whose callers still wait; the lane's lock guards it
+	stuck   bool // no caller waits, and the lane no longer counts it; the lane's lock guards it
 	state   atomic.Uint32
 }
 
@@ -146,7 +146,7 @@ const (
 	batchTakenBack
 )
 
-// write reports whether the calls may be written, and takes note that they are.
+// write reports whether the calls may be written, and records that they are.
 func (b *batch) write() bool {
 	return b.state.CompareAndSwap(batchPending, batchWritten) || b.written()
 }
@@ -154,9 +154,9 @@ func (b *batch) write() bool {
 // written reports whether calls may have reached the server.
 func (b *batch) written() bool { return b.state.Load() == batchWritten }
 
-// mayArrive reports whether the server may receive the calls, or have received them. While
-// somebody waits for them it may. When nobody does they are taken back, if there is still time.
-// The lane's lock guards it. A call without a batch has not been sent.
+// mayArrive reports whether the server may receive the calls, or have received them. While a caller waits for them it may.
+// Without a waiting caller they are taken back, if there is still time. The lane's lock guards it. A call without a batch has
+// not been sent.
 func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
 
 // takeBack reports whether the calls have not been written, and never will be.
@@ -174,7 +174,7 @@ func (c *call) end() time.Time {
 	return c.deadline
 }
 
-// bounded returns the caller's context with the timeout, and what ends that.
+// bounded returns the caller's context with the timeout, and its cancel function.
 func (c *call) bounded() (context.Context, func()) {
 	if c.deadline.IsZero() {
 		return c.ctx, func() {}
@@ -182,8 +182,8 @@ func (c *call) bounded() (context.Context, func()) {
 	return withDeadline(c.ctx, c.deadline)
 }
 
-// deadline is a context with a deadline of its own, above a context that never ends.
-// It does what context.WithDeadline does, with fewer allocations.
+// deadline is a context with a deadline of its own, above a context that never ends. It is equivalent to context.WithDeadline,
+// with fewer allocations.
 type deadline struct {
 	context.Context
 	at time.Time
@@ -203,8 +203,7 @@ func withDeadline(parent context.Context, at time.Time) (context.Context, func()
 
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
 
-// Done returns a channel that is closed at the deadline. The timer starts when it is
-// first asked for.
+// Done returns a channel that is closed at the deadline. The timer starts at the first call.
 func (d *deadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -223,7 +222,7 @@ func (d *deadline) Err() error {
 	return context.DeadlineExceeded
 }
 
-// stop ends the timer. The call is over: nobody waits for Done any more.
+// stop ends the timer. The call is over: Done has no more readers.
 func (d *deadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package redislimit keeps the budgets of a fleet in Redis 7.0 or later, or Valkey 8 or later. Limits, answers and errors
-// are those of package ratelimit, at 1 µs by the server's clock.
+// Package redislimit keeps the budgets of a fleet in Redis 7.0 or later, or Valkey 8 or later. Limits, decisions and errors are
+// as in package ratelimit, at 1 µs by the server's clock.
 //
 //	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("api")
 //	limiter, err := redislimit.New(client, limit, nil)
@@ -11,10 +11,10 @@
 //
 // # Errors
 //
-// [ratelimit.ErrUnavailable] says that there was no decision: Redis is down, slow, full, loading or read-only. If
-// the error also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other error has charged nothing. If
-// the caller's own context has ended, the error is the context's. A missing permission, a script error and a Redis key that
-// holds something else are not ErrUnavailable.
+// [ratelimit.ErrUnavailable] means that there was no decision: Redis is down, slow, full, loading or read-only. If the error
+// also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other error has charged nothing. If the caller's
+// own context has ended, the error is the context's. A missing permission, a script error and a Redis key that holds something
+// else are not ErrUnavailable.
 //
 // # Clusters
 //

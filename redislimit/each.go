@@ -23,12 +23,13 @@ const (
 	peekers   = 64   // decisions of a page that are under way at once
 )
 
-// Each calls visit with each key of the limiter that Redis holds, on all servers, and with what [Limiter.Peek] says to a cost of
-// 1, until visit returns false. It writes nothing. A key that comes or goes meanwhile, or whose slot moves, is visited once or not
-// at all. Keys of more than 200 bytes are left out. A fresh key stays for some time, and is Allowed.
+// Each calls visit with each key of the limiter that Redis holds, on all servers, and with the result of [Limiter.Peek] for a
+// cost of 1, until visit returns false. It writes nothing. A key that is added, removed or moved to another slot during the
+// call is visited once or not at all. Keys of more than 200 bytes are left out. A fresh key stays for some time, and is
+// Allowed.
 //
-// It scans all keys of each server, 1,000 a call, and remembers 16 bytes for each visited key. A call takes up to a second, or
-// [Options.Timeout] if that is longer. The errors are those of Peek; one of a single key is returned at the end.
+// It scans all keys of each server, 1,000 a call, and keeps 16 bytes for each visited key. A call takes up to a second, or
+// [Options.Timeout] if that is longer. Errors are as for Peek; the error of a single key is returned at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
 	if ctx == nil {
@@ -144,7 +145,7 @@ func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err e
 	}
 }
 
-// globs escapes what SCAN takes for a pattern.
+// globs escapes the special characters of SCAN's patterns.
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // fresh returns the keys of a page that have not been visited.

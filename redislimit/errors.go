@@ -13,10 +13,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// errForeignState is for a Redis key that does not hold what this package has stored. Nothing was changed.
+// errForeignState is for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
-// unavailable is what the causes of "could not decide" are wrapped in.
+// unavailable wraps the causes of a missing decision.
 type unavailable struct {
 	cause error
 	sent  bool
@@ -36,15 +36,15 @@ func (e *unavailable) Unwrap() []error {
 	return []error{ratelimit.ErrUnavailable, e.cause}
 }
 
-// refusals are the beginnings of the answers by which Redis says that it did not run
-// a script because of the state that it is in, and may run it later.
+// refusals are the beginnings of the replies with which Redis refuses to run a script because of its present state, and may run
+// it later.
 var refusals = []string{
 	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
 	"MOVED", "ASK", "UNBLOCKED", "ERR max number of clients", "max number of clients",
 }
 
-// classify returns the error of a call for the caller. The caller's own context comes
-// first; sent says whether the call may have reached the server.
+// classify returns the error of a call for the caller. The caller's own context comes first; sent is true if the call may have
+// reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
 		return classifyAnswer(err, text)
@@ -99,15 +99,15 @@ func classifyAnswer(err error, text string) error {
 	return fmt.Errorf("redislimit: %w", err)
 }
 
-// errOldServer says what to do about a server that takes the first line of a script for Lua.
+// errOldServer advises on a server that takes the first line of a script for Lua.
 var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
 const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Leased, " +
 	"or ask the limiters one after the other with package chain"
 
-// errSlots says what to do about keys in several slots.
+// errSlots advises on keys in several slots.
 var errSlots = errors.New("redislimit: the keys of one decision are in different slots of the cluster: " + whatToDo)
 
-// errShards is errSlots for a Ring, which would ask the server of the first key for all of them.
+// errShards is errSlots for a Ring, which would use the server of the first key for all of them.
 var errShards = errors.New("redislimit: the keys of one decision are on different servers of the Ring, which has no slots but those that " +
 	"Options.Slot gives: " + whatToDo)

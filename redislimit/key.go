@@ -10,12 +10,11 @@ import (
 // maxKey is how long a key may be before its hash stands for it.
 const maxKey = 200
 
-// namespace is what all Redis keys of a limiter begin with, and how they are made.
+// namespace is the common beginning of all Redis keys of a limiter, and the rule by which they are made.
 //
-// A key is prefix, name, a separator and {key}: the braces are a hash tag, by which a
-// cluster chooses the slot. The first "{" and the first "}" after it count, so prefix
-// and name hold no braces, and what stands between is never a key that begins with
-// "}" or is empty. The forms cannot be mistaken for each other, whatever the key:
+// A key is prefix, name, a separator and {key}: the braces are a hash tag, by which a cluster chooses the slot. The first "{"
+// and the first "}" after it count, so prefix and name hold no braces, and the text between them is never a key that begins
+// with "}" or is empty. The forms cannot be mistaken for each other, whatever the key:
 //
 //	name:{key}         no Slot, no "}" in the key
 //	name:{tag}:key     Slot's tag; or the hash of a key with a "}", or of ""
@@ -69,7 +68,7 @@ func (n namespace) original(stored string) (string, bool) {
 	return key, ours && closed && n.key(key) == stored
 }
 
-// hashTag returns what chooses the slot of a key that a namespace has made.
+// hashTag returns the part of a namespace's key that chooses the slot.
 func hashTag(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, _ := strings.Cut(rest, "}")

@@ -14,40 +14,39 @@ import (
 // the server works on one while another's answers are read and a third is being made.
 const maxBatches = 3
 
-// maxStuck is how many more batches a lane may have that nobody waits for any more.
+// maxStuck is the maximum number of batches without waiting callers in a lane.
 const maxStuck = 61
 
-// lane is the queue of calls to one server. No call waits for company: one that comes while fewer than three batches are
-// under way is sent at once, with those who are ready to ask at the same moment. The others queue. Whenever a batch
-// is answered, the next one has the whole queue, up to the batch size, as one pipeline.
+// lane is the queue of calls to one server. No call waits for company: a call that comes while fewer than three batches are
+// under way is sent at once, with the calls of other goroutines that are ready at the same moment. The others queue. Whenever a
+// batch is answered, the next one has the whole queue, up to the batch size, as one pipeline.
 //
-// A call whose context never ends is sent by its caller, if it is sent at once and the client ends
-// it in time. All others are sent by a goroutine, so that their callers can leave when their
-// contexts end. There are at most three, and each ends when the queue is empty: nothing has to be
-// closed.
+// A call whose context never ends is sent by its caller, if it is sent at once and the client ends it in time. All others are
+// sent by a goroutine, so that their callers can leave when their contexts end. There are at most three, and each ends when the
+// queue is empty: nothing has to be closed.
 //
-// None outlives the deadlines of what it sends, if the client heeds them. If it does not, a batch
-// that all callers have left is stuck: it does not count any more, so that those who come
-// later are sent, and it ends with the client's own timeouts. With 61 stuck ones more have to wait.
+// No goroutine outlives the deadlines of its calls, if the client heeds them. If it does not, a batch that all callers have
+// left is stuck: it no longer counts, so that later calls are sent, and it ends with the client's own timeouts. Beyond 61 stuck
+// batches, calls have to wait.
 type lane struct {
 	client    redis.UniversalClient
 	batchSize int
 	heeds     bool          // the client heeds the deadline of each call
 	share     atomic.Uint32 // which keys share a call: a sharing
 
-	// elsewhere returns a key beside another one that another server of the cluster serves, "" if there is
-	// none. It is nil if keys of several slots are never to share a call.
+	// elsewhere returns a key that another server of the cluster serves than the given key's, "" if there is none. It is nil if
+	// keys of several slots must not share a call.
 	elsewhere func(key string) string
-	askAt     atomic.Int64 // not before this time, in ns, the server is asked whether they may
+	askAt     atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 
-	mu      sync.Mutex // guards the fields below, and those of the calls and batches that say so
+	mu      sync.Mutex // guards the fields below, and the fields of calls and batches that are marked so
 	batches int        // under way, and not stuck
 	stuck   int
 
-	// The calls whose callers wait, in the order in which they came. Their deadlines are in that order too, because the
-	// timeout is one for all. Those that are sent come before those that are not.
+	// The calls whose callers wait, in the order of their arrival. Their deadlines are in that order too, because the timeout
+	// is the same for all. Sent calls come before unsent ones.
 	first, last *call
-	unsent      *call // the first one that has not been sent
+	unsent      *call // the first unsent call
 	queued      int   // how many have not been sent
 
 	timer *time.Timer // wakes callers whose deadlines have passed
@@ -58,7 +57,7 @@ func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
 	return &lane{client: client, batchSize: batchSize, heeds: heeds}
 }
 
-// waitState says where a call is whose caller waits.
+// waitState is the progress of a call whose caller waits.
 type waitState byte
 
 const (
@@ -110,7 +109,7 @@ func (l *lane) remove(c *call) {
 	c.prev, c.next = nil, nil
 }
 
-// take makes a batch of those that have waited longest.
+// take makes a batch of the calls that have waited longest.
 func (l *lane) take() *batch {
 	n := min(l.queued, l.batchSize)
 	b := &batch{calls: make([]*call, 0, n), staying: n}
@@ -124,9 +123,8 @@ func (l *lane) take() *batch {
 	return b
 }
 
-// run runs a call's script, alone or with others. It returns when the call is answered, at
-// its deadline, or when its context ends; sent says of an error whether the server may have
-// received the call, or still may.
+// run runs a call's script, alone or with others. It returns when the call is answered, at its deadline, or when its context
+// ends. With an error, sent is true if the server may have received the call, or still may.
 func (l *lane) run(c *call) (reply any, err error, sent bool) {
 	l.mu.Lock()
 	atOnce := l.batches < maxBatches
@@ -169,7 +167,7 @@ func (l *lane) await(c *call) (reply any, err error, sent bool) {
 		if left, sent := l.leave(c); left {
 			return nil, c.ctx.Err(), sent
 		}
-		<-c.wake // it has been answered meanwhile
+		<-c.wake // it has been answered by now
 	}
 	if c.state == isLate {
 		return nil, context.DeadlineExceeded, c.sent
@@ -213,7 +211,7 @@ func (l *lane) removeLocked(c *call) {
 	}
 }
 
-// startLocked sends what waits, in the places of batches that have got stuck.
+// startLocked sends waiting calls in the places of stuck batches.
 func (l *lane) startLocked() {
 	for !l.heeds && l.batches < maxBatches && l.queued > 0 {
 		l.batches++
@@ -228,8 +226,8 @@ func (l *lane) done() {
 	}
 }
 
-// next returns the batch that follows one that has ended, nil if nothing waits. What was stuck is followed by
-// nothing: its place was taken.
+// next returns the batch that follows one that has ended, or nil if no call waits. No batch follows a stuck one: its place was
+// taken.
 func (l *lane) next(ended *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,10 +242,10 @@ func (l *lane) next(ended *batch) *batch {
 	return l.take()
 }
 
-// sendAll sends batches until nothing waits: first the one that is given, if any.
+// sendAll sends batches until no call waits, beginning with the given one, if any.
 //
-// Before it takes what waits, it lets goroutines run that are ready to: callers who have just been answered
-// often ask again, and each of them would have a batch of its own.
+// Before it takes the waiting calls, it lets other ready goroutines run: callers whose call was just answered often make
+// another one, and each of these would have a batch of its own.
 func (l *lane) sendAll(b *batch) {
 	if b == nil {
 		runtime.Gosched()
@@ -333,9 +331,8 @@ func (l *lane) wakeLate() {
 	l.startLocked()
 }
 
-// pipeline sends a batch of several calls, in as few calls as can be. A call on keys of
-// several decisions may be refused, whole or in part, because of where the keys are: what has not
-// been decided is sent once more, each decision by itself.
+// pipeline sends a batch of several calls, in as few calls as possible. A call on keys of several decisions may be refused,
+// whole or in part, because of the location of the keys: the undecided ones are sent once more, each decision by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
 	sends := gather(b, sharing(l.share.Load()))
 	asked := l.ask(b, len(sends))
@@ -369,7 +366,7 @@ func (l *lane) refusedTogether(c *call) bool {
 		return true
 	case !c.script.undeclared || answerOf(c.err) == "":
 		return false
-	case refused(answerOf(c.err)): // with its key declared each learns who serves it now
+	case refused(answerOf(c.err)): // with its key declared, each is redirected to the server that now serves it
 		return true
 	}
 	l.share.Store(uint32(shareSlot)) // a server of another kind has taken this one's place
@@ -377,10 +374,9 @@ func (l *lane) refusedTogether(c *call) bool {
 	return false
 }
 
-// send sends calls at once; twice, if the server does not know the scripts. Then
-// the first of each carries the text. A pipeline is not atomic: scripts can be forgotten again
-// in the middle of it, so it is repeated for those that were not run. Each time at least
-// the first is, or the context ends.
+// send sends calls at once; twice, if the server does not know the scripts. Then the first of each carries the text. A pipeline
+// is not atomic: scripts can be forgotten again in the middle of it, so it is repeated for the calls that were not run. Each
+// time at least the first is, or the context ends.
 func (l *lane) send(ctx context.Context, calls []*call) {
 	for _, c := range calls {
 		c.command = c.bySHA(ctx)
@@ -417,8 +413,8 @@ func (l *lane) teach(ctx context.Context, calls []*call) {
 	l.exec(ctx, calls)
 }
 
-// exec sends the calls' calls. Each call has its own error afterwards. A Ring gets a call that is alone without a
-// pipeline: if it is closed meanwhile that is an error, but go-redis crashes in a pipeline's goroutine.
+// exec sends the commands of the calls. Each call has its own error afterwards. A Ring gets a single call without a pipeline:
+// if the Ring is closed during the call, that is an error, but go-redis crashes in a pipeline's goroutine.
 func (l *lane) exec(ctx context.Context, calls []*call) {
 	if ring, ok := l.client.(*redis.Ring); ok && len(calls) == 1 {
 		_ = ring.Process(ctx, calls[0].command)

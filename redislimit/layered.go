@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Layered is several limits on one request: all allow it, or none is charged. Its Decision is made up as that of
-// [ratelimit.Layered]. Make one with [All] or [AllOf]. It is safe for concurrent use. The zero Layered cannot be used.
+// Layered is several limits on one request: all allow it, or none is charged. Its Decision is merged as in [ratelimit.Layered].
+// Make one with [All] or [AllOf]. It is safe for concurrent use. The zero Layered cannot be used.
 type Layered[R any] struct {
 	layers []layer[R]
 	store  *store
@@ -105,8 +105,8 @@ func (l *Layered[R]) lease() error {
 	return nil
 }
 
-// checkGlobals returns what is certainly wrong on a client of several servers: a layer whose one key is on
-// another server than the keys beside it.
+// checkGlobals returns an error that is certain on a client of several servers: a layer whose only key is on another server
+// than the keys beside it.
 func (l *Layered[R]) checkGlobals() error {
 	for i := range l.layers {
 		y := &l.layers[i]
@@ -162,7 +162,7 @@ func (l *Layered[R]) Limits() []ratelimit.Limit {
 	return limits
 }
 
-// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking Redis.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call to Redis.
 func (l *Layered[R]) Allow(r R, cost int) bool {
 	if cost == 0 {
 		s := l.stack()
@@ -175,7 +175,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return d.Allowed
 }
 
-// Take charges the cost to all layers, or to none. The errors are those of [Limiter.Take] and of the layers' key functions.
+// Take charges the cost to all layers, or to none. Errors are as for [Limiter.Take], and of the layers' key functions.
 func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)
@@ -184,7 +184,7 @@ func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	return s.d, err
 }
 
-// Peek says what Take would answer. It writes nothing.
+// Peek returns the decision that Take would make. It writes nothing.
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (ratelimit.Decision, error) {
 	s := l.stack()
 	defer l.done(s)

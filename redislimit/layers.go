@@ -68,7 +68,7 @@ func made[R any](s source[R]) (y ratelimit.Layer[R]) {
 	return y
 }
 
-// ask is what one layer has found out about a request.
+// ask is one layer's part of a request.
 type ask struct {
 	layer  int
 	key    string
@@ -76,13 +76,13 @@ type ask struct {
 	own    bool   // the cost is the layer's own, whatever the caller's
 	charge int    // the index of its charge, -1 if there is none
 	plan   *plan  // nil if it is not known
-	err    error  // of a shadow layer: why it could not be asked
+	err    error  // of a shadow layer: the error that kept it from deciding
 	redis  string // its Redis key
 
 	// Of a leased layer:
 	asked  bool // it has answered
 	result ratelimit.Decision
-	res    *ratelimit.Reservation // what was spent; nil if it was only looked at
+	res    *ratelimit.Reservation // the charge; nil for a Peek
 }
 
 // load finds out the key, the cost and the plan for a request. It reports false if the
@@ -93,7 +93,7 @@ func (y *layer[R]) load(r R, cost int, a *ask) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return y.shadow, fmt.Errorf("key: %w", err) // nobody but a shadow's limiter is told of it
+		return y.shadow, fmt.Errorf("key: %w", err) // only a shadow's limiter reports it
 	}
 	a.key, a.cost, a.own = key, cost, y.cost != nil
 	if a.own && cost > 0 {

@@ -5,16 +5,14 @@ import (
 	"regexp"
 )
 
-// What is stored, sent and answered is packed: big-endian whole numbers without names, of 7
-// bytes where nothing else is said. Here the parts have names, for Go and for the scripts, whose
-// text has $NAME where the figure is to be.
+// Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes unless noted. Here the parts
+// have names, for Go and for the scripts, whose text contains $NAME in the place of the figure.
 
-// The first byte of a state. It says the algorithm, and the version of the format: no text
-// begins with it, and a next version begins with other bytes. A script of one version answers
-// that a state of another one is not ours, and leaves it as it is.
+// The first byte of a state. It identifies the algorithm, and the version of the format: no text begins with it, and a next
+// version begins with other bytes. A script of one version reports a state of another one as foreign, and leaves it as it is.
 //
-// The order matters to the scripts: up to LEAKY they are buckets, from FIXED on windows and the log, and
-// from COUNTER on a state has M. The low three bits are an index.
+// The order matters to the scripts: up to LEAKY they are buckets, from FIXED on windows and the log, and from COUNTER on a
+// state has M. The low three bits are an index.
 const (
 	kindToken   = 0xF8
 	kindLeaky   = 0xF9
@@ -22,7 +20,7 @@ const (
 	kindLog     = 0xFB
 	kindCounter = 0xFC
 
-	// What this version adds. A version that does not know it refuses it with errForeignState.
+	// Additions of this version. A version that does not know them refuses the state with errForeignState.
 	kindCalendar = 0xFD
 	kindOpen     = 0xFE // of a token bucket with open reservations, as it is stored
 )
@@ -35,32 +33,32 @@ const (
 	stateLast    = 15 // the highest clock reading that it has recorded
 	stateAt      = 22
 	stateN       = 29
-	stateGen     = 36 // 3 bytes that tell a key from the one of that name before it
+	stateGen     = 36 // 3 bytes that distinguish a key from an earlier one of the same name
 	stateChanges = 39 // 1 byte, which counts the figures that it had
 	stateExpiry  = 40 // 4 bytes: a second of the clock before which Redis keeps it
 	stateSize    = 44
 	stateM       = 44 // of the counter; of the log: the sum up to its first spending; of the calendar: when its window begins
 	wideSize     = 51 // of a counter's state, and before a log's spendings
 
-	asideFlag = 0x40 // missing from the first byte of a state with what follows. No text begins with such a byte either
+	asideFlag = 0x40 // missing from the first byte of a state with the data below. No text begins with such a byte either
 	asideSize = 21   // behind the first 44 bytes: a bucket's capacity, the units set aside, when they lapse
 
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
-	baseSize    = 28                        // what comes before the bookings: at, n and m of the state below them, and ahead
+	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and ahead
 	bookingSize = 14                        // the instant and the cost
 )
 
-// Bounds of what is stored.
+// Bounds of stored data.
 const (
 	maxBooked   = 1024 // bookings of a key, each of which can be given back
-	maxOpens    = 16   // open reservations of a key that are told apart
+	maxOpens    = 16   // open reservations of a key that are kept apart
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )
 
-// What is asked of one key: where its parts begin.
+// The request for one key: the offsets of its parts.
 const (
 	askID     = 2              // after the index of the key, and how: the kind and the figures
 	askFirst  = askID + idSize // five figures of the kind's own
@@ -72,13 +70,13 @@ const (
 )
 
 const (
-	headSize   = 1 + 1 // what, and of how many
+	headSize   = 1 + 1 // the operation, and the number of keys
 	settleSize = 3 + 3 + 4*7 + 1 + 4*7
 	adjustSize = 3 + 5*7
-	datesSize  = 9 * 7 // of one calendar, behind all that is asked: per, prev, from, to, next, mean, windows, first, last
+	datesSize  = 9 * 7 // of one calendar, behind all requests: per, prev, from, to, next, mean, windows, first, last
 )
 
-// What the general case answers of one key: where its parts begin, after the verdict.
+// The general case's reply for one key: the offsets of its parts, after the verdict.
 const (
 	digestChanges = 3 // after gen
 	digestNow     = 4
@@ -89,8 +87,7 @@ const (
 	digestSize    = 1 + 39 // with the verdict
 )
 
-// names are the figures that a script's text may ask for. A position in a string counts from 1
-// there.
+// names are the figures that a script's text may use. A position in a string counts from 1 there.
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar,
 	"ID_SIZE": idSize, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
