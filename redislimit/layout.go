@@ -115,7 +115,7 @@ func named(text string) string {
 	return name.ReplaceAllStringFunc(text, func(s string) string {
 		figure, ok := names[name.FindStringSubmatch(s)[1]]
 		if !ok {
-			panic("redislimit: a script asks for " + s) // no test would pass
+			panic("redislimit: a script uses the unknown figure " + s) // no test would pass
 		}
 		return fmt.Sprint(figure)
 	})

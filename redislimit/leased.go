@@ -15,13 +15,13 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// Leased returns the layer as one that is spent from leases (package lease), of at most maxBatch units of a key in this process.
-// So its keys may be on another server than those beside it. Its bound is the limit's plus processes × maxBatch, if all
-// processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased.
+// Leased returns the layer as one that is spent from leases (package lease), of at most maxBatch units of a key in this
+// process. Its keys may therefore be on another server than the keys beside it. Its bound is the limit's plus processes ×
+// maxBatch, if all processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased.
 //
-// The stack is all or nothing still. Each batch that is fetched takes up to [Options.Timeout] more; below zero, 1 s. A batch is
-// given back after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A leased
-// shadow reports only the decisions on requests that the other layers have charged.
+// The stack is still all or nothing. Each batch that is fetched takes up to [Options.Timeout] more; if negative, 1 s. A batch
+// is given back after a second, and by [Layered.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A
+// leased shadow reports only the decisions on requests that the other layers have charged.
 func Leased[R any](y ratelimit.Layer[R], maxBatch int) ratelimit.Layer[R] {
 	s, ok := merge.SourceOf[source[R]](&y)
 	if !ok {
@@ -32,19 +32,18 @@ func Leased[R any](y ratelimit.Layer[R], maxBatch int) ratelimit.Layer[R] {
 	return y
 }
 
-// leaseKey names what is leased: a key, and the limit that the layer has for the request. The zero Limit
-// means the limiter's.
+// leaseKey identifies a lease: a key, and the limit that the layer has for the request. The zero Limit means the limiter's.
 type leaseKey struct {
 	key   string
 	limit ratelimit.Limit
 }
 
-// holdFor is how long a batch is held before what is left of it is given back.
+// holdFor is the time for which a batch is held before the rest of it is given back.
 const holdFor = time.Second
 
-// leases are what a process holds of a limiter's budgets, for all stacks that lease it. Under several limits a key
-// would have a batch for each: so it is leased under one at a time, and another one has to wait until nothing can be
-// left of the batches of the first.
+// leases are a process's batches of a limiter's budgets, for all stacks that lease it. Under several limits a key would have a
+// batch for each: so it is leased under one at a time, and another one has to wait until nothing can be left of the batches of
+// the first.
 type leases struct {
 	maxBatch int
 	held     *lease.Limiter[leaseKey]
@@ -56,7 +55,7 @@ type leases struct {
 	sweep  int // as soon as there are so many keys, idle ones are removed
 }
 
-// leasedLimit is the limit that a key is leased under, and when it was asked for last.
+// leasedLimit is the limit that a key is leased under, and the time of its last use.
 type leasedLimit struct {
 	limit ratelimit.Limit
 	last  time.Time
@@ -64,7 +63,7 @@ type leasedLimit struct {
 
 const minSweep = 1024
 
-// leasesFor returns what a layer's budget is spent from.
+// leasesFor returns the leases of a layer's limiter.
 func leasesFor[R any](y *layer[R]) (*leases, error) {
 	switch {
 	case y.maxBatch < 1:
@@ -153,7 +152,7 @@ func (s *leases) reserve(ctx context.Context, k leaseKey, cost int) (*ratelimit.
 
 const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
 
-// Flush gives back what this process holds of [Leased] layers, for other stacks too, and waits until that is done: see
+// Flush gives back this process's batches of [Leased] layers, for other stacks too, and waits until that is done: see
 // [lease.Limiter.Flush]. Call it on shutdown.
 func (l *Layered[R]) Flush(ctx context.Context) error {
 	var errs []error
@@ -165,7 +164,7 @@ func (l *Layered[R]) Flush(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leaseOf returns the ask's layer's leases and key, if the layer is leased and its limit counts anything.
+// leaseOf returns the leases and the key of a layer's request, if the layer is leased and its limit counts anything.
 func (s *stack[R]) leaseOf(a *ask) (*leases, leaseKey) {
 	y := &s.of.layers[a.layer]
 	if y.leases == nil || a.plan == nil || a.plan.kind == 0 {
@@ -180,9 +179,8 @@ func (s *stack[R]) leaseOf(a *ask) (*leases, leaseKey) {
 	return y.leases, k
 }
 
-// lease spends what is asked of the leased layers that enforce, and reports whether all of them allow it. Else
-// it has asked none after the first denial. With opPeek it only looks; with a caller's cost of 0
-// and keep, what it returns can be settled.
+// lease spends the costs of the leased layers that enforce, and reports whether all of them allow it. After the first denial it
+// skips the rest. With opPeek it only reads; with a caller's cost of 0 and keep, the result can be settled.
 func (s *stack[R]) lease(ctx context.Context, op byte, keep bool) (allowed bool, err error) {
 	allowed = true
 	for i := range s.asks {
@@ -210,7 +208,7 @@ func (s *stack[R]) lease(ctx context.Context, op byte, keep bool) (allowed bool,
 	return allowed, nil
 }
 
-// checkLeased returns why a leased layer can never allow what is asked.
+// checkLeased returns the reason for which a leased layer can never allow the request.
 func (a *ask) checkLeased(op byte) error {
 	if a.plan.kind == kindLeaky {
 		return fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
@@ -218,7 +216,7 @@ func (a *ask) checkLeased(op byte) error {
 	return a.plan.check(int64(a.cost))
 }
 
-// leaseShadows spends what is asked of leased layers that are tried out, after all others have allowed it.
+// leaseShadows spends the costs of leased shadow layers, after all others have allowed the request.
 func (s *stack[R]) leaseShadows(ctx context.Context) {
 	for i := range s.asks {
 		a := &s.asks[i]
@@ -233,8 +231,8 @@ func (s *stack[R]) leaseShadows(ctx context.Context) {
 	}
 }
 
-// leaseSettler returns how to settle what was leased at what each layer has cost by the caller's actual cost, nil
-// if nothing was leased.
+// leaseSettler returns a function that settles the leased charges at each layer's cost by the caller's actual cost, or nil if
+// there are none.
 func (s *stack[R]) leaseSettler() func(actual int) error {
 	type leased struct {
 		res *ratelimit.Reservation
@@ -268,7 +266,7 @@ func (s *stack[R]) leaseSettler() func(actual int) error {
 	}
 }
 
-// closeLeases ends what was leased: at its cost, or at nothing. A lease holds its batch until then. What cannot
+// closeLeases ends the leased charges: at their cost, or at nothing. A lease holds its batch until then. A charge that cannot
 // be given back stays spent.
 func (s *stack[R]) closeLeases(spent bool) {
 	for i := range s.asks {
@@ -282,7 +280,7 @@ func (s *stack[R]) closeLeases(spent bool) {
 	}
 }
 
-// settler returns how to settle what the stack has charged.
+// settler returns a function that settles the stack's charges.
 func (s *stack[R]) settler(cost int) func(actual int) error {
 	charged, leased := s.request.settlerFor(cost), s.leaseSettler()
 	switch {
@@ -294,7 +292,7 @@ func (s *stack[R]) settler(cost int) func(actual int) error {
 	return func(actual int) error { return errors.Join(charged(actual), leased(actual)) }
 }
 
-// leasedDecision returns what a leased layer has said, as of after the decision.
+// leasedDecision returns a leased layer's decision, as of after the decision of the stack.
 func (a *ask) leasedDecision(spent bool) ratelimit.Decision {
 	d := a.result
 	if d.Allowed && !spent && a.res != nil {
@@ -303,8 +301,8 @@ func (a *ask) leasedDecision(spent bool) ratelimit.Decision {
 	return d
 }
 
-// ownCost returns the part of what is charged that does not depend on the caller's cost, and how many layers
-// charge that.
+// ownCost returns the part of the charge that does not depend on the caller's cost, and the number of layers that charge the
+// caller's cost.
 func (a *ask) ownCost() (own, shares int64) {
 	if a.own {
 		return int64(a.cost), 0

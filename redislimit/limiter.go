@@ -54,8 +54,8 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	return l, nil
 }
 
-// Allow is Take without details. An error counts as false. A cost of 0 is allowed without asking Redis. On a leaky bucket use
-// Take or Wait: the work may have to be delayed.
+// Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call to Redis. On a leaky bucket
+// use Take or Wait: the work may have to be delayed.
 func (l *Limiter) Allow(key string, cost int) bool {
 	if cost == 0 {
 		return l.allowNothing(key)
@@ -88,7 +88,8 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek says what Take would answer. Remaining and ResetAfter are as they are now. It writes nothing. The errors are those of Take.
+// Peek returns the decision that Take would make. Remaining and ResetAfter are the present ones. It writes nothing. Errors are
+// as for Take.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opPeek)
@@ -98,8 +99,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Reserve is Take that may book ahead by up to maxDelay: see [ratelimit.Keyed.Reserve]. If the key has 1,024 bookings ahead, a
 // sliding log 2,000, the error wraps [ratelimit.ErrLimited].
 //
-// Settle takes one round trip, within [Options.Timeout], and none if the work has cost what was reserved. If it fails, what was
-// reserved stays charged. The reservation is never nil.
+// Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
+// reserved cost stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), reserveOp(ctx))
@@ -108,7 +109,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return res, err
 }
 
-// reserveOp returns what a Reserve asks for.
+// reserveOp returns the operation of a Reserve.
 func reserveOp(ctx context.Context) byte {
 	if optional.IsPassing(ctx) {
 		return opKeep
@@ -206,8 +207,8 @@ func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 	return p, p.check(int64(cost))
 }
 
-// Adjust corrects what a key has spent: see [ratelimit.Keyed.Adjust]. A debt is at most 2^52. A delta of 0 does nothing. The
-// errors are those of Take.
+// Adjust corrects a key's spending: see [ratelimit.Keyed.Adjust]. A debt is at most 2^52. A delta of 0 does nothing. Errors are
+// as for Take.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -222,7 +223,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
 }
 
-// Reset makes the key fresh. Reservations made before have no effect any more. The errors are those of Take.
+// Reset makes the key fresh. Earlier reservations have no effect any more. Errors are as for Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	if ctx == nil {
@@ -233,8 +234,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// SetLimit replaces New's limit, in this process, from the next decision on. It sends nothing. What was spent stays spent. An
-// invalid limit is refused and changes nothing.
+// SetLimit replaces New's limit, in this process, from the next decision on. It sends nothing. Spending stays. An invalid limit
+// is refused and changes nothing.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit, l.maxLog)
@@ -252,7 +253,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// use makes a plan that of all keys which have no other.
+// use applies a plan to all keys that have no other.
 func (l *Limiter) use(p *plan) {
 	if l.limitFor == nil {
 		p.current = &l.plan

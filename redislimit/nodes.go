@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes are the servers behind a Ring or a ClusterClient. Each has a lane of its own: one that
-// hangs holds up nobody who asks another one, and a round trip never waits for two of them.
+// nodes are the servers behind a Ring or a ClusterClient. Each has a lane of its own: a hanging server holds up no call to
+// another one, and a round trip never waits for two of them.
 //
-// The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a
-// ClusterClient goes where a slot has moved.
+// The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a ClusterClient follows a slot
+// that has moved.
 type nodes struct {
 	client    redis.UniversalClient
 	batchSize int
@@ -27,15 +27,13 @@ type nodes struct {
 	// cluster is nil for a Ring.
 	cluster  *redis.ClusterClient
 	loaded   atomic.Bool  // the cluster's slots are known: before that, to find a node may take I/O
-	reloaded atomic.Int64 // when they were asked for last, because a call has failed
+	reloaded atomic.Int64 // the time of the last reload of the slots because a call has failed
 
-	// lanes has a lane for each address. Those of servers that are gone stay: they are small, and an
-	// address comes seldom.
+	// lanes has a lane for each address. The lanes of removed servers stay: they are small, and new addresses are rare.
 	lanes sync.Map
 }
 
-// newNodes returns the servers behind a client, nil if it has but one, or is of a type that does
-// not tell them apart.
+// newNodes returns the servers behind a client, or nil if it has only one, or its type does not distinguish them.
 func newNodes(client redis.UniversalClient, batchSize int, declare bool) *nodes {
 	n := &nodes{client: client, batchSize: batchSize, declare: declare}
 	switch c := client.(type) {
@@ -74,8 +72,8 @@ func (n *nodes) lane(key string) *lane {
 	return l.(*lane)
 }
 
-// reloadEvery bounds how often a ClusterClient is told to ask for the slots anew. By itself it does so
-// every ten seconds, and when a server says that a slot has moved: a server that has died says nothing.
+// reloadEvery bounds how often a ClusterClient reloads its slots. By itself it does so every ten seconds, and when a server
+// reports that a slot has moved: a dead server reports nothing.
 const reloadEvery = 500 * time.Millisecond
 
 // observe notes the result of a call: a success means that the slots are known, and most failures that they may be outdated.

@@ -46,7 +46,7 @@ type Options struct {
 	DeclareKeys bool
 
 	// Hooks run for this limiter's calls on a *redis.Client without ContextTimeoutEnabled, instead of the client's own. Other
-	// clients run their own hooks. A Layered has those of its first layer.
+	// clients run their own hooks. A Layered uses the hooks of its first layer.
 	Hooks []redis.Hook
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
@@ -59,7 +59,7 @@ const (
 	defaultBatch   = 32
 )
 
-// complete fills in the defaults, and says what is wrong.
+// complete fills in the defaults, and returns an error that names an invalid field.
 func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit) error {
 	if o.Name == "" {
 		o.Name = limit.Name

@@ -138,7 +138,7 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	return state, nil
 }
 
-// acquire takes the slots once they are free. After an error nothing is left in Redis, unless the error says so.
+// acquire takes the slots once they are free. After an error nothing is left in Redis, unless the error says otherwise.
 func (p *Permit) acquire(ctx context.Context) error {
 	s := p.of
 	limit, err := s.limitOf(p.key, p.n)

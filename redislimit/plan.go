@@ -30,15 +30,14 @@ var meters = map[byte]meter.Kind{
 	kindCalendar: meter.Calendar,
 }
 
-// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers
-// are doubles, count them exactly. A leaky bucket that is asked to delay by most delays without
-// bound.
+// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers are doubles, count them
+// exactly. A leaky bucket with a maximum delay of most delays without bound.
 const (
 	century = 876_600 * 3600 * int64(1e6) // µs
 	most    = int64(1) << 52              // the most that is counted of anything
 )
 
-// plan is a limit made ready to be asked: immutable, except since.
+// plan is a limit prepared for decisions: immutable, except since.
 type plan struct {
 	limit      ratelimit.Limit
 	kind       byte  // 0 where nothing is tracked: unlimited, blocked
@@ -58,8 +57,7 @@ type plan struct {
 // holds from the last reading that the key has recorded.
 const always = 1
 
-// decided takes note of a decision under the plan. Keys that are put under it later, too,
-// are put under it as of the first one.
+// decided records a decision under the plan. Keys that are put under it later are put under it as of the first decision.
 func (p *plan) decided(reading int64) {
 	if p.since.Load() == 0 {
 		p.since.CompareAndSwap(0, reading)
@@ -76,7 +74,7 @@ func (p *plan) latest() *plan {
 	return p
 }
 
-// sameFigures reports whether what is stored under one plan needs no change for the other.
+// sameFigures reports whether a state stored under one plan needs no change for the other.
 func (p *plan) sameFigures(q *plan) bool {
 	return p.kind == q.kind && p.units == q.units && p.per == q.per && p.capacity == q.capacity
 }
@@ -87,7 +85,7 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 		return nil, err
 	}
 	kind, known := kinds[l.Algorithm]
-	if !known { // a mistake of ours: with kind 0 it would allow all
+	if !known { // a bug in this package: with kind 0 it would allow all
 		return nil, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l)
 	}
 	p := &plan{limit: l, kind: kind, capacity: int64(l.Capacity())}
@@ -177,8 +175,8 @@ func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }
 
-// putDates appends what a script has to know of the plan's calendar, and of the one that the
-// limiter had before, under which a key may still be.
+// putDates appends the data that a script needs of the plan's calendar, and of the calendar that the limiter had before, under
+// which a key may still be.
 func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
 	if p.dates == nil && p.former == nil {
 		return b, now

@@ -11,35 +11,35 @@ import (
 
 // The first byte of a call, for the script that decides …
 const (
-	opTake = 0 // what is booked ahead is not to be given back
+	opTake = 0 // a booking ahead cannot be given back
 	opPeek = 2
-	opKeep = 4 // what is booked ahead may be given back
+	opKeep = 4 // a booking ahead may be given back
 	opOpen = 8 // and the real cost follows in a settlement
 )
 
-// … and for the one that settles.
+// … and for the settling script.
 const (
 	opSettle = 0
 	opAdjust = 1
 )
 
-// request is what a caller asks, one decision, and what was answered. What is sent refers to it, and
-// may be read after the caller has left: a request serves once, and is never used again.
+// request is one decision of a caller, with its result. The call that is sent refers to it, and may be read after the caller
+// has left: a request serves once, and is never used again.
 type request struct {
 	store   *store
 	call    call
 	keys    []string
 	charges []charge
-	test    []any // what a test adds to the call
+	test    []any // arguments that a test adds to the call
 	reading int64
 	allowed bool
-	open    bool // what was spent is an open reservation
+	open    bool // the charge is an open reservation
 
 	oneKey    [1]string
 	oneCharge [1]charge
 }
 
-// charge is what one decision asks of one Redis key, and what that has answered.
+// charge is one decision's part on one Redis key, with the key's reply.
 type charge struct {
 	plan   *plan
 	key    int   // which of the call's keys
@@ -50,13 +50,13 @@ type charge struct {
 	shadow bool  // it is charged if it fits, and denies nothing
 
 	failed  byte // why the key could not be read, of a shadow charge only
-	allowed bool // as the script says
+	allowed bool // according to the script
 	gen     uint32
 	changes byte
-	now     int64 // what the reading counts as
+	now     int64 // the reading as it counts for the key
 
-	// What the script has said about the key, as of now: its state before the decision. A log's
-	// spendings stay on the server: of it, At is when the cost is spent, and N what counts now.
+	// The script's reply about the key, as of now: its state before the decision. A log's spendings stay on the server: of it,
+	// At is the instant at which the cost is spent, and N the count now.
 	state  meter.State
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
 	spent  int64 // of a log: its spendings, and its debt
@@ -167,7 +167,7 @@ func (r *request) scriptFor(op byte) *script {
 	return d.take
 }
 
-// How the usual case tells charges apart: by kind, or as not its business.
+// The usual case's classes of charges: by kind, or none of its business.
 const (
 	howNothing = 0 // a charge of 0 beside others
 	howShadow  = 9 // a shadow layer's
@@ -175,8 +175,8 @@ const (
 
 var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6}
 
-// ask appends what a charge asks. What the usual case needs comes first: which key, how, what
-// a usual state begins with, and five figures of the kind's own.
+// ask appends a charge's request. The part for the usual case comes first: the key, the operation, the beginning of a usual
+// state, and five figures of the kind's own.
 func (c *charge) ask(b []byte, op byte) []byte {
 	p, how := c.plan, hows[c.plan.kind&7]
 	if c.shadow {

@@ -36,10 +36,10 @@ func newScripts(files fs.FS) *scripts {
 	return s
 }
 
-// blocks are what scripts are made of: files of Lua.
+// blocks are the parts of scripts: files of Lua.
 type blocks struct{ files fs.FS }
 
-// lua returns blocks, one after the other. Each knows those before it.
+// lua returns blocks, one after the other. Each knows the earlier ones.
 func (f blocks) lua(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
@@ -56,7 +56,7 @@ func (f blocks) lua(names ...string) string {
 // script is a text that Redis knows by its hash once it has run it.
 type script struct {
 	text, sha       string
-	shared          *script // does for several decisions what this one does for one; nil if none does
+	shared          *script // the script that makes several of this one's decisions in one call; nil if there is none
 	across          *script // does so for keys of several slots, which are not declared
 	undeclared      bool    // its keys are words like others
 	textArg, shaArg any     // text and sha, as arguments of a command
@@ -110,9 +110,9 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek), general}
 }
 
-// deciderOne returns how to decide on one key, alone and with others.
+// deciderOne returns the decider of one key, alone and with others.
 //
-// A calendar has no usual case: quotas are asked less often than rates.
+// A calendar has no usual case: decisions on quotas are rarer than on rates.
 func (f blocks) deciderOne(kind byte) *decider {
 	if kind == kindCalendar {
 		return f.decider(func(byte) string { return "" })

@@ -177,12 +177,12 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 }
 
 // Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. When slots are
-// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for all of its callers that wait for the
-// key. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call.
+// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for all of its
+// callers that wait for the key. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call.
 //
-// The errors are those of TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; later it
-// fails after one second and Timeout without an answer. If the context ends, Acquire gives back its place and the slots that it may have
-// taken, within Timeout. If that fails, the error says so, and it is tried again in the background.
+// Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; later it fails
+// after one second and Timeout without a reply. If the context ends, Acquire gives back its place and the slots that it may
+// have taken, within Timeout. If that fails, the error says so, and it is tried again in the background.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	if ctx == nil {
 		ctx = context.Background()
@@ -205,8 +205,8 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 // maxLate is the number of attempts of an Acquire, if each time the slots have ended before the answer arrives.
 const maxLate = 3
 
-// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its slots
-// goes on, so until it is done the limit can be exceeded. The errors are those of TryAcquire.
+// Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its
+// slots goes on, so until it is done the limit can be exceeded. Errors are as for TryAcquire.
 func (s *Semaphore) Reset(ctx context.Context, key string) error {
 	if _, err := s.limitOf(key, 1); err != nil {
 		return err
@@ -223,7 +223,7 @@ type SemaphoreStats struct {
 }
 
 // Snapshot returns the state of a key. It writes nothing, and takes time in proportion to the number of permits and waiting
-// callers. The errors are those of TryAcquire.
+// callers. Errors are as for TryAcquire.
 func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, error) {
 	if _, err := s.limitOf(key, 1); err != nil {
 		return SemaphoreStats{}, err
@@ -238,7 +238,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 	return SemaphoreStats{int(get7(reply)), int(get7(reply[7:])), between(0, get7(reply[14:]))}, nil
 }
 
-// ask runs a script and returns its answer.
+// ask runs a script and returns its reply.
 func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string) (string, error) {
 	if ctx == nil {
 		ctx = context.Background()

@@ -9,7 +9,7 @@ import (
 
 const (
 	beatEvery    = 300 * time.Millisecond // between the beats of a process that receives messages
-	firstPoll    = 5 * time.Millisecond   // between the beats of one that does not, and then twice as long each time
+	firstPoll    = 5 * time.Millisecond   // between the beats of a process without messages, and then twice as long each time
 	lastPoll     = 50 * time.Millisecond
 	maxBeatAsked = 32 // requests of a beat
 )

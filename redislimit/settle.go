@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// settlement is what is needed to settle one charge.
+// settlement holds the data needed to settle one charge.
 type settlement struct {
 	key     int
 	plan    *plan // that it was charged under
@@ -18,8 +18,7 @@ type settlement struct {
 	shares, own int64
 }
 
-// settler returns how to settle what a decision has charged. It has no context but the
-// store's own timeout.
+// settler returns a function that settles a decision's charges. Its only context is the store's own timeout.
 func (r *request) settler() func(actual int) error {
 	store := r.store
 	var keys []string
@@ -51,9 +50,9 @@ func withKey(keys []string, key string) ([]string, int) {
 	return append(keys, key), len(keys)
 }
 
-// settle sends what has to be corrected: nothing if all has cost what was charged. To cancel
-// begins with the last charge, because a leaky bucket gives back only at its queue's end: then
-// all that one decision has charged to a key comes back.
+// settle sends the necessary corrections: none if the real cost equals the charged one. A cancellation begins with the last
+// charge, because a leaky bucket gives back only at its queue's end: then all that one decision has charged to a key comes
+// back.
 func (s *store) settle(keys []string, items []settlement, actual int64) error {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
@@ -80,7 +79,7 @@ func (s *store) settle(keys []string, items []settlement, actual int64) error {
 	})
 }
 
-// correct runs the script that settles and adjusts. It is told what it has to know of calendars.
+// correct runs the script that settles and adjusts, with the necessary data of calendars.
 func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
 	c := new(call)
 	for tries := 0; ; tries++ {
@@ -98,7 +97,7 @@ func (s *store) correct(ctx context.Context, keys []string, payload []byte, date
 	}
 }
 
-// actual returns what the charge has actually cost.
+// actual returns the real cost of the charge.
 func (s *settlement) actual(actual int64) int64 {
 	cost := times(s.shares, actual)
 	if actual > 0 {
@@ -115,7 +114,7 @@ func times(a, b int64) int64 {
 	return a * b
 }
 
-// pack appends what is needed to settle a charge.
+// pack appends the data needed to settle a charge.
 func (s *settlement) pack(b []byte, actual int64) []byte {
 	b = append(b, byte(s.key+1), s.plan.kind, s.changes)
 	b = put3(b, s.gen)
@@ -130,7 +129,7 @@ func (s *settlement) pack(b []byte, actual int64) []byte {
 	return b
 }
 
-// correction is a change of what one key has spent, whatever that is.
+// correction is a change of one key's spending.
 type correction struct {
 	key   int
 	plan  *plan

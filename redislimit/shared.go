@@ -6,19 +6,19 @@ package redislimit
 // maxMembers is how many decisions share a call at most: an index is a byte.
 const maxMembers = 255
 
-// sharing says which keys can be in one call.
+// sharing is the condition under which keys can be in one call.
 type sharing byte
 
 const (
 	shareAll  sharing = iota // all
-	shareSlot                // those of one slot
-	shareNode                // all, but those of several slots must not be declared
+	shareSlot                // keys of one slot
+	shareNode                // all keys, but keys of several slots must not be declared
 )
 
-// gather returns the calls to send for a batch: those that can share a call do.
+// gather returns the calls to send for a batch: calls that can share one do.
 func gather(b *batch, s sharing) (sends []*call) {
 	for _, c := range b.calls {
-		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+askSize { // dates follow what is asked
+		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+askSize { // dates follow the requests
 			sends = append(sends, c)
 			continue
 		}
@@ -52,7 +52,7 @@ func gather(b *batch, s sharing) (sends []*call) {
 	return sends
 }
 
-// sharedFor returns the shared call that has room for what a script decides, nil if there is none.
+// sharedFor returns the shared call that has room for a script's decision, or nil if there is none.
 func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
 	for _, c := range sends {
 		if (c.script == sc.shared || c.script == sc.across) && (c.tag == tag || s == shareNode) && len(c.members) < maxMembers {
@@ -62,7 +62,7 @@ func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
 	return nil
 }
 
-// join adds what a call asks on its one key.
+// join adds a call's request on its one key.
 func (c *call) join(member *call) {
 	at := len(c.payload)
 	c.members = append(c.members, member)
@@ -71,7 +71,7 @@ func (c *call) join(member *call) {
 	c.payload[at] = byte(len(c.members))
 }
 
-// handOut gives the members their answers. It returns those that have none, because a command on their key has
+// handOut distributes the replies to the members. It returns the members without one, because a command on their key has
 // failed. They have charged nothing.
 func (c *call) handOut() (undecided []*call) {
 	answers, _ := c.reply.([]any)

@@ -14,33 +14,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// stack is what one decision over several layers works with. One goroutine uses it at a time; in
-// between it is in a pool, and refers to nothing of a request.
+// stack holds the data of one decision over several layers. One goroutine uses it at a time; in between it is in a pool, and
+// refers to nothing of a request.
 //
 // A decision goes through these steps:
 //
-//  1. load: each layer says which key it asks for what, and under which plan. This runs the functions of
-//     the user. What a layer asks is an ask.
-//  2. sum: what several layers ask of one key is summed up in one charge, as package ratelimit does it. The
-//     charges are what is sent.
-//  3. lease: the leased layers are asked, one by one, each from what this process holds.
-//  4. run: one call checks all charges, and spends them or none.
-//  5. conclude: the answers of leases and charges become one decision, and leases that are not needed are
-//     given back.
+//  1. load: each layer determines its key, cost and plan. This runs the functions of
+//     the user. A layer's request is an ask.
+//  2. sum: the asks of several layers on one key are summed up in one charge, as in package ratelimit. The
+//     charges are sent.
+//  3. lease: the leased layers decide, one by one, each from this process's batches. 4. run: one call checks all charges, and
 //
-// The leases come before the call, because what they gave can be given back without a round trip, and
-// what the call has charged cannot.
+// spends them or none. 5. conclude: the results of leases and charges become one decision, and leases that are not needed are
+//
+//	given back.
+//
+// The leases come before the call, because their charges can be given back without a round trip, and the call's charges cannot.
 //
 // The request is not kept: its memory may be read by a round trip that the caller has left.
 type stack[R any] struct {
 	of         *Layered[R]
 	request    *request           // of this one decision
-	asks       []ask              // of the layers that apply: those that enforce, then the shadow layers
+	asks       []ask              // of the layers that apply: the enforcing layers, then the shadow layers
 	which      []int              // the indices of the layers that were picked
 	d          ratelimit.Decision // of all layers that enforce
 	spent      bool               // the decision was allowed and charged
-	refused    bool               // a leased layer has denied, so that layers after it were not asked
-	failedWait bool               // what was charged has been given back, because a Wait has failed
+	refused    bool               // a leased layer has denied, so the layers after it did not decide
+	failedWait bool               // the charge has been given back, because a Wait has failed
 }
 
 func (s *stack[R]) clear() {
@@ -66,7 +66,7 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 		return err
 	}
 	keep := op == opKeep || op == opOpen
-	if cost == 0 { // nothing is charged, but what is returned may be settled at more
+	if cost == 0 { // nothing is charged, but the reservation may be settled at more
 		op = opPeek
 	}
 	allowed, err := s.lease(ctx, op, keep)
@@ -93,8 +93,8 @@ func (s *stack[R]) take(ctx context.Context, r R, cost int, ahead time.Duration,
 	return nil
 }
 
-// load asks the layers for their keys, costs and plans: those that enforce first. A shadow layer's error is
-// its own, and any other's ends the decision before anything is sent.
+// load collects the keys, costs and plans of the layers, enforcing layers first. A shadow layer's error is its own, and any
+// other's ends the decision before anything is sent.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
@@ -162,10 +162,9 @@ func (s *stack[R]) loadOne(i int, r R, cost int) error {
 	return nil
 }
 
-// sum adds up what is asked of each key: the layers that enforce in one charge for each,
-// then the shadow layers one by one. A key has one limit in one decision: that of the first
-// layer that asks it, because a stored state is counted under one limit at a time. An error here is one of
-// a cost that can never pass, or of sums that are too large, so nothing is sent either.
+// sum adds up the costs on each key: the enforcing layers in one charge for each key, then the shadow layers one by one. A key
+// has one limit in one decision, the first layer's on it, because a stored state is counted under one limit at a time. An error
+// here means a cost that can never pass, or sums that are too large, so nothing is sent either.
 func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	s.request.store = s.of.store
 	for i := range s.asks {
@@ -182,7 +181,7 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 		a.plan = s.asks[first].plan
 		if y.shadow {
 			a.err = a.plan.check(int64(a.cost))
-			if op == opPeek || (cost == 0 || a.err != nil) && !y.hasObserver() { // nothing is charged, and nobody is told how the key stands
+			if op == opPeek || (cost == 0 || a.err != nil) && !y.hasObserver() { // nothing is charged, and no observer needs the key's state
 				continue
 			}
 		}
@@ -197,7 +196,7 @@ func (s *stack[R]) sum(cost int, ahead time.Duration, op byte) error {
 	return nil
 }
 
-// firstOf returns the first ask of the i-th's key. Those that enforce come before the others.
+// firstOf returns the first ask on the i-th's key. Enforcing layers come before the others.
 func (s *stack[R]) firstOf(i int) int {
 	for j := range i {
 		if s.asks[j].redis == s.asks[i].redis {
@@ -215,7 +214,7 @@ func (r *request) addCharge(key string, p *plan, shadow bool) int {
 	return len(r.charges) - 1
 }
 
-// add adds a layer's cost to a charge. What a shadow layer can never allow is not charged: its key is only looked at.
+// add adds a layer's cost to a charge. A cost that a shadow layer can never allow is not charged: its key is only read.
 func (c *charge) add(a *ask, ahead time.Duration) error {
 	if a.err != nil {
 		return nil
@@ -232,7 +231,7 @@ func (c *charge) add(a *ask, ahead time.Duration) error {
 	return c.plan.check(c.cost)
 }
 
-// shadowsFail makes an error of the call that of its layers, if all of them are shadows. Else it reports false.
+// shadowsFail assigns an error of the call to its layers, if all of them are shadows. Otherwise it reports false.
 func (s *stack[R]) shadowsFail(err error) bool {
 	if slices.ContainsFunc(s.request.charges, func(c charge) bool { return !c.shadow }) {
 		return false
@@ -246,7 +245,7 @@ func (s *stack[R]) shadowsFail(err error) bool {
 	return true
 }
 
-// conclude fills in the decision from what the script has answered.
+// conclude fills in the decision from the script's reply.
 func (s *stack[R]) conclude(cost int, allowed bool) {
 	for i := range s.request.charges {
 		if c := &s.request.charges[i]; c.failed == 0 && c.allowed && s.spent {
@@ -264,8 +263,7 @@ func summand(d *ratelimit.Decision) *merge.Decision[ratelimit.Limit] {
 	return (*merge.Decision[ratelimit.Limit])(d)
 }
 
-// answer merges the answers of the layers that enforce. A key that several of them ask is one summand, that
-// of its first ask.
+// answer merges the results of the enforcing layers. A key of several layers is one summand, with the result of its first ask.
 func (s *stack[R]) answer(allowed bool) {
 	sum := merge.Of(summand(&s.d), ratelimit.Unlimited())
 	for i := range s.asks {
@@ -291,8 +289,8 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// decide fills in what a charge has to say. How its key stands is told by the last charge of
-// the key that was spent: a shadow layer's comes after the others.
+// decide fills in a charge's decision. The key's state comes from the last charge of the key that was spent: a shadow layer's
+// comes after the others.
 func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
 	charges := s.request.charges
 	c := &charges[i]
@@ -308,7 +306,7 @@ func (s *stack[R]) decide(i int, d *ratelimit.Decision) {
 	}
 }
 
-// room is what a limit that tracks nothing leaves the caller.
+// room is the remaining budget of a limit that tracks nothing.
 func (a *ask) room() int {
 	switch capacity := a.plan.limit.Capacity(); {
 	case !a.own:
@@ -341,7 +339,7 @@ func (s *stack[R]) report(r R, err error) {
 type askState uint8
 
 const (
-	askNone      askState = iota // the layer was not asked
+	askNone      askState = iota // the layer did not decide
 	askSent                      // it was to be part of the call, which has no answer
 	askAnswered                  // the server has answered
 	askFailed                    // the server has answered with a failure of this key
@@ -365,9 +363,9 @@ func (s *stack[R]) stateOf(a *ask) askState {
 	return askAnswered
 }
 
-// unasked reports whether a layer is missing from a decision without an error. If a leased layer has denied, no other is
-// asked: leases are asked first, one by one, and the call comes after them. A leased shadow is asked only if the decision
-// is charged.
+// unasked reports whether a layer is missing from a decision without an error. If a leased layer has denied, no other layer
+// decides: leases come first, one by one, and the call comes after them. A leased shadow decides only if the decision is
+// charged.
 func (s *stack[R]) unasked(a *ask) bool {
 	y := &s.of.layers[a.layer]
 	if !s.refused && !(y.shadow && y.leases != nil) || a.err != nil {
@@ -377,7 +375,7 @@ func (s *stack[R]) unasked(a *ask) bool {
 	return state != askLeased && state != askUncounted
 }
 
-// silent reports whether a layer has nothing to report: it was not asked, or it is a shadow, and another layer has failed
+// silent reports whether a layer has nothing to report: it did not decide, or it is a shadow, and another layer has failed
 // before.
 func (s *stack[R]) silent(a *ask, err error) bool {
 	switch {
@@ -413,7 +411,7 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 		s.decide(a.charge, &e.Decision)
 		e.Spent = s.spent && s.request.charges[a.charge].allowed && a.cost > 0 && !s.failedWait
 	default:
-		e.Decision.Allowed = err == nil // it was not asked, since nothing is to be charged
+		e.Decision.Allowed = err == nil // it did not decide, since nothing is to be charged
 	}
 	if a.plan != nil {
 		e.Decision.Limit = a.plan.limit
@@ -421,8 +419,8 @@ func (s *stack[R]) event(a *ask, err error) ratelimit.Event[string] {
 	return e
 }
 
-// wait takes the cost as soon as that is possible, and waits out the delay. A denial books nothing: it tells when to
-// try again, and others may be quicker. So a stack's Wait is not first come, first served.
+// wait takes the cost as soon as that is possible, and waits out the delay. A denial books nothing: it only has a time to try
+// again, and others may be quicker. So a stack's Wait is not first come, first served.
 func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 	for {
 		left, err := wait.Left(ctx)
@@ -431,7 +429,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 		}
 		s.clear()
 		s.request = new(request)
-		s.request.call.undone = true // if the context ends, what may have been charged is given back
+		s.request.call.undone = true // if the context ends, a possible charge is given back
 		if err := s.take(ctx, r, cost, left, opKeep); err != nil {
 			return err
 		}
@@ -456,7 +454,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 // due returns when the cost could be passed on, if nothing else is spent: when the last of the enforcing layers
 // would let it out. That may be later than RetryAfter, which a leaky bucket's queue comes on top of.
 func (s *stack[R]) due() (due time.Duration) {
-	for i := range s.asks { // of leases: those that are shadows were not asked
+	for i := range s.asks { // of leases: shadows did not decide
 		due = max(due, s.asks[i].result.RetryAfter)
 	}
 	for i := range s.request.charges {

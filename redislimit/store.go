@@ -63,15 +63,13 @@ func (c *call) answeredSoon(answered <-chan struct{}) bool {
 	}
 }
 
-// maxGoroutines bounds the calls under way that have goroutines of their own: those that come
-// later wait, within their own timeout.
+// maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
 const maxGoroutines = 256
 
-// newStore prepares a client. A *redis.Client that does not heed the deadline of each call is
-// told to, on a clone that shares its connections: without that it would be its own options that
-// say how long a call blocks. A clone has no hooks, but those that are given here. Calls share
-// round trips on this client, and on those of several servers; of what other types do with a
-// pipeline nothing is known.
+// newStore prepares a client. A *redis.Client that does not heed the deadline of each call is configured to do so, on a clone
+// that shares its connections: otherwise its own options would determine how long a call blocks. A clone has only the hooks
+// given here. Calls share round trips on this client, and on the clients of several servers; the treatment of a pipeline by
+// other types is unknown.
 func newStore(client redis.UniversalClient, timeout time.Duration, batchSize int, declare bool, hooks []redis.Hook) *store {
 	s := &store{user: client, client: client, timeout: timeout, batchSize: batchSize, declare: declare, hooks: hooks, slots: make(chan struct{}, maxGoroutines), scripts: current}
 	if timeout < 0 {
@@ -108,9 +106,8 @@ func (s *store) within(timeout time.Duration) *store {
 	return other
 }
 
-// eval runs a call's script within the timeout, in one round trip if the server knows it. It
-// returns when the context ends, or at the timeout. What has not been sent by then is not sent
-// any more; what has been sent goes on without the caller.
+// eval runs a call's script within the timeout, in one round trip if the server knows it. It returns when the context ends, or
+// at the timeout. A call that has not been sent by then is not sent any more; a sent one goes on without the caller.
 func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
@@ -147,8 +144,8 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	return text, nil
 }
 
-// late returns the error of a call, which says so if it was the timeout that ended it: what the client
-// says then is an ended context, whatever the client was waiting for.
+// late returns the error of a call, and adds the timeout if that has ended it: the client then reports an ended context,
+// regardless of the cause of its wait.
 func (s *store) late(c *call, err error) error {
 	if c.deadline.IsZero() || time.Now().Before(c.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -156,8 +153,8 @@ func (s *store) late(c *call, err error) error {
 	return fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
 }
 
-// together returns an error if the keys of one decision are on several servers of a Ring, which would ask the
-// server of the first for all of them. A cluster refuses such a call by itself.
+// together returns an error if the keys of one decision are on several servers of a Ring, which would use the server of the
+// first for all of them. A cluster refuses such a call by itself.
 func (s *store) together(keys []string) error {
 	ring, ok := s.user.(*redis.Ring)
 	if !ok || len(keys) < 2 {
@@ -190,7 +187,7 @@ func (s *store) laneOf(c *call) *lane {
 	return s.lane
 }
 
-// run runs a call. Sent says of an error whether the server may have received it, or still may.
+// run runs a call. With an error, sent is true if the server may have received the call, or still may.
 func (s *store) run(c *call) (reply any, err error, sent bool) {
 	if l := s.laneOf(c); l != nil {
 		return l.run(c)
@@ -237,9 +234,9 @@ func (s *store) aside(c *call) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// testWords returns what a test adds to a call: its time, in the form of Redis's TIME, by how
-// much keys outlive theirs, and the mark of those that are created, which tells them from keys
-// of the same name before. In use that is of the server's time.
+// testWords returns the arguments that a test adds to a call: its time, in the form of Redis's TIME, the time by which keys
+// outlive theirs, and the mark of created keys, which distinguishes them from earlier keys of the same name. In production the
+// mark is taken from the server's time.
 func (s *store) testWords() []any {
 	if s.clock == nil {
 		return nil

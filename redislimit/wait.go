@@ -9,14 +9,14 @@ import (
 )
 
 // Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
-// Later callers, in any process, queue behind it. When a caller leaves, those of this process that wait behind it, for the same cost
-// of the key, move up, and the next caller takes the place that is vacant at the end, without a round trip. Callers of other
-// processes keep their times. It fails as [ratelimit.Keyed.Wait] does, with ErrLimited also if the key has too
-// many bookings, or with the errors of Take.
+// Later callers, in any process, queue behind it. When a caller leaves, this process's callers that wait behind it for the same
+// cost of the key move up, and the next caller takes the vacant place at the end, without a round trip. Callers of other
+// processes keep their times. It fails like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or
+// with the errors of Take.
 //
 // A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives back its booking within
-// [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered that takes up to 50 ms; if
-// there is no answer by then, the error wraps [ratelimit.ErrUnanswered].
+// [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered, that takes up to 50
+// ms; if there is no reply by then, the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
