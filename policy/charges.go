@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Charge is what a rule asks of a request.
+// Charge is one rule's charge for a request.
 type Charge struct {
 	Rule  int              // the index of its Budget
 	Key   string           // the budget's key; it may be a secret
@@ -16,7 +16,7 @@ type Charge struct {
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 }
 
-// Charges are what a request asks of the rules that apply.
+// Charges are the charges of a request, one for each rule that applies.
 type Charges struct {
 	List []Charge // in the order of the rules; it must not be changed
 	Bare bool     // the rules' own costs and shadows play no part
@@ -56,7 +56,7 @@ func (c *Charges) of(rule int) *Charge {
 	return nil
 }
 
-// tell takes note of what a rule said.
+// tell records the decision of a rule.
 func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
 	i, ok := c.position(rule)
 	if !ok {
@@ -76,7 +76,7 @@ func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
 	c.answer(rule, &e.Decision, e.Spent, e.Err)
 }
 
-// answer takes note of a layer's answer. An error is told of all rules: if a rule has not answered because of it,
+// answer records the decision of a layer. An error is recorded for all rules: if a rule has not answered because of it,
 // nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
 func (c *Charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
@@ -102,5 +102,5 @@ func (c *Charges) position(rule int) (int, bool) {
 	return 0, false
 }
 
-// fewCharges is how many charges are looked at one by one, which is faster than a search.
+// fewCharges is the maximum number of charges that are searched one by one, which is faster than a map.
 const fewCharges = 8

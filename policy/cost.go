@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Cost is what a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost is that of the
+// Cost is the cost that a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost is that of the
 // defaults, or the caller's.
 type Cost struct {
 	Number    int    // a fixed cost, if above 0
@@ -28,7 +28,7 @@ func (c Cost) text() string {
 	return c.Attribute
 }
 
-// MarshalJSON returns what a file has, and null for the zero Cost.
+// MarshalJSON returns the text of a file, and null for the zero Cost.
 func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
 	case c.Number != 0:
@@ -39,7 +39,7 @@ func (c Cost) MarshalJSON() ([]byte, error) {
 	return []byte("null"), nil
 }
 
-// MarshalYAML returns what MarshalJSON does.
+// MarshalYAML returns the value that MarshalJSON encodes.
 func (c Cost) MarshalYAML() (any, error) {
 	switch {
 	case c.Number != 0:
@@ -50,7 +50,7 @@ func (c Cost) MarshalYAML() (any, error) {
 	return nil, nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON is the inverse of MarshalJSON.
 func (c *Cost) UnmarshalJSON(data []byte) error {
 	*c = Cost{}
 	if string(data) == "null" {
@@ -66,7 +66,7 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	return c.check()
 }
 
-// check returns what is wrong with a cost that is given.
+// check returns an error if the cost is invalid.
 func (c Cost) check() error {
 	switch {
 	case c.Number != 0 && c.Attribute != "":

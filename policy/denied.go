@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
-// Denials is how often a rule has denied a key.
+// Denials is the number of times that a rule has denied a key.
 type Denials struct {
 	Rule   string
 	Key    string // several values are one text: see [ValuesOf]
@@ -42,7 +42,7 @@ func (p *Policies) count(q *query, allowed bool) {
 	}
 }
 
-// blame finds out which rule has denied where the engine has not told it: the one whose limit the answer names, or
+// blame finds the rule that has denied, if the engine has not reported it: the one whose limit the answer names, or
 // the only one that can.
 func (q *query) blame(d *ratelimit.Decision) {
 	if d.Allowed {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Error says what is wrong with a [Set]. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text holds no key.
+// Error is a fault in a [Set]. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text holds no key.
 type Error struct {
 	Line   int    // from 1; 0 without a file
 	Column int    // in characters, from 1
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 // Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// requestError says in one text what is wrong with a request. It wraps an error of package
+// requestError describes a fault of a request in one text. It wraps an error of package
 // keyfunc: ErrNoKey, ErrMalformedKey or ErrMisconfigured.
 type requestError struct {
 	kind error
@@ -48,5 +48,5 @@ type requestError struct {
 func (e *requestError) Error() string { return e.text }
 func (e *requestError) Unwrap() error { return e.kind }
 
-// missing reports whether an error says that an attribute is missing.
+// missing reports whether an error is about a missing attribute.
 func missing(err error) bool { return errors.Is(err, keyfunc.ErrNoKey) }

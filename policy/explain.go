@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Explanation says which rules a request meets.
+// Explanation lists the rules that a request meets.
 type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the rule that exempts the request
@@ -33,7 +33,7 @@ type Explained struct {
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
 
-// Explain returns which rules a request meets, and what each would answer now. It charges nothing. A negative cost and a
+// Explain returns the rules that a request meets, with the present answer of each. It charges nothing. A negative cost and a
 // nil request are errors.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()

@@ -21,15 +21,15 @@ import (
 
 // How a file is watched.
 const (
-	// filePoll is how often a file is looked at without a notification: some file
+	// filePoll is the time between two looks at a file without a notification: some file
 	// systems send none, and a folder far up may be replaced.
 	filePoll = 30 * time.Second
-	// quiet is how long after a notification a file is read. One change sends several.
+	// quiet is the time from a notification to the reading of the file. One change sends several.
 	quiet = 15 * time.Millisecond
-	// still is for how long nobody may have written to a file before it is read: whoever writes
+	// still is the time without a change after which a file is read: a program that writes
 	// in place writes in parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost is how long writing may put off the reading.
+	// atMost bounds the time by which writing delays the reading.
 	atMost = 10 * time.Second
 )
 
@@ -75,7 +75,7 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 	return set, nil
 }
 
-// Validated says that Load validates what it returns.
+// Validated marks the sets that Load returns as validated.
 func (*file) Validated() (m mark.Validated) { return m }
 
 func (f *file) watched() bool {
@@ -90,7 +90,7 @@ func (f *file) isKnown(h hash) bool {
 	return h == f.known
 }
 
-// found takes note of a content that is still, and of watchers that have begun or ended.
+// found records a content that is still, and the watchers that have begun or ended.
 func (f *file) found(h hash, watchers int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (f *file) read() ([]byte, error) {
 	return data, nil
 }
 
-// hashOf stands for what the file holds, or for why it cannot be read.
+// hashOf returns a hash of the file's content, or of the reason that it cannot be read.
 func hashOf(data []byte, err error) hash {
 	if err != nil {
 		return sha256.Sum256([]byte("\x00" + err.Error()))
@@ -138,12 +138,12 @@ func (f *file) Changes(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-// fileWatch tells of changes to a file's content.
+// fileWatch reports changes of a file's content.
 type fileWatch struct {
 	file    *file
 	notify  *fsnotify.Watcher // nil if there are no notifications
 	changes chan struct{}
-	last    hash                   // the content that was told last
+	last    hash                   // the content that was reported last
 	folders map[string]os.FileInfo // that are watched
 	entries []string               // in these folders, those on the way to the file
 }
@@ -206,7 +206,7 @@ func (w *fileWatch) concerns(name string) bool {
 	return folder || slices.Contains(w.entries, name)
 }
 
-// look tells of a change if the content is another than the one that was told last.
+// look reports a change if the content differs from the last one reported.
 func (w *fileWatch) look() {
 	w.follow()
 	if now := hashOf(w.file.read()); now != w.last {
@@ -259,7 +259,7 @@ func (w *fileWatch) watch(folders []string) (changed bool) {
 	return changed
 }
 
-// maxLinks bounds how many symbolic links are followed.
+// maxLinks is the maximum number of symbolic links that are followed.
 const maxLinks = 40
 
 // wayTo returns the folders in which something may be changed so that a path leads to another file,

@@ -63,7 +63,7 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 	}
 }
 
-// drain waits until a source has ended what it had started.
+// drain waits until a source closes its channel.
 func drain(changes <-chan struct{}) {
 	for range changes {
 	}
@@ -78,7 +78,7 @@ type follower struct {
 	loggedAt time.Time
 }
 
-// repeat is how often an error that stays the same is logged.
+// repeat is the time after which an unchanged error is logged again.
 const repeat = time.Minute
 
 // reload loads a set and puts it in force, if it differs from the one that is. It reports whether

@@ -19,7 +19,7 @@ type Threshold struct {
 	Plan    string // the plan whose limit holds, if the charge has brought one
 	Percent int    // of the limit's capacity
 	Shadow  bool
-	// Decision is that of the rule: with its Limit, and Remaining and Debt after the charge.
+	// Decision is the rule's decision, with its Limit, and with Remaining and Debt after the charge.
 	Decision ratelimit.Decision
 }
 
@@ -52,7 +52,7 @@ type notice struct {
 	until   time.Duration // when the key is fresh again, by the policies' clock
 }
 
-// reached returns the thresholds of which nobody has been notified since the key was fresh.
+// reached returns the thresholds without a notice since the key was fresh.
 func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision, now time.Duration) []int {
 	highest := 0
 	for highest < len(thresholds) && hasReached(d, thresholds[highest]) {
@@ -93,7 +93,7 @@ func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision,
 	return thresholds[first:highest]
 }
 
-// forget makes a key one that nobody was notified of.
+// forget forgets the notices of a key.
 func (n *notices) forget(id noticeKey) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,7 +115,7 @@ func hasReached(d *ratelimit.Decision, percent int) bool {
 // notifying reports whether a rule of the set notifies the program.
 func (p *Policies) notifying(g *generation) bool { return p.onThreshold != nil && g.notifies }
 
-// reading is the time by which keys are fresh again: that of the budgets, if it is known.
+// reading is the time by which keys are fresh again: the time of the budgets, if it is known.
 func (p *Policies) reading() time.Duration {
 	if m, ok := p.engine.(*memory); ok && m.opts.Clock != nil {
 		return m.opts.Clock.Now()
@@ -125,7 +125,7 @@ func (p *Policies) reading() time.Duration {
 
 var started = time.Now()
 
-// notify calls OnThreshold for what a rule has answered.
+// notify calls OnThreshold for the decision of a rule.
 func (p *Policies) notify(r *rule, ch *Charge, d ratelimit.Decision) {
 	for _, percent := range p.notices.reached(noticeKey{r.id, ch.Key}, r.thresholds, &d, p.reading()) {
 		p.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: d})

@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
-// maxSize is how many bytes a policy file may have.
+// maxSize is the maximum number of bytes of a policy file.
 const maxSize = 4 << 20
 
 // Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
@@ -92,14 +92,14 @@ func (p *parser) asError(err error) *Error {
 	return e
 }
 
-// add takes note of an error, if there are not too many.
+// add records an error, unless there are too many.
 func (p *parser) add(err error) {
 	if len(p.errs) < maxProblems {
 		p.errs = append(p.errs, p.asError(err))
 	}
 }
 
-// note takes note of an error in one of several fields or elements, and returns nil, if all are asked for.
+// note records an error in one of several fields or elements, and returns nil, if all errors are wanted.
 func (p *parser) note(err error) error {
 	if err == nil || !p.all || len(p.errs) >= maxProblems {
 		return err
@@ -108,7 +108,7 @@ func (p *parser) note(err error) error {
 	return nil
 }
 
-// failed reports whether a field or a part of it could not be read: then it is not known what else is wrong with it.
+// failed reports whether a field or a part of it could not be read: then its other errors are unknown.
 func (p *parser) failed(field string) bool {
 	for _, e := range p.errs {
 		if e.Field == field || strings.HasPrefix(e.Field, field+".") || strings.HasPrefix(e.Field, field+"[") {
@@ -190,7 +190,7 @@ func firstInvalid(data []byte) (line, column int) {
 	return 0, 0
 }
 
-// parser reads a tree, and takes note of where each field is.
+// parser reads a tree, and records the place of each field.
 type parser struct {
 	at   map[string]*yaml.Node // by field, such as "rules[2].limit"
 	rule string                // the name of the rule that is read
@@ -222,10 +222,10 @@ func (p *parser) wrong(n *yaml.Node, field string, err error) error {
 	return &Error{Line: n.Line, Column: n.Column, Rule: p.rule, Field: field, Err: err}
 }
 
-// fields are the fields that a mapping may have, and what reads each.
+// fields are the fields that a mapping may have, with the function that reads each.
 type fields map[string]func(n *yaml.Node, field string) error
 
-// mapping reads a mapping. An unknown field and one that is there twice are errors.
+// mapping reads a mapping. Unknown and repeated fields are errors.
 func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 		read, ok := known[key.Value]

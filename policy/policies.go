@@ -22,9 +22,9 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Options are those of [New]. Nil and the zero Options mean the defaults.
+// Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Engine holds the budgets. If nil, Memory(nil).
+	// Engine holds the budgets. It defaults to Memory(nil).
 	Engine Engine
 	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
@@ -35,11 +35,11 @@ type Options struct {
 	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool
-	// Logger logs what [Follow] does. If nil, slog.Default().
+	// Logger logs the events of [Follow]. It defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// Decision is what [Options.OnDecision] gets.
+// Decision is the argument of [Options.OnDecision].
 type Decision = stats.PolicyDecision
 
 // Policies decides by the rules in force. Make one with [New]. It is safe for concurrent use.
@@ -59,7 +59,7 @@ type Policies struct {
 
 	updating sync.Mutex // held while a set is put in force; before mu
 
-	mu      sync.Mutex // guards what follows, and is never held for long
+	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
 	failedT time.Time
 	checked time.Time // when the set in force was last seen to be the newest
@@ -100,7 +100,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// Update puts another set in force from the next decision on. Rules that keep their names keep what was spent. An
+// Update puts another set in force from the next decision on. Rules that keep their names keep their spending. An
 // invalid set changes nothing.
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
@@ -172,7 +172,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	return next, nil
 }
 
-// fault takes note of why a set could not be loaded, or with nil that one could.
+// fault records the reason that a set could not be loaded, or with nil that it could.
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// query is one request and what the rules ask of it.
+// query is one request, and its charges.
 type query struct {
 	in      *generation // by which it is decided
 	request Request
@@ -56,7 +56,7 @@ func (p *Policies) query(r Request, cost int) *query {
 	return q
 }
 
-// ask returns the query of a decision, with what each rule that applies asks for.
+// ask returns the query of a decision, with the charge of each rule that applies.
 func (p *Policies) ask(r Request, cost int) *query {
 	q := p.query(r, cost)
 	switch {
@@ -85,7 +85,7 @@ func (q *query) pass() {
 	}
 }
 
-// check returns what is wrong with a call, whatever the rules.
+// check returns an error if a call is invalid under any rules.
 func check(r Request, cost int) error {
 	switch {
 	case r == nil:
@@ -96,7 +96,7 @@ func check(r Request, cost int) error {
 	return nil
 }
 
-// load finds out what each rule that applies asks for. It answers the request if none does, or if one cannot
+// load computes the charge of each rule that applies. It answers the request if none does, or if one cannot
 // decide: unless another exempts the request, the first that cannot is an error.
 func (q *query) load() {
 	candidates := q.in.index.Candidates(q.request, &q.memory)
@@ -148,7 +148,7 @@ func (p *Policies) free(q *query) {
 	p.queries.Put(q)
 }
 
-// report counts whom a decision has denied, and tells of it if somebody wants to know.
+// report counts the keys that a decision has denied, and calls the observers.
 func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
 		if d.Allowed && err == nil {
@@ -204,7 +204,7 @@ func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	return rules
 }
 
-// waited returns the answer of a Wait that has ended with err, from what the enforcing rules have told:
+// waited returns the answer of a Wait that has ended with err, from the decisions of the enforcing rules:
 // that of the rule with the longest RetryAfter, or if all allow, of the one that leaves the least.
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil

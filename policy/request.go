@@ -25,7 +25,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// HTTP returns the attributes of an HTTP request, and those of more, which win. More may be nil.
+// HTTP returns the attributes of an HTTP request and of more, which takes precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);
 //   - path, escaped as it was sent. Rules that limit match a route if a server might read the path so: split before or after it

@@ -28,7 +28,7 @@ type rule struct {
 
 	thresholds []int                       // the percentages of Notify, in order
 	given      *limitCache                 // of LimitFrom, nil without
-	countable  func(ratelimit.Limit) error // what the engine says of a limit, nil if it counts all
+	countable  func(ratelimit.Limit) error // the engine's check of a limit, nil if it counts all
 	badLimits  *atomic.Uint64
 
 	parts   []needed // the attributes of its key
@@ -43,7 +43,7 @@ type needed struct {
 	attribute string
 	cut       cut   // how an address is cut
 	hash      bool  // a hash stands for the value, which may be a secret
-	missing   error // what to say of a request that lacks it, made beforehand: an optional rule says it often
+	missing   error // the error of a request that lacks it, made beforehand: an optional rule needs it often
 	malformed error // the kind of the error about a value of a wrong form
 }
 
@@ -173,7 +173,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 	return limits
 }
 
-// charge fills in what the rule asks of a request: which key, how much, and under which
+// charge fills in the rule's charge for a request: the key, the cost, and the
 // limit. All other fields of ch must be zero. It reports false if the rule is optional and
 // the request lacks an attribute.
 func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
@@ -273,7 +273,7 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
 	return *limit
 }
 
-// cost returns what the rule charges where the caller's cost is cost. The rule has a cost of
+// cost returns the rule's charge if the caller's cost is cost. The rule has a cost of
 // its own.
 func (c *rule) cost(r Request, cost int) (int, error) {
 	switch {
@@ -337,7 +337,7 @@ func (n *needed) textOf(v string) string {
 // rule's Key, or fewer if it is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
-// cut is how many bits are left of an address of each family. 0 cuts nothing.
+// cut is the number of bits that are kept of an address of each family. 0 cuts nothing.
 type cut struct{ v4, v6 int }
 
 // of returns an address cut to its network. An address of a family that is not cut, or not shortened, stays as it is.

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Set is what a policy file holds. The zero Set limits nothing. A Set in force must not be changed.
+// Set is the content of a policy file. The zero Set limits nothing. A Set in force must not be changed.
 type Set struct {
 	// Version is any text up to 256 bytes.
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
@@ -82,18 +82,18 @@ type Rule struct {
 	Match       Match  `yaml:"match,omitempty" json:"match,omitzero"`
 	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
-	// Allow lets the requests pass uncharged, whatever other rules say. Such a rule has a Match only.
+	// Allow lets the requests pass uncharged under all rules. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
-	// Instead names rules that do not apply to the requests to which this rule applies: it takes their place. The rule applies to
+	// Instead names the rules that this rule replaces for the requests to which it applies. The rule applies to
 	// a request if it matches in all readings of the path, is no shadow, and, if Optional, has its attributes.
 	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
-	// Limit is that of keys without another. Its Name is ignored.
+	// Limit holds for keys without another limit. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
-	// Plans are limits by the attribute "plan". A change of plan keeps what was spent.
+	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
 	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number that replaces the units of
-	// Limit. It wins over Plans. Where the attribute is missing, Plans and Limit hold. A value that is no limit means Limit,
-	// and is counted in [Policies.Stats]. Only the program may supply the attribute: it is no header, query or cookie.
+	// Limit. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
+	// holds, and [Policies.Stats] counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, such as "80%", at which [Options.OnThreshold] is called.
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
@@ -101,11 +101,11 @@ type Rule struct {
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Optional lets a request pass that lacks an attribute of Key or Cost; else that is an error.
+	// Optional skips the rule for requests that lack an attribute named by Key or Cost. Otherwise they fail.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
 	// Shadow makes the rule count and report, and never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
-	// Disabled takes the rule out of force, and keeps what was spent.
+	// Disabled takes the rule out of force, and keeps the spending.
 	Disabled  bool   `yaml:"disabled,omitempty" json:"disabled,omitempty"`
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
@@ -129,7 +129,7 @@ func (r Rule) MarshalYAML() (any, error) {
 	return n, nil
 }
 
-// Match says which requests a rule is for: all that is given has to match. The zero Match is for every request.
+// Match selects the requests of a rule: all given fields have to match. The zero Match is for every request.
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`

@@ -23,7 +23,7 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return s.Plan, name == attrPlan && s.Plan != ""
 }
 
-// Peek returns what Take would answer, and charges nothing. For a [Subject] its rule alone answers, also a shadow or
+// Peek returns the decision that Take would make, and charges nothing. For a [Subject] its rule alone answers, also a shadow or
 // under the kill switch. The errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and for a
 // Subject that no such rule or key exists.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// What a set may hold at most. A file that is larger is a mistake, or an attack on
-// whoever loads it; and to put a set in force takes a time that grows with it, 0.1 s for
-// 10 000 rules.
+// Bounds of a set. A larger file is a mistake, or an attack on the
+// program that loads it. The time to put a set in force grows with its size: 0.1 s for
+// 10,000 rules.
 const (
 	maxRules   = 10_000
 	maxName    = 128
@@ -35,7 +35,7 @@ func (s *Set) Validate() error {
 	return nil
 }
 
-// maxProblems is how many errors are told at once.
+// maxProblems is the maximum number of errors that are returned at once.
 const maxProblems = 100
 
 // problems returns all that is wrong with a set, in order.
@@ -227,7 +227,7 @@ func (r *Rule) leavesOut(field string) bool {
 	return false
 }
 
-// reporter is told of a rule's field in which something is wrong.
+// reporter receives an invalid field of a rule, and the error.
 type reporter func(field string, err error)
 
 // wrong returns an error about a field of the i-th rule.
@@ -338,7 +338,7 @@ func (r *Rule) checkCost() error {
 	return r.Cost.check()
 }
 
-// checkMatch checks what a rule matches, and enters the patterns of its routes into a tree.
+// checkMatch checks a rule's match, and enters the patterns of its routes into a tree.
 func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
 	if r.Match.Route != nil {
 		checkRoutes("match.route", r.Match.Route, tree, report)
@@ -468,7 +468,7 @@ func withSlash(route string) string {
 	return method + "/" + path
 }
 
-// checkIP checks a network. What has no slash need not be an address: the program may have put anything into the
+// checkIP checks a network. A text without a slash need not be an address: the program may have put anything into the
 // attribute.
 func checkIP(v string) error {
 	if !strings.Contains(v, "/") {
@@ -596,7 +596,7 @@ func (r *Rule) checkOverrides(report reporter) {
 	}
 }
 
-// checkOverride does not tell the key: it may be a secret.
+// The errors of checkOverride do not hold the key: it may be a secret.
 func (r *Rule) checkOverride(o Override) error {
 	if len(o.Key) != len(r.Key) {
 		return fmt.Errorf("a key of %d values, want %d: %s", len(o.Key), len(r.Key), strings.Join(r.Key, ", "))

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// warnings returns what is valid in a set and surely a mistake.
+// warnings returns the valid parts of a set that are surely mistakes.
 func (p *parser) warnings(set *Set) (all []*Error) {
 	rules := set.Complete()
 	for i := range rules {
@@ -150,7 +150,7 @@ func (r *Rule) neverCome(report reporter) {
 	}
 }
 
-// uncommonIP returns what is wrong with text that looks like an address. The error does not tell it: it may be a key.
+// uncommonIP returns an error if a text only looks like an address. The error does not hold the text: it may be a key.
 func uncommonIP(v string) error {
 	addr, err := netip.ParseAddr(v)
 	switch addr = addr.Unmap(); {

@@ -23,9 +23,9 @@ import (
 
 // Options are those of [New]. Nil and the zero Options mean the defaults.
 type Options struct {
-	// Prefix begins all Redis keys. If empty, "policy:". Processes that share budgets have the same.
+	// Prefix begins all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
 	Prefix string
-	// Timeout bounds a decision, and each lease for it. If zero, 50 ms.
+	// Timeout bounds a decision, and each lease for it. It defaults to 50 ms.
 	Timeout time.Duration
 	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
 	Slot func(key string) string
@@ -33,7 +33,7 @@ type Options struct {
 	// from leases: their bound is the rule's plus processes × MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call [Flush]
 	// on shutdown.
 	Tenant string
-	// MaxBatch bounds the units that a process leases for a key. If zero, 100.
+	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
 	MaxBatch int
 	// Hooks is [redislimit.Options.Hooks].
 	Hooks []redis.Hook
@@ -280,7 +280,7 @@ func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelim
 		return d.Layered.Peek(ctx, c, cost)
 	}
 	said, err := d.bare.Peek(ctx, c, cost)
-	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not asked, and somebody wants to know what is left
+	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not called, but the caller needs the remaining budget
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
 			said.Remaining, said.Debt, said.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
 		}

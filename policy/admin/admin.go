@@ -23,19 +23,19 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Options are those of [New]. Nil and the zero Options mean the defaults.
+// Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
 	// Write allows changes to budgets and failovers.
 	Write bool
 	// ShowKeys shows keys. Otherwise answers, errors and logs hold codes.
 	ShowKeys bool
-	// HashKey makes them the codes of an audit.Log with this HashKey. If empty, they are random in each process.
+	// HashKey makes them the codes of an audit.Log with this HashKey. If it is empty, each process has random codes.
 	HashKey []byte
 	// Failovers are shown by these names.
 	Failovers map[string]Failover
-	// By names the operator in the log. If nil, the address is logged.
+	// By returns the name of the operator for the log. It defaults to the client's address.
 	By func(*http.Request) string
-	// Logger logs each change. If nil, slog.Default().
+	// Logger logs each change. It defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -51,7 +51,7 @@ type Failover interface {
 //   - key: how a key stands. "key" holds its values, one in a line; "rule", "plan" and "cost" are optional.
 //   - limited: the keys denied now, of "rule" or all, 50 at most, by the plans of their last decisions. Without an engine in
 //     memory, where plans of keys are not known, "without_plans" lists the rules that judge all keys by their own limit.
-//   - explain: what the rules say about "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
+//   - explain: the answers of the rules to "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
 //   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write].
 //   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].
 //
@@ -152,5 +152,5 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// listTime bounds how long keys are looked through.
+// listTime bounds the time of a search through keys.
 const listTime = 5 * time.Second

@@ -21,10 +21,10 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// maxForm is how many bytes a POST may have.
+// maxForm is the maximum number of bytes of a POST.
 const maxForm = 64 << 10
 
-// post does what a POST asks for.
+// post performs the action of a POST.
 func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err := r.ParseForm()
@@ -66,7 +66,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 	return a.change(r, v, do)
 }
 
-// number reads a whole number, or returns what holds without one.
+// number reads a whole number, or returns the default.
 func number(r *http.Request, field string, without int) (int, error) {
 	text := strings.TrimSpace(r.PostForm.Get(field))
 	if text == "" {
@@ -172,7 +172,7 @@ func longest(v *view) {
 	v.Limited = v.Limited[:min(len(v.Limited), top)]
 }
 
-// parts returns of how many attributes a rule's key consists.
+// parts returns the number of attributes of a rule's key.
 func (a *admin) parts(name string) int {
 	for _, r := range a.p.Current().Complete() {
 		if strings.EqualFold(r.Name, name) {
@@ -319,7 +319,7 @@ func (a *admin) force(r *http.Request, v *view) error {
 	return nil
 }
 
-// log tells of a change.
+// log logs a change.
 func (a *admin) log(r *http.Request, do string, what ...slog.Attr) {
 	who := r.RemoteAddr
 	if a.By != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// view is what is shown: the answer as JSON, and what the page is made of.
+// view is the JSON answer, and the data of the page.
 type view struct {
 	Version     string             `json:"version"`
 	Generation  uint64             `json:"generation"`
@@ -34,11 +34,11 @@ type view struct {
 	Without     []string           `json:"without_plans,omitempty"` // the rules that judge all keys by their own limit in do=limited
 	Standing    []standing         `json:"standing,omitempty"`      // the answer to do=key
 	Explanation *shown.Explanation `json:"explanation,omitempty"`   // the answer to do=explain
-	Done        string             `json:"done,omitempty"`          // what has been changed
+	Done        string             `json:"done,omitempty"`          // the change that was made
 	Failed      string             `json:"failed,omitempty"`        // why a POST has failed
 
 	form fields
-	sent []string // what may be keys in a POST, and what a code stands for
+	sent []string // texts of a POST that may be keys, and the keys of codes
 }
 
 // Listed reports whether keys were looked through.
@@ -48,7 +48,7 @@ func (v *view) Listed() bool { return v.Limited != nil }
 // have no plans.
 func (v *view) WithoutPlans() []string { return v.Without }
 
-// Form returns what was sent, so that the page keeps it: nothing if keys are hidden.
+// Form returns the submitted fields, so that the page keeps them: none if keys are hidden.
 func (v *view) Form() fields { return v.form }
 
 type fields struct{ Rule, Key, Plan, Cost, Request, Delta string }
@@ -86,7 +86,7 @@ type limited struct {
 	Now   *shown.Standing `json:"now"`
 }
 
-// AtLeast returns the count without what may be too much.
+// AtLeast returns the count less its possible error.
 func (d denied) AtLeast() int64 { return d.Count - d.Error }
 
 type failoverRow struct {
@@ -103,7 +103,7 @@ type standing struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// top is how many keys are shown.
+// top is the number of keys that are shown.
 const top = 50
 
 // look fills in how all stands.
@@ -176,7 +176,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 	return v
 }
 
-// code returns what stands for a key.
+// code returns the code of a key.
 func (a *admin) code(key string) string {
 	if key == "" {
 		return ""

@@ -31,25 +31,25 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Options are those of [New]. Nil and the zero Options mean the defaults.
+// Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the database's. If zero, PostgreSQL.
+	// Dialect is the dialect of the database. It defaults to PostgreSQL.
 	Dialect sqlsource.Dialect
-	// Every is how often rows are written. If zero, 1 s.
+	// Every is the time between two writes. It defaults to 1 s.
 	Every time.Duration
-	// MaxPending bounds the rows that wait; further ones are dropped and counted. If zero, 10000.
+	// MaxPending bounds the rows that wait; further ones are dropped and counted. It defaults to 10,000.
 	MaxPending int
-	// Timeout bounds each attempt to write, and each query. If zero, 5 s.
+	// Timeout bounds each attempt to write, and each query. It defaults to 5 s.
 	Timeout time.Duration
 	// HashKey, if not empty, replaces keys, users, addresses and paths by their [Hash].
 	HashKey []byte
-	// MaxRows bounds the rows of each rule, minute and process. Further keys count in one row without a key. If zero, 1000.
+	// MaxRows bounds the rows of each rule, minute and process. Further keys count in one row without a key. It defaults to 1,000.
 	MaxRows int
-	// Keep is how long rows are kept. If zero, 30 days; below zero, for ever.
+	// Keep is the time after which rows are deleted. It defaults to 30 days; if negative, rows are kept.
 	Keep time.Duration
-	// Shadows also writes what shadow rules would have denied, with "shadow:" before the rule's name.
+	// Shadows also writes the denials of shadow rules, with "shadow:" before the rule's name.
 	Shadows bool
-	// Logger logs write errors, at most one a second. If nil, slog.Default().
+	// Logger logs write errors, at most one a second. It defaults to slog.Default().
 	Logger *slog.Logger
 }
 
@@ -73,7 +73,7 @@ type Log struct {
 	taken   uint64        // rows that the database has taken; whoever writes owns it
 	blamed  error         // why a row was dropped that the database had refused; whoever writes owns it
 
-	mu       sync.Mutex // guards what follows; never held during I/O
+	mu       sync.Mutex // guards the fields below; never held during I/O
 	pending  map[violationKey]*violation
 	finished uint64 // rows that a Flush has written or dropped
 	inFlight int    // rows that are being written; with pending, at most MaxPending
@@ -85,7 +85,7 @@ type Log struct {
 	keys     int                          // in rows, of all rules
 }
 
-// violationKey tells one row from others.
+// violationKey identifies a row.
 type violationKey struct {
 	rule, key string
 	minute    int64 // Unix time of its beginning
@@ -230,7 +230,7 @@ func attribute(r policy.Request, name string) string {
 	return v
 }
 
-// routeOf returns what is stored of a request's route: the pattern by which it was routed, or else its method and
+// routeOf returns the stored form of a request's route: the pattern by which it was routed, or else its method and
 // its path, which may hold a key.
 func (a *Log) routeOf(r policy.Request) string {
 	if route := attribute(r, "route"); route != "" {
@@ -239,7 +239,7 @@ func (a *Log) routeOf(r policy.Request) string {
 	return strings.TrimSpace(clean(attribute(r, "method")) + " " + a.private(attribute(r, "path")))
 }
 
-// private returns what is stored of a text that may be private.
+// private returns the stored form of a text that may be private.
 func (a *Log) private(text string) string {
 	if len(a.opts.HashKey) == 0 || text == "" {
 		return clean(text)
@@ -254,7 +254,7 @@ func Hash(hashKey []byte, text string) string {
 	return hex.EncodeToString(h.Sum(nil))[:32]
 }
 
-// maxStored is how many bytes of a text are stored as they are. Longer ones are hashed.
+// maxStored is the maximum number of bytes of a text that is stored as it is. Longer texts are hashed.
 const maxStored = 200
 
 // clean returns a text that every database takes: valid UTF-8 without NUL, and short.
@@ -332,7 +332,7 @@ func (a *Log) mergeLocked(v *violation) {
 	}
 }
 
-// merge adds what another row of the same key, of any order in time, has counted.
+// merge adds the counts of another row of the same key, in any order of time.
 func (v *violation) merge(w *violation) {
 	first, count, refusedAt := v.FirstAt, v.Count, max(v.refusedAt, w.refusedAt)
 	if w.FirstAt.Before(first) {
@@ -353,7 +353,7 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes what waits, and ends the log's goroutine. It gives up after an attempt that writes nothing: its error
+// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes nothing: its error
 // says why those rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	ctx = wait.OrBackground(ctx)

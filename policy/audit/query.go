@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
-// sweepRows is how many rows one statement deletes, so that none locks the table for long.
+// sweepRows is the number of rows that one statement deletes, so that none locks the table for long.
 const sweepRows = 1000
 
 // sweep deletes the rows that are older than [Options.Keep].
@@ -93,7 +93,7 @@ func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int)
 		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.place(3), shadowPrefix+rule, since.UTC(), max(0, n))
 }
 
-// ByRule returns how often each rule has denied between two times, most denials first.
+// ByRule returns the number of denials of each rule between two times, most denials first.
 func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials, error) {
 	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
 		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())

@@ -15,10 +15,10 @@ import (
 	"github.com/weir-go/ratelimit/policy/sqlsource"
 )
 
-// batch is how many rows one transaction writes.
+// batch is the number of rows that one transaction writes.
 const batch = 200
 
-// Flush writes what waits, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
+// Flush writes the waiting rows, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
 // database refuses twice, and takes another one in between, is dropped.
 func (a *Log) Flush(parent context.Context) error {
 	parent = wait.OrBackground(parent)
@@ -49,7 +49,7 @@ func (a *Log) Flush(parent context.Context) error {
 	return err
 }
 
-// take takes out what waits, in the order of its keys: two processes that write the same rows
+// take takes out the waiting rows, in the order of their keys: two processes that write the same rows
 // lock them in one order. Rows that were refused come last, so that they hold up no others.
 func (a *Log) take() []*violation {
 	a.mu.Lock()
@@ -79,7 +79,7 @@ func (a *Log) giveBack(rows []*violation) {
 	}
 }
 
-// note takes note of how an attempt has ended, before the next one begins.
+// note records the result of an attempt, before the next one begins.
 func (a *Log) note(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +170,7 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	return nil
 }
 
-// blame takes note that a row was refused. It drops the row, and reports true, if that is the second
+// blame records that a row was refused. It drops the row, and reports true, if that is the second
 // time and another was taken in between. The error says why: the other rows are written, and nothing else would tell.
 func (a *Log) blame(v *violation, err error) bool {
 	if v.refusedAt == 0 {
@@ -220,7 +220,7 @@ func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	return nil
 }
 
-// ignoreDone leaves out what says no more than that a transaction has ended already.
+// ignoreDone leaves out the error that a transaction has ended already.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return nil

@@ -28,13 +28,13 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 )
 
-// Options are those of [New]. Nil and the zero Options mean the defaults.
+// Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the database's. If zero, PostgreSQL.
+	// Dialect is the dialect of the database. It defaults to PostgreSQL.
 	Dialect Dialect
-	// Poll is how often versions are read. If zero, 1 s. All rules are read every 30 s.
+	// Poll is the time between two reads of the versions. It defaults to 1 s. All rules are read every 30 s.
 	Poll time.Duration
-	// Timeout bounds each query. If zero, 5 s.
+	// Timeout bounds each query. It defaults to 5 s.
 	Timeout time.Duration
 }
 
@@ -58,19 +58,19 @@ type source struct {
 	Options
 }
 
-// Validated says that Load validates what it returns.
+// Validated marks the sets that Load returns as validated.
 func (*source) Validated() (m mark.Validated) { return m }
 
 var errNoDB = errors.New("policy/sqlsource: nil DB")
 
-// reload is how often all rules are read although the versions are the same: they may have been looked at on another replica than the
+// reload is the time between two reads of all rules while the versions stay the same: these may come from another replica than the
 // rules.
 const reload = 30 * time.Second
 
-// maxRules is how many rows are read at most: as many as a set may have rules.
+// maxRules is the maximum number of rules: that of a set.
 const maxRules = 10_000
 
-// Changes polls the versions. A failure is a change too, so that it is told.
+// Changes polls the versions. A failure is a change too, so that it is reported.
 func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	last, told := s.fingerprint(ctx), time.Now()
@@ -337,7 +337,7 @@ func (v *notValues) addTo(m *policy.Match, name string) error {
 	return nil
 }
 
-// decode reads JSON strictly, whose objects have fields of these names. Its errors do not hold what the JSON holds: there may be keys.
+// decode reads JSON strictly, whose objects have fields of these names. Its errors hold no part of the JSON: there may be keys.
 func decode(text string, to any, fields ...string) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()

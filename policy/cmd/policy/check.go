@@ -29,7 +29,7 @@ type oneError struct {
 	Error  string `json:"error"`
 }
 
-// check reads files, and says of each whether it is valid, and all that is wrong with it.
+// check reads files, and prints for each whether it is valid, and all its errors.
 func (t *tool) check(files []string) (status int) {
 	if len(files) == 0 {
 		return t.usage("check needs a file")
@@ -69,7 +69,7 @@ func (t *tool) check(files []string) (status int) {
 	return status
 }
 
-// see takes note of what was found in the file.
+// see records the errors and warnings of the file.
 func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	if set != nil {
 		c.Version, c.Rules, c.Warnings = set.Version, len(set.Rules), listed(found)
@@ -80,7 +80,7 @@ func (c *checked) see(set *policy.Set, found []*policy.Error) {
 	c.Line, c.Column, c.Rule, c.Error = first.Line, first.Column, first.Rule, c.File+": "+first.Error
 }
 
-// listed returns errors as they are printed. What is about the whole file is at its beginning.
+// listed returns errors as they are printed. Errors about the whole file are at its beginning.
 func listed(errs []*policy.Error) (all []oneError) {
 	for _, e := range errs {
 		all = append(all, oneError{max(1, e.Line), max(1, e.Column), e.Rule, e.Field, e.Error()})

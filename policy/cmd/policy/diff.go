@@ -20,11 +20,11 @@ type change struct {
 	What string `json:"what"`
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
-	Whom string `json:"whom"`         // for whom it changes something
-	By   string `json:"by,omitempty"` // who changed the rule last, if the new set says so
+	Whom string `json:"whom"`         // the requests that it affects
+	By   string `json:"by,omitempty"` // the author of the rule's last change, if the new set names one
 }
 
-// diff prints what changes, and for whom.
+// diff prints the changes, and the requests that they affect.
 func (t *tool) diff(files []string) int {
 	if len(files) != 2 {
 		return t.usage("diff needs two files")
@@ -72,7 +72,7 @@ func (t *tool) show(changes []change) {
 	}
 }
 
-// compare returns what changes from one set to another, in the order of the new one's rules.
+// compare returns the changes from one set to another, in the order of the new set's rules.
 func compare(from, to *policy.Set) (changes []change) {
 	if from.KillSwitch != to.KillSwitch {
 		changes = append(changes, change{What: "kill_switch", From: fmt.Sprint(from.KillSwitch), To: fmt.Sprint(to.KillSwitch), Whom: "every request"})
@@ -116,7 +116,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	return changes
 }
 
-// whom says which requests a rule is for.
+// whom describes the requests that a rule applies to.
 func whom(r *policy.Rule) string {
 	var parts []string
 	if len(r.Match.Route) > 0 {
@@ -150,7 +150,7 @@ func texts(list []string, between string) string {
 	return strings.Join(out, between)
 }
 
-// plain matches what may stand in a list without quotes: a word, and a route with its method.
+// plain matches texts that need no quotes in a list: a word, and a route with its method.
 var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
 
 // compareRules returns what differs between two rules of one name. It compares the values, and not the
@@ -191,7 +191,7 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	return changes
 }
 
-// effect says what a rule does to what it matches.
+// effect describes the effect of a rule on the requests that it matches.
 func effect(r *policy.Rule) string {
 	if r.Allow {
 		return "exempt from all rules"
@@ -199,7 +199,7 @@ func effect(r *policy.Rule) string {
 	return r.Limit.String()
 }
 
-// question is what a match asks of attributes in one way.
+// question is one kind of condition of a match on attributes.
 type question struct {
 	how    string
 	values map[string]policy.Values

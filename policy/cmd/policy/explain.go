@@ -67,7 +67,7 @@ func (t *tool) explain(args []string) int {
 // askTime bounds how long a service may take.
 const askTime = 10 * time.Second
 
-// ask asks a running service.
+// ask calls a running service.
 func (t *tool) ask(request policy.Attributes) int {
 	var lines strings.Builder
 	for name, value := range request {

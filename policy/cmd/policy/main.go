@@ -1,4 +1,4 @@
-// Command policy checks policy files, compares them, and explains what they say about a
+// Command policy checks policy files, compares them, and explains their answer to a
 // request.
 //
 //	policy check FILE…
@@ -100,7 +100,7 @@ func (t *tool) usage(wrong string) int {
 	return misuse
 }
 
-// load reads a file. If it cannot, status says how the command ends.
+// load reads a file. If it cannot, status is the exit status of the command.
 func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	data, err := t.read(path)
 	if err != nil {
@@ -112,7 +112,7 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	return set, fine, nil
 }
 
-// maxRead bounds what is read of a file or an answer: more than policy.Parse takes.
+// maxRead is the maximum size of a file or an answer: more than policy.Parse takes.
 const maxRead = 8 << 20
 
 func (t *tool) read(path string) ([]byte, error) {

@@ -75,7 +75,7 @@ func (t *reader) value() (*yaml.Node, error) {
 	return n, nil
 }
 
-// inside reads what a list or a mapping holds, and its end.
+// inside reads the elements of a list or a mapping, and its end.
 func (t *reader) inside(n *yaml.Node) error {
 	for t.dec.More() {
 		v, err := t.value()

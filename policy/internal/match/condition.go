@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Condition is what a rule asks of one attribute. Make one with [NewCondition].
+// Condition is a rule's condition on one attribute. Make one with [NewCondition].
 type Condition struct {
 	name     string
 	kind     Kind
@@ -15,7 +15,7 @@ type Condition struct {
 	networks []netip.Prefix // of "ip"
 }
 
-// Kind says how a value is compared.
+// Kind is the way in which a value is compared.
 type Kind uint8
 
 // The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
@@ -60,7 +60,7 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 // exact reports whether a request that holds is found by one of the values: the index looks for them.
 func (c *Condition) exact() bool { return c.kind == OneOf && len(c.networks) == 0 }
 
-// holds reports whether a request has what the condition asks for.
+// holds reports whether a request meets the condition.
 func (c *Condition) holds(r Request) bool {
 	v, ok := r.Attribute(c.name)
 	if c.kind == OneOf || c.kind == NoneOf || c.name != attrIP { // parts of addresses are compared as they are written

@@ -5,7 +5,7 @@ package match
 
 import "slices"
 
-// Request is what rules know of a request: see package policy.
+// Request is a request as rules see it: see package policy.
 type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
@@ -126,7 +126,7 @@ func (x *Index) Match(r Request) (matching []int) {
 	return matching
 }
 
-// Memory is what one search needs, so that it allocates nothing. Its zero value can be used. It is not safe for
+// Memory is the working memory of a search, so that it allocates nothing. Its zero value can be used. It is not safe for
 // concurrent use.
 type Memory struct {
 	rules   []int
@@ -162,7 +162,7 @@ func (x *Index) Candidates(r Request, memory *Memory) []int {
 }
 
 // ofReadings is Candidates for a path that can be read in several ways. A rule is found if one reading matches its
-// patterns; one that exempts requests, if all do.
+// patterns; a rule that exempts requests, if all do.
 func (x *Index) ofReadings(r Request, host *node, method, path string, memory *Memory) []int {
 	several, n := memory.several[:0], 0
 	for reading := range readings(path) {

@@ -26,7 +26,7 @@ func (m *merged) of(method string) *group {
 const (
 	mostForOne = 1 << 10
 	mostForAll = 1 << 22
-	groupWords = 16 // what a group takes by itself
+	groupWords = 16 // the size of an empty group
 	mostPlaces = 8  // that are merged
 )
 
@@ -36,7 +36,7 @@ type merger struct {
 	room     int
 }
 
-// merge returns what is found at places, nil if that is too much.
+// merge returns the rules found at places, nil if they are too many.
 func (g *merger) merge(places []*place) *merged {
 	if len(places) > mostPlaces {
 		g.room -= len(places)
@@ -75,7 +75,7 @@ func methodsOf(places []*place) (names []string) {
 	return names
 }
 
-// group returns what a request with that method finds at places, as far as there is room.
+// group returns the rules that a request with that method meets at places, as far as there is room.
 func (g *merger) group(method string, places []*place) *group {
 	sum := new(group)
 	g.room -= groupWords

@@ -64,7 +64,7 @@ func ParsePattern(s string) (Pattern, error) {
 
 func (s segment) matchesMany() bool { return s.kind == wildcard || s.kind == rest }
 
-// register returns what net/http says of a pattern.
+// register returns net/http's error for a pattern.
 func register(s string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

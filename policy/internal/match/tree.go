@@ -7,7 +7,7 @@ type Tree struct {
 	hosts    map[string]*node // of others, by the host
 }
 
-// node is what follows after some segments.
+// node is the part of the tree below some segments.
 type node struct {
 	next children // after a literal segment
 	wild *node    // after a wildcard
