@@ -7,12 +7,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/nilcheck"
 )
 
-// Sample is what a window has shown: the work that began and ended within it. A figure of 0 is not known.
+// Sample has the figures of a window: of the work that began and ended within it. Zero means that a figure is unknown.
 type Sample struct {
 	// RTT is the mean time of the work that succeeded, from the permit to Done. Longer work that has not ended,
 	// was [Cancelled] or was [Dropped] raises it.
 	RTT time.Duration
-	// Deviation is the standard deviation of these times, and Ended how many are known in full.
+	// Deviation is the standard deviation of these times, and Ended the number of times that are known in full.
 	Deviation time.Duration
 	Ended     int
 	// InFlight is the most units in flight.
@@ -21,10 +21,10 @@ type Sample struct {
 	Mean float64
 	// Crowd is their mean over the time of each unit: without pauses.
 	Crowd float64
-	// Cancelled is the share of outcomes, 0 to 1, whose clients did not wait any longer. Where it is not small, the
+	// Cancelled is the share of outcomes, 0 to 1, whose clients no longer waited. Where it is not small, the
 	// true mean time is longer than RTT.
 	Cancelled float64
-	// Dropped says that at least a quarter of the outcomes were [Dropped], or that Cancelled is more than half.
+	// Dropped is true if at least a quarter of the outcomes were [Dropped], or Cancelled is more than half.
 	Dropped bool
 	// Drops is the share of outcomes, 0 to 1, that were [Dropped], and Outcomes is the number of outcomes.
 	Drops    float64
@@ -72,13 +72,13 @@ type Algorithm interface {
 }
 
 // Adaptive makes an Algorithm for a key when that is first seen, and one in [New]. Optional methods of the Algorithm
-// are Limit() int, where it starts, and Window() int, how many outcomes a window has at least: else 20 each.
+// are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window. Both default to 20.
 type Adaptive func() Algorithm
 
-// startLimit is where an algorithm starts that says nothing else.
+// startLimit is the default of the initial limit.
 const startLimit = 20
 
-// validate makes one algorithm, and asks it what is wrong with it.
+// validate makes one algorithm, and returns an error if its options are invalid.
 func (a Adaptive) validate(option string) error {
 	if a == nil {
 		return nil
@@ -93,11 +93,11 @@ func (a Adaptive) validate(option string) error {
 	return nil
 }
 
-// learner is a key's algorithm and the window that it will hear of next. Its key's lock
-// guards it, but alg and due, which belong to who has been told to update.
+// learner has a key's algorithm and current window. The lock of the key
+// guards it, except alg and due, which belong to the caller that updates the algorithm.
 type learner struct {
 	alg      Algorithm
-	at       int    // what the algorithm has said last
+	at       int    // the latest result of the algorithm
 	order    uint64 // of the work that began last
 	inFlight int    // units
 	high     int    // the highest limit since the window.low
@@ -105,9 +105,9 @@ type learner struct {
 	window   window
 	updating bool
 	due      Sample
-	each     func(f func(order uint64, start time.Duration) bool) // what is in flight, per key the newest first until f returns false
+	each     func(f func(order uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
 	busy     []*slot                                              // with Options.Shared: keys with something in flight
-	report   func(old, new int)                                   // says that the limit has changed; nil if nobody asks
+	report   func(old, new int)                                   // receives each change of the limit; nil for none
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -122,7 +122,7 @@ func newLearner(alg Algorithm) *learner {
 	return &learner{alg: alg, at: at, window: newWindow(count)}
 }
 
-// limit is what has been learnt, within the bound.
+// limit returns the learnt limit, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
 // began notes that work has begun, and returns its place among all work. Work that begins

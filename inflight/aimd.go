@@ -121,7 +121,7 @@ func (a *aimd) slowness(s Sample) (slow float64, enough bool) {
 	return slow, true
 }
 
-// step is by how much the limit grows after a good window.
+// step returns the increase of the limit after a good window.
 func (a *aimd) step(slow float64) float64 {
 	switch {
 	case a.limit < known*a.high && slow < 0.5:

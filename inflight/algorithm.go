@@ -47,7 +47,7 @@ func newLevel(t tuning) level {
 	return l
 }
 
-// Window returns how many outcomes a window has at least.
+// Window returns the minimum number of outcomes in a window.
 func (l *level) Window() int { return l.window }
 
 // Limit returns the limit in whole units.
@@ -67,6 +67,6 @@ func (l *level) stuck(s Sample) bool {
 	return s.Max > 0 && l.limit >= float64(s.Max)
 }
 
-// idle reports whether the callers, and not the backend, bound what is in flight: then
+// idle reports whether the callers, and not the backend, bound the work in flight: then
 // the limit must not grow, as nothing has shown that the backend can do more.
 func (l *level) idle(s Sample) bool { return 2*s.InFlight < l.Limit() }

@@ -2,9 +2,9 @@ package inflight
 
 import "math"
 
-// baseline finds the latency of a backend without a queue, and tells a backend that has
-// become slower from one that has a queue. Both show as a high latency. They differ in what
-// a lower limit does: a queue goes, and latency with it, in proportion; a slow backend
+// baseline finds the latency of a backend without a queue, and distinguishes a backend that has
+// become slower from one that has a queue. Both show as a high latency. They differ in the effect of
+// a lower limit: a queue goes, and latency with it, in proportion; a slow backend
 // stays slow.
 //
 // So the limit is lowered, which is called a probe, and latency looked at: if it falls in
@@ -24,7 +24,7 @@ type baseline struct {
 	low    float64 // latency, smoothed, for the fall of the baseline
 	since  int     // windows with the limit in full use since the last probe
 	queue  bool    // the window before was one with a queue
-	every  int     // how many of them there are before the next probe
+	every  int     // the number of them before the next probe
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave early
@@ -39,7 +39,7 @@ type baseline struct {
 	dropping bool    // the window before was dropped
 
 	varies float64 // square of the coefficient of variation of single requests' times without a queue
-	known  float64 // of how many requests that is
+	known  float64 // the number of requests that it is from
 	doubt  float64 // variance of the logarithm of rtt, as it is the mean of some requests only
 
 	probing bool
@@ -78,7 +78,7 @@ const (
 	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
 	below         = 0.8  // of what the backend works on at once: where a probe looks for the baseline that it knows
 	shrunk        = 0.5  // a limit that has fallen that far is probed
-	queued        = 1.4  // latency this many times what a queue alone would leave is no queue
+	queued        = 1.4  // a latency so many times as high as a queue alone would leave is no queue
 	half          = 0.5  // latency that has fallen that far in two windows is no noise
 	confirming    = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
 	fallen        = 0.8  // latency that has fallen that far is a lower baseline
@@ -87,7 +87,7 @@ const (
 	step          = 0.7  // the most by which the limit changes in a window, as a logarithm
 	clear         = 0.2  // a change that is not noise, as a logarithm
 	jump          = 0.5  // a change of latency, as a logarithm, that is one of the backend
-	leaving       = 0.2  // a part of clients that leave, from which on a window's latency is how long they wait, not the backend's
+	leaving       = 0.2  // a part of clients that leave, from which on a window's latency is their patience, not the backend's
 	mostly        = 0.5  // a share of clients that leave, above which a window counts as dropped
 	leastPatience = 0.25 // part of the allowed queue, however many leave
 	tolerated     = 0.02 // the part of clients that may leave: more shrink the queue, fewer let it grow again
@@ -98,10 +98,10 @@ const (
 	most          = 3    // windows of a step
 	precise       = 0.2  // the standard error of a baseline that a probe finds, as a part of it
 	surest        = 0.01 // the variance that any measurement of a baseline has, as backends change
-	memory        = 200  // requests by which it is known how much their times vary
+	memory        = 200  // requests from which the variance of their times is known
 )
 
-// gain is the weight of one window against what was known before: near 1 for windows
+// gain is the weight of one window against the earlier ones: near 1 for windows
 // without noise.
 func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 
@@ -109,7 +109,7 @@ func (b *baseline) gain() float64 { return noisy / (noisy + b.noise) }
 // which each may lack the slow requests.
 func (b *baseline) unrest() float64 { return max(b.noise, b.varies/minSamples) }
 
-// observe takes in a window's latency. Ended is how many requests it is the mean of.
+// observe takes in a window's latency, which is the mean of ended requests.
 func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
 		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
@@ -137,7 +137,7 @@ func (b *baseline) observe(rtt, limit, ended float64) {
 	}
 }
 
-// vary takes in how much the times of a window's requests differ. With a queue they differ more, and are longer.
+// vary takes in the variance of the times of a window's requests. With a queue they vary more, and are longer.
 func (b *baseline) vary(s Sample) {
 	if s.Ended <= 0 || s.RTT <= 0 {
 		return
@@ -150,7 +150,7 @@ func (b *baseline) vary(s Sample) {
 	b.varies += min(1, n/b.known) * (float64(s.Deviation)*float64(s.Deviation)/(rtt*short) - b.varies)
 }
 
-// slope is the part of what is in flight that is no queue.
+// slope is the part of the work in flight that is not in a queue.
 func (b *baseline) slope(rtt float64) float64 { return min(1, b.rtt/rtt) }
 
 // toward moves the limit. A change in the same direction as that before counts in full, and the first
@@ -183,7 +183,7 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 
 // dropped lowers the limit after a window that was dropped: a little, or to the target, if
 // latency shows how far. One window may be an accident, such as a pause. If clients leave in a second one too, then the backend may be
-// busy with work that nobody waits for any more, and each request that it gets now is lost: so the limit falls at once.
+// busy with abandoned work, and each request that it gets now is lost: so the limit falls at once.
 func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	least := limit * math.Exp(-step)
 	if left {
@@ -203,7 +203,7 @@ func (b *baseline) dropped(to, limit float64, left bool) float64 {
 
 // bears takes in which part of the clients left in a window. It adjusts the allowed queue until tolerated leave, slowly enough that
 // what lasts is a window in fifty, and not every other one, in which work is lost. Where the limit is above its target, it was too high for
-// the backend: that says nothing of what the clients bear.
+// the backend, which is no evidence of the clients' patience.
 func (b *baseline) bears(left float64, near bool) {
 	if left <= tolerated || near {
 		b.patience = max(leastPatience, min(1, b.patience*math.Exp(tolerated-left)))
@@ -350,7 +350,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
 	}
-	if b.rtt > 0 && rtt <= longer*b.rtt && s.Crowd > bursts*s.Mean { // no queue is seen: the backend can do what it did in a burst
+	if b.rtt > 0 && rtt <= longer*b.rtt && s.Crowd > bursts*s.Mean { // no queue is seen: the backend can do as much as in a burst
 		x.inFlight = s.Crowd
 		x.busy = s.Crowd
 	}
@@ -360,7 +360,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
 	x.patience = b.patience
 	lower, restore := l.drops.add(s, l.limit, l.min)
-	if restore > 0 && !slow { // the fall says nothing about the backend
+	if restore > 0 && !slow { // the fall is no evidence about the backend
 		b.lost, b.dropping, b.high = math.Inf(1), false, 0
 		return l.set(restore, s.Max)
 	}
@@ -368,13 +368,13 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may be that of a queue, in which clients did not wait longer
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case lower, gone, slow:
-		if left { // what the limit has spare is not needed
+		if left { // the spare part of the limit is not needed
 			x.limit = min(x.limit, x.inFlight)
 		}
 		return l.set(b.dropped(target(x), l.limit, left), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
-	case left && b.rtt == 0: // latency is how long clients wait
+	case left && b.rtt == 0: // latency is the patience of the clients
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case !left:
 		b.observe(rtt, l.limit, ended)

@@ -1,6 +1,6 @@
 package inflight
 
-// config is what the functions in [Options] say of a key.
+// config holds the results of the functions in [Options] for a key.
 type config struct {
 	limit    int // 0 means the limiter's own, and less than 0 that the key is blocked
 	weight   int

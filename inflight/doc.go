@@ -1,4 +1,4 @@
-// Package inflight limits how many units of work are in flight at the same time: for
+// Package inflight limits the units of work that are in flight at the same time: for
 // each key, over all keys together, or both.
 //
 //	limiter, err := inflight.New[string](10, &inflight.Options[string]{MaxQueue: 100})

@@ -12,12 +12,12 @@ import "math"
 //   - The drops go away: a cure. If the limit was much lower by then, they may have gone away by themselves. Then the limit
 //     climbs back step by step, until the drops return. From a cure on, the limit grows carefully near the limit at which
 //     the drops began.
-//   - The share of drops stays, and goodput falls with the limit: the run was in vain. The limit returns to the value
+//   - The share of drops stays, and goodput falls with the limit: the run had no effect. The limit returns to the value
 //     before the run, and that share becomes the floor: only drops above the floor count from then on.
-//   - The share of drops stays, and goodput does too: the limit was not what bounded the load. The run goes on from there.
+//   - The share of drops stays, and goodput does too: the limit did not bound the load. The run goes on from there.
 //
 // Several processes in front of one backend make a single run misleading: the capacity that one of them gives up, the
-// others take. So each cure, as evidence that the drops depend on the limit, lets one later run in vain be disregarded.
+// others take. So each cure, as evidence that the drops depend on the limit, lets one later run without effect be disregarded.
 //
 // An outage of the whole backend lowers the limit to its least. If a part of the calls succeeds again, no lower limit can
 // show which kind the remaining drops are. A higher one does: see lift.
@@ -32,7 +32,7 @@ type drops struct {
 	quick  bool     // the drops take no longer than successes
 	before dropSum  // the first windows of the comparison
 	after  dropSum  // its windows at a much lower limit, or after its end
-	trust  int      // runs in vain to disregard
+	trust  int      // runs without effect to disregard
 	calm   int      // windows since the last run, or since trust last fell
 	knee   float64  // the limit at which cured drops began; 0 for none
 	tardy  float64  // windows of careful growth since the cure
@@ -51,7 +51,7 @@ const (
 	falling                  // the limit falls
 	checking                 // the drops have gone away: a few windows show whether by chance
 	climbing                 // the limit climbs back to its value before the run
-	lifted                   // the limit has left its least value to find out what that changes
+	lifted                   // the limit has left its least value, as an experiment
 )
 
 const (
@@ -67,7 +67,7 @@ const (
 	cure         = 0.5  // of the share before, without the floor: the drops have gone away
 	leastFloor   = 0.05 // a smaller share is not worth a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
-	allLost      = 0.9  // of what is not below the floor: no window has more by chance alone
+	allLost      = 0.9  // of the share above the floor: no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
 	smoothing    = 100  // outcomes over which the share of drops is smoothed
 	firstTrust   = 2    // nothing is known yet: drops at the start may well be those of overload
@@ -103,7 +103,7 @@ func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 // chance is the standard deviation of a share of n outcomes.
 func chance(share, n float64) float64 { return math.Sqrt(share * (1 - share) / n) }
 
-// differ returns the difference between the shares of d and e, in standard deviations of what chance alone explains.
+// differ returns the difference between the shares of d and e, in standard deviations of chance alone.
 func (d *dropSum) differ(e *dropSum) float64 {
 	n, m := max(1, d.outcomes), max(1, e.outcomes)
 	x := d.share() - e.share()
@@ -230,7 +230,7 @@ func (d *drops) check(limit float64) (to float64) {
 	return 0
 }
 
-// careful lets the limit grow slowly near a knee, and lets one later run in vain be disregarded.
+// careful lets the limit grow slowly near a knee, and lets one later run without effect be disregarded.
 func (d *drops) careful(knee float64) {
 	d.knee, d.tardy, d.trust = knee, 0, min(mostTrust, d.trust+1)
 }

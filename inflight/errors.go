@@ -32,7 +32,7 @@ func errNegative(n int) error {
 	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)
 }
 
-// errExceeds says that n never fits. A bound of 0 is a key that is blocked.
+// errExceeds returns the error of an n that never fits. A bound of 0 means that the key is blocked.
 func errExceeds(n, bound int, what string) error {
 	if bound == 0 {
 		return errBlocked
@@ -47,7 +47,7 @@ func errFull(keys int) error {
 // noTotal stands for an [Options.Total] of 0.
 const noTotal = math.MaxInt
 
-// errGaveUp says that the context has ended, and why.
+// errGaveUp returns the error of a wait that ended with its context, with the cause.
 func errGaveUp(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {

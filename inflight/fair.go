@@ -11,16 +11,16 @@ const (
 	leastHeld = time.Microsecond // for which each unit counts at least
 )
 
-// share is what a key has used.
+// share is the use of a key.
 type share struct {
 	weight float64       // 1 to maxWeight
 	used   float64       // slot-time in ns, divided by weight; only differences between keys mean something
 	until  time.Duration // so far it is counted
 	turn   uint64        // among keys that have used the same, the lowest is first
-	waits  bool          // somebody has waited since used was made level with the others
+	waits  bool          // a caller has waited since used was made level with the others
 }
 
-// advance counts what is in flight until now.
+// advance counts the work in flight until now.
 func (s *share) advance(inFlight int, now time.Duration) {
 	if now > s.until {
 		s.used += float64(inFlight) * float64(now-s.until) / s.weight

@@ -42,7 +42,7 @@ func Gradient(opts *GradientOptions) Adaptive {
 	return func() Algorithm { return &gradient{level: newLevel(t), tolerance: tolerance, headroom: headroom} }
 }
 
-// gradient sets the limit to limit × baseline / latency, which is what the backend works on at once, and the queue
+// gradient sets the limit to limit × baseline / latency, the work that the backend does at once, and the queue
 // on top.
 type gradient struct {
 	level
@@ -69,8 +69,8 @@ func (g *gradient) validate() error {
 
 const maxTolerance = 1000
 
-// target is the limit that latency and headroom allow: what was not used of it, what the backend
-// works on at once, and the queue.
+// target is the limit that latency and headroom allow: its unused part, the work that the backend
+// does at once, and the queue.
 func (g *gradient) target(l load) float64 {
 	return l.free() + l.busy + l.bears(max(g.headroom, l.busy*(g.tolerance/(1-queueShare)-1)))
 }

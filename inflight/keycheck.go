@@ -13,7 +13,7 @@ type keyCheck[K comparable] struct {
 	checkKeys bool // keys hold interfaces, and so values that may not be comparable
 }
 
-// err returns what is wrong with the key. Its text does not hold the key, which may be
+// err returns an error if the key is invalid. Its text does not hold the key, which may be
 // a secret.
 func (c keyCheck[K]) err(key K) error {
 	if c.checkKeys && !keys.CanCompare(key) {

@@ -12,8 +12,8 @@ func (s *slot) takeWindowLocked(now time.Duration) {
 	l.take(now, int(p.bound.Load()), p.inFlight)
 }
 
-// learn tells the algorithm of the window that is due, under no lock, and puts what it
-// says into force. An algorithm that panics leaves the limit as it is.
+// learn passes the due window to the algorithm, under no lock, and puts its result
+// into force. An algorithm that panics leaves the limit as it is.
 func (s *slot) learn() {
 	l, p := s.learner, s.pool()
 	limit := l.at

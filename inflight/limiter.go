@@ -26,7 +26,7 @@ type Limiter[K comparable] struct {
 	base      atomic.Int64 // New's limit, or SetLimit's
 	setting   sync.Mutex   // one SetLimit, SetTotal or beginning of a Refresh at a time
 	asked     atomic.Uint64
-	refreshed atomic.Uint64 // what was asked before that is out of date
+	refreshed atomic.Uint64 // configurations from before this number are out of date
 }
 
 // New returns a limiter that lets limit units of each key be in flight at once. For a whole server set [Options].Total. It is
@@ -75,7 +75,7 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 
 // Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
 // [Options.MaxQueue] callers of the key wait already, it fails with [ratelimit.ErrLimited]; if a
-// higher priority takes its place, with [ErrShed]. If the limit falls below n meanwhile, the error wraps
+// higher priority takes its place, with [ErrShed]. If the limit falls below n during the wait, the error wraps
 // [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	ctx = wait.OrBackground(ctx)
@@ -101,11 +101,11 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 		if timed {
 			return s.awaitUnlock(ctx, n, now)
 		}
-		s.mutex().Unlock() // who waits needs a reading, and no clock is read under a lock
+		s.mutex().Unlock() // a waiter needs a reading, and no clock is read under a lock
 	}
 }
 
-// enter returns the key's slot, locked, or nil if n is 0; and what the clock read before that, if
+// enter returns the key's slot, locked, or nil if n is 0; and a reading of the clock from before that, if
 // timed.
 func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, error) {
 	if most := l.common.most(); n <= 0 || n > most {
@@ -119,7 +119,7 @@ func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, erro
 	return l.slotOf(key, timed)
 }
 
-// slotOf returns the key's slot, locked, and what the clock read before that, if timed.
+// slotOf returns the key's slot, locked, and a reading of the clock from before that, if timed.
 func (l *Limiter[K]) slotOf(key K, timed bool) (*slot, time.Duration, error) {
 	if e := l.table.find(key); e != nil {
 		now := l.common.reading(timed)
@@ -163,8 +163,8 @@ func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
 	return l.slotOf(key, timed)
 }
 
-// insertUnlock publishes a new key's slot locked, so that nobody forgets it
-// before it is used. It lets go of the table.
+// insertUnlock publishes a new key's slot locked, so that it is not forgotten
+// before it is used. It unlocks the table.
 func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*slot, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
@@ -179,7 +179,7 @@ func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*
 	return &e.slot, nil
 }
 
-// configOf asks the functions in Options.
+// configOf calls the functions in Options.
 func (l *Limiter[K]) configOf(key K) config {
 	asked := l.asked.Add(1)
 	cfg := l.ask(key)
@@ -187,7 +187,7 @@ func (l *Limiter[K]) configOf(key K) config {
 	return cfg
 }
 
-// made returns what all keys share of a limiter that New has made.
+// made returns the state that all keys of a limiter share, and panics if New did not make the limiter.
 func (l *Limiter[K]) made() *common {
 	if l == nil || l.common == nil {
 		panic("inflight: a nil or zero Limiter cannot be used: make one with New")

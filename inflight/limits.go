@@ -73,8 +73,8 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	l.allChanged()
 }
 
-// changedLocked lets in who fits after a key has changed. If all keys have one pool, allChanged does that once all of
-// them have changed: else the first one would take what belongs to a later one.
+// changedLocked admits the waiters that fit after a key has changed. If all keys have one pool, allChanged does that once all of
+// them have changed: else the first one would take room that belongs to a later one.
 func (l *Limiter[K]) changedLocked(e *entry[K], now time.Duration) {
 	if l.common.pool == nil {
 		e.handOnLocked(now)
@@ -90,7 +90,7 @@ func (l *Limiter[K]) allChanged() {
 	}
 }
 
-// reconfigure asks again what holds for a key, and puts it into force.
+// reconfigure calls the functions in Options again for a key, and puts their results into force.
 func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	cfg := l.configOf(e.key)
 	now := l.common.reading(true)
@@ -102,7 +102,7 @@ func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	e.unlockAfter(busy)
 }
 
-// entries returns those of the keys, or of all if there are none, that are tracked.
+// entries returns the entries of the keys that are tracked, or all entries if no key is given.
 func (l *Limiter[K]) entries(keys []K) []*entry[K] {
 	l.made()
 	if len(keys) > 0 {

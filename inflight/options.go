@@ -29,12 +29,12 @@ type Options[K comparable] struct {
 	// weigh 1.
 	Weight func(key K) int
 
-	// Priority is a key's level when Total is contended: what becomes free goes to the highest level with waiters,
-	// so a low one can starve. TryAcquire gets only what no waiter of any level takes, so let high levels Acquire with
+	// Priority is a key's level when Total is contended: freed units go to the highest level with waiters,
+	// so a low one can starve. TryAcquire gets only units that no waiter of any level takes, so let high levels Acquire with
 	// a short deadline. If nil, all keys are alike.
 	Priority func(key K) int
 
-	// MaxWaiting is how many calls of Acquire may wait over all keys. When it is reached, a caller takes the place
+	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys. When it is reached, a caller takes the place
 	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no bound.
 	MaxWaiting int
 
@@ -42,19 +42,19 @@ type Options[K comparable] struct {
 	// Shared. If nil, nothing is called.
 	OnLimit func(key K, old, new int)
 
-	// Shadow makes a dry run: what would be refused or would wait counts in Stats.Shed, and passes at once.
+	// Shadow makes a dry run: a call that would be refused or would wait counts in Stats.Shed, and passes at once.
 	Shadow bool
 
-	// MaxQueue is how many calls of Acquire may wait for each key. Further ones fail with [ratelimit.ErrLimited]. If
-	// zero, none waits.
+	// MaxQueue is the maximum number of calls of Acquire that wait for each key. Further ones fail with
+	// [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
 	// Adaptive makes each key's limit follow the latency of its work: [AIMD], [Vegas], [Gradient] or one of your own.
 	// The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive Adaptive
 
-	// MaxKeys is how many keys are tracked at most. If zero, 65536. A full table forgets the key that has been idle
-	// for longest, and what its limit has learnt; if none is idle, a new key gets [ratelimit.ErrTableFull].
+	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been
+	// idle for longest, with its learnt limit; if none is idle, a new key gets [ratelimit.ErrTableFull].
 	MaxKeys int
 
 	// Clock times adaptive limits, shares, waits and Stats. If nil, the system's monotonic clock.
@@ -115,7 +115,7 @@ func (o *Options[K]) common() *common {
 	return c
 }
 
-// config asks what holds for a key.
+// config calls the functions in Options for a key.
 func (o *Options[K]) config(key K) (c config) {
 	c.weight = 1
 	if o.LimitFor != nil {

@@ -1,6 +1,6 @@
 package inflight
 
-// Outcome says how the work under a permit has ended. Adaptive limits learn from it.
+// Outcome is the way in which the work under a permit has ended. Adaptive limits learn from it.
 type Outcome uint8
 
 const (
@@ -10,7 +10,7 @@ const (
 	// outcomes lower the limit, but only if there are fewer of them at a lower limit: a dead replica lowers it for a
 	// moment.
 	Dropped
-	// Ignored is work that says nothing of the backend's load, such as an invalid request. Unknown
+	// Ignored is work that is no evidence of the backend's load, such as an invalid request. Unknown
 	// outcomes count as Ignored.
 	Ignored
 	// Cancelled is work that its client no longer waits for, or that failed for another reason than

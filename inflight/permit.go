@@ -13,7 +13,7 @@ type Permit struct {
 // Release is Done(Success).
 func (p Permit) Release() { p.Done(Success) }
 
-// Done gives the permit back and says how the work ended.
+// Done gives the permit back and records the outcome of the work.
 func (p Permit) Done(o Outcome) {
 	s := p.slot
 	if s == nil {
@@ -23,7 +23,7 @@ func (p Permit) Done(o Outcome) {
 		s.doneTimed(p, o)
 		return
 	}
-	s.mu.Lock() // what is not timed has a lock of its own
+	s.mu.Lock() // a slot that is not timed has a lock of its own
 	var now time.Duration
 	if s.first != nil {
 		s.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *slot) doneTimed(p Permit, o Outcome) {
 	}
 }
 
-// tryUnlock takes n units or says why not, and lets go of the lock.
+// tryUnlock takes n units or returns the error, and unlocks.
 func (s *slot) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {

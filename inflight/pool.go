@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pool is what keys draw permits from: with [Options.Total] one for all keys, else one
+// pool is the source of a key's permits: with [Options.Total] one for all keys, else one
 // for each. What guards its slots guards it: with one pool all keys have one lock, so that a decision takes
 // one in either case, and keys and Total have no lock order between them.
 type pool struct {
@@ -20,8 +20,8 @@ type pool struct {
 	turns    uint64
 	learner  *learner // with Options.Shared, else nil
 
-	levels     []*tier // those with waiters, the highest first
-	collecting *slot   // whose first waiter keeps what becomes free, until it fits; nil if none does
+	levels     []*tier // levels with waiters, the highest first
+	collecting *slot   // the slot whose first waiter keeps freed units, until it fits; nil for none
 }
 
 // tier is the waiters of one priority.
@@ -29,7 +29,7 @@ type tier struct {
 	priority int
 	order    order    // slots that wait for Total, and not for their own limit
 	waiters  arrivals // of all slots
-	served   float64  // what had been used least when a slot was served, with a unit of that: keys come back no lower, so that new keys that keep coming hold up nobody
+	served   float64  // what had been used least when a slot was served, with a unit of that: keys come back no lower, so that a stream of new keys does not delay the others
 }
 
 // levelLocked returns the level of a priority, which is made if there is none.
@@ -55,7 +55,7 @@ func (p *pool) fitsLocked(n int) bool {
 	return p.total == noTotal || n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
 }
 
-// passedLocked reports whether a caller of that priority would pass somebody.
+// passedLocked reports whether a caller of that priority would pass a waiter.
 func (p *pool) passedLocked(priority int) bool {
 	for _, l := range p.levels {
 		if l.priority < priority {
@@ -70,7 +70,7 @@ func (p *pool) passedLocked(priority int) bool {
 
 // joinLocked adds a waiter to its slot's queue.
 func (p *pool) joinLocked(s *slot, w *waiter) {
-	s.wait = s.agedLocked(w.since) // as long as nobody waited
+	s.wait = s.agedLocked(w.since) // while no call waited
 	s.push(w)
 	p.came++
 	w.came = p.came
@@ -117,7 +117,7 @@ func (p *pool) moveLocked(s *slot, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked lets in who fits after limits have changed. Of keys that wait from now on, the one that has used
+// changedLocked admits the waiters that fit after limits have changed. Of keys that wait from now on, the one that has used
 // least begins first, so that the others are level with it in whatever order they were found.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
@@ -129,7 +129,7 @@ func (p *pool) changedLocked(now time.Duration) {
 		switch {
 		case a.waits == b.waits:
 			return cmp.Compare(a.used, b.used)
-		case a.waits: // it keeps what it has used
+		case a.waits: // it keeps its use
 			return -1
 		}
 		return 1
@@ -192,7 +192,7 @@ func (p *pool) placeLocked(s *slot, now time.Duration) {
 	heap.Push(&l.order, s)
 }
 
-// advanceLocked counts what the slot has in flight until now.
+// advanceLocked counts the work that the slot has in flight until now.
 func (p *pool) advanceLocked(s *slot, now time.Duration) {
 	s.advance(s.inFlight, now)
 	p.sortLocked(s)
@@ -252,7 +252,7 @@ func (p *pool) nextLocked(now time.Duration) *slot {
 	return nil
 }
 
-// serveLocked gives the slot's first waiter what it waits for.
+// serveLocked gives the slot's first waiter its permit.
 func (p *pool) serveLocked(s *slot, now time.Duration) {
 	w := s.first
 	if p.collecting == s {
@@ -286,7 +286,7 @@ func (p *pool) shedLocked(priority int) bool {
 	return true
 }
 
-// setLocked changes how many units may be in flight now and ever. The caller then calls
+// setLocked changes the limit and its upper bound. The caller then calls
 // placeLocked for all slots, and dispatchLocked.
 func (p *pool) setLocked(total, bound int) {
 	p.bound.Store(int64(bound))

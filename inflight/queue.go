@@ -3,13 +3,13 @@ package inflight
 import "time"
 
 // waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
-// is closed once, and what was written before may be read after that.
+// is closed once, and fields that were written before may be read after that.
 type waiter struct {
 	slot         *slot
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait
-	permit       Permit        // what it gets, if err is nil
+	permit       Permit        // the result, if err is nil
 	err          error         // why it gets nothing
 	done         bool          // ready is closed
 	next, prev   *waiter       // of its key

@@ -17,11 +17,11 @@ import (
 // touches. With many keys, or cores, most of the time goes to such lines.
 type slot struct {
 	common   *common
-	limit    int     // units that may be in flight now: bound, or what the algorithm says
+	limit    int     // units that may be in flight now: bound, or the learnt limit
 	inFlight int     // units
-	first    *waiter // of those who wait, first come, first served; nil if nobody does
+	first    *waiter // in the queue, first come, first served; nil if it is empty
 	dead     bool    // forgotten: look the key up again
-	parked   bool    // unpark puts the key back among those that may be forgotten
+	parked   bool    // unpark puts the key back among the keys that may be forgotten
 	mu       sync.Mutex
 	works    works // begins with the permit that most keys have at most
 
@@ -31,22 +31,22 @@ type slot struct {
 
 	bound   int      // units that may ever be in flight; 0 if the key is blocked
 	learner *learner // nil if the limit is fixed; with Options.Shared that of all keys
-	idleAt  uint64   // when it became idle (nothing in flight, nobody waiting), as a number of common.idled
+	idleAt  uint64   // when it became idle (nothing in flight, no waiter), as a number of common.idled
 	unpark  func()
 
 	share
 	priority   int
 	at         int32  // place in its level's order, or -1
 	busyAt     int32  // place in learner.busy, or -1
-	asked      uint64 // when bound, weight and priority were asked for
+	asked      uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
-	wait       time.Duration // recent waits of those who were served from the queue
+	wait       time.Duration // recent waits of calls that were served from the queue
 	waited     time.Duration // when the last of them was served, or gave up
 	_          [24]byte      // a key takes six lines of the cache then, and begins on one
 }
 
-// common is what all keys of a limiter share.
+// common is the state that all keys of a limiter share.
 type common struct {
 	clock      ratelimit.Clock
 	maxQueue   int
@@ -56,11 +56,11 @@ type common struct {
 	timed      bool  // the clock is read for each permit
 	shadow     bool
 
-	// inOrder says that the instants at which keys become idle are numbered. As long as a table is far from
+	// inOrder is true if the instants at which keys become idle are numbered. As long as a table is far from
 	// full they are not: the counter would be one more thing that all cores share.
 	inOrder atomic.Bool
 
-	_     [64]byte      // what changes is on no line of the cache with what is only read
+	_     [64]byte      // fields that change share no line of the cache with fields that are only read
 	mu    sync.Mutex    // the lock of all keys, if they have one pool
 	last  time.Duration // the latest reading that was used under it
 	idled atomic.Uint64 // the last number of an instant
@@ -76,7 +76,7 @@ func (s *slot) mutex() *sync.Mutex {
 	return &s.mu
 }
 
-// pool returns what the slot draws from.
+// pool returns the slot's pool.
 func (s *slot) pool() *pool {
 	if p := s.common.pool; p != nil {
 		return p
@@ -100,7 +100,7 @@ func (s *slot) init(c *common, report func(old, new int)) {
 	}
 }
 
-// reading returns what the clock reads, if timed, else 0. No lock is held.
+// reading returns a reading of the clock, if timed, else 0. No lock is held.
 func (c *common) reading(timed bool) time.Duration {
 	if !timed {
 		return 0
@@ -126,7 +126,7 @@ func (c *common) atLocked(reading time.Duration) time.Duration {
 	return c.last
 }
 
-// most is how many units can be in flight over all keys.
+// most is the maximum number of units in flight over all keys.
 func (c *common) most() int {
 	if c.pool == nil || c.shadow {
 		return noTotal
@@ -134,7 +134,7 @@ func (c *common) most() int {
 	return int(c.pool.bound.Load())
 }
 
-// checkUnits returns what is wrong with n whatever the key, if anything. The total may change at any time.
+// checkUnits returns an error if n is invalid for every key. The total may change at any time.
 func checkUnits(n, total int) error {
 	switch {
 	case n < 0:
@@ -160,8 +160,8 @@ func (s *slot) possibleLocked(n int) error {
 	return checkUnits(n, s.common.most())
 }
 
-// freeLocked reports whether n units may be taken now: there is room, and nobody waits
-// who could use it and does not stand behind.
+// freeLocked reports whether n units may be taken now: there is room, and no waiter that
+// comes first could use it.
 func (s *slot) freeLocked(n int) bool {
 	if s.first != nil || !s.fitsLocked(n) {
 		return false
@@ -247,7 +247,7 @@ func (s *slot) releasedLocked(n int, now time.Duration) {
 	}
 }
 
-// handOnLocked gives permits to those who may have them after the slot has changed.
+// handOnLocked gives permits to the waiters that fit after the slot has changed.
 func (s *slot) handOnLocked(now time.Duration) {
 	s.pool().placeLocked(s, now)
 	s.pool().dispatchLocked(now)
@@ -270,7 +270,7 @@ func (s *slot) waitedLocked(d, now time.Duration) {
 }
 
 // agedLocked is the mean of recent waits, of which half is left after each such time, and each
-// second at least, in which nobody waits.
+// second at least, in which no call waits.
 func (s *slot) agedLocked(now time.Duration) time.Duration {
 	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
@@ -278,10 +278,10 @@ func (s *slot) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// limitLocked changes how many units may be in flight now.
+// limitLocked changes the limit in force.
 func (s *slot) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
-// shedUnlock counts a call that is refused, lets go of the lock and returns why.
+// shedUnlock counts a call that is refused, unlocks and returns the error.
 func (s *slot) shedUnlock(n int, why error) error {
 	defer s.mutex().Unlock()
 	if err := s.possibleLocked(n); err != nil {
@@ -291,7 +291,7 @@ func (s *slot) shedUnlock(n int, why error) error {
 	return why
 }
 
-// unlockVacated lets go of the lock after something has left the slot, and notes
+// unlockVacated unlocks after something has left the slot, and notes
 // if that was the last.
 func (s *slot) unlockVacated() {
 	var unpark func()
@@ -309,7 +309,7 @@ func (s *slot) unlockVacated() {
 	}
 }
 
-// unlockAfter is unlockVacated if the slot was busy before, and else only lets go.
+// unlockAfter is unlockVacated if the slot was busy before, and else only unlocks.
 func (s *slot) unlockAfter(busy bool) {
 	if busy {
 		s.unlockVacated()

@@ -6,10 +6,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Stats say how a key stands.
+// Stats are the state of a key.
 type Stats struct {
 	Limit    int // units that may be in flight now; of a blocked key 0
-	Bound    int // what an adaptive Limit cannot rise above; else equal to Limit
+	Bound    int // the upper bound of an adaptive Limit; else equal to Limit
 	InFlight int // units
 	Queued   int // calls of Acquire that wait
 	Weight   int // of the key's share of Total
@@ -17,10 +17,10 @@ type Stats struct {
 	// Shed counts the calls that were refused with ErrLimited since the key was first seen.
 	Shed uint64
 
-	// Wait is the mean of about the last eight waits in the queue. It decays while nobody waits. 0 if none waited.
+	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if none has waited.
 	Wait time.Duration
 
-	// Oldest is how long the oldest permit has been held since Stats or Snapshot first saw it: without end, it was
+	// Oldest is the time for which the oldest permit has been held since Stats or Snapshot first saw it: without end, it was
 	// never released. 0 if nothing is in flight.
 	Oldest time.Duration
 }
@@ -50,10 +50,10 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 	return all
 }
 
-// Totals says how a [Limiter] stands over all keys. Its counters count from [New] on.
+// Totals are the state of a [Limiter] over all keys. Its counters count from [New] on.
 type Totals struct {
 	InFlight int // units
-	Limit    int // Options.Total, or what Options.Shared has learnt; 0 if there is none
+	Limit    int // Options.Total, or the limit that Options.Shared has learnt; 0 if there is none
 	Queued   int // calls of Acquire
 	Keys     int // tracked
 

@@ -50,7 +50,7 @@ func (t *table[K]) publishLocked(e *entry[K]) {
 	}
 }
 
-// entriesLocked returns those of the keys, or of all if there are none, that are in the table.
+// entriesLocked returns the entries of the keys that are in the table, or all entries if no key is given.
 func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	for _, key := range of {
 		if e := t.find(key); e != nil {
@@ -104,7 +104,7 @@ func (t *table[K]) lookLocked(e *entry[K]) bool {
 	return false
 }
 
-// unpark puts a key back that has become idle. Nobody else forgets or parks it meanwhile,
+// unpark puts a key back that has become idle. No other caller forgets or parks it at that time,
 // as both find their keys in the heap.
 func (t *table[K]) unpark(e *entry[K]) {
 	t.mu.Lock()

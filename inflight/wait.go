@@ -24,7 +24,7 @@ func (s *slot) quitLocked(w *waiter, now time.Duration) {
 	}
 }
 
-// awaitUnlock waits in the key's queue. It lets go of the lock.
+// awaitUnlock waits in the key's queue. It unlocks.
 func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Permit, err error) {
 	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)

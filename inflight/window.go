@@ -12,7 +12,7 @@ const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20
 
-	// patience is how many times as long as the mean a window waits for its first requests: some
+	// patience is the time, in means, for which a window waits for its first requests: some
 	// may be streams, or permits that are never released.
 	patience = 8
 
@@ -25,12 +25,12 @@ const (
 	longest = 24 * time.Hour
 
 	// dropShare is the part of outcomes, one in so many, that makes a window Dropped:
-	// some failures among many successes do not say that the backend is overloaded,
+	// some failures among many successes are no evidence that the backend is overloaded,
 	// and a limit that is lower does not cure them.
 	dropShare = 4
 )
 
-// window gathers what one sample is made of: the outcomes of work that began within it. What
+// window gathers the data of one sample: the outcomes of work that began within it. What
 // began before has met another limit and another queue.
 type window struct {
 	count   int           // outcomes that it needs
@@ -53,11 +53,11 @@ type window struct {
 	held    float64       // units × time, in ns
 	crowd   float64       // units² × time, in ns
 	begun   time.Duration // from when held is counted
-	filling bool          // the limit was raised, and what is in flight has not yet reached it
+	filling bool          // the limit was raised, and the work in flight has not yet reached it
 	usual   time.Duration // mean of the window before
 	low     time.Duration // since when the limit has not been lowered by much
 	fresh   bool          // the first window since then
-	from    time.Duration // what began before it is too old to count in times
+	from    time.Duration // work that began before it is too old to count in times
 	times   *times
 }
 
@@ -79,10 +79,10 @@ func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachW
 	})
 }
 
-// eachWork calls f with what is in flight.
+// eachWork calls f with the work in flight.
 type eachWork func(f func(order uint64, start time.Duration) bool)
 
-// lasts counts what is in flight until now.
+// lasts counts the work in flight until now.
 func (w *window) lasts(now time.Duration, inFlight int) {
 	if now > w.since {
 		held := float64(inFlight) * float64(now-w.since)
@@ -176,7 +176,7 @@ func (w *window) over(now time.Duration) bool {
 	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))
 }
 
-// sample is what the window has shown.
+// sample returns the sample of the window.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
 	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > float64(n)}
@@ -210,8 +210,8 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 }
 
 // times are how long work takes, in steps of a twelfth at most: how much of it was in flight in the window
-// at that age for the first time, ended, and lasted longer. Wider steps would not tell those that are about to
-// end from those that have just come.
+// at that age for the first time, ended, and lasted longer. Wider steps would not separate work that is about to
+// end from work that has just begun.
 type times struct {
 	unit time.Duration // the first step; 0 until something is known
 	at   [1 + 11*8]struct {
@@ -220,7 +220,7 @@ type times struct {
 	}
 }
 
-// span is how many times as long as the first step most work takes.
+// span is the time that most work takes, in first steps.
 const span = 32
 
 // reset forgets all, and sets the steps for work that usually takes so long.
@@ -244,7 +244,7 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left takes out what has entered at that age, and has failed: what fails says nothing of how long work takes. To count it as work that
+// left takes out what has entered at that age, and has failed: failed work is no evidence of the time that work takes. To count it as work that
 // lasts longer would make the mean too long, as it would have ended about then.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 

@@ -2,14 +2,14 @@ package inflight
 
 import "time"
 
-// work is what was in flight under one permit.
+// work is the work in flight under one permit.
 type work struct {
 	n     int           // units; 0 if it had ended before
 	start time.Duration // if the limiter is timed
 	order uint64        // among the work that the key's learner has seen
 }
 
-// works holds what is in flight of a key at places that are used again: so a permit costs no
+// works holds the work in flight of a key at places that are used again: so a permit costs no
 // allocation. Places count from 1. The zero works holds nothing.
 type works struct {
 	first  held       // place 1: a key mostly has little in flight
@@ -24,14 +24,14 @@ type held struct {
 	serial uint64 // a place is used again, but never with the same serial
 }
 
-// begun is what is known of work in a limiter that is timed.
+// begun has the times of work in a limiter that is timed.
 type begun struct {
 	start        time.Duration
 	order        uint64
 	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
 }
 
-// moreWorks is what works holds beside its first place.
+// moreWorks is the part of works beside its first place.
 type moreWorks struct {
 	held  []held     // from place 2 on
 	free  []uint32   // places of them
@@ -45,7 +45,7 @@ type sighting struct {
 	since  time.Duration // when it was first seen
 }
 
-// at returns what is held at a place.
+// at returns the work at a place.
 func (w *works) at(place uint32) *held {
 	if place == 1 {
 		return &w.first
@@ -144,8 +144,8 @@ func (w *works) each(f func(order uint64, start time.Duration) bool) {
 	}
 }
 
-// oldest returns for how long work has been in flight at most since Stats first saw it, and notes
-// what it sees.
+// oldest returns the longest time for which work has been in flight since Stats first saw it, and records
+// the work that it sees.
 func (w *works) oldest(now time.Duration) (age time.Duration) {
 	m := w.extra()
 	for len(m.seen) < len(m.held)+1 {
