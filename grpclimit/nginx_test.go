@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 const nginxConf = `
@@ -41,6 +43,7 @@ http {
 // nginx runs the program of that name as a proxy. Clients give their address in "from", as with proxy.
 func nginx(t *testing.T, backend string) (addr string) {
 	t.Helper()
+	testsize.Extra(t)
 	program, err := exec.LookPath("nginx")
 	if err != nil {
 		t.Skip("nginx is not installed")

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var load = flag.Duration("load", time.Second, "time for which TestLoad sends 1,000 requests a second; 10 s for the figures of README.md")
@@ -23,6 +25,7 @@ var load = flag.Duration("load", time.Second, "time for which TestLoad sends 1,0
 // TestLoad sends requests through NGINX that all pass, with the service and without it, and logs the median latency and the
 // processor time for each request.
 func TestLoad(t *testing.T) {
+	testsize.Extra(t)
 	need(t, "nginx")
 	program := filepath.Join(t.TempDir(), "ratelimitd")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
