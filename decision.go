@@ -12,9 +12,9 @@ import (
 type Decision struct {
 	// Allowed reports whether the cost was spent.
 	Allowed bool
-	// Degraded reports that a stand-in decided because a shared store was not asked: see package failover.
+	// Degraded reports that a stand-in decided because no decision of a shared store was available: see package failover.
 	Degraded bool
-	// Limit is the limit that decided; of several, the one that binds: see [Layered].
+	// Limit is the limit that decided; of several limits, the binding one: see [Layered].
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
@@ -22,10 +22,10 @@ type Decision struct {
 	// of several limits, the largest debt. [Keyed.Adjust], settlements above the reserved cost and bookings ahead make debts. A
 	// window that lies before a booking counts as full. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
-	// RetryAfter is when the same call passes, if nothing else is spent, and not a nanosecond before. It is 0 if Allowed, or
-	// if an error says that the call can never pass.
+	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then; it does not succeed a
+	// nanosecond earlier. It is 0 if Allowed, or if the error means that the call can never succeed.
 	RetryAfter time.Duration
-	// ResetAfter is when the key is fresh, if nothing else is spent: when it has its full budget again.
+	// ResetAfter is the time until the key is fresh, if nothing else is charged: until it has its full budget again.
 	ResetAfter time.Duration
 	// Delay is how long to hold the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
 	Delay time.Duration
@@ -35,9 +35,9 @@ type Decision struct {
 type Event[K any] struct {
 	// Key is the key or the request of the decision. It may be a secret: think before you log it.
 	Key K
-	// Cost is the cost that was asked for.
+	// Cost is the cost of the call.
 	Cost int
-	// Decision is the answer; in a stack of layers, that of this layer alone.
+	// Decision is the decision of the call; in a stack of layers, the decision of this layer alone.
 	Decision Decision
 	// Spent reports whether the cost stays charged: not if another layer denies, if a Wait failed, or if nothing is tracked.
 	Spent bool
@@ -45,7 +45,7 @@ type Event[K any] struct {
 	Err error
 }
 
-// verdict fills in what an offer means to the caller.
+// verdict fills in the caller's result of an offer.
 func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	if d.Allowed = !o.Denied(m.Reading); !d.Allowed {
 		d.RetryAfter = between(m.Reading, o.Retry)

@@ -9,16 +9,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// generation is the limits that are in force between two calls of SetLimit, or of Refresh
-// for all keys. A key whose plan is of another generation asks for its limit again at its
-// next decision. So a change of limits touches no key: it takes constant time, however many
-// keys there are.
+// generation is the set of limits that are in force between two calls of SetLimit, or of Refresh for all keys. A key whose plan
+// is of another generation looks up its limit again at its next decision. So a change of limits touches no key: it takes
+// constant time, however many keys there are.
 //
-// A plan knows only the number of its generation. If it knew the generation itself, one idle
-// key would keep all plans of an old generation in memory.
+// A plan knows only the number of its generation. If it referred to the generation itself, one idle key would keep all plans of
+// an old generation in memory.
 type generation struct {
 	seq   uint64
-	dirty *dirtyList                // for the plans; nil if nobody needs it
+	dirty *dirtyList                // for the plans; nil if the table has none
 	dates *calendars                // for the plans that count by the calendar
 	def   *plan                     // of New's or SetLimit's limit
 	first sync.Once                 // makes the next
@@ -81,7 +80,7 @@ func (g *generation) withName(limit Limit) Limit {
 	return limit
 }
 
-// planKey tells plans of one generation apart.
+// planKey identifies a plan within one generation.
 type planKey struct {
 	limit Limit
 	seq   uint64
@@ -103,13 +102,13 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 	return e.Value, nil
 }
 
-// SetLimit replaces the limit of [New]. What was spent stays spent: of 40 spent of 50, a limit of 500 leaves 460; of
-// 100 spent of 500, a limit of 50 leaves nothing until enough is regained. An invalid limit changes nothing, and the
-// error wraps [ErrInvalidLimit].
+// SetLimit replaces the limit of [New]. The keys' spending stays: after 40 spent of 50, a limit of 500 leaves 460; after 100
+// spent of 500, a limit of 50 leaves nothing until enough is regained. An invalid limit changes nothing, and the error wraps
+// [ErrInvalidLimit].
 //
-// Each key is under the new limit from its next decision on. What was spent keeps its age, and bookings their
-// instants. For another algorithm, what is spent is rounded up. A key's first decision after a change takes time
-// linear in its bookings. A change makes all keys ask [Options.LimitFor] again.
+// Each key is under the new limit from its next decision on. Its spending keeps its age, and bookings keep their instants. For
+// another algorithm, the spending is rounded up. A key's first decision after a change takes time linear in its bookings. A
+// change also calls [Options.LimitFor] again for every key, each at its next decision.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
 	l.keys.requireInit()
 	for {
@@ -128,8 +127,8 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 	}
 }
 
-// Refresh makes the keys ask [Options.LimitFor] again, each at its next decision; without keys, all do. What was
-// spent stays spent.
+// Refresh calls [Options.LimitFor] again for the keys, each at its next decision; without keys, for all keys. Their spending
+// stays.
 func (l *Keyed[K]) Refresh(keys ...K) {
 	if len(keys) == 0 {
 		l.refreshAll()
@@ -152,14 +151,14 @@ func (l *Keyed[K]) refreshAll() {
 	}
 }
 
-// refresh counts first and marks the account then. A decision that has asked for the limit
-// before and has not finished either sees the count, or its account is marked here.
+// refresh counts first and marks the account then. A decision that has called LimitFor before and has not finished either sees
+// the count, or its account is marked here.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
 	l.markStale(key)
 }
 
-// markStale makes the key's next decision ask for its limit again.
+// markStale makes the key's next decision look up its limit again.
 func (l *Keyed[K]) markStale(key K) {
 	if a := l.keys.find(key); a != nil {
 		a.mu.Lock()
@@ -240,15 +239,15 @@ func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	return g.forRequest(limit)
 }
 
-// The two highest bits of plan.seq are not a part of the generation's number. A plan that has
-// one of them differs from its generation in seq, so the next decision asks for the key's
-// limit again. That is the one comparison that a decision makes on its shortest path.
+// The two highest bits of plan.seq are not a part of the generation's number. A plan that has one of them differs from its
+// generation in seq, so the next decision looks up the key's limit again. That is the one comparison that a decision makes on
+// its shortest path.
 const (
 	staleBit   = 1 << 63 // Refresh was called for the key
 	requestBit = 1 << 62 // the limit is a request's
 )
 
-// stale reports whether a key under the plan is to ask for its limit again.
+// stale reports whether a key under the plan must look up its limit again.
 func (p *plan) stale() bool { return p.seq&staleBit != 0 }
 
 // ofRequest reports whether the limit is a request's, rather than the limiter's for the key.
@@ -270,9 +269,8 @@ func (p *plan) supersedes(old *plan) bool {
 	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
 }
 
-// adopt puts the key under the plan, unless it has a newer one. What was spent
-// stays spent. If that is expressed in other figures, they are as of now, so this records
-// the time. The caller holds the lock.
+// adopt puts the key under the plan, unless it has a newer one. The key's spending stays. If the new plan expresses it in other
+// figures, they are as of now, so this records the time. The caller holds the lock.
 func (a *account) adopt(p *plan, reading int64) {
 	old := a.plan
 	if !p.supersedes(old) {
@@ -292,7 +290,7 @@ func (a *account) adopt(p *plan, reading int64) {
 	a.mayBeFresher()
 }
 
-// markStale makes the key's next decision ask for its limit again. The caller holds the lock.
+// markStale makes the key's next decision look up its limit again. The caller holds the lock.
 func (a *account) markStale() {
 	p := *a.plan
 	p.seq |= staleBit

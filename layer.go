@@ -13,18 +13,18 @@ import (
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns the layer's own cost of a request, whatever the caller's: 1 for each request beside LLM tokens per minute. If
-	// nil, the layer charges the caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the
-	// caller's cost is 0, nothing is charged in any layer, Cost is not called, and Remaining is that of the other layers.
+	// Cost returns the layer's own cost of a request, whatever the caller's: 1 for each request beside LLM tokens per minute.
+	// If nil, the layer charges the caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the
+	// caller's cost is 0, nothing is charged in any layer, Cost is not called, and Remaining is computed from the other layers.
 	Cost func(R) int
 
-	// Limit returns the limit of a request, such as that of the user's plan. If nil, or where it returns the zero Limit, the
-	// limiter's own limit applies; without [Options.LimitFor], so does a limit that equals it. A limit without a name takes
+	// Limit returns the limit of a request, such as the limit of the user's plan. If nil, or where it returns the zero Limit,
+	// the limiter's own limit applies; without [Options.LimitFor], so does a limit that equals it. A limit without a name takes
 	// the name of the limiter's. An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
-	// A key has one budget, whatever the limit: if the limit differs from that of the key's last decision, the spending
-	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. Layers that meet at one key are
-	// decided under the limit of the first that is neither, with Shadow layers last.
+	// A key has one budget, whatever the limit: if the limit differs from the one of the key's last decision, the spending
+	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. Layers that meet at one key are decided
+	// under the limit of the first that is neither, with Shadow layers last.
 	Limit func(R) Limit
 
 	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own. The other

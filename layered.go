@@ -13,19 +13,19 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for
-// all requests. It decides under the locks of all keys, at one reading of the clock. What layers charge to one key of
-// one limiter adds up. The methods of the zero Layered panic.
+// Layered is several limits on one request: all of them allow it, or none is charged. [All] and [AllOf] make one, for all
+// requests. It decides under the locks of all keys, at one reading of the clock. The charges of several layers to one key of
+// one limiter add up. The methods of the zero Layered panic.
 //
-// In the [Decision], Remaining is the largest cost that all layers would take; RetryAfter, ResetAfter and Delay are
-// the longest. Limit is that of the layer that binds: in a denial, the one with the longest RetryAfter; else the one
-// that leaves the least; of equals, the one with the longer ResetAfter, then the first. If no layer applies, the
-// request is allowed, by [Unlimited].
+// In the [Decision], Remaining is the largest cost that all layers would allow; RetryAfter, ResetAfter and Delay are the
+// longest. Limit belongs to the layer that binds: in a denial, the layer with the longest RetryAfter; else the layer that
+// leaves the least; of equals, the layer with the longer ResetAfter, then the first. If no layer applies, the request is
+// allowed, by [Unlimited].
 type Layered[R any] struct {
 	layers    []layer[R]
 	pick      func(R, []int) []int // which layers apply; nil for all
-	enforcing []int                // the indices of those that are no shadows
-	stacks    sync.Pool            // of *stack[R]: what one decision needs, so that it allocates nothing
+	enforcing []int                // the indices of the layers that are no shadows
+	stacks    sync.Pool            // of *stack[R]: the working memory of one decision, so that it allocates nothing
 }
 
 var _ Reserver[string] = (*Layered[string])(nil)
@@ -103,8 +103,8 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	return ok
 }
 
-// Take charges the cost to all layers, or none. The errors are those of [Keyed.Take] and of the layers' key
-// functions, wrapped. The context is not used.
+// Take charges the cost to all layers, or none. It returns the errors of [Keyed.Take] and of the layers' key functions,
+// wrapped. The context is not used.
 func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	err = s.take(r, cost, takeRequest)
@@ -131,7 +131,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 	l.stacks.Put(s)
 }
 
-// Peek returns what Take would answer, and changes nothing.
+// Peek returns the decision that Take would return, and changes nothing.
 func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
@@ -154,7 +154,8 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return res, err
 }
 
-// Adjust is [Keyed.Adjust] in all layers but shadows and those with a Cost of their own, which do not charge the caller's cost.
+// Adjust is [Keyed.Adjust] in all layers but shadows and layers with a Cost of their own, which do not charge the caller's
+// cost.
 func (l *Layered[R]) Adjust(r R, delta int) error {
 	s := l.stack()
 	defer l.done(s)
@@ -214,7 +215,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 	}
 }
 
-// sleepOut awaits the request's turn in leaky buckets, and cancels what was charged if the context ends first.
+// sleepOut waits for the request's turn in leaky buckets, and cancels the charges if the context ends first.
 func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error {
 	if s.d.Delay == 0 {
 		return nil

@@ -739,7 +739,7 @@ func TestAnIndexThatIsOutOfRangeIsAnError(t *testing.T) {
 	stack, _ := many(t, 4)
 	for _, i := range []int{4, -1, math.MaxInt, math.MinInt} {
 		d, err := stack.Take(t.Context(), choice{3, i}, 1)
-		require.EqualError(t, err, fmt.Sprintf("ratelimit: AllOf was told to pick layer %d of 4", i))
+		require.EqualError(t, err, fmt.Sprintf("ratelimit: pick of AllOf returned layer %d of 4", i))
 		assert.Equal(t, ratelimit.Decision{}, d)
 		_, err = stack.Peek(choice{i}, 1)
 		require.Error(t, err)

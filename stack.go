@@ -12,37 +12,33 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// stack is the working memory of one decision over several layers. One goroutine uses
-// it at a time. In between it refers to no key and no account, so that the pool that keeps
-// it keeps nothing of users alive.
+// stack is the working memory of one decision over several layers. One goroutine uses it at a time. In between it refers to no
+// key and no account, so that the pool that keeps it keeps nothing of users alive.
 //
-// A decision goes through these steps. User code runs only in the first and the last,
-// and no lock is held then.
+// A decision goes through these steps. User code runs only in the first and the last, and no lock is held then.
 //
-//  1. load: each layer says which account it asks for what, and under which plan.
-//  2. lock: what several layers ask of one account is summed up, and all accounts are
-//     locked, in the one order that all decisions use.
+// 1. load: each layer determines its account, its cost and its plan. 2. lock: the costs of layers that meet at one account are
+// summed up, and all accounts are
+//
+//	locked, in the one order that all decisions use.
 //  3. check: each account makes an offer. Nothing is spent yet. The account that all requests share, if there is one,
 //     is locked only now, makes its offer last, and is unlocked first: all other decisions wait for it.
-//  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends what
-//     it has offered; then each shadow layer in turn is checked and commits if it fits. Else
+//  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends its
+//     offer; then each shadow layer in turn is checked and commits if it fits. Otherwise
 //     nothing is spent.
-//  5. report: each limiter is told of its own layer's answer.
+//  5. report: each limiter receives its own layer's decision.
 //
-// No other decision sees a state between 3 and 4, because all accounts are locked: a
-// denial charges nothing, not even for an instant. An account is unlocked when all are locked and it has spent, so
-// decisions take effect one after the other.
+// No other decision sees a state between 3 and 4, because all accounts are locked: a denial charges nothing, not even for an
+// instant. An account is unlocked when all are locked and it has spent, so decisions take effect one after the other.
 //
-// Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then the
-// decision starts again at 2. An insertion locks an account of any address, so none may
-// be locked meanwhile. What has been inserted, and what was there before, is pinned
-// until the decision is over: else the keys of one request could evict each other. A request
-// that is denied inserts nothing, so a client who is denied cannot fill a table.
+// Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then the decision starts again at 2. An
+// insertion locks an account of any address, so none may be locked during it. Inserted accounts, and accounts that were there
+// before, are pinned until the decision is over: otherwise the keys of one request could evict each other. A request that is
+// denied inserts nothing, so a client that is denied cannot fill a table.
 //
-// A layer, a member and a charge are three things. The layer is what the user has configured.
-// The member is the layer in the decision at hand: its key, account, plan and cost. The
-// charge is what the decision asks of one account: the sum of what several members ask, if
-// their keys are the same key of the same limiter.
+// A layer, a member and a charge are three things. The layer is the user's configuration. The member is the layer in the
+// decision at hand: its key, account, plan and cost. The charge is the decision's cost to one account: the sum over the members
+// whose keys are the same key of the same limiter.
 type stack[R any] struct {
 	layers []layer[R]
 	places []int                // of layers in Limits
@@ -52,24 +48,24 @@ type stack[R any] struct {
 	// A member is made when its layer is first needed. AllOf may have a thousand layers
 	// of which a request needs three.
 	made    []*member[R] // by layer
-	members []*member[R] // this request's layers; with AllOf, between two requests, those of the last one
+	members []*member[R] // this request's layers; with AllOf, between two requests, the layers of the last request
 	which   []int        // scratch memory for pick
 	watched bool         // one of the members is watched: an observer receives its decisions
 	brief   bool         // the caller needs only the yes or no
 
-	// What load and lock have found out.
-	asked   bool // a LimitFor was asked
+	// The results of load and lock.
+	asked   bool // a LimitFor was called
 	absent  bool // one of the members' keys is not tracked
 	mixed   bool // of a key's members only some have found its account
-	exceeds bool // the enforcing layers ask an account for more than it can ever allow
+	exceeds bool // the enforcing layers charge an account more than it can ever allow
 
 	changed bool // keys have been inserted or pinned, which withdraw takes back
 
 	// The charges of the enforcing layers come first, so that firm and shadows are the two
 	// parts of one slice. They are decided before any shadow is.
 	charges []charge   // all of them
-	firm    []charge   // those of the enforcing layers
-	shadows []charge   // those of the shadow layers
+	firm    []charge   // the charges of the enforcing layers
+	shadows []charge   // the charges of the shadow layers
 	answers []Decision // the accounts' own, by charge; none without an observer
 	locks   locks      // of the charges' accounts
 
@@ -89,8 +85,8 @@ type stack[R any] struct {
 	held    bool // the account is locked
 }
 
-// answerTaker is implemented by requests of a stack that take the decisions of all layers themselves, as those of
-// package policy do. It takes half the time of an observer on each layer.
+// answerTaker is implemented by requests of a stack that take the decisions of all layers themselves, as requests of package
+// policy do. It takes half the time of an observer on each layer.
 type answerTaker interface {
 	// WantsAnswers reports whether the request takes the decisions, given the result of the whole. It is called under
 	// locks, so it must be quick and must not call the limiter.
@@ -148,7 +144,7 @@ func (s *stack[R]) clear() {
 // made: a client who is refused at any rate must not cost more than one who is let in.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
-// ask asks the taker, if there is one, whether it wants the answers.
+// ask sets wanted if there is a taker, and it wants the decisions of the layers.
 func (s *stack[R]) ask(allowed bool) {
 	if s.taker != nil {
 		s.wanted = s.taker.WantsAnswers(allowed)
@@ -158,10 +154,9 @@ func (s *stack[R]) ask(allowed bool) {
 // observed reports whether anyone receives the per-layer decisions.
 func (s *stack[R]) observed() bool { return s.watched || s.wanted }
 
-// load asks the layers for their keys, costs and plans. The first error of an enforcing
-// layer ends it; one of a shadow layer only takes that layer out. It runs the functions of
-// the user, so no lock is held, and what it finds may be outdated when the accounts are
-// locked: then lock looks them up again, and a limit that has changed is taken over by check.
+// load determines the layers' keys, costs and plans. The first error of an enforcing layer ends it; one of a shadow layer only
+// takes that layer out. It runs the functions of the user, so no lock is held, and its results may be outdated when the
+// accounts are locked: then lock looks them up again, and a limit that has changed is taken over by check.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 && s.yesOrNo() {
 		return errDiscarded
@@ -182,8 +177,8 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose makes members of the layers that pick picks. Many requests in a row meet the same
-// layers, so those of the last request stay members if they are picked again.
+// choose makes members of the layers that pick picks. Many requests in a row meet the same layers, so the layers of the last
+// request stay members if they are picked again.
 func (s *stack[R]) choose(r R) error {
 	if s.takes {
 		s.taker, _ = any(r).(answerTaker)
@@ -196,10 +191,9 @@ func (s *stack[R]) choose(r R) error {
 	for _, i := range s.which {
 		if i < 0 || i >= len(s.layers) {
 			s.leave()
-			return fmt.Errorf("ratelimit: AllOf was told to pick layer %d of %d", i, len(s.layers))
+			return fmt.Errorf("ratelimit: pick of AllOf returned layer %d of %d", i, len(s.layers))
 		}
-		// A layer that is charged twice for one request, because its index was appended
-		// twice, is never what was meant.
+		// A layer that is charged twice for one request, because its index was appended twice, is never intended.
 		if m := s.made[i]; m == nil || !m.picked {
 			s.add(i)
 		}
@@ -207,8 +201,8 @@ func (s *stack[R]) choose(r R) error {
 	return nil
 }
 
-// areMembers reports whether the members are those of the layers, in their order. The order
-// counts: of layers that bind alike, the first gives the Decision its Limit.
+// areMembers reports whether the members stand for these layers, in their order. The order counts: of layers that bind alike,
+// the first gives the Decision its Limit.
 func (s *stack[R]) areMembers(layers []int) bool {
 	if len(s.members) != len(layers) {
 		return false
@@ -229,10 +223,9 @@ func (s *stack[R]) leave() {
 	s.members, s.watched = s.members[:0], false
 }
 
-// fail ends a decision with a layer's error. The limiters of the other layers are told
-// what their own layers would have said: that says nothing about another's error, and a
-// limiter that has room must not count a denial. To be told changes nothing, so the keys stay under
-// the limits that they are under.
+// fail ends a decision with a layer's error. The limiters of the other layers receive the decisions that their own layers would
+// have made: these do not depend on another layer's error, and a limiter that has room must not count a denial. Such a report
+// changes nothing, so the keys stay under their limits.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errDiscarded
@@ -247,13 +240,12 @@ func (s *stack[R]) fail(m *member[R]) error {
 	return err
 }
 
-// take charges the enforcing layers, all or none, and then the shadow layers that fit. It
-// starts again when an account that it has found was dropped before it was locked, and
-// when it has inserted keys. Each time another decision has made progress in between,
-// so it gives up only if keys are dropped on purpose, as Reset does.
+// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again when an account that it
+// has found was dropped before it was locked, and when it has inserted keys. Each time another decision has made progress in
+// between, so it gives up only if keys are dropped on purpose, as Reset does.
 //
-// After an insertion all is checked anew. The locks were let go of meanwhile, so other decisions
-// may have spent what the offers promised.
+// After an insertion all is checked anew. The locks were released during it, so other decisions may have spent the offered
+// budget.
 func (s *stack[R]) take(r R, cost int, q request) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -300,10 +292,9 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 // than it can lock their accounts.
 var errKeysGone = fmt.Errorf("%w: keys of a request were dropped while it was decided, %d times in a row; Options.MaxKeys has no room for the keys of all requests at once", ErrTableFull, maxTries)
 
-// preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it
-// needs no second try once all is locked. A cost of 0 puts keys under a changed limit, as
-// Take does; the keys of shadow layers stay under the one that they are under, because
-// nobody is promised anything by what a shadow says.
+// preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it needs no second try once all is
+// locked. A cost of 0 puts keys under a changed limit, as Take does; the keys of shadow layers stay under their present limit,
+// because the result of a shadow promises nothing.
 func (s *stack[R]) preview(q request) error {
 	if !s.lock(false) {
 		s.ask(false)
@@ -325,12 +316,11 @@ func (s *stack[R]) preview(q request) error {
 	return s.err
 }
 
-// lock sums up what is asked of each account, and locks all accounts that there are. An
-// account that was dropped since it was found is looked up again. It reports false if that
-// happens too often; then nothing is locked. It reads the clock.
+// lock sums up the costs of each account, and locks all accounts that exist. An account that was dropped since it was found is
+// looked up again. It reports false if that happens too often; then nothing is locked. It reads the clock.
 //
-// All is looked up again, not only what was dropped. Two members with the same key must have
-// the same account: else they would be two charges, and one budget would be spent twice.
+// All accounts are looked up again, not only the dropped ones. Two members with the same key must have the same account:
+// otherwise they would be two charges, and one budget would be spent twice.
 //
 // The account that all requests share may be left to checkLate.
 func (s *stack[R]) lock(leave bool) bool {
@@ -361,9 +351,8 @@ func (s *stack[R]) find() {
 	}
 }
 
-// sum makes the charges of what the members ask: those of the enforcing layers, and behind
-// them those of the shadows. So firm and shadows are two parts of one slice, and a decision
-// allocates nothing for them.
+// sum makes the charges of the members: first the charges of the enforcing layers, and behind them the charges of the shadows.
+// So firm and shadows are two parts of one slice, and a decision allocates nothing for them.
 func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.exceeds, s.late, s.held = s.charges[:0], false, false, false, none, false
 	shadows := false
@@ -385,12 +374,12 @@ func (s *stack[R]) sum() {
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
-// enter adds what a member asks to the charge of its account. A layer that does not apply,
-// or that cannot decide, has no charge. An account has one limit in one decision, that of its
-// first charge: a key has one state, which cannot be counted under two limits at once.
+// enter adds a member's cost to the charge of its account. A layer that does not apply, or that cannot decide, has no charge.
+// An account has one limit in one decision, the limit of its first charge: a key has one state, which cannot be counted under
+// two limits at once.
 //
-// A shadow never adds to an enforcing layer's charge. It has one of its own for the same account,
-// which is decided later, on what is left.
+// A shadow never adds to an enforcing layer's charge. It has one of its own for the same account, which is decided later, on
+// the remaining budget.
 func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = none; m.p == nil || m.err != nil {
 		return
@@ -433,15 +422,15 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 	return none
 }
 
-// check asks the accounts of the enforcing layers for their offers, and reports whether
-// all fit. The accounts are locked. The clock was read once for all of them, before the locks, so that others do not wait
-// for that: an account that has recorded a later reading since counts it as that one.
+// check gets the offers of the enforcing layers' accounts, and reports whether all fit. The accounts are locked. The clock was
+// read once for all of them, before the locks, so that others do not wait for that: an account that has recorded a later
+// reading since counts it as that one.
 //
-// A request that can never be allowed is an error, as a cost above a limit is for [Keyed].
-// It charges nothing, and no key counts it as a denial.
+// A request that can never be allowed is an error, as a cost above a limit is for [Keyed]. It charges nothing, and no key
+// counts it as a denial.
 //
-// The account that all requests share is locked and checked last. If it was dropped, gone is true, and all is to be
-// begun again. If another account has denied the request and the caller gets no more than that, it is not locked at all.
+// The account that all requests share is locked and checked last. If it was dropped, gone is true, and all is to be begun
+// again. If another account has denied the request and the caller gets only the yes or no, it is not locked at all.
 func (s *stack[R]) check(q request) (fits, gone bool) {
 	if s.late != none {
 		return s.checkLate(q)
@@ -487,9 +476,8 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	return s.allFit(), false
 }
 
-// allFit reports whether all enforcing layers allow the request, and sets the error of the first
-// that never can. If one never can, that is the answer, whatever the others say for
-// now: to try again would be in vain.
+// allFit reports whether all enforcing layers allow the request, and sets the error of the first that never can. That error is
+// the result, even if other layers deny the request only for now: no retry could succeed.
 func (s *stack[R]) allFit() bool {
 	fits := true
 	for i := range s.firm {
@@ -527,7 +515,7 @@ func (s *stack[R]) exceedsError(first *charge) error {
 	return e
 }
 
-// overrun says what a charge that can never be allowed asks of which layer.
+// overrun returns the layer and the cost of a charge that can never be allowed.
 func (s *stack[R]) overrun(c *charge) overrun {
 	cost := min(c.cost, math.MaxInt)
 	if c.overflowed {
@@ -536,10 +524,9 @@ func (s *stack[R]) overrun(c *charge) overrun {
 	return overrun{s.places[s.members[c.first].index], int(cost)}
 }
 
-// commit spends what all enforcing layers have offered. Each account has one charge of them,
-// and has been locked since it made the offer, so the offer holds. Then the shadow layers
-// are checked and charged one after the other, on what is left: two of them may meet at
-// one account. The accounts are locked.
+// commit spends the offers of all enforcing layers. Each account has one charge of them, and has been locked since it made the
+// offer, so the offer holds. Then the shadow layers are checked and charged one after the other, on the remaining budget: two
+// of them may meet at one account. The accounts are locked.
 func (s *stack[R]) commit(q request) {
 	if q.delay && !s.delayed() {
 		q.keep = meter.Final
@@ -561,7 +548,7 @@ func (s *stack[R]) commit(q request) {
 	s.finish(true)
 }
 
-// commitLate commits the charges of the enforcing layers, that of the account that all requests share first.
+// commitLate commits the charges of the enforcing layers, first the charge of the account that all requests share.
 func (s *stack[R]) commitLate(q request) {
 	s.firm[s.late].commit(q)
 	s.unlockCommon()
@@ -582,10 +569,9 @@ func (s *stack[R]) delayed() bool {
 	return false
 }
 
-// refuse spends nothing. The accounts that denied take note of it, because eviction keeps
-// throttled keys longer; not so if the request can never be allowed, which says nothing about
-// the keys. The results of shadow layers are computed only for observers. The
-// accounts are locked.
+// refuse spends nothing. The accounts that denied record it, because eviction keeps throttled keys longer, but not if the
+// request can never be allowed: that error does not depend on the keys' states. The results of shadow layers are computed only
+// for observers. The accounts are locked.
 func (s *stack[R]) refuse(q request) {
 	if s.err == nil {
 		for i := range s.firm {
@@ -594,7 +580,7 @@ func (s *stack[R]) refuse(q request) {
 	}
 	s.unlockCommon()
 	if s.ask(false); s.observed() {
-		q.peek = true // what a shadow says is no reason to change its key
+		q.peek = true // the result of a shadow is no reason to change its key
 		for i := range s.shadows {
 			s.shadows[i].preview(s.reading, q)
 		}
@@ -615,9 +601,8 @@ func (s *stack[R]) finish(allowed bool) {
 	}
 }
 
-// markStale makes accounts ask for their limits again if Refresh has told them to while this
-// decision was under way with what LimitFor had said before: Refresh may have found no
-// account yet. They are locked.
+// markStale makes accounts look up their limits again if Refresh was called while this decision was using an earlier result of
+// LimitFor: Refresh may have found no account yet. The accounts are locked.
 func (s *stack[R]) markStale() {
 	for _, m := range s.members {
 		if m.a != nil && m.outdated() {
@@ -626,9 +611,8 @@ func (s *stack[R]) markStale() {
 	}
 }
 
-// pin keeps the accounts that are there from making room for those that are missing.
-// They are locked. A pin belongs to the decision that has set it: an account that another
-// one has pinned is left alone, and if it goes, lock finds out and looks it up again.
+// pin keeps the existing accounts from making room for the missing ones. They are locked. A pin belongs to the decision that
+// has set it: an account that another one has pinned is left alone, and if it goes, lock finds that and looks it up again.
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
@@ -639,7 +623,7 @@ func (s *stack[R]) pin() {
 	}
 }
 
-// unpin ends this decision's pins: what it has inserted stays. The accounts are locked.
+// unpin ends this decision's pins: inserted keys stay. The accounts are locked.
 func (s *stack[R]) unpin() {
 	for _, m := range s.members {
 		if m.inserted || m.pinned {
@@ -674,9 +658,8 @@ func (s *stack[R]) insert() *member[R] {
 	return nil
 }
 
-// withdraw takes back what pin and insert have done, after a denial: it tracks no keys. A
-// key that another decision has spent from meanwhile stays. No account is locked, because to
-// remove a key locks its account.
+// withdraw undoes pin and insert after a denial: a denial tracks no keys. A key that another decision has spent from in the
+// meantime stays. No account is locked, because to remove a key locks its account.
 func (s *stack[R]) withdraw() {
 	if !s.changed {
 		return
@@ -686,9 +669,9 @@ func (s *stack[R]) withdraw() {
 	}
 }
 
-// answer adds up the answers of the enforcing layers, and keeps each account's own for
-// those who are told. The accounts are locked: Remaining and ResetAfter are read from states as
-// the decision has left them. An error means never, so there is no time to retry after.
+// answer adds up the decisions of the enforcing layers, and keeps each account's own for observers. The accounts are locked:
+// Remaining and ResetAfter are read from states as the decision has left them. An error means never, so there is no time to
+// retry after.
 func (s *stack[R]) answer(allowed bool) {
 	if s.observed() {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
@@ -716,9 +699,8 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// report tells each layer's limiter its own answer, or the request all of them. An error that
-// comes after a charge means that the charge has been given back. It is short, so that the
-// compiler inlines it.
+// report passes each layer's limiter its own decision, or passes the request all of them. An error that comes after a charge
+// means that the charge has been given back. It is short, so that the compiler inlines it.
 func (s *stack[R]) report(r R, err error) {
 	if s.observed() {
 		s.reportAll(r, err)
@@ -769,8 +751,8 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
-// reservation returns what the decision has charged. It keeps no more of the stack than that, because the stack goes back
-// to its pool and serves other requests.
+// reservation returns the charges of the decision. It keeps no more of the stack than that, because the stack goes back to its
+// pool and serves other requests.
 func (s *stack[R]) reservation(cost int) *Reservation {
 	switch {
 	case !s.d.Allowed:

@@ -10,31 +10,31 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// charge is what one decision asks of one account, and the offer that the account makes.
+// charge is the cost of one decision to one account, and the offer that the account makes.
 //
-// It is the sum over the enforcing layers that meet at the account: two layers that ask for 3 each
-// where 5 are left are denied, though each of them alone would pass. A shadow layer has a
-// charge of its own, because what it asks must not make an enforcing layer fail.
+// It is the sum over the enforcing layers that meet at the account: two layers that charge 3 each where 5 are left are denied,
+// though each of them alone would pass. A shadow layer has a charge of its own, because its cost must not make an enforcing
+// layer fail.
 //
-// A charge is begun without a lock. From check or preview on, its account is locked, and stays
-// so until the charge has been committed or refused and its decision has been filled in. So
-// the offer is true when it is accepted, and the answer describes the state after it.
+// A charge is begun without a lock. From check or preview on, its account is locked, and stays so until the charge has been
+// committed or refused and its decision has been filled in. So the offer is true when it is accepted, and the decision
+// describes the state after it.
 type charge struct {
 	a *account // nil if the key is not tracked
 	p *plan
 
-	// The cost is own + shares × the caller's. The parts are needed to say which cost of the
-	// caller would fit, and to settle the charge when the caller's cost is known.
+	// The cost is own + shares × the caller's. The parts are needed to compute which cost of the caller would fit, and to
+	// settle the charge when the caller's cost is known.
 	cost       int64   // to be spent
 	overflowed bool    // the cost is more than can be counted
 	own        int64   // of layers with a cost of their own
 	shares     int64   // how many layers charge the caller's cost
 	first      int     // the index of the first member that meets here
-	unseen     *unseen // if a is nil: what is known of the key
+	unseen     *unseen // if a is nil: the record of the key
 	shared     bool    // all requests meet at the account
 
 	m       meter.Moment // when it was decided
-	o       meter.Offer  // what the account offers
+	o       meter.Offer  // the account's offer
 	never   bool         // the cost can never be spent
 	checked bool         // the offer is the account's, and m is recorded; else it is a preview
 	spent   bool         // the account has spent it
@@ -42,17 +42,17 @@ type charge struct {
 	viewed  meter.State  // the state that preview looked at
 }
 
-// begin makes it the charge of a member's account. Each field is set by itself: to write the
-// struct as a whole costs more than the rest of what sums up the charges.
+// begin makes it the charge of a member's account. Each field is set by itself: to write the struct as a whole costs more than
+// the rest of summing up the charges.
 func (c *charge) begin(a *account, p *plan, u *unseen, first int) {
 	c.a, c.p, c.unseen, c.first = a, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
 	c.overflowed, c.checked, c.spent, c.never = false, false, false, false
 }
 
-// add adds what one more layer asks: of its own, or the caller's cost. Sums do not overflow
-// but stop at the largest number, and overflowed says that they did: such a cost is above any
-// capacity, even that of a limit which allows the largest number itself.
+// add adds the cost of one more layer: its own, or the caller's cost. Sums do not overflow but stop at the largest number, and
+// overflowed reports that they did: such a cost is above any capacity, even the capacity of a limit which allows the largest
+// number itself.
 func (c *charge) add(amount int64, own bool) {
 	if own {
 		c.own = meter.Add(c.own, amount)
@@ -63,9 +63,9 @@ func (c *charge) add(amount int64, own bool) {
 	c.cost = meter.Add(c.cost, amount)
 }
 
-// check asks the account for an offer, and records the reading: from now on the key's time does
-// not go back behind it. If the limit has changed, the key is put under the newer one, which is
-// the account's if another decision was quicker. The caller holds the lock.
+// check gets an offer from the account, and records the reading: from now on the key's time does not go back behind it. If the
+// limit has changed, the key is put under the newer one, which is the account's if another decision was quicker. The caller
+// holds the lock.
 func (c *charge) check(reading int64, q request) {
 	if c.a == nil {
 		c.preview(reading, q)
@@ -84,9 +84,8 @@ func (c *charge) skip(reading int64) {
 	c.o, c.never, c.checked = c.m.Free(), false, false
 }
 
-// preview finds out what the account would offer, for an answer without a charge. It records
-// nothing in the account, so its state is a copy. A key that is not tracked begins as unseen.begin
-// says. The caller holds the lock.
+// preview computes the account's offer, for an answer without a charge. It records nothing in the account, so its state is a
+// copy. A key that is not tracked begins in the state that unseen.begin returns. The caller holds the lock.
 func (c *charge) preview(reading int64, q request) {
 	c.checked = false
 	if c.a != nil {
@@ -100,8 +99,8 @@ func (c *charge) preview(reading int64, q request) {
 	}
 }
 
-// state returns what the key has spent: the account's own state if the charge was checked, so
-// that what has been spent since shows in it; else what preview looked at.
+// state returns the state of the key: the account's own if the charge was checked, so that it includes spending since then;
+// else the state that preview looked at.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.a.State
@@ -109,9 +108,8 @@ func (c *charge) state() meter.State {
 	return c.viewed
 }
 
-// trivial decides the cost if that can be done without the state, and reports whether it did. A cost
-// of 0 is free, a plan that tracks nothing allows what is within its capacity, and nothing above a
-// capacity ever passes.
+// trivial decides the cost if that can be done without the state, and reports whether it did. A cost of 0 is free, a plan that
+// tracks nothing allows every cost within its capacity, and nothing above a capacity ever passes.
 func (c *charge) trivial() bool {
 	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
 		return false
@@ -135,8 +133,7 @@ func (c *charge) err() error {
 // fits reports whether the account allows the cost.
 func (c *charge) fits() bool { return !c.never && !c.o.Denied(c.m.Reading) }
 
-// commit spends what the account has offered. The caller holds the lock, and has held it
-// since the offer.
+// commit spends the account's offer. The caller holds the lock, and has held it since the offer.
 func (c *charge) commit(q request) {
 	if c.a == nil || c.cost == 0 {
 		return
@@ -146,8 +143,8 @@ func (c *charge) commit(q request) {
 	c.spent, c.keep = true, q.keep
 }
 
-// refuse tells the account if it was the one that denied: the key is throttled. The others had
-// room, and a denial by another layer is no reason to keep them longer. The caller holds the lock.
+// refuse marks the account as throttled if it denied the charge. The others had room, and a denial by another layer is no
+// reason to keep them longer. The caller holds the lock.
 func (c *charge) refuse() {
 	if c.a != nil && !c.fits() {
 		c.a.use.denied()
@@ -169,8 +166,7 @@ func (c *charge) try(reading int64, q request) {
 	}
 }
 
-// decision fills in the account's own answer, whatever other layers say. The caller holds the
-// lock.
+// decision fills in the account's own decision, which does not depend on other layers. The caller holds the lock.
 func (c *charge) decision(d *Decision) {
 	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
@@ -182,27 +178,26 @@ func (c *charge) decision(d *Decision) {
 	}
 }
 
-// room returns the largest cost of the caller that fits into what remains: the largest x with
-// own + shares·x ≤ remaining. If no layer charges the caller's cost, any fits.
+// room returns the largest cost of the caller that fits into the remaining budget: the largest x with own + shares·x ≤
+// remaining. If no layer charges the caller's cost, any fits.
 func (c *charge) room(remaining int) int {
 	return merge.Room(int64(remaining), c.own, c.shares)
 }
 
-// clear drops what keeps users' data alive.
+// clear drops the references that keep users' data alive.
 func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 
 // wait returns how long the account takes to let the cost through: until the work leaves
 // the queue of a leaky bucket, or until the cost is allowed at all.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// settlement returns what is needed to settle the charge, if debit charges its key.
+// settlement returns the settlement of the charge, if debit charges its key.
 func (c *charge) settlement(debit func(int64) error) settlement {
 	return settlement{a: c.a, sp: spendingOf(c.o, c.cost, c.keep), shares: c.shares, own: c.own, debit: debit}
 }
 
-// settlement is what is left of a charge until it is settled: what was spent, and how much of it
-// depends on the caller's cost. It outlives the decision, and the account may have been dropped
-// by then: settleAt finds that out.
+// settlement is the part of a charge that is kept until it is settled: the spending, and how much of it depends on the caller's
+// cost. It outlives the decision, and the account may have been dropped by then: settleAt checks that.
 type settlement struct {
 	a           *account
 	sp          spending
@@ -211,9 +206,8 @@ type settlement struct {
 	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
 }
 
-// settle settles the charge at what the caller's cost really was. The layer's own cost
-// is given back only if that is nothing: a request that was made has used it up, however
-// little the work behind it has cost.
+// settle replaces the charge by one for the caller's real cost. The layer's own cost is given back only if the real cost is
+// zero: a request that was made has used it up, however little the work behind it has cost.
 func (x *settlement) settle(clock Clock, actual int64) error {
 	cost, over := meter.Mul(x.shares, actual)
 	if over {
@@ -228,7 +222,7 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 	return nil
 }
 
-// stackReservation is a reservation of what several accounts were charged.
+// stackReservation is a reservation of charges to several accounts.
 type stackReservation struct {
 	Reservation
 	clock Clock

@@ -9,14 +9,14 @@ import (
 // locks are the accounts that one decision has locked, each once.
 type locks []*account
 
-// lock locks the accounts of all charges, or none if one of them has been dropped: then
-// it reports false. It also reports whether it has waited for an account that all requests share.
+// lock locks the accounts of all charges, or none if one of them has been dropped: then it reports false. It also reports
+// whether it has waited for an account that all requests share.
 //
-// All decisions lock accounts in the order of their addresses, which Go's collector does
-// not change, and after these the accounts that all requests share, in that order too. So no two of them ever wait for
-// each other, in whatever order their layers are. A shared account comes last and is unlocked first, because all other
-// decisions wait for it. If the charge late is that of the only one, it is left out. An account that two charges meet at,
-// one of them a shadow's, is locked once.
+// All decisions lock accounts in the order of their addresses, which Go's collector does not change, and after these the
+// accounts that all requests share, in that order too. So no two of them ever wait for each other, in whatever order their
+// layers are. A shared account comes last and is unlocked first, because all other decisions wait for it. If late is the index
+// of the charge of the only shared account, that account is left out. An account that two charges meet at, one of them a
+// shadow's, is locked once.
 func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	*x = (*x)[:0]
 	shared := false
@@ -88,8 +88,8 @@ func haveCommon[R any](layers []layer[R]) bool {
 	return n == 1
 }
 
-// unlockCommon unlocks the account that all requests share when the decision has been committed or refused there. What
-// remains to be done with the others then holds up nobody else. It keeps it locked if it is still needed: for a state that
+// unlockCommon unlocks the account that all requests share when the decision has been committed or refused there. The remaining
+// work on the other accounts then delays no other decision. It keeps the account locked if it is still needed: for a state that
 // cannot be copied, to unpin it, or to mark it as stale.
 func (s *stack[R]) unlockCommon() {
 	if !s.held || s.changed || s.asked {
@@ -107,9 +107,8 @@ func (s *stack[R]) unlockCommon() {
 	c.a.mu.Unlock()
 }
 
-// sort brings the accounts into the order of their addresses, each once. A request seldom has
-// more than a few: to insert each into those before it then takes less than a call of
-// [slices.SortFunc].
+// sort brings the accounts into the order of their addresses, each once. A request seldom has more than a few: inserting each
+// into the sorted part then takes less than a call of [slices.SortFunc].
 func (x *locks) sort() {
 	if len(*x) > fewLocks {
 		slices.SortFunc(*x, byAddress)

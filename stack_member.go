@@ -6,32 +6,30 @@ import (
 	"sync/atomic"
 )
 
-// member is one layer in a stack: a [Layer] as All was given it, and what the layer
-// asks of one account in the decision at hand.
+// member is one layer in a stack: a [Layer] as All was given it, and the layer's cost to one account in the decision at hand.
 //
-// One goroutine uses it at a time, that of its stack. Between two decisions it refers to no key, no
-// account and nothing of a request: clear takes that out, because a stack that waits in its
-// pool must keep nothing of users alive.
+// One goroutine uses it at a time, the goroutine of its stack. Between two decisions it refers to no key, no account and
+// nothing of a request: clear removes them, because a stack that waits in its pool must keep nothing of users alive.
 //
-// Its account is found by load without a lock. It may be dropped, or one may be inserted, until
-// the stack has locked it. From then on it is what the member says.
+// Its account is found by load without a lock. It may be dropped, or one may be inserted, until the stack has locked it. From
+// then on the member's account is the key's.
 type member[R any] struct {
-	layer[R]           // what does not change
+	layer[R]           // the configuration, which does not change
 	index    int       // of the layer, among all
 	key      anyKey[R] // its limiter and, during a decision, the key
-	watched  bool      // somebody gets its decisions: tell, or the limiter's OnDecision
+	watched  bool      // an observer receives its decisions: tell, or the limiter's OnDecision
 
 	picked bool // it is one of the layers of the request, or of the last one
 
 	// These are the request's.
 	p      *plan    // nil if the layer does not apply
 	a      *account // nil while the key is not tracked, and if the plan tracks nothing
-	unseen unseen   // if a is nil: what is known of the key
-	amount int      // what the layer charges
+	unseen unseen   // if a is nil: the record of the key
+	amount int      // the layer's cost
 	charge int      // the index of the charge that it is a part of, or none
 	loaded bool     // there is something to report
 
-	// At most one of these is true. They say what is to be taken back after a denial.
+	// At most one of these is true. They select the change to undo after a denial.
 	inserted bool // the account was made for this decision, and is pinned
 	pinned   bool // the account was there before, and is pinned for this decision
 
@@ -48,44 +46,43 @@ type member[R any] struct {
 // none is the charge of a member that has none.
 const none = -1
 
-// anyKey is a layer's limiter and the key of the request, of whatever type. Key types are the
-// only thing in which the members of one stack differ. On a hit a decision makes two calls through
-// this interface for each layer, load and clear: such a call cannot be inlined, so what needs
-// no key is done with the account instead.
+// anyKey is a layer's limiter and the key of the request, of any type. Key types are the only difference between the members of
+// one stack. On a hit a decision makes two calls through this interface for each layer, load and clear: such a call cannot be
+// inlined, so steps that need no key use the account instead.
 type anyKey[R any] interface {
-	// load finds out what the layer asks for a request, and fills it in. It runs user code.
+	// load determines and fills in the layer's key, account, plan and cost for a request. It runs user code.
 	load(m *member[R], r R, cost int) error
 	// find looks the account up again.
 	find() *account
-	// unseen returns what is known of the key if it is not tracked.
+	// unseen returns the record of the key if it is not tracked.
 	unseen() unseen
 	// same reports whether the other is the same key of the same limiter.
 	same(other anyKey[R]) bool
 	// insert adds the key to the limiter, pinned, and reports true; or it finds that
 	// another decision has added it, and reports false.
 	insert(p *plan, clock Clock) (a *account, created bool, err error)
-	// withdraw removes what insert has added, unless another decision has spent from it.
+	// withdraw removes the entry that insert has added, unless another decision has spent from it.
 	withdraw(a *account, clock Clock)
 	// debit returns how to charge the key later, when it may not be tracked.
 	debit(p *plan) func(n int64) error
 	// waiting counts the calls that wait in the limiter.
 	waiting() *waitingRoom
-	// report tells the limiter's OnDecision, if there is one.
+	// report calls the limiter's OnDecision, if there is one.
 	report(cost int, d Decision, spent bool, err error)
 	// clear forgets the key.
 	clear()
 }
 
-// clear forgets the request. Each field is set by itself, which takes less than to write the
-// struct as a whole. What is not set here, load sets.
+// clear forgets the request. Each field is set by itself, which takes less than to write the struct as a whole. All other
+// fields are set by load.
 func (m *member[R]) clear() {
 	m.p, m.a, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
 	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
 	m.key.clear()
 }
 
-// find looks the account up again, because the one that was found has been dropped, or one may
-// have been inserted. A pin went with the account that was dropped.
+// find looks the account up again, because the account was dropped, or a new one may have been inserted. A pin went with the
+// account that was dropped.
 func (m *member[R]) find() {
 	if m.p == nil || !m.p.tracks() {
 		return
@@ -98,8 +95,8 @@ func (m *member[R]) find() {
 	}
 }
 
-// lacks reports whether the layer needs an account that is not there. A key that is charged
-// nothing, or asked for more than it can ever allow, need not be tracked.
+// lacks reports whether the layer needs an account that does not exist. A key that is charged nothing, or more than it can ever
+// allow, need not be tracked.
 func (m *member[R]) lacks() bool {
 	return m.a == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
 }
@@ -114,8 +111,7 @@ func (m *member[R]) insert(clock Clock) {
 	m.err = err
 }
 
-// withdraw takes back what the decision has done to the table, after a denial. What it has
-// pinned was there before and stays.
+// withdraw undoes the decision's changes of the table, after a denial. Accounts that it has pinned were there before and stay.
 func (m *member[R]) withdraw(clock Clock) {
 	if m.inserted {
 		m.key.withdraw(m.a, clock)
@@ -139,7 +135,7 @@ func (m *member[R]) why() error {
 	return m.err
 }
 
-// report tells who watches the layer.
+// report passes the decision to the layer's observers.
 func (m *member[R]) report(r R, d Decision, spent bool, err error) {
 	m.key.report(m.amount, d, spent, err)
 	if m.tell != nil {
@@ -159,8 +155,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		if errors.Is(err, SkipLayer) {
 			return nil
 		}
-		// A failed key function has no key to tell of. Only a shadow's error is told as an
-		// event all the same, because nobody gets it returned.
+		// A failed key function returns no key to report. Only a shadow's error is reported as an event all the same, because
+		// no caller gets it returned.
 		m.loaded, m.keyless = m.shadow, true
 		return err
 	}
@@ -168,8 +164,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	if m.cost != nil && cost > 0 {
 		m.amount = m.cost(r)
 	}
-	// As in Keyed.decide, a key that is found needs no check: what is in the map is valid. If
-	// keys may fail to be comparable, they are checked before the lookup.
+	// As in Keyed.decide, a key that is found needs no check: all keys in the map are valid. If keys may fail to be comparable,
+	// they are checked before the lookup.
 	var a *account
 	accounts := k.l.fastKeys
 	if accounts != nil {
@@ -194,7 +190,7 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		return err
 	}
 	if !m.p.tracks() {
-		m.a = nil // what the key has spent under another limit is left alone
+		m.a = nil // the key's spending under another limit is left alone
 	}
 	return nil
 }
