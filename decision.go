@@ -27,7 +27,7 @@ type Decision struct {
 	RetryAfter time.Duration
 	// ResetAfter is the time until the key is fresh, if nothing else is charged: until it has its full budget again.
 	ResetAfter time.Duration
-	// Delay is how long to hold the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
+	// Delay is how long to wait before starting the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
 	Delay time.Duration
 }
 

@@ -17,10 +17,9 @@ import (
 //
 // A decision goes through these steps. User code runs only in the first and the last, and no lock is held then.
 //
-// 1. load: each layer determines its account, its cost and its plan. 2. lock: the costs of layers that meet at one account are
-// summed up, and all accounts are
-//
-//	locked, in the one order that all decisions use.
+//  1. load: each layer determines its account, its cost and its plan.
+//  2. lock: the costs of layers that meet at one account are summed up, and all accounts are
+//     locked, in the one order that all decisions use.
 //  3. check: each account makes an offer. Nothing is spent yet. The account that all requests share, if there is one,
 //     is locked only now, makes its offer last, and is unlocked first: all other decisions wait for it.
 //  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends its
