@@ -1,8 +1,7 @@
--- Bookings. Those of the log are spendings like others. For the token bucket and the
--- windows, the state is always base with the bookings spent on top, in order, so that
--- one of them can be given back without selling its instant twice.
+-- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always base with the
+-- bookings spent on top, in order, so that one of them can be given back without selling its instant twice.
 
--- figures returns what the algorithms have to know of a limit.
+-- figures returns the figures of a limit that the algorithms need.
 local function figures(kind, units, per)
   local f = { kind = kind, units = units, per = per, cap = units }
   f.debt = algorithms[kind].debt(f)
@@ -58,7 +57,7 @@ local function book(a, f, s, at, cost, open)
   s.newest = at
 end
 
--- without returns a copy of a state without what is booked for later. All that is due has been popped.
+-- without returns a copy of a state without its later bookings. All due bookings have been popped.
 local function without(s, now)
   local b = s.base or s
   local c = { at = b.at, n = b.n, m = b.m, newest = 0, ats = {}, costs = {} }
@@ -84,7 +83,7 @@ local function shrink(s, i, n)
   return n
 end
 
--- reduce gives back a part of what is booked for that instant.
+-- reduce gives back a part of the cost booked for the given instant.
 local function reduce(s, at, n)
   for i = #s.bookedAts, 1, -1 do
     if s.bookedAts[i] == at then return shrink(s, i, n) end
@@ -112,8 +111,8 @@ local function charge(a, f, s, now, n)
   a.charge(f, s, now, n)
 end
 
--- forgive takes n from what is spent: bookings first, the last of all first. A grant of more than counts takes the
--- rest of it from the units set aside.
+-- forgive takes n from the spending: from bookings first, beginning with the last. A grant of more than the counted units takes
+-- the rest from the units set aside.
 local function forgive(a, f, s, now, n)
   if s.aside > 0 then s.aside = s.aside - min(s.aside, max(0, n - a.spent(f, s, now))) end
   if not s.base then
@@ -142,9 +141,8 @@ local function fromAside(a, f, s, now, sp, actual)
   return actual + off
 end
 
--- refund gives back what the spending's cost exceeds actual by, as far as that does no
--- harm: nothing of a bucket whose figures have changed, and nothing that bookings which
--- are not told apart depend on.
+-- refund gives back the difference between the spending's cost and its real cost, as far as that does no harm: nothing of a
+-- bucket whose figures have changed, and nothing that merged bookings depend on.
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
   if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed then return end

@@ -1,5 +1,5 @@
--- The token bucket as a debt in time: s.at, and s.n in 1/units µs, say when all that
--- is spent will have been regained. One unit takes per/units µs, in lowest terms.
+-- The token bucket as a debt in time: s.at, and s.n in 1/units µs, are the instant at which all spending will have been
+-- regained. One unit takes per/units µs, in lowest terms.
 
 -- price returns the time in which n units are regained, at most a century.
 local function price(f, n)
@@ -38,7 +38,7 @@ local function fits(f, s, now, cost)
   return max(u, now)
 end
 
--- owe adds a cost to what is owed, never more than a century from at.
+-- owe adds a cost to the debt, never more than a century from at.
 local function owe(f, s, at, cost)
   local u, p = price(f, cost)
   u, p = s.at + u, s.n + p
@@ -68,7 +68,7 @@ end
 
 token.charge = token.spend
 
--- refund gives back what has not been regained since: at most cost − rate·(now − at).
+-- refund gives back the part that has not been regained since: at most cost − rate·(now − at).
 function token.refund(f, s, now, sp, actual)
   local lu, lp = price(f, sp.cost)
   local bu, bp = price(f, sp.cost - actual)
@@ -98,14 +98,14 @@ function token.debt(f)
   return min(worth(f, CENTURY, 0), MOST)
 end
 
--- The leaky bucket: what enters is counted likewise, and leaves when all before it
--- has. It gives back only at its queue's end, so nothing else has to be remembered.
+-- The leaky bucket: entering costs are counted likewise, and leave when all before them have. It gives back only at its queue's
+-- end, so no other instant has to be kept.
 local leaky = {}
 for k, v in pairs(token) do leaky[k] = v end
 
 leaky.earliest = fits
 
--- leaves returns when what enters now leaves: rounded up, and part says of what.
+-- leaves returns the instant at which a cost that enters now leaves: rounded up, with the rounded part.
 local function leaves(f, s, now)
   local at = token.regained(f, s)
   if at <= now then return now, 0 end

@@ -1,13 +1,10 @@
--- A limit that changed: what was spent stays spent, exactly where the new figures can
--- express it, else rounded up. Bookings keep their instants, but are not told apart any
--- more.
+-- A changed limit: spending stays, exactly where the new figures can express it, otherwise rounded up. Bookings keep their
+-- instants, but are merged.
 --
--- A denial writes nothing, so the calls that follow it carry the same stored state over
--- again. All do it as of one instant, f.since or the state's last reading, and so come to
--- the same result: what one has answered holds for the next.
+-- A denial writes nothing, so the calls that follow it carry the same stored state over again. All do it as of one instant,
+-- f.since or the state's last reading, and so come to the same result: one call's reply also holds for the next.
 
--- convert makes what is owed to one bucket owed to another: as many units, and as
--- much of one.
+-- convert converts a debt in one bucket to another: the same number of units, and the same fraction of one.
 local function convert(from, to, s, now)
   if from.units == to.units and from.per == to.per then return end
   local n, rem = worth(from, owed(s, now))
@@ -20,7 +17,7 @@ local function convert(from, to, s, now)
   s.at, s.n = now + u, frac
 end
 
--- across carries over to another algorithm what is spent, in sum.
+-- across carries the sum of the spending over to another algorithm.
 local function across(from, to, s, now, ahead)
   local n = min(algorithms[from.kind].spent(from, s, now), to.debt)
   s.at, s.n, s.m, s.ats, s.costs = now, 0, 0, {}, {}
@@ -63,8 +60,8 @@ local function carrySpent(from, to, s, now, ahead)
   end
 end
 
--- leave returns what is spent under the limit that a key leaves, and which part of it is a debt: what is above the
--- capacity, and what is booked for later, which is not told apart any more.
+-- leave returns the spending under the limit that a key leaves, and the part of it that is a debt: the excess over the
+-- capacity, and the later bookings, which are merged.
 local function leave(from, s, now)
   local a, x = algorithms[from.kind], { base = without(s, now), aside = s.aside, lapses = s.lapses }
   a.advance(from, x.base, now)
@@ -82,7 +79,7 @@ local function lapsing(from, x, now)
   return max(a.regained(from, x.base), x.lapses)
 end
 
--- uncount takes n from what counts. A log takes it from its spendings, and leaves the debt.
+-- uncount takes n from the counted units. A log takes it from its spendings, and leaves the debt.
 local function uncount(f, s, now, n)
   local a, owed = algorithms[f.kind], s.n
   if f.kind ~= LOG or owed == 0 or s.m <= f.units then return a.forgive(f, s, now, n) end
@@ -91,9 +88,9 @@ local function uncount(f, s, now, n)
   s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed
 end
 
--- lowered makes a state count no more than the capacity and the debt, and sets the rest aside, until the limit that
--- was left would have regained it. What was set aside before counts first. internal/meter/rest.go says why.
--- While a later window is booked, all counts.
+-- lowered makes a state count no more than the capacity and the debt, and sets the rest aside, until the limit that was left
+-- would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the reason. While a later
+-- window is booked, all units count.
 local function lowered(f, s, now, from, x)
   if x.debt > x.over and f.kind >= FIXED and f.kind ~= LOG then return end
   local a = algorithms[f.kind]
@@ -146,8 +143,8 @@ local function carry(s, f, at)
   end
 end
 
--- adopt brings a state up to date under the figures of a call. With a since of 0, which
--- is that of a limit's first call, the old figures hold until now.
+-- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures
+-- hold until now.
 local function adopt(s, f, now)
   local at = now
   if f.since > 0 then at = min(now, max(s.last, f.since)) end

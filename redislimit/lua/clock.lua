@@ -1,5 +1,5 @@
--- What a call asks, and the server's time, read once. The words that follow what is asked
--- are a test's: its own time, by how much keys outlive theirs, and the mark of new ones.
+-- The call's requests, and the server's time, read once. The words after the requests are a test's: its own time, the time by
+-- which keys outlive theirs, and the mark of new ones.
 local redis, argv = redis, ARGV
 local ask, sec, usec = argv[1], argv[2]
 if sec then

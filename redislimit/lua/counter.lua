@@ -49,8 +49,8 @@ function counter.refund(f, s, now, sp, actual)
   if sp.at >= s.at then
     s.n = max(0, s.n - back)
   elseif sp.at >= s.at - f.per and not sp.changed then
-    -- If the figures have changed, the window before may have been shorter, and the
-    -- spending may lie before it: to give that back would give back what others have spent.
+    -- If the figures have changed, the window before may have been shorter, and the spending may lie before it: its refund
+    -- would refund the spending of others.
     s.m = max(0, s.m - back)
   end
   if s.n == 0 and s.m == 0 then s.at = now end

@@ -51,7 +51,7 @@ local function weigh(q, s)
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
   if q.kind == CALENDAR and q.at > s.now then
-    -- No further than the next window is booked: of those behind it the call says nothing.
+    -- Bookings reach no further than the next window: the call has no data about later ones.
     local boundary = micros(dates[q.per].to)
     if q.at > boundary then retry = max(retry, boundary) end
   end
@@ -81,7 +81,7 @@ local function spend(q, s)
   if open then opened(s, q.at) end
 end
 
--- decide decides on what is asked from first to last, and returns the answer.
+-- decide decides on the requests from first to last, and returns the reply.
 local function decide(first, last)
   if outside then return elsewhere() end
   local asks, allowed = {}, true

@@ -3,8 +3,7 @@ local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENER
 
 local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 
--- readDates reads what a call says of calendars, behind all else. It reports whether the time is not
--- one of those that it says anything about.
+-- readDates reads a call's data about calendars, behind all else. It reports whether the time is outside that data.
 local function readDates(pos)
   local outside = false
   while pos <= #ask do
@@ -18,7 +17,7 @@ end
 
 local function elsewhere() return pack('>BI7', $OUTSIDE, reading) end
 
--- load returns the state of a key, nil if there is none, or why there is no telling.
+-- load returns the state of a key, nil if there is none, or the reason for which it is unknown.
 local function load(i)
   local raw = redis.pcall('GET', KEYS[i])
   if not raw then return nil end

@@ -13,8 +13,7 @@ end
 
 local function newestEntry(s) return s.ats[#s.ats] or 0 end
 
--- freed returns when no more than room will count of what is spent by then: the oldest
--- leaves first.
+-- freed returns the instant at which no more than room will count of the spending by then: the oldest leaves first.
 local function freed(f, s, debtAt, debt, at, room)
   local freedAt, left, i = 0, s.m + debt, 1
   while left > 0 do
@@ -58,7 +57,7 @@ local function take(s, i, n)
   return n
 end
 
--- due spends what of the debt has fallen due.
+-- due spends the due part of the debt.
 local function due(f, s, now)
   local k = divide(now - s.at, f.per)
   local past = k * f.units
@@ -108,9 +107,8 @@ function log.charge(f, s, now, n)
   log.advance(f, s, now)
 end
 
--- replace places the debt of another log anew: as much of it as there is room for now, and the
--- rest behind all else. A debt that lies behind a booking may be a part of what is booked, and
--- does not come before it.
+-- replace places the debt of another log anew: as much of it as there is room for now, and the rest behind all else. A debt
+-- that lies behind a booking may be a part of the booking, and does not come before it.
 function log.replace(f, s, now)
   local debt, at = s.n, s.at
   if debt == 0 then return end
@@ -138,7 +136,7 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- unbook takes out what is booked for later, and returns it. rebook spends it again.
+-- unbook removes the later bookings, and returns them. rebook spends them again.
 function log.unbook(s, now)
   local booked, ats, costs = {}, s.ats, s.costs
   while #ats > 0 and ats[#ats] > now do
@@ -161,7 +159,7 @@ function log.regained(f, s)
   return at + f.per
 end
 
--- counts returns how much of what is spent counts, after advance.
+-- counts returns the part of the spending that counts, after advance.
 function log.counts(f, s, now)
   local debtAt, debt = lastDebt(f, s)
   if debtAt > now - f.per then return s.m + debt end

@@ -1,7 +1,7 @@
--- Open reservations of a token bucket: those whose real cost is not known yet. To settle one gives back at most the
--- least debt since it was made, and lowers the least debts of the others: internal/meter/open.go says why. An element
--- is the oldest instant of one or more reservations, and their least debt in whole µs, rounded down; TOP if there was
--- no sample yet. Elements are dropped when nothing is owed any more, and their least debts rise.
+-- Open reservations of a token bucket, whose real cost is not known yet. To settle one gives back at most the least debt since
+-- it was made, and lowers the least debts of the others: internal/meter/open.go gives the reason. An element is the oldest
+-- instant of one or more reservations, and their least debt in whole µs, rounded down; TOP if there was no sample yet. Elements
+-- are dropped when the debt is paid, and their least debts rise.
 local function owedNow(s, now)
   local base = s.base or s
   return (owed(base, now))

@@ -13,7 +13,7 @@ local function settleOne(pos)
   if not s or s.gen ~= gen then return end
   local now = max(reading, s.last)
   if f.since >= s.last then
-    -- If the limit has changed, denials may have told how the key stands under it.
+    -- If the limit has changed, denials may have reported the key's state under it.
     f.debt = algorithms[f.kind].debt(f)
     adopt(s, f, now)
   else

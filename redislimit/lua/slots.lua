@@ -5,15 +5,15 @@
 --   u  the summary: minus (the time of the last call, in units of $TICK µs, * $COUNT + the number of slots in use)
 --   p  a permit: the time at which it ends
 --   g  slots reserved for a waiting request: the time until which its process can claim them
---   o  a waiting process that receives messages, q one that polls: the time at which it counts as dead
+--   o  a waiting process that receives messages, q a process that polls: the time at which it counts as dead
 --   x  a revoked request: the time until which it may still arrive
 --
--- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it
--- may be silent), the attempt ($ATTEMPT bytes), the number of slots, and Hold. The rest of o and q is the process.
+-- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it may
+-- be silent), the attempt ($ATTEMPT bytes), the number of slots, and Hold. The rest of o and q is the process.
 --
--- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock has stepped back, the next script
--- counts the slots and bounds the ends. And the set is never empty while a script runs: a cluster that moves the slot refuses
--- access to a key that has just vanished.
+-- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock has stepped back, the
+-- next script counts the slots and bounds the ends. And the set is never empty while a script runs: a cluster that moves the
+-- slot refuses access to a key that has just vanished.
 local key = KEYS[1]
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call

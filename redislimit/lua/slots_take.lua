@@ -1,4 +1,4 @@
--- A request for slots. How is $TRY, or $POLL or $LISTEN if the caller waits; ticket is that of its place in line, 0 without
+-- A request for slots. How is $TRY, or $POLL or $LISTEN if the caller waits; ticket identifies its place in line, 0 without
 -- one. After latest, if that is not 0, the caller has gone.
 local how, limit, ticket, latest = unpack('>BI7I7I7', ask)
 local request = sub(ask, 23)

@@ -1,21 +1,19 @@
--- What a key holds, as one string of big-endian whole numbers:
+-- The value of a key, as one string of big-endian whole numbers:
 --
 --   kind 1, units 7, per 7, last 7, at 7, n 7, gen 3, changes 1, expiry 4
 --
--- and m 7 for the counter, the log and the calendar. layout.go says what these are, and has the names.
+-- and m 7 for the counter, the log and the calendar. layout.go describes these, and has the names.
 --
--- While something is booked ahead there follow base, which is the state before the
--- oldest booking (at 7, n 7, m 7), ahead 7, and the bookings (at 7, cost 7 each). Up to
--- the instant ahead, base holds bookings that are not told apart any more.
--- A token bucket with open reservations begins with the kind OPEN, and behind its first 44 bytes their number follows,
--- 1 byte, and for each the instant and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
+-- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), ahead
+-- 7, and the bookings (at 7, cost 7 each). Up to the instant ahead, base holds merged bookings. A token bucket with open
+-- reservations begins with the kind OPEN, and behind its first 44 bytes their number follows, 1 byte, and for each the instant
+-- and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
 --
--- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind
--- its first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant
--- at which they lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
+-- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind its
+-- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
+-- lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
 --
--- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is
--- the running sum before the first.
+-- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
 local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar }
 
@@ -169,8 +167,8 @@ local function save(key, s, reading, grace)
   return redis.call('SET', key, format(s), 'KEEPTTL')
 end
 
--- prolong makes a state live until it is fresh under the limit that it has been carried to, and
--- changes nothing else of what is stored.
+-- prolong makes a state live until it is fresh under the limit that it has been carried to, and changes nothing else in the
+-- stored data.
 local function prolong(key, s, reading, grace)
   local life = lifetime(s, reading, grace)
   if not life then return end

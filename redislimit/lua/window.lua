@@ -1,5 +1,4 @@
--- The fixed window: s.n spent in the window that begins at s.at. What is above units
--- runs over into the windows that follow.
+-- The fixed window: s.n spent in the window that begins at s.at. Spending above units runs over into the following windows.
 local fixed = {}
 
 function fixed.roll(f, s, now)
@@ -46,7 +45,7 @@ function fixed.regained(f, s)
   return s.at + divide(s.n + f.units - 1, f.units) * f.per
 end
 
--- booked returns what the windows are worth that are booked before the state's.
+-- booked returns the units of the booked windows before the state's.
 local function booked(f, s, now)
   if s.at <= now then return 0 end
   return min(divide(s.at - now + f.per - 1, f.per) * f.units, MOST)
@@ -61,15 +60,14 @@ function fixed.debt(f)
   return min((divide(CENTURY, f.per)), (divide(MOST, f.units))) * f.units
 end
 
--- The calendar: s.n spent in the window that begins at the second s.m, and ends at s.at. What is
--- above units runs over into the windows that follow. Only a later window begins a new count.
+-- The calendar: s.n spent in the window that begins at the second s.m, and ends at s.at. Spending above units runs over into
+-- the following windows. Only a later window begins a new count.
 --
--- What the calendar is, the caller knows. For each that a call needs, it says when the window before
--- the present one begins, when the present one begins, when it ends and the next one begins, when that
--- ends, how long windows are on average, in seconds, how many of them make up the longest debt, and when
--- the window begins and ends in which the limit was changed: as of then keys are put under it.
--- Other instants matter only to states of long ago: these go by the average. A calendar of which the
--- call says nothing goes on with windows of the length of the last.
+-- Only the caller knows the calendar. For each one that a call needs, it passes the beginning of the window before the present
+-- one, the beginning of the present one, its end, which begins the next one, the end of the next one, the mean length of
+-- windows, in seconds, the number of windows in the longest debt, and the beginning and end of the window in which the limit
+-- was changed, as of which keys are put under it. Other instants matter only to states of long ago: these use the mean. A
+-- calendar without data in the call goes on with windows of the length of the last.
 local calendar, dates = {}, {}
 
 local function micros(second) return (second - $ORDINAL_ZERO) * 1000000 end
@@ -108,8 +106,7 @@ function calendar.roll(f, s, now)
   s.m, s.at = from, to
 end
 
--- earliest is right as far as the end of the state's window. What is later is not booked, and who
--- asks knows when it would be.
+-- earliest is right as far as the end of the state's window. Later costs are not booked, and the caller computes their instant.
 function calendar.earliest(f, s, now, cost)
   calendar.roll(f, s, now)
   if s.n + cost <= f.units then return max(now, s.newest) end
@@ -130,8 +127,8 @@ function calendar.forgive(f, s, now, n)
   s.n = max(0, s.n - n)
 end
 
--- refund gives back what was spent in the state's window, which the spending names. If the figures have
--- changed, that may be another calendar's window which begins at the same instant.
+-- refund gives back a spending in the state's window, which the spending names. If the figures have changed, that may be
+-- another calendar's window which begins at the same instant.
 function calendar.refund(f, s, now, sp, actual)
   calendar.roll(f, s, now)
   if sp.part == s.m and not sp.changed then calendar.forgive(f, s, now, sp.cost - actual) end
@@ -148,7 +145,7 @@ function calendar.regained(f, s)
   return min(s.at + divide(s.n - 1, f.units) * longest, TOP - CENTURY)
 end
 
--- spent counts the windows as full that come before one that is booked.
+-- spent counts the windows before a booked one as full.
 function calendar.spent(f, s, now)
   calendar.roll(f, s, now)
   local d = dates[f.per]

@@ -1,5 +1,5 @@
--- A bucket: what is owed may be x µs for the cost to fit, and y of z more. Where whole µs
--- allowed it at the last reading, no more is read than the price.
+-- A bucket: the cost fits while the debt is at most x µs, and y of z more. Where whole µs allowed it at the last reading, only
+-- the price is read.
 local raw = redis.pcall('GET', key)
 local id, x = unpack('>c${ID_SIZE}I7', ask, pos + $ASK_ID)
 local now, at, n, body = reading, reading, 0, raw or ''

@@ -1,5 +1,4 @@
--- A sliding log without a debt: x is the cost, y the units, z per. It is searched where it
--- lies, and what is told of it is packed.
+-- A sliding log without a debt: x is the cost, y the units, z per. It is searched where it lies, and its digest is packed.
 if n > 0 then break end -- a debt
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
 local gen, changes
@@ -22,7 +21,7 @@ else
   gen, changes, expiry = argv[5] or reading % $GENERATIONS, 0, 0
 end
 local before = base
-if size > 0 and record(1) <= now - z then -- the last one that is past
+if size > 0 and record(1) <= now - z then -- the last past spending
   local low, high = 1, size
   while low < high do
     local mid = math.ceil((low + high) / 2)
@@ -33,7 +32,7 @@ if size > 0 and record(1) <= now - z then -- the last one that is past
 end
 local live = sum - before
 if live < 0 or base > sum or sum + x > $TOP or newest > $TOP or now > $LATEST then break end
-at = newest > now and newest or now -- behind what is booked
+at = newest > now and newest or now -- behind the bookings
 if live > y - x then -- the first one whose passing leaves enough room
   local low, high = gone + 1, size
   while low < high do

@@ -1,4 +1,4 @@
--- A spending is appended. What is past is dropped once it is more than half.
+-- A spending is appended. Past spendings are dropped once they are more than half.
 local record = struct.pack('>I7I7I7', at, sum + x, now)
 needed = at + z
 if raw and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then

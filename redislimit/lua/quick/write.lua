@@ -1,4 +1,4 @@
--- What to write, and for how long: 0 keeps the time to live, which is long enough.
+-- The value to write, and its time to live: 0 keeps the present one, which is long enough.
 life = 0
 if not raw then
   mark, expiry = struct.pack('>I3B', argv[5] or reading % $GENERATIONS, 0), 0
