@@ -23,8 +23,8 @@ import (
 //
 //	go test -run '^$' -bench Allow -count 10 . | benchstat -row /keys,/mix -col /algorithm -
 //
-// mix says which keys are picked, and what becomes of them: allow, all allowed,
-// keys uniform; deny, all denied; zipf, all allowed, keys by Zipf's law with s = 1.1.
+// mix names the choice of keys and the decisions on them: allow, all allowed, keys uniform; deny, all denied; zipf, all
+// allowed, keys by Zipf's law with s = 1.1.
 
 const fullKeys = 1 << 16 // of a map that has no room left
 
@@ -61,7 +61,7 @@ func shutLimits() []ratelimit.Limit {
 	}
 }
 
-// load is which keys are asked for, and which limits they meet.
+// load is the set of called keys, and the limits they meet.
 type load struct {
 	keys   int
 	mix    string
@@ -77,8 +77,7 @@ func loads() []load {
 	}
 }
 
-// picks returns the keys in the order in which they are asked for, a power of two
-// of them.
+// picks returns the keys in the order in which they are called, a power of two of them.
 func picks[K any](w load, keys []K) []K {
 	r := rand.New(rand.NewPCG(1, 2))
 	next := func() int { return r.IntN(len(keys)) }
@@ -153,7 +152,7 @@ func parallel[K any](b *testing.B, picks []K, decide func(K)) {
 	})
 }
 
-// ways are how a limiter is asked.
+// ways are the calls to a limiter.
 var ways = []struct {
 	name string
 	run  func(*testing.B, []string, func(string))
@@ -290,9 +289,8 @@ func BenchmarkNewKey(b *testing.B) {
 	}
 }
 
-// BenchmarkThrottledTable has only new keys in a full table in which all keys are throttled: each
-// evicts one, spends what it may and is denied once. With remember=65536 what is evicted is
-// remembered.
+// BenchmarkThrottledTable has only new keys in a full table in which all keys are throttled: each evicts one, spends its budget
+// and is denied once. With remember=65536 the spending of evicted keys is remembered.
 func BenchmarkThrottledTable(b *testing.B) {
 	for _, limit := range shutLimits() {
 		for _, remember := range []int{0, fullKeys} {
@@ -324,7 +322,7 @@ func grow[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
 	return l
 }
 
-// request is what the layers take their keys from.
+// request is the source of the layers' keys.
 type request struct {
 	user, tenant, route string
 }
@@ -414,8 +412,8 @@ func layers(b *testing.B, n int) *ratelimit.Layered[request] {
 	return stack
 }
 
-// BenchmarkMemory reports by how much the heap grows for each of a million keys,
-// what the caller's keys hold themselves not counted.
+// BenchmarkMemory reports by how much the heap grows for each of a million keys, without the memory of the caller's keys
+// themselves.
 func BenchmarkMemory(b *testing.B) {
 	for _, limit := range openLimits() {
 		memory(b, "string", limit, stringKeys)
@@ -498,7 +496,7 @@ func BenchmarkSaved(b *testing.B) {
 	})
 }
 
-// What Allow takes while another goroutine saves all keys, over and over: the median and the slowest hundredth.
+// The time of Allow while another goroutine saves all keys, over and over: the median and the slowest hundredth.
 func BenchmarkAllowWhileSaving(b *testing.B) {
 	for _, saving := range []string{"nothing", "All", "Saved", "nothing again"} {
 		b.Run(saving, func(b *testing.B) {

@@ -119,7 +119,7 @@ func TestABookingOfACalendarIsInTheNextWindow(t *testing.T) {
 	assert.Equal(t, 5, remaining(t, l, "k"))
 }
 
-// What is spent in the present window stays spent until the new limit's window ends.
+// Spending in the present window stays until the new limit's window ends.
 func TestAChangeToAndFromACalendarKeepsWhatIsSpent(t *testing.T) {
 	calendars := []ratelimit.Limit{
 		ratelimit.Calendar(10, ratelimit.Day("UTC")), ratelimit.Calendar(20, ratelimit.Day("UTC")),
@@ -316,15 +316,15 @@ func TestACalendarsDecisionDoesNotAllocate(t *testing.T) {
 // walls is how many histories are played in which the wall clock is set: -walls 100000.
 var walls = flag.Uint64("walls", 0, "histories of calendars to play; 0: some")
 
-// A key of the model knows in which window it counts, and counts. Nothing of it is shared with
-// what it judges: windows are found by time.Date, instants are wall times.
+// A key of the model knows in which window it counts, and counts. It shares nothing with the limiter under test: windows are
+// found by time.Date, instants are wall times.
 type datedKey struct {
 	limit   ratelimit.Limit
 	window  time.Time // that used is counted in
 	used    int
 	windows int // that it has counted in
 	changes int // of its limit
-	aside   int // what a lowered limit does not count, until then
+	aside   int // the part that a lowered limit does not count, until then
 	until   time.Duration
 }
 
@@ -343,7 +343,7 @@ func (k *datedKey) roll(wall time.Time) {
 	}
 }
 
-// adopt puts a key under another limit: what is spent is spent in its present window.
+// adopt puts a key under another limit: its spending moves to its present window.
 func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	if k.limit == l {
 		return
@@ -490,8 +490,8 @@ func playDates(t *testing.T, seed uint64) {
 	}
 }
 
-// However the clocks jump, and whatever is dropped in the meantime, or evicted and remembered, no more passes than
-// the units of each window that the wall clock has shown.
+// However the clocks jump, and whichever keys are dropped in the meantime, or evicted and remembered, no more passes than the
+// units of each window that the wall clock has shown.
 func TestNoWindowIsGrantedTwice(t *testing.T) {
 	n := model.Rounds(1000)
 	if *walls > 0 {

@@ -28,7 +28,7 @@ func storm(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// meanwhile runs f over and over until the function it returns is called.
+// meanwhile calls f over and over until the function it returns is called.
 func meanwhile(f func()) (stop func()) {
 	var wg sync.WaitGroup
 	var done atomic.Bool
@@ -90,8 +90,7 @@ func TestThousandGoroutinesOnManyKeysGetEachCapacityExactly(t *testing.T) {
 	require.Equal(t, keys, limiter.Len())
 }
 
-// Other limiters free live quota when they sweep, or lose what is charged to an entry that
-// was found before the sweep.
+// Other limiters free live quota when they sweep, or lose charges to an entry that was found before the sweep.
 func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(500)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
@@ -144,7 +143,7 @@ func TestResetGivesOneBudgetEach(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(10))
 }
 
-// crowd lets many keys fight for few places, and returns what each of them got.
+// crowd lets many keys fight for few places, and returns the admitted cost of each.
 func crowd(t *testing.T, limiter *ratelimit.Keyed[string], maxKeys, keys int) (admitted int64) {
 	var sum, over atomic.Int64
 	stop := meanwhile(func() {
@@ -208,11 +207,11 @@ func TestBoundHoldsWhileTheClockMovesAndKeysAreSwept(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(50))
 }
 
-// Bookings, settlements and cancels from all sides leave what their sum leaves.
+// Concurrent bookings, settlements and cancels have the same effect as their sum.
 func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(10_000)) {
 		if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
-			continue // what has left a queue does not come back
+			continue // a cost that has left a queue does not come back
 		}
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, _ := hammered(t, l, ratelimit.Options[string]{})
@@ -235,9 +234,9 @@ func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	}
 }
 
-// ---- what has gone wrong elsewhere ----
+// ---- defects of other limiters ----
 
-// swinging tells t0 and t0 + 1 ms in turn, as readings do that are taken before a lock.
+// swinging returns t0 and t0 + 1 ms in turn, as readings do that are taken before a lock.
 type swinging struct{ n atomic.Int64 }
 
 func (c *swinging) Now() time.Duration { return time.Duration(c.n.Add(1)%2) * time.Millisecond }
@@ -401,8 +400,8 @@ func TestKeysThatComeOnceAreForgotten(t *testing.T) {
 	require.Zero(t, limiter.Stats().Evicted)
 }
 
-// A fresh leaky bucket takes a cost in, however far ahead may be booked. (Wait asks for
-// the whole of MaxInt64 if its context has no deadline.)
+// A fresh leaky bucket takes a cost in, however far ahead may be booked. (Wait books up to MaxInt64 ahead if its context has no
+// deadline.)
 func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.PerSecond(4), 4))
 	r.clock.now.Store(-33)
@@ -412,7 +411,7 @@ func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 	require.NoError(t, r.limiter.Wait(context.Background(), "other", 1))
 }
 
-// What a debt comes to is counted in 64 bits: 100 years at 3 units/ns are above MaxInt64.
+// A debt is counted in 64 bits: 100 years at 3 units/ns are above MaxInt64.
 func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.Per(3, 1), 19))
 	require.NoError(t, r.limiter.Adjust("k", 60))
@@ -421,8 +420,8 @@ func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	require.Equal(t, 20*time.Nanosecond, d.ResetAfter)
 }
 
-// Instants are whole nanoseconds, positions in the queue are not. What is spent anew
-// after a cancel must not end up later than it stood.
+// Instants are whole nanoseconds, positions in the queue are not. A new charge after a cancel must not end up later than the
+// cancelled one stood.
 func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 38), 3))
 	ctx := context.Background()
@@ -441,8 +440,7 @@ func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
 	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
 }
 
-// A refund after the departure is for the queue's end only, and that is told to the
-// fraction of a nanosecond.
+// A refund after the departure is for the queue's end only, which is kept to the fraction of a nanosecond.
 func TestRefundInALeakyBucketLeavesWhatEnteredLaterItsSpace(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
 	ctx := context.Background()
@@ -461,8 +459,7 @@ func TestRefundInALeakyBucketLeavesWhatEnteredLaterItsSpace(t *testing.T) {
 	require.Equal(t, time.Nanosecond, d.Delay, "leaves together with what it has to queue behind")
 }
 
-// A reading that has stepped back is told how far away the booked instant is from it, and
-// that is more than was asked for.
+// A reading that has stepped back is further away from the booked instant, by more than the caller's maxDelay.
 func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 	ctx := context.Background()
@@ -474,7 +471,7 @@ func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.
 	require.False(t, res.Allowed && res.Delay > 2*time.Second, "allowed with %v", res.Delay)
 }
 
-// How much of an old debt has been regained meanwhile may be above MaxInt64.
+// The part of an old debt that has been regained since may be above MaxInt64.
 func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) {
 	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(model.Whole(1<<53), 1)))
 	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
@@ -485,7 +482,7 @@ func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) 
 	require.Zero(t, d.Remaining)
 }
 
-// What is booked counts as spent: a debt behind it is capped all the same.
+// Bookings count as spent: a debt behind them is capped all the same.
 func TestDebtBehindBookingsIsCapped(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1),

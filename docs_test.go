@@ -23,7 +23,7 @@ import (
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// squeeze takes out what a document may change about code that it copies: indentation.
+// squeeze removes indentation, which a document may change in code that it copies.
 func squeeze(code string) string {
 	var lines []string
 	for line := range strings.Lines(code) {
@@ -72,7 +72,7 @@ func TestCodeInDocumentsIsCompiled(t *testing.T) {
 	assert.Positive(t, blocks)
 }
 
-// TestReadmeIsShort holds README.md to what a reader takes in within a minute.
+// TestReadmeIsShort holds README.md to the length that a reader takes in within a minute.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func Example_boundedQueue() {
 	ctx := context.Background()
 	backend := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2), nil))
 	fmt.Println(backend.Wait(ctx, "backend", 1)) // in service for a minute
-	fmt.Println(backend.Allow("backend", 1))     // the only one that may wait
+	fmt.Println(backend.Allow("backend", 1))     // only this one may wait
 	err := backend.Wait(ctx, "backend", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrLimited))
 	// Output:
@@ -210,8 +210,8 @@ func TestHowManyPassInAMinute(t *testing.T) {
 	}
 }
 
-// TestErrorsInLogsHaveOneName: whoever searches the log of a service for an error has one attribute to
-// ask for, whichever package has written the line.
+// TestErrorsInLogsHaveOneName: a search of the logs for an error needs one attribute only, whichever package has written the
+// line.
 func TestErrorsInLogsHaveOneName(t *testing.T) {
 	const name, others = `"error"`, ` "err" "cause" "Error" "failure_cause" `
 	found := 0

@@ -77,12 +77,12 @@ func ExampleKeyed_Reserve() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000),
 		&ratelimit.Options[string]{Clock: clock}))
 
-	r, err := limiter.Reserve(context.Background(), "team", 400, 0) // what it may cost; 0: now or not at all
+	r, err := limiter.Reserve(context.Background(), "team", 400, 0) // the estimate; 0: now or not at all
 	if err != nil || !r.Allowed {
 		return
 	}
 	fmt.Println(r.Remaining, "left while it runs")
-	r.Settle(150) // what it has cost
+	r.Settle(150) // the real cost
 	d, _ := limiter.Peek("team", 0)
 	fmt.Println(d.Remaining, "left after that")
 	// Output:
@@ -128,7 +128,7 @@ func ExampleKeyed_Stats() {
 	}
 	fmt.Printf("%+v\n", limiter.Stats())
 
-	clock.Advance(time.Minute) // bob and cid have regained what they have spent
+	clock.Advance(time.Minute) // bob and cid have regained their spending
 	limiter.Sweep()
 	fmt.Printf("%+v\n", limiter.Stats())
 	// Output:
@@ -136,7 +136,7 @@ func ExampleKeyed_Stats() {
 	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
 }
 
-// A client who invents keys cannot get rid of what one of them has spent.
+// A client that invents keys cannot erase the spending of one of them.
 func ExampleOptions_remember() {
 	for _, remember := range []int{0, 1000} {
 		limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(3), 3),
@@ -310,7 +310,7 @@ func ExampleKeyed_Saved() {
 	// Output: 40
 }
 
-// A full table that forgets nobody: new keys are denied until an old one is fresh.
+// A full table that forgets no key: new keys are denied until an old one is fresh.
 func ExampleOptions_fullTable() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)), &ratelimit.Options[string]{
 		MaxKeys: 2,
@@ -506,7 +506,7 @@ func ExampleHour() {
 	// calendar 60/minute UTC begins again at 10:00:00
 }
 
-// Callers who leave take no time from those who stay, and at most 1,000 wait.
+// Callers that leave take no time from callers that stay, and at most 1,000 wait.
 func ExampleOptions_maxWaiting() {
 	ctx := context.Background()
 	jobs := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(20), 1),

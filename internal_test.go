@@ -12,8 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// Whoever adds an algorithm has to say how it is counted. Where it is forgotten, this test
-// panics.
+// A new algorithm needs a plan. Where it is missing, this test panics.
 func TestEveryAlgorithmHasAPlan(t *testing.T) {
 	for a := range algorithmNames {
 		l := Limit{Algorithm: Algorithm(a), Rate: PerSecond(10)}
@@ -49,7 +48,7 @@ func TestAnAccountIsACacheLine(t *testing.T) {
 	}
 }
 
-// Two keys of which nothing tells them apart share a slot. It says no less than either has spent.
+// Two keys with the same lines and tag share a slot, which holds no less than either has spent.
 func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	p, err := newPlan(FixedWindow(PerMinute(100)), 0, nil)
 	require.NoError(t, err)
@@ -71,7 +70,7 @@ func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	}
 }
 
-// Whatever is in the slots, and whatever the clock says, no call fails, and what was stored last is
+// Whichever bits are in the slots, and whichever time the clock shows, no call fails, and the last stored spending is
 // remembered or has been counted as forgotten.
 func TestAMemoryOfGarbage(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -151,8 +150,8 @@ func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 	return found
 }
 
-// To bury a place is constant work on average, in whatever order and however many die. The order
-// of many keys that are swept or reset one by one would else be built anew for each of them.
+// To bury a place is constant work on average, in any order and for any number of dead places. Otherwise the order of many keys
+// that are swept or reset one by one would be built anew for each of them.
 func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 	const n = 20_000
 	for name, key := range map[string]func(i int) int{
@@ -237,8 +236,8 @@ type clockAt time.Duration
 
 func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
 
-// A table whose only key is busy remembers the key, to wait for it without holding the shard.
-// Else a new key would ask again and again, and be refused if the scheduler does not help.
+// A table whose only key is busy remembers the key, to wait for it without holding the shard. Otherwise a new key would try
+// again and again, and be refused if the scheduler does not help.
 func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 3} {
 		clock := clockAt(0)

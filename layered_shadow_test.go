@@ -272,7 +272,7 @@ func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
 	})
 }
 
-// TestAShadowThatCanNeverFitChangesNothing: neither its key, nor who else is tracked.
+// TestAShadowThatCanNeverFitChangesNothing: neither its key, nor the set of tracked keys.
 func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
@@ -291,8 +291,8 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 
 // TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit: while the two are equal, the key is under the limiter's limit. So a
 // settlement after SetLimit puts it under the new one, and it regains by that. A key under another limit of a request stays
-// under it until the next decision. A model that tells requests with a limit from those without it leaves the first key
-// under the old limit, and finds less remaining.
+// under it until the next decision. A model that treats requests with a limit differently from requests without it leaves the
+// first key under the old limit, and finds less remaining.
 func TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit(t *testing.T) {
 	hourly := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
 	for _, test := range []struct {

@@ -457,8 +457,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, decide))
 }
 
-// The answers of a stack are what follows from the answers of its limiters, one
-// by one, when nobody else is there.
+// The decisions of a stack follow from the decisions of its limiters, one by one, when no other call interferes.
 func TestAStackFollowsFromItsLayers(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(testsize.Seed(seed), 3))) })
@@ -570,8 +569,8 @@ func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	assert.Equal(t, 1<<30-want["r"], remaining(t, a, "r"))
 }
 
-// A denial must not charge, not even for an instant: the layer that has room for
-// exactly what others ask of it never denies them.
+// A denial must not charge, not even for an instant: the layer with exactly enough room for all other requests never denies
+// them.
 func TestADenialIsInvisible(t *testing.T) {
 	const n = 5000
 	clock := new(testClock)

@@ -21,9 +21,8 @@ func inBubble(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	return ratelimit.Must(ratelimit.New[string](limit, nil))
 }
 
-// Beside a token bucket, what a wait has spent while a queue delays it is a reservation that is
-// cancelled: what the bucket has regained in the meantime is not given back. All others stand
-// as if the wait had never been.
+// Beside a token bucket, the charge of a wait that a queue delays is a reservation that is cancelled: budget that the bucket
+// has regained in the meantime is not given back. All others stand as if the wait had never been.
 func TestAStacksWaitThatFailsGivesBackWhatCancelGivesBack(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -60,7 +59,7 @@ func TestAStacksWaitThatFailsGivesBackWhatCancelGivesBack(t *testing.T) {
 	}
 }
 
-// same requires that the limiters say the same about the key.
+// same requires that the limiters make the same decisions on the key.
 func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	t.Helper()
 	for cost := range 4 {
@@ -72,9 +71,9 @@ func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	}
 }
 
-// Windows and logs know what was spent when, so what others have spent during a wait that
-// fails stands as if the wait had never been, to the nanosecond. Two things keep their
-// instants, and are not played: a window that the wait has begun, and a debt of a log.
+// Windows and logs know when each cost was spent, so spending by others during a wait that fails stands as if the wait had
+// never been, to the nanosecond. Two things keep their instants, and are not played: a window that the wait has begun, and a
+// debt of a log.
 func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.FixedWindow(ratelimit.PerHour(60)), ratelimit.SlidingCounter(ratelimit.PerHour(60)),
@@ -86,8 +85,8 @@ func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	}
 }
 
-// Whatever others do in the meantime, a wait that fails has the same effect as a reservation
-// that was made when it began to sleep, and cancelled when it failed.
+// Whichever calls others make in the meantime, a wait that fails has the same effect as a reservation that was made when it
+// began to sleep, and cancelled when it failed.
 func TestAWaitThatFailsAmongOthersIsACancelledReservation(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 3*s), 6), ratelimit.FixedWindow(ratelimit.Per(6, 3*s)),
@@ -111,8 +110,8 @@ func manySeeds(t *testing.T, limit ratelimit.Limit, play func(*testing.T, *rand.
 	}
 }
 
-// failAmongOthers plays waits that fail among other calls. The twin gets the other calls,
-// and instead of each wait a call of instead: what that returns is called when the wait fails.
+// failAmongOthers plays waits that fail among other calls. The twin gets the other calls, and instead of each wait a call of
+// instead: the function that this returns is called when the wait fails.
 func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand, instead func(*ratelimit.Keyed[string], int) context.CancelFunc) {
 	tried, twin := inBubble(limit), inBubble(limit)
 	queue := inBubble(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1000))
@@ -176,7 +175,7 @@ func TestAWaitThatSucceedsStaysCharged(t *testing.T) {
 	})
 }
 
-// A settlement of others does not take out what a waiter has spent at the same instant.
+// A settlement of others does not remove a waiter's spending at the same instant.
 func TestOthersSettleWhileAWaitIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 20)
@@ -223,8 +222,8 @@ func TestALimitThatChangesDuringAWaitLosesNothing(t *testing.T) {
 	})
 }
 
-// What a wait gives back did depend on how often others were decided on, and on whether an older
-// wait was under way: it gave back less after 4096 decisions since the older one began.
+// The refund of a failed wait used to depend on the number of other decisions, and on an older wait that was under way: it gave
+// back less after 4096 decisions since the older one began.
 func TestOlderWaitsAndManyDecisionsChangeNothingThatAWaitGivesBack(t *testing.T) {
 	for _, decisions := range []int{0, 10, 4090, 10_000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -259,7 +258,7 @@ func TestOlderWaitsAndManyDecisionsChangeNothingThatAWaitGivesBack(t *testing.T)
 	}
 }
 
-// However often a Wait tries, it is one decision to who is told of decisions.
+// However often a Wait tries, its observers receive one decision.
 func TestAStacksWaitIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []ratelimit.Event[string]

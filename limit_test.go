@@ -90,7 +90,7 @@ func TestOtherWaysToWriteALimit(t *testing.T) {
 	}
 }
 
-// Each error names what is wrong, with the figure or the word.
+// Each error names the fault, with the figure or the word.
 func TestTextThatIsNoLimit(t *testing.T) {
 	tests := []struct{ name, text, says string }{
 		{"nothing", "", "algorithm"},
@@ -199,7 +199,7 @@ func TestANameSurvivesMarshalling(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }
 
-// Most errors come with a Decision that has no limit. A log line in JSON tells it too.
+// Most errors come with a Decision that has no limit. A log line in JSON contains it too.
 func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(5)).Named("api"))
 	for _, cost := range []int{-1, 0, 1, 6} {
@@ -212,7 +212,7 @@ func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	}
 }
 
-// Whatever parses is valid, and is its own text's limit. Whatever does not is no limit.
+// Any text that parses gives a valid limit, which is its own text's limit. All other texts give no limit.
 func FuzzParseLimit(f *testing.F) {
 	for _, tt := range limitTexts {
 		f.Add(tt.text)
@@ -235,7 +235,7 @@ func FuzzParseLimit(f *testing.F) {
 	})
 }
 
-// Answerer is what a net/rpc server offers.
+// Answerer is the service of a net/rpc server.
 type Answerer struct{ l *ratelimit.Keyed[string] }
 
 // Take answers for a key under the limit that it is sent.
@@ -267,7 +267,7 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 		require.Equal(t, limit, read)
 
 		var d ratelimit.Decision
-		l.Reset("k") // what was spent under the limit before
+		l.Reset("k") // the spending under the limit before
 		err := client.Call("Answerer.Take", limit, &d)
 		if limit.Algorithm == ratelimit.AlgorithmBlocked {
 			require.ErrorContains(t, err, "blocked")

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A question is a call that spends nothing and says how the key stands.
+// question is a call that spends nothing and returns the state of the key.
 type question struct {
 	name string
 	ask  func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
@@ -37,7 +37,7 @@ func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *r
 
 const farAboveAll = math.MaxInt
 
-// questions are all calls, but Peek, that say how a key stands and cannot spend.
+// questions are all calls, except Peek, that return the state of a key and cannot spend.
 var questions = []question{
 	{"Take(0)", func(l *ratelimit.Keyed[string], key string) ratelimit.Decision {
 		d, _ := l.Take(context.Background(), key, 0)
@@ -69,7 +69,7 @@ var questions = []question{
 	}},
 }
 
-// What a question says of a key whose limit has changed comes true, as what a denial says.
+// The figures that a question returns for a key whose limit has changed come true, as a denial's do.
 func TestWhatAQuestionSaysAfterAChangeOfLimitComesTrue(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
@@ -163,8 +163,7 @@ func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
 	}
 }
 
-// What a tightened log could not hold of what was spent waits as a debt. When the limit is
-// raised again, it is what was spent and no more.
+// Spending that a tightened log could not hold waits as a debt. When the limit is raised again, exactly that spending counts.
 func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	perHour := func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) }
 	for _, from := range makers {
@@ -239,8 +238,8 @@ func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	require.Equal(t, 8, remaining(t, l, "k"))
 }
 
-// What a grant has taken back of a booking is not given back a second time when the booking
-// is settled: that would give back what others have spent since.
+// The part of a booking that a grant has given back is not given back a second time when the booking is settled: that would
+// refund others' spending since.
 func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 	for _, make := range makers {
 		for _, actual := range []int{0, 6} {
@@ -325,7 +324,7 @@ func begin(t *testing.T, limit ratelimit.Limit) *asked {
 	return a
 }
 
-// play makes a call, and returns what it answers.
+// play makes a call, and returns its decision.
 func (a *asked) play(c askCall) (d ratelimit.Decision) {
 	a.clock.advance(c.after)
 	a.own = c.limit
@@ -376,7 +375,7 @@ func randomLimit(r *rand.Rand) ratelimit.Limit {
 	return l
 }
 
-// randomInquiry returns calls that are all asked under limits that change.
+// randomInquiry returns calls under limits that change.
 func randomInquiry(r *rand.Rand) inquiry {
 	q := inquiry{first: randomLimit(r)}
 	for range 4 + r.IntN(14) {
@@ -422,9 +421,8 @@ func FuzzAsking(f *testing.F) {
 	})
 }
 
-// What an answer tells comes true if nothing more is spent and no limit changes, however
-// the limit has changed before. Only a Peek is not held to that: until the key is under its new
-// limit, it tells what Take would say at this instant.
+// The figures of a decision come true if nothing more is spent and no limit changes, however the limit has changed before. Only
+// a Peek is not held to that: until the key is under its new limit, it returns the result that Take would have at this instant.
 func TestWhatWasToldComesTrueAfterAnyChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
@@ -442,7 +440,7 @@ func (q inquiry) toldComesTrue(t *testing.T) string {
 	}
 	told := q.playAll(t, last).play(c)
 	if c.kind == callTake || c.kind == callStack {
-		// The same call again asks for a cost that was denied, or for none.
+		// The same call again, with a cost that was denied, or with none.
 		again := c
 		again.after = told.RetryAfter
 		if told.Allowed || told.RetryAfter == 0 {
@@ -459,8 +457,7 @@ func (q inquiry) toldComesTrue(t *testing.T) string {
 	return q.freshAt(t, told)
 }
 
-// freshAt says what is wrong about when an answer says that the key is fresh. The question
-// under the same limit is the last call with a cost of 0.
+// freshAt returns the error in a decision's ResetAfter. The question under the same limit is the last call with a cost of 0.
 func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
 	last := len(q.calls)
 	c := q.calls[last-1]
@@ -478,8 +475,7 @@ func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
 	return ""
 }
 
-// To ask never changes what is answered later, once the key is under the limit that it is
-// asked under. A Peek never does.
+// A question never changes later decisions, once the key is under the limit of the question. A Peek never does.
 func TestAskingChangesNothingThatIsPaidLater(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })

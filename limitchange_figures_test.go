@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// What is spent under a generous limit is more than a tight one counts in a
-// century; products of the two must not wrap around to nothing.
+// Spending under a generous limit is more than a tight one counts in a century; products of the two must not wrap around to
+// nothing.
 func TestATightenedWindowStaysShut(t *testing.T) {
 	mks := map[string]func(ratelimit.Rate) ratelimit.Limit{"fixed": ratelimit.FixedWindow, "counter": ratelimit.SlidingCounter, "log": ratelimit.SlidingLog}
 	for fn, from := range mks {
@@ -37,7 +37,7 @@ func TestATightenedWindowStaysShut(t *testing.T) {
 	}
 }
 
-// The same for what is booked ahead.
+// The same for bookings ahead.
 func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	all := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1e6), 1e6), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 5e6), ratelimit.FixedWindow(ratelimit.PerSecond(1e6)), ratelimit.SlidingLog(ratelimit.PerSecond(1e6)), ratelimit.SlidingCounter(ratelimit.PerSecond(1e6))}
 	to := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1), ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.SlidingLog(ratelimit.PerDay(1)), ratelimit.SlidingCounter(ratelimit.PerDay(1))}
@@ -61,8 +61,8 @@ func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	}
 }
 
-// A spending from before a change of limit was regained at rates that are not known any
-// more: a cancel must not give back what others have spent since.
+// Spending from before a change of limit was regained at rates that are not known any more: a cancel must not give back others'
+// spending since.
 func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	ctx := t.Context()
 	from := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10), ratelimit.FixedWindow(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingLog(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))}
@@ -136,8 +136,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	return h
 }
 
-// Whatever came before and after a change of limit, the figures are true to the
-// nanosecond.
+// Whichever calls came before and after a change of limit, the figures are true to the nanosecond.
 func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(6_000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 2))
@@ -188,7 +187,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 		again.l.Sweep()
 		return again.l.Len() == 0
 	}
-	if to.Capacity() >= from.Capacity() { // else the table may know longer what was set aside
+	if to.Capacity() >= from.Capacity() { // else the table may keep the excess longer
 		require.True(t, gone(peek.ResetAfter), what)
 	}
 	if peek.ResetAfter > 0 {
@@ -209,8 +208,7 @@ func TestAStackLetsKeysThatAreUnlimitedNowRest(t *testing.T) {
 	assert.False(t, stack.Allow("k", 1))
 }
 
-// A Refresh that comes while a stack asks LimitFor is not lost either, even if the
-// stack is refused in the end.
+// A Refresh that comes while a stack calls LimitFor is not lost either, even if the stack is refused in the end.
 func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	units := 5
 	var l *ratelimit.Keyed[string]
@@ -548,8 +546,8 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	}
 }
 
-// TestAKeyThatOnlyACostOfZeroMetIsTracked: the layers are decided under the first one's limit,
-// so that is what says whether the second can be charged.
+// TestAKeyThatOnlyACostOfZeroMetIsTracked: the layers are decided under the first one's limit, so that limit determines whether
+// the second can be charged.
 func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
 	by := ratelimit.By(l, byUser)
@@ -565,8 +563,7 @@ func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	assert.Equal(t, 1, l.Len())
 }
 
-// TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey: what a request brings along is not taken
-// for what LimitFor has said.
+// TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey: a request's limit is not taken for a result of LimitFor.
 func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	standard := ratelimit.FixedWindow(ratelimit.PerHour(7))
 	own := ratelimit.Blocked()
@@ -608,7 +605,7 @@ func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	}
 }
 
-// A Refresh that comes while a decision asks for the limit is not lost, whatever that decision costs.
+// A Refresh that comes while a decision looks up the limit is not lost, at any cost of that decision.
 func TestARefreshWhileADecisionAsksIsNotLost(t *testing.T) {
 	for _, cost := range []int{0, 1, 100} {
 		plan := perHour(10)

@@ -272,7 +272,7 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 	l = newWith(t, limit, ratelimit.Options[string]{
 		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
 			if len(key) < 3 {
-				l.Allow(key+"+", 1) // another key, which asks in turn
+				l.Allow(key+"+", 1) // another key, which looks up its limit in turn
 				l.Sweep()
 				l.Reset(key)
 				_ = l.SetLimit(limit)
@@ -338,7 +338,7 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	assert.Equal(t, 2000-int(allowed.Load()), remaining(t, l, "k"))
 }
 
-// A Refresh that comes while LimitFor is being asked must not be lost.
+// A Refresh that comes during a call of LimitFor must not be lost.
 func TestARefreshDuringLimitForIsNotLost(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		units := 10
@@ -384,8 +384,8 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed, at an instant at which the key is fresh, tells nothing that
-// has to come true under the new limit. So it leaves the change pending, and records no time.
+// A cost that can never be allowed, at an instant at which the key is fresh, promises nothing that has to come true under the
+// new limit. So it leaves the change pending, and records no time.
 func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
 		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
@@ -429,8 +429,8 @@ func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing
 	}
 }
 
-// A sliding counter's previous window was counted in the window's length of that time. What
-// had left it before the limit changed is not in it, however long windows are now.
+// A sliding counter's previous window was counted in the window's length of that time. Spending that had left it before the
+// limit changed is not in it, however long windows are now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerSecond(10)))
 	early, err := l.Reserve(t.Context(), "k", 4, 0)
@@ -439,7 +439,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T)
 	clock.set(1500 * ms)
 	require.True(t, l.Allow("k", 4)) // beside 5, which the window before still weighs
 	clock.set(2500 * ms)
-	require.True(t, l.Allow("k", 1)) // 4 in the window before, and what was early is over
+	require.True(t, l.Allow("k", 1)) // 4 in the window before, and the early spending is over
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
 	require.True(t, l.Allow("k", 1)) // which puts the key under it
 	before := remaining(t, l, "k")
@@ -447,7 +447,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T)
 	require.Equal(t, before, remaining(t, l, "k"))
 }
 
-// After the change, too, a cancel gives back what the current window counts.
+// After the change, too, a cancel gives back the spending that the current window counts.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	for _, make := range makers[2:] {
 		l, clock := newLimiter(t, make(10))
@@ -494,7 +494,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// What is owed behind a booking is owed behind it under the new limit as well.
+// A debt behind a booking stays behind it under the new limit as well.
 func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 	const debt = 1000
 	per := ratelimit.PerSecond(1)
@@ -524,8 +524,8 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// Whatever is booked and due, a Peek before the change of limit has reached the key says
-// what Take then does.
+// With any bookings, due or not, a Peek before the change of limit has reached the key returns the decision that Take then
+// makes.
 func TestPeekBeforeAChangeHasReachedTheKeySaysWhatTakeDoes(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -571,7 +571,7 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// The same for what is booked ahead, and then is worth far more under a slower limit.
+// The same for a booking ahead that is worth far more under a slower limit.
 func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	slow := model.Five(ratelimit.Per(1, time.Duration(model.Century)))
 	for _, from := range model.Five(ratelimit.Per(1, time.Duration(10*model.Year))) {
@@ -597,7 +597,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// What is spent after a change of limit is given back as ever.
+// Spending after a change of limit is given back as ever.
 func TestACancelUnderTheLimitItWasSpentUnderIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(50))
@@ -625,7 +625,7 @@ func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	require.Equal(t, 7, remaining(t, l, "k"))
 }
 
-// What the window before still weighs is spent.
+// The weight of the window before is spent.
 func TestTheWeightOfTheWindowBeforeCarriesOver(t *testing.T) {
 	for _, make := range makers {
 		l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
@@ -648,7 +648,7 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 	require.Equal(t, 8, remaining(t, l, "k"), "6 in the window before, of which a quarter counts")
 }
 
-// What had left the old window by the time of the change does not come back in a longer one.
+// Spending that had left the old window by the time of the change does not come back in a longer one.
 func TestALongerWindowDoesNotBringBackWhatHasLeft(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 4))
@@ -704,7 +704,7 @@ func TestAGrantTakesFromBookingsFirst(t *testing.T) {
 	require.Equal(t, 3, remaining(t, l, "k"))
 }
 
-// To rename a limit changes nothing, for what was reserved before neither.
+// To rename a limit changes nothing, for earlier reservations neither.
 func TestACancelAfterALimitWasRenamedIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(10))

@@ -22,7 +22,7 @@ const (
 	s  = time.Second
 )
 
-// step is one Take at an instant, and what it must answer but for the limit.
+// step is one Take at an instant, and its expected decision except for the limit.
 type step struct {
 	at      time.Duration
 	cost    int
@@ -410,7 +410,7 @@ func TestConstructorsRefuseWhatIsNil(t *testing.T) {
 	}
 }
 
-// What returns no error when it is made fails at each call, and does not panic.
+// A constructor that returns no error for nil makes a limiter that fails at each call, and does not panic.
 func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	var noRemote *remote
@@ -457,7 +457,7 @@ func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
 	}
 }
 
-// A nil context is one that never ends, in every function that sleeps.
+// A nil context never ends, in every function that sleeps.
 func TestANilContextNeverEnds(t *testing.T) {
 	var none context.Context
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1), ratelimit.Options[string]{})
@@ -478,7 +478,7 @@ func TestANilContextNeverEnds(t *testing.T) {
 	}
 }
 
-// refusals are the ways in which a call is refused for good, and what Take says to each.
+// refusals are the ways in which a call is refused for good, and Take's result for each.
 func refusals() []refusal {
 	big := model.Whole(1 << 40)
 	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
@@ -500,8 +500,8 @@ type refusal struct {
 	err   error
 }
 
-// A client that is banned, or that asks for more than can ever pass, must not cost more than
-// one that is denied: Allow allocates for neither.
+// A client that is banned, or that sends costs that can never pass, must not cost more than a client that is denied: Allow
+// allocates for neither.
 func TestAllowAllocatesNothingForWhatIsRefusedForGood(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
@@ -525,7 +525,7 @@ func TestAllowAllocatesNothingForWhatIsRefusedForGood(t *testing.T) {
 				allocatesNothing(t, fmt.Sprintf("%s, %d layers", name, n), func() { stack.Allow(call{user: "ann"}, test.cost) })
 				_, err := stack.Take(t.Context(), call{user: "ann"}, test.cost)
 				require.ErrorIs(t, err, test.err)
-				if !known { // else the key is not under the new limit yet, and what it has spent is converted
+				if !known { // else the key is not under the new limit yet, and its spending is converted
 					allocs := testing.AllocsPerRun(100, func() { _, _ = stack.Take(t.Context(), call{user: "ann"}, test.cost) })
 					require.LessOrEqual(t, allocs, 2.0, "Take allocates its error and no text: %s", name)
 				}
@@ -551,7 +551,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	full := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	require.True(t, full.Allow("ann", 1))
 	other := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{})
-	require.True(t, other.Allow("", 1)) // it is not inserted for what is denied
+	require.True(t, other.Allow("", 1)) // it is not inserted for a cost that is denied
 	boom := errors.New("boom")
 	stacks := map[string]*ratelimit.Layered[call]{
 		"a full table": stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, byUser)),
@@ -571,7 +571,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	require.ErrorIs(t, err, boom)
 }
 
-// Allow says what Take says, also to costs that can never pass and to keys of no limit.
+// Allow returns the same result as Take, also for costs that can never pass and for keys of no limit.
 func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
 		for _, known := range []bool{false, true} {

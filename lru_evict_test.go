@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// known returns those of the keys 0 to n-1 that have spent something.
+// known returns the keys from 0 to n-1 that have spent something.
 func known(t *testing.T, l *ratelimit.Keyed[int], n int) (keys []int) {
 	t.Helper()
 	for key := range n {
@@ -146,8 +146,7 @@ func TestOneKeyWithSpendingSurvivesAmongFreshOnes(t *testing.T) {
 	}
 }
 
-// Keys that are only ever used once leave in the order in which they came, whatever is
-// reset in between.
+// Keys that are only ever used once leave in the order in which they came, also if keys are reset in between.
 func TestIdleKeysLeaveInTheOrderInWhichTheyCame(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -258,8 +257,7 @@ func TestAllowTellsOnDecisionOfKnownKeysToo(t *testing.T) {
 		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}}, told[1])
 }
 
-// A key that was used, and then left alone for longer than fresh keys are kept, goes before
-// one that is new.
+// A key that was used, and then left alone for longer than fresh keys are kept, goes before a new one.
 func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3), ratelimit.Options[string]{Clock: clock, MaxKeys: 3})
@@ -312,7 +310,7 @@ func TestRefuseNewMakesRoomOutOfEachFreshKeyAndNoOther(t *testing.T) {
 	}
 }
 
-// What makes a key fresh earlier than it was going to be makes room at once.
+// Any change that makes a key fresh earlier makes room at once.
 func TestRefuseNewSeesWhatIsGivenBack(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerDay(10), 10)
 	for _, test := range []struct {
@@ -373,8 +371,7 @@ func byKey(l *ratelimit.Keyed[int]) ratelimit.Layer[int] {
 	return ratelimit.By(l, func(key int) (int, error) { return key, nil })
 }
 
-// A new key is refused exactly if the table is full and no key in it is fresh, whatever
-// was called before.
+// A new key is refused exactly if the table is full and no key in it is fresh, in any history of calls.
 func TestRefuseNewIsExactInAnyHistory(t *testing.T) {
 	for seed := range uint64(60) {
 		refuseHistory(t, seed)

@@ -13,9 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. What is
-// remembered of a calendar's key is a window of the calendar: each answer is that of a model
-// that forgets no key.
+// Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. The remembered spending of a
+// calendar's key is dated by a window of the calendar: each decision equals the decision of a model that forgets no key.
 func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing.T) {
 	n := model.Rounds(500)
 	if *walls > 0 {
@@ -28,9 +27,9 @@ func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing
 	}
 }
 
-// rememberedKey is a model's key. If the wall clock was set back behind a window that it has shown, a
-// key that is not in the table may begin in any window from its own to that one. Then it is loose until a
-// later window begins, and may have what is left of all of these.
+// rememberedKey is a model's key. If the wall clock was set back behind a window that it has shown, a key that is not in the
+// table may begin in any window from its own to that one. Then it is loose until a later window begins, and may have the rest
+// of all of these.
 type rememberedKey struct {
 	datedKey
 	loose bool
@@ -96,8 +95,8 @@ func playRemembered(t *testing.T, seed uint64) {
 	require.Zero(t, l.Stats().Overflowed)
 }
 
-// slowLimits and fastLimits are limits of each algorithm that allow 5 at once. What is spent under one of
-// the slow ones is regained long after a window of the fast ones.
+// slowLimits and fastLimits are limits of each algorithm that allow 5 at once. Spending under a slow limit is regained long
+// after a window of the fast ones.
 func slowLimits() []ratelimit.Limit {
 	per := ratelimit.Per(5, 90*24*time.Hour)
 	return []ratelimit.Limit{
@@ -114,8 +113,8 @@ func fastLimits() []ratelimit.Limit {
 	}
 }
 
-// After a change to a faster limit, a key that is evicted each time waits once for what it had spent, and not anew
-// at each return.
+// After a change to a faster limit, a key that is evicted each time waits once for its earlier spending, and not anew at each
+// return.
 func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	for _, slow := range slowLimits() {
 		for _, fast := range fastLimits() {
@@ -156,7 +155,7 @@ func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	}
 }
 
-// A slot that says more than the limit could is not shortened where keys have limits of their own: it may be another
+// A slot with more spending than the limit allows is not shortened where keys have limits of their own: it may be another
 // key's.
 func TestWhatMayBeTrueIsNotShortened(t *testing.T) {
 	slow, fast := slowLimits()[0], fastLimits()[0]

@@ -36,8 +36,8 @@ func attackLimits() []ratelimit.Limit {
 // firstReadings are the readings at which a test begins: a clock has any origin.
 func firstReadings() []time.Duration { return []time.Duration{-10 * time.Hour, 0, 60 * 24 * time.Hour} }
 
-// bystander never forgets a key, and is charged what another limiter has allowed. What it
-// would have denied was beyond the bound.
+// bystander never forgets a key, and is charged each cost that another limiter has allowed. A cost that it would have denied
+// was beyond the bound.
 type bystander struct {
 	*ratelimit.Keyed[int]
 	beyond, allowed int
@@ -49,9 +49,8 @@ func (b *bystander) sees(key, cost int) {
 	}
 }
 
-// pace is how time passes between two calls: up to so long, in whole milliseconds or not. Where a
-// window ends is remembered to the millisecond, and so windows may end up to 1 ms later than
-// those of a bystander.
+// pace is how time passes between two calls: up to so long, in whole milliseconds or not. The end of a window is remembered to
+// the millisecond, and so windows may end up to 1 ms later than a bystander's.
 type pace struct {
 	most  time.Duration
 	whole bool
@@ -98,8 +97,8 @@ func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 		places := 2000
 		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			// A key that is taken for another one, since 16 bits of their hashes are alike, has that key's windows: its bystander,
-			// whose windows begin at other times, says nothing of it. With more places than keys that is rare.
+			// A key that is taken for another one, since 16 bits of their hashes are alike, has that key's windows: its
+			// bystander, whose windows begin at other times, cannot judge it. With more places than keys that is rare.
 			places = 200_000
 		}
 		for _, start := range firstReadings() {
@@ -146,9 +145,8 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 	return ratelimit.SlidingCounter(rate)
 }
 
-// playPast plays a random history on a few places, and returns how often a cost was spent beyond
-// the bound. Whatever is recalled is no less than what the bystander knows, and takes no longer than the
-// limit's refill time to be regained.
+// playPast plays a random history on a few places, and returns how often a cost was spent beyond the bound. Recalled spending
+// is no less than the bystander's, and takes no longer than the limit's refill time to be regained.
 func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
 	t.Helper()
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(a)))
@@ -242,7 +240,7 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 	}
 }
 
-// What is recalled is the window in which the key has spent, and how much of it.
+// A recalled key has the window in which it has spent, and the amount of its spending.
 func TestWindowsAreRecalled(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
 	l, clock := remembering(t, limit, ratelimit.Options[string]{})
@@ -317,7 +315,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 	}
 }
 
-// The limit in force reads what is remembered: the instant stays, and the share is of its capacity.
+// The limit in force reads the remembered spending: the instant stays, and the share is of its capacity.
 func TestWhatIsRememberedIsReadUnderTheLimitInForce(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 5))
@@ -377,8 +375,8 @@ func TestALimitOfTheRequestReadsWhatIsRemembered(t *testing.T) {
 	assert.Zero(t, d.Remaining)
 }
 
-// A stack inserts the keys of a request before it decides for good. If it is denied then, those
-// that have spent no more than is remembered of them leave again.
+// A stack inserts the keys of a request before it decides for good. If it is denied then, keys that have spent no more than
+// their remembered spending leave again.
 func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	clock := new(testClock)
 	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 1 << 16})
@@ -457,7 +455,7 @@ func TestToSettleWhatWasEvictedDoesNothing(t *testing.T) {
 	assert.Equal(t, 1, peekOf(t, l, "a").Remaining)
 }
 
-// A clock that steps back behind New gives nobody more: until it is there again, time stands still.
+// A clock that steps back behind New gives no key more: until it is there again, time stands still.
 func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	for _, start := range firstReadings() {
 		clock := new(testClock)
@@ -474,9 +472,8 @@ func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	}
 }
 
-// A key that was decided at a reading far in the future is locked until then, and is not
-// remembered as such: what is recalled is regained within the limit's refill time. But no window of a calendar is
-// granted twice.
+// A key that was decided at a reading far in the future is locked until then, but that reading is not remembered: recalled
+// spending is regained within the limit's refill time. But no window of a calendar is granted twice.
 func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	for _, limit := range attackLimits() {
 		l, clock := remembering(t, limit, ratelimit.Options[string]{})
@@ -494,8 +491,8 @@ func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	}
 }
 
-// Where more is to be remembered than fits, the key that is fresh soonest is forgotten, and counted: be it
-// one that was remembered before, or the one that is to be.
+// Where more is to be remembered than fits, the key that is fresh soonest is forgotten, and counted: a key that was remembered
+// before, or the new one.
 func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 	holds := func() bool {
 		l, _ := remembering(t, ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), ratelimit.Options[string]{Remember: 1})
@@ -513,7 +510,7 @@ func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 		return ok && left("0") == 1000 && left("more") == 1000 && left("in place of none") == 1000 &&
 			left("in place of 0") == 300 && l.Stats().Overflowed == 4
 	}
-	// Two of these keys may have the same 16 bits of their hashes, which is not what this is about.
+	// Two of these keys may have the same 16 bits of their hashes, a case that this test does not cover.
 	for range 5 {
 		if holds() {
 			return
@@ -546,9 +543,9 @@ func TestRememberIsChecked(t *testing.T) {
 
 var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
-// flood has more and more strangers come, each of whom spends all it may, while load × remember
-// keys are to be remembered at any time. It returns the shares of newcomers that begin with less than
-// a full budget and that are denied, and of keys that are forgotten.
+// flood has more and more strangers come, each of which spends its full budget, while load × remember keys are to be remembered
+// at any time. It returns the shares of newcomers that begin with less than a full budget and that are denied, and of keys that
+// are forgotten.
 func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
 	t.Helper()
 	const remember = 10_000
@@ -577,8 +574,8 @@ func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) 
 	return 100 * less / float64(n), 100 * denied / float64(n), 100 * forgotten / float64(n)
 }
 
-// What a memory of so few bytes costs those who have spent nothing. docs/promises.md and the
-// documentation of httplimit.PerIP have these figures.
+// The price of a memory of so few bytes for keys that have spent nothing. docs/promises.md and the documentation of
+// httplimit.PerIP have these figures.
 func TestFewNewcomersBeginWithLess(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Log("keys / Remember | forgotten | newcomers that begin with less | newcomers that are denied at once")
@@ -593,7 +590,7 @@ func TestFewNewcomersBeginWithLess(t *testing.T) {
 	}
 }
 
-// No charge is lost between an eviction and the insertion after it, whoever comes in between.
+// No charge is lost between an eviction and the insertion after it, whichever keys come in between.
 func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	const keys, burst, goroutines = 300, 5, 8
 	for _, limit := range attackLimits() {
@@ -631,8 +628,8 @@ func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	}
 }
 
-// The wall clock is set a little forward after a key was evicted, as NTP does: the boundary comes earlier
-// than its slot tells. The key has the next window's units as soon as that begins.
+// The wall clock is set a little forward after a key was evicted, as NTP does: the boundary comes earlier than in its slot. The
+// key has the next window's units as soon as that begins.
 func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 	for _, step := range []time.Duration{5 * time.Millisecond, 2 * time.Second, 50 * time.Second} {
 		clock := new(ratelimittest.Clock)
@@ -649,8 +646,8 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 	}
 }
 
-// While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before that reading. A key
-// that lives in the time before, and is evicted there, has not regained by then what it spends.
+// While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before that reading. A key that
+// lives in the time before, and is evicted there, has not regained its spending by then.
 func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 	for _, limit := range append(everyAlgorithm, ratelimit.TokenBucket(ratelimit.Per(1, time.Hour), 5), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))) {
 		for _, ahead := range []time.Duration{700 * ms, time.Minute, 50 * time.Hour} {

@@ -117,8 +117,8 @@ func TestAThrottledKeyGoesWhenAllAreThrottled(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, 0), "the oldest")
 }
 
-// TestAThrottledKeyThatIsRememberedIsNotForgotten: who watches EvictedThrottled and Overflowed sees what is forgotten,
-// and nothing else.
+// TestAThrottledKeyThatIsRememberedIsNotForgotten: EvictedThrottled and Overflowed together count the forgotten keys, and
+// nothing else.
 func TestAThrottledKeyThatIsRememberedIsNotForgotten(t *testing.T) {
 	// With few places, two of these keys would be taken for one in a run of a thousand.
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 1 << 18})
@@ -214,8 +214,7 @@ func TestResetForgetsTheKey(t *testing.T) {
 	}
 }
 
-// Whatever sweeps, resets and evictions run, a key has one budget at a time and
-// the table is never above its bound.
+// Whichever sweeps, resets and evictions run, a key has one budget at a time and the table is never above its bound.
 func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 	const keys, rounds = 8, 3000
 	clock := new(testClock)
@@ -358,9 +357,8 @@ func manyBooked() []ratelimit.Limit {
 	}
 }
 
-// BenchmarkGrowth shows what a call under a key's lock costs against the number of that key's
-// spendings. SetLimit is linear, and so is a cancel, in the bookings behind it; the others are
-// not: benchstat -row /entries -col /call.
+// BenchmarkGrowth measures a call under a key's lock against the number of that key's spendings. SetLimit is linear, and so is
+// a cancel, in the bookings behind it; the others are not: benchstat -row /entries -col /call.
 func BenchmarkGrowth(b *testing.B) {
 	for n := 100; n <= most(); n *= 10 {
 		growLog(b, n)
@@ -485,8 +483,7 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 	}
 }
 
-// If all keys that could make room are busy, a new key waits for one of them, and meanwhile
-// keeps nobody else waiting.
+// If all keys that could make room are busy, a new key waits for one of them, and delays no other call during its wait.
 func TestANewKeyWaitsIfAllOthersAreBusy(t *testing.T) {
 	l, allowed := newKeyThatWaits(t, false)
 	assert.True(t, <-allowed)
@@ -499,7 +496,7 @@ func TestANewKeyThatHasWaitedForAPinnedOneIsRefused(t *testing.T) {
 	assert.Equal(t, ratelimit.Stats{Keys: 1, Refused: 1}, l.Stats())
 }
 
-// newKeyThatWaits returns a limiter with one key, which was busy until a new key waited for it, and what the new key is told.
+// newKeyThatWaits returns a limiter with one key, which was busy until a new key waited for it, and the result of the new key.
 func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan bool) {
 	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1})
@@ -692,8 +689,8 @@ func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// A key that is evicted takes what it has spent with it. The readings that it has seen
-// count for the keys that follow, as far as the clock still shows them.
+// A key that is evicted takes its spending with it. The readings that it has seen count for the keys that follow, as far as the
+// clock still shows them.
 func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1})

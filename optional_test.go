@@ -155,7 +155,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 }
 
-// An engine that says no more than that a cost is too high is asked for half of it.
+// An engine that returns only that a cost is too high gets half of the cost next.
 func TestTakeUpToFindsACapacityThatItIsNotTold(t *testing.T) {
 	const capacity = 37
 	takes := 0
@@ -215,7 +215,7 @@ func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
 	}
 }
 
-// In a stack, what remains is what the whole stack would take, layers with a cost of their own included.
+// In a stack, Remaining is the largest cost that the whole stack would allow, layers with a cost of their own included.
 func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 	clock := new(testClock)
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
@@ -280,7 +280,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
 }
 
-// What is left of the present window is granted, and in the next one all of it, to keys that were evicted too.
+// The rest of the present window is granted, and in the next one all of it, to keys that were evicted too.
 func TestTakeUpToOfACalendar(t *testing.T) {
 	for seed := range model.Rounds(300) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
@@ -310,7 +310,7 @@ func TestTakeUpToOfACalendar(t *testing.T) {
 }
 
 // Keys come to a table that is full or nearly so, while wall clocks are set, limits change and more is evicted than is
-// remembered. What Take does to the other keys, to make room, changes nothing about the key that it is asked for.
+// remembered. The changes that Take makes to other keys, to make room, do not affect the decision on its own key.
 func TestATakeAnswersAsThePeekBeforeIt(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		playPeeks(t, seed)

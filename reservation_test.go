@@ -177,7 +177,7 @@ func TestReservationWait(t *testing.T) {
 	})
 }
 
-// scripted is an engine of another kind: it answers what it is told to.
+// scripted is an engine of another kind: it returns the results that it was given.
 type scripted struct {
 	answers []ratelimit.Decision
 	err     error
@@ -318,8 +318,8 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 	require.Error(t, err)
 }
 
-// One limiter drops its keys whenever they are fresh, the other one never does. What reservations are settled at makes no
-// difference between them: in particular, what they cost above their estimates is charged to keys that have left the table.
+// One limiter drops its keys whenever they are fresh, the other one never does. Settlements make no difference between them: in
+// particular, a cost above the estimate is charged to keys that have left the table.
 func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 83))
@@ -381,7 +381,7 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	}
 }
 
-// What cannot be charged to a key that has left the table is what docs/promises.md says.
+// The cost that cannot be charged to a key that has left the table is the one that docs/promises.md states.
 func TestSettlingForAKeyThatLeftAFullTable(t *testing.T) {
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)

@@ -29,7 +29,7 @@ var twoAMinute = ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("requests")
 
 func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return maps.Collect(l.Saved()) }
 
-// peeks compares what two limiters say to all costs of interest.
+// sameAnswers compares the decisions of two limiters on all costs of interest.
 func sameAnswers(t testing.TB, want, got *ratelimit.Keyed[string], key string, note ...any) {
 	t.Helper()
 	for _, cost := range []int{0, 1, 2, 5, want.Limits()[0].Capacity()} {
@@ -100,7 +100,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 
 func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 	clock := new(testClock)
-	// IdleTTL is longer than the test, so that no new key drops one that it shares a shard with.
+	// IdleTTL is longer than the test, so that no new key drops another one of its shard.
 	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
 		if key == "other" {
 			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
@@ -148,7 +148,7 @@ func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// Keys come, go and spend while the loops run: who is there all the time is listed once.
+// Keys come, go and spend while the loops run: a key that is there all the time is listed once.
 func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	const keep = 500
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1<<30)), ratelimit.Options[int]{MaxKeys: 1 << 14})
@@ -185,7 +185,7 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	<-done
 }
 
-// Keys are restored while they spend: what is restored and what is granted are never more than the limit together.
+// Keys are restored while they spend: the restored spending and the granted costs are never more than the limit together.
 func TestKeysThatSpendMeanwhileAreRestored(t *testing.T) {
 	const keys, units = 50, 100
 	clock := new(testClock)
@@ -287,7 +287,7 @@ func TestRestoreChargesATrackedKeyOnTop(t *testing.T) {
 	}
 }
 
-// The limits are changed at the restart: what was spent carries over as with SetLimit.
+// The limits are changed at the restart: the spending carries over as with SetLimit.
 func TestWhatWasSavedMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
 		for _, next := range savedLimits()[:7] {
@@ -352,7 +352,7 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	}
 }
 
-// A calendar's window is that of the wall: how much time has passed is not asked for.
+// A calendar's window follows the wall clock: elapsed makes no difference.
 func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 	limit := ratelimit.Calendar(10, ratelimit.Month("Europe/Berlin", 15))
 	for _, test := range []struct {
@@ -420,8 +420,8 @@ func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	}
 }
 
-// playRestart plays a random history on a limiter that is saved and restored at random moments, beside one that
-// goes on. Both say the same. A third one, which is told that less time has passed, or has spent already, has no more.
+// playRestart plays a random history on a limiter that is saved and restored at random moments, beside a limiter that runs on.
+// Both make the same decisions. A third one, which is restored with less elapsed time, or has spent already, has no more.
 func playRestart(t testing.TB, rng *rand.Rand) {
 	per := []time.Duration{7, 1000, s, 7 * s, time.Hour, 24 * 365 * time.Hour}[rng.IntN(6)]
 	units := 1 + rng.IntN(20)
@@ -498,7 +498,7 @@ func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
 	}
 }
 
-// FuzzRestore restores garbage. What is taken for a state keeps the promises of any other.
+// FuzzRestore restores garbage. Garbage that is taken for a state keeps the promises of any other.
 func FuzzRestore(f *testing.F) {
 	clock := new(testClock)
 	for _, limit := range savedLimits() {
@@ -527,7 +527,7 @@ func FuzzRestore(f *testing.F) {
 			require.Zero(t, l.Len())
 			return
 		}
-		for _, again := range l.Saved() { // what was restored can be saved and restored
+		for _, again := range l.Saved() { // restored keys can be saved and restored
 			require.NoError(t, onClock(t, clock, limit).Restore(func(yield func(string, ratelimit.Saved) bool) { yield("k", again) }, 0))
 		}
 		for range 3 {
@@ -547,8 +547,8 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// What was booked in a sliding log is restored on top of what the key has spent since: it comes where there
-// is room, and is not lost in a window that is full.
+// A booking in a sliding log is restored on top of the key's spending since: it comes where there is room, and is not lost in a
+// window that is full.
 func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.SlidingLog(ratelimit.Per(1, 100*time.Second))
@@ -568,7 +568,7 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
 }
 
-// What is restored on top of keys that are booked almost a century ahead is put behind that, and is saved again.
+// Spending restored on top of keys that are booked almost a century ahead is put behind the bookings, and is saved again.
 func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	for seed := range model.Rounds(1000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A reservation of cost 0 used to take note of what layers with a cost of their own would
-// have charged, and its Cancel gave that back: 100 were admitted of 3 a day.
+// A reservation of cost 0 used to record the costs that layers with a cost of their own would have charged, and its Cancel gave
+// that back: 100 were admitted of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	asked := 0
@@ -73,8 +73,7 @@ func TestASettlementThatFindsNoRoomSaysSo(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, "ann"), "the first found room")
 }
 
-// The limiter of each layer is told what its own layer said: one with 999 left used to
-// report denials under another's limit.
+// The limiter of each layer receives its own layer's decision: one with 999 left used to report denials under another's limit.
 func TestEachLimiterIsToldItsOwnAnswer(t *testing.T) {
 	clock := new(testClock)
 	much := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
@@ -129,7 +128,7 @@ func TestAnErrorOfOneLayerIsToldWithTheAnswersOfTheOthers(t *testing.T) {
 	}
 }
 
-// Two layers that bind alike: which is told must not depend on where they lie in memory.
+// Two layers that bind alike: the reported one must not depend on where they lie in memory.
 func TestOfLayersThatBindAlikeTheLongerResetIsToldThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
@@ -156,7 +155,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsToldThenTheFirst(t *testing.T) {
 			require.Zero(t, d.Remaining)
 		}
 	}
-	// Denials that end at one time: the one that is fresh later is told.
+	// Denials that end at one time: the layer that is fresh later is reported.
 	for range 20 {
 		clock := new(testClock)
 		small := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("small"))
@@ -201,8 +200,8 @@ func TestTheZeroLayeredSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A key that was denied is throttled until it is fresh or allowed. That another layer denies
-// a cost that would fit does not make it one that eviction may drop sooner.
+// A key that was denied is throttled until it is fresh or allowed. If another layer denies a cost that would fit, eviction does
+// not drop the key sooner.
 func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -222,7 +221,7 @@ func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
 }
 
-// Nor does a key that only stacks ask lose its place: it is throttled like any other.
+// Nor does a key that only stacks use lose its place: it is throttled like any other.
 func TestAKeyThatOnlyAStackHasDeniedIsThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -270,7 +269,7 @@ func TestALayerOfCostZeroIsNotToldAsSpentWithAnotherOnItsKey(t *testing.T) {
 	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
 }
 
-// A request that can never pass says nothing about the keys: it makes none throttled.
+// The error of a request that can never pass does not depend on the keys: it makes none throttled.
 func TestARequestThatCanNeverPassThrottlesNoKey(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -492,7 +491,7 @@ func TestAFailedWaitIsNotToldAsSpent(t *testing.T) {
 	})
 }
 
-// A calendar beside other limits: what the stack denies costs the quota nothing, and a chain gives it back.
+// A calendar beside other limits: a denial of the stack costs the quota nothing, and a chain gives its charge back.
 func TestCalendarsInStacksAndChains(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	clock.SetWall(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC))
@@ -568,8 +567,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// Another call spends what the stack was about to, while the stack inserts the keys that are missing. So it denies, and leaves
-// nothing behind: no key that it has inserted, and no pin on one that was there.
+// Another call spends the budget that the stack was about to spend, while the stack inserts the missing keys. So it denies, and
+// leaves nothing behind: no key that it has inserted, and no pin on a key that was there.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))
@@ -613,7 +612,7 @@ func (t *taking) TakeAnswer(layer int, d *ratelimit.Decision, spent bool, err er
 	t.taken = append(t.taken, fmt.Sprint(layer, *d, spent, err))
 }
 
-// TestARequestTakesTheAnswersThatObserversGet asks two equal stacks: one whose requests take the answers, and one whose
+// TestARequestTakesTheAnswersThatObserversGet compares two equal stacks: one whose requests take the answers, and one whose
 // layers are observed.
 func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
@@ -675,7 +674,7 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 }
 
 // The account that all requests share is locked late and unlocked early, and not at all for some denials. It counts as the
-// account of a key that happens to be that of all requests.
+// account of a key that happens to be the same for all requests.
 func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(58, seed))
@@ -686,11 +685,11 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 		var all ratelimit.Options[struct{}]
 		var one, each [2]ratelimit.Options[string]
 		each[0].Clock, each[1].Clock, one[1].Clock, all.Clock = clock, clock, clock, clock
-		if seed%3 == 0 { // somebody gets the answers
+		if seed%3 == 0 { // an observer gets the answers
 			each[0].OnDecision = func(e ratelimit.Event[string]) { heard[0] = append(heard[0], fmt.Sprint(e)) }
 			each[1].OnDecision = func(e ratelimit.Event[string]) { heard[1] = append(heard[1], fmt.Sprint(e)) }
 		}
-		if seed%5 == 0 { // a limit that is asked for
+		if seed%5 == 0 { // a limit from LimitFor
 			all.LimitFor = func(struct{}) ratelimit.Limit { return global }
 			one[1].LimitFor = func(string) ratelimit.Limit { return global }
 		}

@@ -303,7 +303,7 @@ func TestWaitersThatComeAndGoNeverShareAnInstant(t *testing.T) {
 	})
 }
 
-// Who reads the error learns how long the wait would be, and how long the deadline is away.
+// The error states how long the wait would be, and how long the deadline is away.
 func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)
@@ -342,7 +342,7 @@ type oracleWaiter struct {
 	failed time.Time
 }
 
-// handClock is a clock that is set by hand, also that of a calendar.
+// handClock is a clock that is set by hand, and so is its wall time.
 type handClock struct{ now time.Time }
 
 func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }
@@ -374,13 +374,13 @@ func (o *oracle) now() {
 	o.limiter = limiter
 }
 
-// yield hands what the goroutine has written over to the next one.
+// yield passes the goroutine's writes over to the next one.
 func (o *oracle) yield() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 }
 
-// lineLimits are all algorithms, with fractions of a nanosecond where these do not depend on who comes when.
+// lineLimits are all algorithms, with fractions of a nanosecond where these do not depend on the order of arrival.
 func lineLimits() []ratelimit.Limit {
 	odd := ratelimit.Rate{Units: 7, Per: time.Second}
 	return []ratelimit.Limit{
