@@ -53,7 +53,7 @@ func TestDegradedDecisionsAreCounted(t *testing.T) {
 	require.True(t, over.Allow("ann", 1))
 	require.True(t, leased.Allow("ann", 1))
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_degraded_decisions_total Decisions without the shared store that OnDecision has counted, such as those of a lease over a failover.
+# HELP ratelimit_degraded_decisions_total Decisions without the shared store that OnDecision has counted, such as decisions of a lease over a failover.
 # TYPE ratelimit_degraded_decisions_total counter
 ratelimit_degraded_decisions_total{limiter="api"} 1
 # HELP ratelimit_failover_decisions_total Decisions, by the limiter that took them.

@@ -119,7 +119,7 @@ ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="users",shad
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="pro",rule="users",shadow="false"} 1
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="trial",shadow="true"} 1
 ratelimit_policy_rule_decisions_total{outcome="denied",plan="",rule="trial",shadow="true"} 2
-# HELP ratelimit_policy_requests_total Requests decided by policies, by outcome: those of decisions, or killed by the kill switch.
+# HELP ratelimit_policy_requests_total Requests decided by policies, by outcome: an outcome of decisions, or killed by the kill switch.
 # TYPE ratelimit_policy_requests_total counter
 ratelimit_policy_requests_total{outcome="allowed"} 2
 ratelimit_policy_requests_total{outcome="denied"} 1
