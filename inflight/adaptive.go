@@ -157,7 +157,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 	return l.window.add(now, w.start, w.order, o) && !l.updating && l.window.over(now)
 }
 
-// take ends the window. Nobody else updates the algorithm until updating is false again.
+// take ends the window. Until updating is false again, no other goroutine updates the algorithm.
 func (l *learner) take(now time.Duration, bound, inFlight int) {
 	w := &l.window
 	l.due = w.sample(now, l.each)
@@ -170,9 +170,8 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 	l.updating = true
 }
 
-// changed notes that the limit has changed. What began under a limit that was much higher has met a
-// longer queue, so it does not count from then on; nor does what begins until what is in flight is
-// down to the limit.
+// changed records a change of the limit. Work that began under a much higher limit has met a longer queue, so it no longer
+// counts; nor does work that begins before the work in flight is down to the new limit.
 func (l *learner) changed(now time.Duration, old, limit int) {
 	l.high = max(l.high, old)
 	l.window.filling, l.draining = limit > old, false
@@ -193,8 +192,7 @@ func (l *learner) drained(now time.Duration) {
 	l.window.fresh = true
 }
 
-// eachOfBusy calls f with the work of each key, the one that began last first, until f returns
-// false.
+// eachOfBusy calls f with the work of each key, the most recently begun first, until f returns false.
 func (l *learner) eachOfBusy(f func(order uint64, start time.Duration) bool) {
 	for _, s := range l.busy {
 		s.works.each(f)

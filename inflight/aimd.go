@@ -34,7 +34,7 @@ func AIMD(opts *AIMDOptions) Adaptive {
 	return func() Algorithm { return &aimd{level: newLevel(t)} }
 }
 
-// aimd is that of V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988, with the factor of Netflix's
+// aimd is the algorithm of V. Jacobson, "Congestion avoidance and control", SIGCOMM 1988, with the factor of Netflix's
 // concurrency-limits 0.5.4. The limit is found, and found again, within some 20 windows.
 type aimd struct {
 	level

@@ -2,21 +2,19 @@ package inflight
 
 import "math"
 
-// baseline finds the latency of a backend without a queue, and distinguishes a backend that has
-// become slower from one that has a queue. Both show as a high latency. They differ in the effect of
-// a lower limit: a queue goes, and latency with it, in proportion; a slow backend
-// stays slow.
+// baseline finds the latency of a backend without a queue, and distinguishes a backend that has become slower from a backend
+// that has a queue. Both show as a high latency. They differ in the effect of a lower limit: a queue shrinks in proportion, and
+// latency with it; a slow backend stays slow.
 //
-// So the limit is lowered, which is called a probe, and latency looked at: if it falls in
-// proportion to the limit, there was a queue, and there may still be one; if not, it is
-// the baseline. A probe begins when a baseline that no probe has proven meets a limit that
-// is used in full; when the limit has halved since the last one, as then either the
-// backend has become smaller or the baseline is wrong; and after reprobe windows in which
-// the limit was used in full.
+// So the limit is lowered, which is called a probe, and the latency is measured: if it falls in proportion to the limit, there
+// was a queue, and there may still be one; if not, it is the baseline. A probe begins when a baseline that no probe has proven
+// meets a limit that is used in full; when the limit has halved since the last probe, because then either the backend has
+// become smaller or the baseline is wrong; and after reprobe windows in which the limit was used in full.
 //
-// The baseline falls when latency falls below it by more than chance: where one request in ten takes ten times as long as the others, one window in eight
-// lacks the slow ones and takes half as long. A probe waits until its mean is known well enough. It never rises for latency alone: that may
-// as well be a queue, and a baseline that rises with it lets the queue grow without end.
+// The baseline falls when latency falls below it by more than chance: where one request in ten takes ten times as long as the
+// others, one window in eight lacks the slow ones and takes half as long. A probe waits until its mean is known well enough.
+// The baseline never rises because of latency alone: the cause may as well be a queue, and a baseline that rises with a queue
+// lets it grow without end.
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
 	found  float64 // the limit under which it was measured
@@ -62,8 +60,8 @@ type measure struct {
 // which busy is no queue. Noise is b.unrest, and doubt the baseline's.
 type load struct{ limit, inFlight, busy, patience, noise, doubt float64 }
 
-// bears is the part of a queue that clients bear, and at least what is not known of the baseline: with a baseline that is too low, and no
-// queue, the limit would fall without end.
+// bears returns the part of a queue that clients bear, and at least the uncertainty of the baseline: with a baseline that is
+// too low, and no queue, the limit would fall without end.
 func (l load) bears(queue float64) float64 {
 	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
 }
@@ -76,7 +74,7 @@ const (
 	later         = 32   // and from then on to the second one
 	reprobe       = 1000 // and to each after that
 	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
-	below         = 0.8  // of what the backend works on at once: where a probe looks for the baseline that it knows
+	below         = 0.8  // of the work that the backend does at once: the limit at which a probe looks for the known baseline
 	shrunk        = 0.5  // a limit that has fallen that far is probed
 	queued        = 1.4  // a latency so many times as high as a queue alone would leave is no queue
 	half          = 0.5  // latency that has fallen that far in two windows is no noise
@@ -92,7 +90,7 @@ const (
 	leastPatience = 0.25 // part of the allowed queue, however many leave
 	tolerated     = 0.02 // the part of clients that may leave: more shrink the queue, fewer let it grow again
 	nearly        = 0.8  // of its target: a limit that far does not fall by itself
-	bursts        = 1.5  // times what is in flight on average over time, what is in flight for the work itself: work comes in bursts
+	bursts        = 1.5  // times the mean number of units in flight over time: if the mean over the time of each unit is above, work comes in bursts
 	inUse         = 0.7  // of the limit, on average: it is used in full
 	longer        = 1.2  // times the expected latency: too long
 	most          = 3    // windows of a step
@@ -201,20 +199,19 @@ func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	return max(least, min(backoff*limit, to))
 }
 
-// bears takes in which part of the clients left in a window. It adjusts the allowed queue until tolerated leave, slowly enough that
-// what lasts is a window in fifty, and not every other one, in which work is lost. Where the limit is above its target, it was too high for
-// the backend, which is no evidence of the clients' patience.
+// bears records the part of the clients that left in a window. It adjusts the allowed queue until tolerated leave, slowly
+// enough that in the steady state one window in fifty loses work, and not every other one. Where the limit is above its target,
+// it was too high for the backend, which is no evidence of the clients' patience.
 func (b *baseline) bears(left float64, near bool) {
 	if left <= tolerated || near {
 		b.patience = max(leastPatience, min(1, b.patience*math.Exp(tolerated-left)))
 	}
 }
 
-// due reports whether a probe is to begin. Full says that the limit is used in full, and stuck
-// that it cannot grow.
+// due reports whether a probe must begin. Full means that the limit is used in full, and stuck that it cannot grow.
 func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
 	queue := rtt > longer*b.rtt
-	growing := queue && !b.queue && !b.proven // latency is that of a queue that was growing
+	growing := queue && !b.queue && !b.proven // latency is caused by a queue that was growing
 	b.queue = queue
 	if !full {
 		return false
@@ -249,8 +246,8 @@ type verdict int
 const (
 	undecided verdict = iota // the step needs more windows
 	queueing                 // latency fell in proportion to the limit: there was a queue, and there may still be one
-	confirmed                // latency is that of the known baseline
-	replaced                 // latency is that of a backend without a queue, and differs from the baseline
+	confirmed                // latency equals the known baseline
+	replaced                 // latency shows a backend without a queue, and differs from the baseline
 )
 
 // next adds a window to the step of the probe, and returns the limit from now on.
@@ -365,7 +362,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		return l.set(restore, s.Max)
 	}
 	switch {
-	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may be that of a queue, in which clients did not wait longer
+	case left && !slow && b.dropping && !b.proven && rtt > 0: // the baseline may include a queue, in which clients did not wait longer
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case lower, gone, slow:
 		if left { // the spare part of the limit is not needed

@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// configureLocked puts a configuration into force. An adaptive limit keeps what it has
-// learnt, within the bound. The caller then calls Limiter.changedLocked.
+// configureLocked puts a configuration into force. An adaptive limit keeps its learnt value, within the bound. The caller then
+// calls Limiter.changedLocked.
 func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
 	if cfg.asked < s.asked {
 		return
@@ -34,7 +34,7 @@ func (s *slot) boundLocked(bound int, now time.Duration) {
 	}
 }
 
-// expelLocked ends the waiters for whom there is never room.
+// expelLocked ends the waiters whose request can never fit.
 func (s *slot) expelLocked() {
 	for w := s.first; w != nil; {
 		next := w.next

@@ -70,11 +70,11 @@ const (
 	allLost      = 0.9  // of the share above the floor: no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
 	smoothing    = 100  // outcomes over which the share of drops is smoothed
-	firstTrust   = 2    // nothing is known yet: drops at the start may well be those of overload
+	firstTrust   = 2    // nothing is known yet: overload may well be the cause of drops at the start
 	mostTrust    = 6    // the maximum of trust
 	calmWindows  = 20   // windows without a run after which trust falls by one
 	climbStep    = 2    // the factor of each step of a climb
-	liftStep     = 8    // the factor of a lift: one that others in front of the same backend can't balance
+	liftStep     = 8    // the factor of a lift, which other limiters in front of the same backend cannot balance
 	liftPause    = 8    // windows between two lifts
 	mostPause    = 64   // the same, at most
 	carefulLeast = 6    // windows of careful growth, at least

@@ -2,10 +2,9 @@ package inflight
 
 import "time"
 
-// Fair order between keys: each key has used so much slot-time, units × the time for which they
-// are held, divided by its weight, and what becomes free goes to the waiting key that has
-// used least. What is in flight counts as it goes on, so a key whose work takes long gets no
-// more than one whose work is short.
+// Fair order between keys: the use of a key is its slot-time, units × the time for which they are held, divided by its weight.
+// Freed units go to the waiting key with the least use. Work in flight counts while it runs, so a key with long work gets no
+// more than a key with short work.
 const (
 	maxWeight = 1 << 20
 	leastHeld = time.Microsecond // for which each unit counts at least
@@ -28,8 +27,8 @@ func (s *share) advance(inFlight int, now time.Duration) {
 	}
 }
 
-// began counts leastHeld of units in advance, and ended takes back what they were held of that,
-// which is counted by then.
+// began counts leastHeld for each unit in advance. ended subtracts the part of it for which the units were held, because
+// advance has counted that part by then.
 func (s *share) began(n int) { s.used += float64(n) * float64(leastHeld) / s.weight }
 
 func (s *share) ended(n int, held time.Duration) {

@@ -132,9 +132,9 @@ func (l *Limiter[K]) slotOf(key K, timed bool) (*slot, time.Duration, error) {
 	return l.create(key, timed)
 }
 
-// create is slotOf for a key that is not in the table, or leaves it just now. User code is
-// asked before the table is locked. Should a Refresh have come in between, it is asked
-// again once the key is in the table, where each further Refresh finds it.
+// create is like slotOf, for a key that is not in the table, or is about to leave it. User code is called before the table is
+// locked. If a Refresh has come in between, user code is called again once the key is in the table, where each further Refresh
+// finds it.
 func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err

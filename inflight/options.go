@@ -38,8 +38,8 @@ type Options[K comparable] struct {
 	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no bound.
 	MaxWaiting int
 
-	// OnLimit is called when an algorithm has changed a limit, in order for each limit. The key is zero for that of
-	// Shared. If nil, nothing is called.
+	// OnLimit is called when an algorithm has changed a limit, in order for each limit. For the limit of Shared, key is the
+	// zero value. If nil, nothing is called.
 	OnLimit func(key K, old, new int)
 
 	// Shadow makes a dry run: a call that would be refused or would wait counts in Stats.Shed, and passes at once.

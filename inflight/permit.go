@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// Permit is units that are in flight until Release or Done is called. Only the first such call counts, on
-// whatever goroutine and copy. The methods of the zero Permit do nothing.
+// A Permit holds units that are in flight until Release or Done is called. Only the first such call counts, on any goroutine
+// and any copy. The methods of the zero Permit do nothing.
 type Permit struct {
 	slot   *slot
 	place  uint32 // of its work

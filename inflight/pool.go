@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// pool is the source of a key's permits: with [Options.Total] one for all keys, else one
-// for each. What guards its slots guards it: with one pool all keys have one lock, so that a decision takes
-// one in either case, and keys and Total have no lock order between them.
+// pool is the source of a key's permits: with [Options.Total] one for all keys, else one for each key. The lock of its slots
+// guards it: with one pool all keys have one lock, so that a decision takes one lock in either case, and keys and Total have no
+// lock order between them.
 type pool struct {
 	total    int // units that may be in flight now, or noTotal
 	inFlight int
@@ -29,7 +29,7 @@ type tier struct {
 	priority int
 	order    order    // slots that wait for Total, and not for their own limit
 	waiters  arrivals // of all slots
-	served   float64  // what had been used least when a slot was served, with a unit of that: keys come back no lower, so that a stream of new keys does not delay the others
+	served   float64  // the least use when a slot was last served, plus one unit: keys come back no lower, so that a stream of new keys does not delay the others
 }
 
 // levelLocked returns the level of a priority, which is made if there is none.
@@ -49,8 +49,8 @@ func (p *pool) levelLocked(priority int) *tier {
 	return p.levels[i]
 }
 
-// fitsLocked reports whether n units fit. What is above a shared limit that is low for now,
-// but not above its bound, goes alone.
+// fitsLocked reports whether n units fit. A request above the current value of a shared limit, but not above its bound, is
+// admitted alone.
 func (p *pool) fitsLocked(n int) bool {
 	return p.total == noTotal || n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
 }
@@ -117,8 +117,8 @@ func (p *pool) moveLocked(s *slot, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked admits the waiters that fit after limits have changed. Of keys that wait from now on, the one that has used
-// least begins first, so that the others are level with it in whatever order they were found.
+// changedLocked admits the waiters that fit after limits have changed. Of keys that wait from now on, the key with the least
+// use begins first, so that the others are made level with it, regardless of the order in which they are found.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
 	for _, s := range all {
@@ -162,10 +162,9 @@ func (p *pool) outLocked(s *slot, l *tier) {
 	}
 }
 
-// placeLocked puts a slot among those that wait for Total, or takes it out, if nobody waits or it
-// is at its own limit. Without a Total none waits for it. A key that begins to wait is level with
-// the one that has used least of those that wait; one that was at its own limit keeps what it has
-// used, and has saved up nothing.
+// placeLocked adds a slot to the slots that wait for Total, or removes it, if it has no waiter or is at its own limit. Without
+// a Total, no slot waits for it. A key that begins to wait is made level with the waiting key of least use; a key that was at
+// its own limit keeps its use, and has saved up nothing.
 func (p *pool) placeLocked(s *slot, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
@@ -205,8 +204,8 @@ func (p *pool) sortLocked(s *slot) {
 	}
 }
 
-// first returns the slot that has used least. What slots have used grows with what they have in
-// flight, so what the heap goes by is too low, until its first one is up to date and still first.
+// first returns the slot of least use. Uses grow with the work in flight, so the heap's values are too low, until its first
+// slot is up to date and still first.
 func (l *tier) first(now time.Duration) *slot {
 	for {
 		s := l.order[0]
@@ -222,8 +221,8 @@ func (l *tier) first(now time.Duration) *slot {
 	}
 }
 
-// dispatchLocked gives permits to those whose turn it is, until the next one does not fit: that
-// one collects what becomes free, until it fits or somebody of a higher level comes.
+// dispatchLocked serves the waiters in turn, until the next one does not fit. That waiter's slot collects freed units, until
+// the waiter fits or a caller of a higher level comes.
 func (p *pool) dispatchLocked(now time.Duration) {
 	for p.total == noTotal || p.inFlight < p.total {
 		s := p.nextLocked(now)
@@ -293,7 +292,7 @@ func (p *pool) setLocked(total, bound int) {
 	p.total = min(max(total, 1), bound)
 }
 
-// order is a heap of slots, the one that has used least first.
+// order is a heap of slots, the slot of least use first.
 type order []*slot
 
 func (o order) Len() int { return len(o) }

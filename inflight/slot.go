@@ -27,10 +27,10 @@ type slot struct {
 
 	last   *waiter
 	queued int  // waiters
-	own    pool // that of the slot, without Total
+	own    pool // the slot's own pool, without Total
 
 	bound   int      // units that may ever be in flight; 0 if the key is blocked
-	learner *learner // nil if the limit is fixed; with Options.Shared that of all keys
+	learner *learner // nil if the limit is fixed; with Options.Shared the learner of all keys
 	idleAt  uint64   // when it became idle (nothing in flight, no waiter), as a number of common.idled
 	unpark  func()
 
@@ -120,7 +120,7 @@ func (s *slot) atLocked(reading time.Duration) time.Duration {
 	return s.until
 }
 
-// atLocked is that of a slot, if all keys have one pool.
+// atLocked is like slot.atLocked, for keys that share one pool.
 func (c *common) atLocked(reading time.Duration) time.Duration {
 	c.last = max(c.last, reading)
 	return c.last
@@ -145,9 +145,8 @@ func checkUnits(n, total int) error {
 	return nil
 }
 
-// fitsLocked reports whether the key has room for n. What is above an adaptive limit,
-// but not above its bound, goes alone: else it could wait for ever, as the limit does
-// not grow while nothing is in flight.
+// fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is admitted
+// alone: else it could wait for ever, because the limit does not grow while nothing is in flight.
 func (s *slot) fitsLocked(n int) bool {
 	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound
 }

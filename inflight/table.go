@@ -16,7 +16,7 @@ type table[K comparable] struct {
 
 	mu    sync.Mutex
 	count int
-	idle  idleHeap[K] // all keys but those that were found busy since they were last idle
+	idle  idleHeap[K] // all keys except keys that were found busy and have not been idle since
 }
 
 // entry is a slot and its place in the table.
@@ -115,7 +115,7 @@ func (t *table[K]) unpark(e *entry[K]) {
 	heap.Push(&t.idle, e)
 }
 
-// idleHeap is a heap of keys, the one that has been idle longest first.
+// idleHeap is a heap of keys, the key that has been idle longest first.
 type idleHeap[K comparable] []*entry[K]
 
 func (h idleHeap[K]) Len() int           { return len(h) }

@@ -34,8 +34,8 @@ func Vegas(opts *VegasOptions) Adaptive {
 	return func() Algorithm { return &vegas{level: newLevel(t)} }
 }
 
-// vegas estimates the queue as limit × (1 − baseline / latency). It is that of L. S. Brakmo et al., "TCP Vegas",
-// SIGCOMM 1994, with the thresholds of Netflix's concurrency-limits 0.5.4, but where the queue is far too long, each
+// vegas estimates the queue as limit × (1 − baseline / latency). It is the algorithm of L. S. Brakmo et al., "TCP Vegas",
+// SIGCOMM 1994, with the thresholds of Netflix's concurrency-limits 0.5.4. Unlike there, if the queue is far too long, each
 // window lowers the limit by a fourth of the excess, and the baseline is probed.
 type vegas struct {
 	level

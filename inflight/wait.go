@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// quitLocked takes out a waiter that gives up. One that was served at the same instant
-// gives its permit back, so that it goes to the next.
+// quitLocked removes a waiter that gives up. A waiter that was served at the same instant gives its permit back, so that it
+// goes to the next one.
 func (s *slot) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
@@ -36,7 +36,7 @@ func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Per
 	s.mutex().Unlock()
 	select {
 	case <-w.ready:
-		if w.err != nil { // whoever ended it looked at its own key only
+		if w.err != nil { // the goroutine that ended the wait examined its own key only
 			s.mutex().Lock()
 			s.unlockVacated()
 		}

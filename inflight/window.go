@@ -30,8 +30,8 @@ const (
 	dropShare = 4
 )
 
-// window gathers the data of one sample: the outcomes of work that began within it. What
-// began before has met another limit and another queue.
+// window gathers the data of one sample: the outcomes of work that began within it. Earlier work has met another limit and
+// another queue.
 type window struct {
 	count   int           // outcomes that it needs
 	before  uint64        // the work that had begun before it
@@ -42,12 +42,12 @@ type window struct {
 	good    int           // the same, including work that began before it
 	served  time.Duration // total time of good
 	total   time.Duration // of done
-	longest time.Duration // of what succeeded, also of what began before it
+	longest time.Duration // of successful work, including work that began before it
 	known   time.Duration // the longest in the window before
 	late    int           // was cancelled after no less than all that was done in this window and the one before took
 	unsure  int           // was cancelled sooner, but not at once
 	dropped int           // of these
-	expired int           // as late as what counts in late
+	expired int           // as late as the work counted in late
 	peak    int
 	since   time.Duration // so far held is counted
 	held    float64       // units × time, in ns
@@ -153,10 +153,10 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 // plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// cancelled is how much ended because its client did not wait any longer. A client leaves after a certain time, which has
-// let pass all that was done. What fails for another reason takes as long as what succeeds, or less: of the longest, some have failed
-// too, on average unsure for each done, and rarely twice as many. Where fewer than one in five succeed, all count: clients that do not
-// wait for the same time may all leave before the longest that has succeeded.
+// cancelled returns the number of ends that are due to a client's patience. A client leaves after a certain time, within which
+// all successful work has ended. Work that fails for another reason takes as long as successful work, or less: of the longest,
+// some has failed too, on average unsure for each done, and rarely twice as many. Where fewer than one in five succeed, all
+// count: clients whose patience differs may all leave before the time of the longest success.
 func (w *window) cancelled() float64 {
 	if all := w.late + w.expired + w.unsure; all > 4*w.done {
 		return float64(all)
@@ -244,8 +244,8 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left takes out what has entered at that age, and has failed: failed work is no evidence of the time that work takes. To count it as work that
-// lasts longer would make the mean too long, as it would have ended about then.
+// left removes an entry at that age which has failed: failed work is no evidence of the time that work takes. Counting it as
+// work that lasts longer would make the mean too long, because it would have ended at about that age.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {
@@ -260,12 +260,12 @@ func (t *times) lasts(d time.Duration) {
 	x.last = plus(x.last, d)
 }
 
-// moments are the mean time, its standard deviation, and how many have ended. It is a life table by E. L. Kaplan and P. Meier, "Nonparametric estimation from
-// incomplete observations", JASA 1958, with delayed entry: at each age, the share of what reached it in the
-// window and ended there. So work that has not ended, or whose client did not wait, counts as long as the
-// work that is known to have taken longer, and as long as it has lasted if there is none; and work that
-// began before the window counts from the age that it had then. A mean of what began and ended within the window
-// would be one of the quick work.
+// moments returns the mean time, its standard deviation, and the number of ends. The estimate is a life table by E. L. Kaplan
+// and P. Meier, "Nonparametric estimation from incomplete observations", JASA 1958, with delayed entry: at each age, the share
+// of the work that reached this age in the window and ended there. So work that has not ended, or whose client did not wait,
+// counts as long as the work that is known to have taken longer, and as long as it has lasted if there is none; and work that
+// began before the window counts from the age that it had then. A mean over the work that began and ended within the window
+// would favour quick work.
 func (t *times) moments() (mean, deviation time.Duration, ended int) {
 	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
 	n := 0

@@ -133,7 +133,7 @@ func (w *works) unlink(place uint32) {
 	}
 }
 
-// each calls f with each work that is linked, the one that began last first, until it returns false.
+// each calls f with each linked work, the most recently begun first, until f returns false.
 func (w *works) each(f func(order uint64, start time.Duration) bool) {
 	for place := w.newest; place != 0; {
 		x := w.begunAt(place)
