@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// commands are those that an ACL must allow, beside "eval", and "del" for Reset.
+// commands are the commands that an ACL must allow, beside "eval", and "del" for Reset.
 var commands = []string{"evalsha", "time", "get", "getrange", "strlen", "set", "append"}
 
-// slotCommands are those that a semaphore needs, beside "eval".
+// slotCommands are the commands that a semaphore needs, beside "eval".
 var slotCommands = []string{"evalsha", "time", "zadd", "zrem", "zcard", "zscore", "zmscore", "zrange", "zrangebyscore", "zrevrangebyscore", "pexpire"}
 
 // restricted returns a client of a user who may run the commands, but one of them.
@@ -134,7 +134,7 @@ func TestACommandThatAnACLForbidsLeavesNoSlot(t *testing.T) {
 	}
 }
 
-// inOneCall has two decisions share a call, and checks that they have charged what they say.
+// inOneCall makes two decisions share a call, and checks that both have charged their costs.
 func (f *fixture) inOneCall(client *redis.Client, limit ratelimit.Limit, what string) {
 	l, err := New(client, limit, &Options{Timeout: 10 * time.Second})
 	require.NoError(f.t, err)

@@ -21,7 +21,7 @@ import (
 type scriptCalls struct {
 	redis.Hook
 	calls, undeclared int
-	refuse            error // of those that declare no key
+	refuse            error // the error of calls that declare no key
 }
 
 func (h *scriptCalls) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -115,7 +115,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 	client.AddHook(&seen)
 	verdicts(t)
 	for _, limit := range fiveLimits() {
-		limit.Rate.Per = 10 * time.Hour // nothing comes back meanwhile
+		limit.Rate.Per = 10 * time.Hour // nothing is regained during the test
 		for _, declare := range []bool{false, true} {
 			l, err := New(client, limit, &Options{Name: fmt.Sprint(limit.Name, declare), Timeout: 20 * time.Second, DeclareKeys: declare})
 			require.NoError(t, err)
@@ -141,7 +141,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 	}
 }
 
-// What is unusual about a key of the call is its own affair: it is decided by the general case, or sent by itself.
+// An unusual key of the call affects no other key: it is decided by the general case, or sent by itself.
 func (c manySlots) testKeysThatFail(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	for _, limit := range fiveLimits() {
@@ -176,8 +176,8 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 	}
 }
 
-// While a slot moves, a part of its keys is at either server. Those that have moved are refused to the call and
-// are charged where they are; those that have not are charged where they are still. No budget begins anew.
+// While a slot moves, a part of its keys is at either server. Moved keys are refused to the call and are charged at their new
+// server; the others are charged at the old one. No budget begins anew.
 func (c manySlots) testMovingSlot(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	limits := []ratelimit.Limit{
@@ -191,7 +191,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		on, others := oneNode(t, l, 4)
 		moving, still := tenant(others[0]), others[1:]
 		var keys []string
-		for i := range 6 { // one slot's keys are between those of others
+		for i := range 6 { // one slot's keys are between the keys of others
 			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
 		}
 		told := map[string]int{}

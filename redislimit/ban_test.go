@@ -81,7 +81,7 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 			begun += b.Stats().Begun
 		}
 		require.Equal(t, before+1, begun)
-		// While the key is banned, nothing is written, in whatever process.
+		// While the key is banned, nothing is written, in any process.
 		written := changes(t, client)
 		for _, b := range fleet {
 			d, err := b.Take(t.Context(), key, 1)
@@ -100,7 +100,7 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 	}
 }
 
-// Bans in memory before a limit on Redis: what is banned asks nothing of the server.
+// Bans in memory before a limit on Redis: a banned key causes no call to the server.
 func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	client := dial(t)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("requests")

@@ -128,7 +128,7 @@ func BenchmarkFleet(b *testing.B) {
 	}
 }
 
-// BenchmarkLog measures the server's time for what a full sliding log denies.
+// BenchmarkLog measures the server's time for a denial by a full sliding log.
 func BenchmarkLog(b *testing.B) {
 	client := startServer(b).client()
 	l, err := New(client, ratelimit.SlidingLog(ratelimit.PerDay(2000)), &Options{Name: "log", Timeout: 10 * time.Second})

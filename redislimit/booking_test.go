@@ -61,7 +61,7 @@ func TestHundredsOfBookingsCanBeGivenBack(t *testing.T) {
 
 func TestCallersWhoGiveUpLeaveNothingBooked(t *testing.T) {
 	f := newFixture(t)
-	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // nobody's time comes
+	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // no caller's time comes
 	l := f.limiter(limit, "workers")
 	ctx, cancel := contextWithCancel(t)
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ func calendarTwins() []ratelimit.Limit {
 	}
 }
 
-// newDatedTwin begins at a random instant, at which the wall clock in memory says what the server's does.
+// newDatedTwin begins at a random instant, at which the wall clock in memory equals the server's.
 func newDatedTwin(t *testing.T, w *twin, seed uint64) *twin {
 	w.clock.SetWall(time.UnixMicro(epoch))
 	w.clock.Set(time.Duration(rand.New(rand.NewPCG(testsize.Seed(seed), 5)).Int64N(int64(10*365*24*time.Hour/time.Microsecond))) * time.Microsecond)
@@ -75,7 +75,7 @@ func TestACalendarOnRedis(t *testing.T) {
 	assert.True(t, l.Allow("k", 10))
 }
 
-// What is booked on Redis begins with the next window at the latest.
+// A booking on Redis begins with the next window at the latest.
 func TestNothingIsBookedBeyondTheNextWindow(t *testing.T) {
 	verdicts(t)
 	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
@@ -89,7 +89,7 @@ func TestNothingIsBookedBeyondTheNextWindow(t *testing.T) {
 	assert.Equal(t, 6*time.Hour, r.RetryAfter)
 }
 
-// A caller whose clock is wrong by more than a window asks again, and the server's time counts.
+// A caller whose clock is wrong by more than a window calls again, and the server's time counts.
 func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	verdicts(t)
 	l, _ := datedPair(t, ratelimit.Calendar(10, ratelimit.Day("UTC")), time.Date(2026, 5, 20, 18, 0, 0, 0, time.UTC))
@@ -113,7 +113,7 @@ func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 	assert.Equal(t, 10, d.Remaining)
 }
 
-// Options.Timeout bounds a decision and a settlement, however often they ask.
+// Options.Timeout bounds a decision and a settlement, regardless of the number of calls.
 func TestAskingAgainHasNoTimeoutOfItsOwn(t *testing.T) {
 	for _, heeds := range []bool{false, true} {
 		client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: heeds})
@@ -138,7 +138,7 @@ func TestAskingAgainHasNoTimeoutOfItsOwn(t *testing.T) {
 	}
 }
 
-// deadlines is a hook that takes note of when each call must have ended.
+// deadlines is a hook that records the deadline of each call.
 type deadlines []time.Time
 
 func (h *deadlines) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -170,8 +170,7 @@ func TestACalendarByTheServersOwnTime(t *testing.T) {
 	assert.InDelta(t, 0, l.store.skew.Load(), 1e6)
 }
 
-// Limits change from one calendar to another, and to and from windows and buckets. What is spent
-// is what it is in memory.
+// Limits change from one calendar to another, and to and from windows and buckets. The spending is the same as in memory.
 func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()
@@ -192,9 +191,9 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 				w.same("Take(1)", d, e, err, err2)
 				require.NoError(t, w.memory.Adjust(twinKey, 1)) // a denial would not be stored
 				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
-				w.open = nil // what is given back after a change is not the same
+				w.open = nil // refunds after a change differ
 			}
-			w.booking = false // what is booked is not told apart after a change
+			w.booking = false // bookings are merged by a change
 			w.step(n)
 		}
 	}
@@ -243,8 +242,8 @@ func TestCalendarsInAStack(t *testing.T) {
 	}
 }
 
-// A day and a month may begin at the same instant. What was regained with the day is not given back
-// in the month, nor after other limits in between.
+// A day and a month may begin at the same instant. Spending regained with the day is not given back in the month, nor after
+// other limits in between.
 func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(5, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
@@ -276,8 +275,8 @@ func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A key that was put under a calendar by a call that spends nothing is asked again years later, when none of the
-// windows in between is known to the call.
+// A key that was put under a calendar by a call that spends nothing is used again years later, when the call knows none of the
+// windows in between.
 func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))

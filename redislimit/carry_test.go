@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// A sliding counter's window before was counted in the length that windows had then. What
-// had left it before the limit changed is not in it, however long windows are now.
+// A sliding counter's window before was counted with the former length of windows. Spending that had left it before the limit
+// changed is not in it, even if windows are longer now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerSecond(10)), "longer")
@@ -22,7 +22,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T)
 	f.clock.Set(1500 * time.Millisecond)
 	require.True(t, l.Allow("k", 4)) // beside 5, which the window before still weighs
 	f.clock.Set(2500 * time.Millisecond)
-	require.True(t, l.Allow("k", 1)) // 4 in the window before, and what was early is over
+	require.True(t, l.Allow("k", 1)) // 4 in the window before, and the early spending is over
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
 	require.True(t, l.Allow("k", 1)) // which puts the key under it
 	before := f.left(l, "k")
@@ -30,7 +30,7 @@ func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T)
 	assert.Equal(t, before, f.left(l, "k"))
 }
 
-// A cancel gives back what the current window counts, also if the windows are longer now.
+// A cancel gives back a spending that the current window counts, also if the windows are longer now.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[2:] {
@@ -59,8 +59,7 @@ func changing() []ratelimit.Limit {
 	}
 }
 
-// denials asks again and again until what the first denial has told is over, and every
-// denial has to tell the rest of it.
+// denials repeats a denied call until the first RetryAfter is over, and every denial must return the rest of it.
 func (f *fixture) denials(l *Limiter, cost int, what string) {
 	f.t.Helper()
 	first, err := l.Take(f.t.Context(), "k", cost)
@@ -83,7 +82,7 @@ func (f *fixture) denials(l *Limiter, cost int, what string) {
 	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
 }
 
-// A denial writes nothing, so each of them carries over what is stored under the old limit.
+// A denial writes nothing, so each of them carries over the state stored under the old limit.
 func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -100,7 +99,7 @@ func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// What is booked ahead when the limit changes falls due while the denials wait for it.
+// Bookings that exist when the limit changes fall due while the denials wait for them.
 func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -159,7 +158,7 @@ func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
 	require.True(t, stack.Allow("k", 3))
 }
 
-// A settlement writes the key, and must leave what a denial has told before.
+// A settlement writes the key, and must not change the RetryAfter of an earlier denial.
 func TestASettlementAfterAChangeOfLimitLeavesWhatADenialTold(t *testing.T) {
 	f := newFixture(t)
 	for i, from := range changing() {

@@ -214,8 +214,8 @@ func jobs(t *testing.T, clock *ratelimittest.Clock, l ratelimit.Reserver[string]
 	return done
 }
 
-// TestManyBookingsStayWithinTheBound books more than are told apart, settles them in any
-// order, and holds every admission against the bound of a token bucket.
+// TestManyBookingsStayWithinTheBound books more than are kept apart, settles them in any order, and holds every admission
+// against the bound of a token bucket.
 func TestManyBookingsStayWithinTheBound(t *testing.T) {
 	f := newFixture(t)
 	for seed := range 4 {
@@ -233,7 +233,7 @@ func TestManyBookingsStayWithinTheBound(t *testing.T) {
 				i := rng.IntN(len(open))
 				actual := rng.IntN(9)
 				require.NoError(t, open[i].r.Settle(actual))
-				// What is above the estimate is a debt, which is outside of the bound.
+				// The excess over the estimate is a debt, which is outside of the bound.
 				open[i].spending.cost = min(open[i].spending.cost, actual)
 				open = append(open[:i], open[i+1:]...)
 			}
@@ -248,7 +248,7 @@ type judged struct {
 	spending *judgedSpending
 }
 
-// boundJudge knows when what was spent, and no more than that.
+// boundJudge knows only the spendings and their times.
 type boundJudge struct {
 	rate, burst int
 	all         []*judgedSpending

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// visited returns what Each visits, each key once.
+// visited returns the keys that Each visits, each key once.
 func visited(t *testing.T, l *Limiter) map[string]ratelimit.Decision {
 	t.Helper()
 	all := make(map[string]ratelimit.Decision)
@@ -45,7 +45,7 @@ func TestEachVisitsEveryKeyOnceWithWhatPeekSays(t *testing.T) {
 			require.Eventually(t, func() bool { _, err := l.Peek(t.Context(), "k", 1); return err == nil }, 30*time.Second, 10*time.Millisecond)
 			n := testsize.Of(1500, 5000) // a SCAN looks at a thousand
 			var wg sync.WaitGroup
-			for first := range 50 { // who ask at a time, and share round trips
+			for first := range 50 { // concurrent callers, which share round trips
 				wg.Go(func() {
 					for i := first; i < n; i += 50 {
 						assert.True(t, l.Allow(fmt.Sprint(i), 1+i%3))

@@ -126,8 +126,8 @@ func ExampleAll() {
 	// false 0 fixed-window 2/h
 }
 
-// The layers are written once: Local makes the same stack in memory, with an eighth of each
-// limit, for package failover to ask while Redis is down.
+// The layers are written once: Local makes the same stack in memory, with an eighth of each limit, for package failover to use
+// while Redis is down.
 func ExampleLayered_Local() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()
@@ -217,7 +217,7 @@ func limited(ctx context.Context, client *redis.Client) error {
 	})
 }
 
-// Who is limited now, by all processes together.
+// The keys that are limited now, by all processes together.
 func ExampleLimiter_Each() {
 	onServer(limited)
 	// Output: alice has to wait for 1h0m0s
@@ -296,7 +296,7 @@ func newPartner(client *redis.Client, limit, processes int) (*partner, error) {
 	return &partner{slots, inMemory}, err
 }
 
-// acquire takes a slot. Slots that were taken before Redis went down stay in use beside those in memory.
+// acquire takes a slot. Slots taken before Redis went down stay in use beside the slots in memory.
 func (p *partner) acquire(ctx context.Context) (release func(), err error) {
 	permit, err := p.slots.Acquire(ctx, "partner", 1)
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -393,7 +393,7 @@ func completions(ctx context.Context, client *redis.Client) error {
 		if c.plan == "team" {
 			return ratelimit.TokenBucket(ratelimit.PerHour(100), 20)
 		}
-		return ratelimit.Limit{} // that of calls
+		return ratelimit.Limit{} // the limit of calls
 	}
 	tried := func(e ratelimit.Event[completion]) {
 		fmt.Println("half of the tokens would do for", e.Key.user+":", e.Decision.Allowed)

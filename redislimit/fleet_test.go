@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestMain runs the tests, or one process of the fleet if it is told to.
+// TestMain runs the tests, or one process of the fleet if the environment says so.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("REDISLIMIT_TEST_FLEET"); addr != "" {
 		worker(addr)
@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fleetCapacity is what the processes of a fleet may spend together under each limit.
+// fleetCapacity is the cost that the processes of a fleet may spend together under each limit.
 const fleetCapacity = 500
 
-// fleetLimits regain so slowly that nothing is regained meanwhile.
+// fleetLimits regain so slowly that nothing is regained during a test.
 func fleetLimits() []ratelimit.Limit {
 	r := ratelimit.Per(fleetCapacity, 24*time.Hour)
 	return []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(20), fleetCapacity), ratelimit.LeakyBucket(ratelimit.PerDay(20), fleetCapacity),
@@ -196,7 +196,7 @@ func TestCluster(t *testing.T) {
 
 type clusterFixture struct{ *redis.ClusterClient }
 
-// layer returns a limiter as a layer whose key is that of the request, or always the same one.
+// layer returns a limiter as a layer whose key is the request's, or always the same one.
 func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, key string) ratelimit.Layer[string] {
 	o.Timeout = 20 * time.Second
 	l, err := New(c, limit, &o)
@@ -215,7 +215,7 @@ func (c clusterFixture) testSpread(t *testing.T) {
 		assert.True(t, l.Allow(key, 10))
 		assert.False(t, l.Allow(key, 5))
 	}
-	var used atomic.Int32 // the masters are asked at once
+	var used atomic.Int32 // the masters run at the same time
 	require.NoError(t, c.ForEachMaster(t.Context(), func(ctx context.Context, n *redis.Client) error {
 		if n.DBSize(ctx).Val() > 0 {
 			used.Add(1)

@@ -61,7 +61,7 @@ func fuzzCalls(t *testing.T, client *redis.Client, l *Limiter, state []byte, cos
 			if err != nil {
 				return err
 			}
-			state = []byte(client.Get(ctx, key).Val()) // what does not look like a state to Settle may do so to Reserve
+			state = []byte(client.Get(ctx, key).Val()) // data that Settle refuses as a state may look like one to Reserve
 			return r.Settle(cost / 2)
 		},
 	}

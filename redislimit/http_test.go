@@ -94,8 +94,7 @@ func TestLeakyBucketsDelayRequestsThatAreSettled(t *testing.T) {
 	assert.Equal(t, 2, f.left(leaky, "/"))
 }
 
-// The server is out of memory while a handler runs, so that it refuses what would be
-// written: the settlement certainly does not happen.
+// The server is out of memory while a handler runs, so it refuses writes: the settlement certainly does not happen.
 func TestAFailedSettlementIsReportedOnceASecondAndTheChargeStays(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(perMinute(10), "unsettled")

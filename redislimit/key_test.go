@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// tagOf returns what a cluster hashes of a Redis key.
+// tagOf returns the part of a Redis key that a cluster hashes.
 func tagOf(key string) string {
 	_, rest, ok := strings.Cut(key, "{")
 	tag, _, closed := strings.Cut(rest, "}")
@@ -121,8 +121,7 @@ func TestEveryKeyHasItsOwnBudget(t *testing.T) {
 	assert.EqualValues(t, len(awkwardKeys()), f.client.DBSize(t.Context()).Val())
 }
 
-// A key is asked for its slot as it is: a client that sends a long one must not be able to leave
-// the slot of its tenant.
+// Slot receives a key in full: a client that sends a long key must not be able to leave the slot of its tenant.
 func TestSlotIsAskedForTheKeyHoweverLongItIs(t *testing.T) {
 	tenant := func(key string) string { name, _, _ := strings.Cut(key, "/"); return name }
 	n, err := newNamespace("", "a", tenant)

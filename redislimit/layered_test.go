@@ -32,8 +32,8 @@ func (s stackOfOne) Adjust(ctx context.Context, key string, delta int) error {
 func (s stackOfOne) Reset(ctx context.Context, key string) error { return s.l.Reset(ctx, key) }
 func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.SetLimit(limit) }
 
-// TestSuiteThroughAStack leaves out what a stack does otherwise: it books nothing ahead, and
-// so its Wait tries again where a limiter's says that a queue is full.
+// TestSuiteThroughAStack leaves out the differences of a stack: it books nothing ahead, and so its Wait tries again where a
+// limiter's reports a full queue.
 func TestSuiteThroughAStack(t *testing.T) {
 	testsize.Sequential(t)
 	testsize.Client(t)
@@ -63,7 +63,7 @@ type stackTwin struct {
 	memory *ratelimit.Layered[string]
 	remote *Layered[string]
 	open   [][2]*ratelimit.Reservation
-	told   [2]map[int]ratelimit.Event[string] // by layer: what it has said, in memory and in Redis
+	told   [2]map[int]ratelimit.Event[string] // by layer: its events, in memory and in Redis
 	log    []string
 
 	twice   bool         // two layers charge one key
@@ -117,8 +117,8 @@ func (w *stackTwin) shadow(m ratelimit.Layer[string], r ratelimit.Layer[string],
 	return asShadow(m), asShadow(r)
 }
 
-// layer makes one layer of each kind: with a key of its own or one for all, and sometimes
-// a cost of its own, or one that leaves itself out.
+// layer makes one layer of each kind: with a key of its own or one for all, and sometimes a cost of its own, or a layer that
+// leaves itself out.
 func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, name string) (ratelimit.Layer[string], ratelimit.Layer[string]) {
 	w.limits = append(w.limits, limit)
 	memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: w.clock})
@@ -198,7 +198,7 @@ func (w *stackTwin) step() {
 	if next := []time.Duration{0, 0, d.RetryAfter, d.ResetAfter / 5, 100 * time.Millisecond}[w.rng.IntN(5)]; next > 0 {
 		w.clock.Advance(next / time.Microsecond * time.Microsecond)
 		if next >= d.ResetAfter/5 {
-			w.open = nil // settling in the middle of a leaky queue is told apart in memory only
+			w.open = nil // only the limiter in memory can settle in the middle of a leaky queue
 		}
 	}
 }

@@ -177,8 +177,7 @@ func TestLeasedSaysWhatIsWrong(t *testing.T) {
 	assert.ErrorContains(t, err, "one limiter")
 }
 
-// A Ring asks the server of the first key for all of them: without a check each server would have a
-// budget of its own.
+// A Ring uses the server of the first key for all of them: without a check each server would have a budget of its own.
 func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
 	defer redistest.Close(t, ring)
@@ -262,7 +261,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	var byTenant [tenants]atomic.Int64
 	var byRoute [2]atomic.Int64
 	var stop atomic.Bool
-	var calling sync.RWMutex // held by calls; who locks it waits for them, and holds up the next ones
+	var calling sync.RWMutex // held by calls; locking it for writing waits for them, and holds up the next ones
 	take := func(rng *rand.Rand, stack *Layered[visit]) (admitted bool, err error) {
 		calling.RLock()
 		defer calling.RUnlock()
@@ -323,7 +322,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	assert.Zero(t, failed.Load(), "nobody sees that slots move")
 	require.Eventually(t, func() bool { return int(allowed.Load()) >= totalLimit*9/10 }, 2*time.Minute, 10*time.Millisecond, "the budget is used")
 	calling.Lock()
-	require.NoError(t, cluster.Replicated(0)) // else what is lost would be admitted once more
+	require.NoError(t, cluster.Replicated(0)) // otherwise lost charges would be admitted once more
 	cluster.Kill(t, 0)
 	calling.Unlock()
 	time.Sleep(3 * time.Second)
@@ -357,8 +356,8 @@ func serverCalls(t *testing.T, cluster *redistest.Cluster) (calls []int) {
 	return calls
 }
 
-// A random history of a stack with a leased layer, beside plain sums: what is told is charged, in all layers
-// alike, whatever was settled, cancelled, or denied by one of them.
+// A random history of a stack with a leased layer, beside plain sums: each reported charge is charged in all layers alike, even
+// if one of them settled, cancelled or denied.
 func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	client := startServer(t).client()
 	begin := time.Now()
@@ -434,7 +433,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	}
 }
 
-// held returns how much of a key is charged beyond what was admitted, of a limit that regains nothing.
+// held returns the cost charged to a key beyond the admitted cost, of a limit that regains nothing.
 func held(t *testing.T, l *Limiter, key string, admitted int) int {
 	d, err := l.Peek(t.Context(), key, 0)
 	require.NoError(t, err)

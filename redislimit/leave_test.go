@@ -90,8 +90,7 @@ func TestACancelledContextEndsACallAtOnce(t *testing.T) {
 	}
 }
 
-// A call whose caller has left before it was sent is not sent any more, and so can say that it
-// has charged nothing.
+// A call whose caller has left before it was sent is not sent any more, and so certainly has charged nothing.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	t.Parallel()
 	s := startSole(t)
@@ -156,7 +155,7 @@ func newSlowProxy(t *testing.T, addr string, delay time.Duration) net.Listener {
 	return l
 }
 
-// relay copies what one connection says to another one, the first of it late.
+// relay copies the data of one connection to another one, the first of it late.
 func relay(to, from net.Conn, delay time.Duration) {
 	defer to.Close()
 	defer from.Close()
@@ -223,12 +222,12 @@ func TestLeavingAQueueDoesNotDependOnItsLength(t *testing.T) {
 	assert.True(t, l.isEmpty())
 }
 
-// isEmpty reports whether nobody waits.
+// isEmpty reports whether no caller waits.
 func (l *lane) isEmpty() bool {
 	return l.first == nil && l.last == nil && l.unsent == nil && l.queued == 0
 }
 
-// The calls of a lane stay in order whoever leaves it, and only those that wait are sent.
+// The calls of a lane stay in order when callers leave it, and only waiting calls are sent.
 func TestALaneKeepsItsOrder(t *testing.T) {
 	l := newLane(nil, 3, true)
 	var calls []*call
@@ -244,7 +243,7 @@ func TestALaneKeepsItsOrder(t *testing.T) {
 	first.staying = 3
 	l.leave(calls[2]) // of the batch
 	assert.Equal(t, 2, first.staying)
-	l.leave(calls[5]) // the first of those that wait
+	l.leave(calls[5]) // the first waiting call
 	assert.Equal(t, []*call{calls[6], calls[7], calls[8]}, l.take().calls)
 	assert.Zero(t, l.queued)
 	assert.Nil(t, l.unsent)
@@ -254,7 +253,7 @@ func TestALaneKeepsItsOrder(t *testing.T) {
 	assert.True(t, l.isEmpty())
 }
 
-// counting is a hook that counts what it sees.
+// counting is a hook that counts calls.
 type counting struct {
 	redis.Hook
 	calls, pipelines atomic.Int64
@@ -317,7 +316,7 @@ func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 	s.resume(t)
 }
 
-// Who leaves takes a call back only if nobody else waits for what is sent with it.
+// A caller that leaves takes its batch back only if no other caller waits for it.
 func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
 	shared := &batch{staying: 1}
 	assert.True(t, shared.mayArrive())
@@ -368,7 +367,7 @@ func (c *silentConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// A client that does not heed deadlines goes on with calls that nobody waits for any more. Those who come later are sent all the same.
+// A client that does not heed deadlines goes on with calls that have no waiting caller. Later calls are sent all the same.
 func TestCallsThatAllHaveLeftHoldUpNobody(t *testing.T) {
 	s := startServer(t)
 	var silent atomic.Bool

@@ -22,7 +22,7 @@ func half(l ratelimit.Limit) ratelimit.Limit {
 	return ratelimit.FixedWindow(ratelimit.Per(l.Rate.Units/2, l.Rate.Per))
 }
 
-// TestLocalIsTheSameStackInMemory asks nothing of Redis: what Local makes is in memory.
+// TestLocalIsTheSameStackInMemory makes no call to Redis: Local's stack is in memory.
 func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
@@ -126,7 +126,7 @@ func TestLocalSaysWhatIsWrong(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Who is given the limiter learns of the limits of its keys from decisions.
+// A user of the limiter learns the limits of its keys from decisions.
 func TestLimitsOfEachKeyAreNotListed(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()

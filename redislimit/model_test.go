@@ -157,7 +157,7 @@ func (w *twin) settle() {
 	}
 }
 
-// entered takes note of what entered a queue and stays: what was reserved before is not at the queue's end any more.
+// entered records that a cost entered a queue and stays: an earlier reservation is no longer at the queue's end.
 func (w *twin) entered() {
 	if w.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		w.open = nil
@@ -174,7 +174,7 @@ func (w *twin) adjust() {
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))
 	w.entered()
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
-		w.open = nil // whether a booking that the grant gave back is given back once more is not told
+		w.open = nil // it is unknown whether a booking that the grant gave back is given back once more
 	}
 }
 

@@ -132,7 +132,7 @@ func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
 	require.Eventually(t, func() bool { return l.Allow(hanging, 1) }, 20*time.Second, 10*time.Millisecond)
 }
 
-// books counts what callers were told of keys.
+// books counts the results that callers received for keys.
 type books struct {
 	mu   sync.Mutex
 	keys map[string]*told
@@ -155,8 +155,8 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 	}
 }
 
-// Slots move while callers decide, and then a master dies. No decision is charged twice, and none is
-// lost but what the replica of the dead master had not received.
+// Slots move while callers decide, and then a master dies. No decision is charged twice, and only decisions that the replica of
+// the dead master had not received are lost.
 func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)

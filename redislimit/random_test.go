@@ -34,8 +34,8 @@ func randomDuration() time.Duration {
 	return testsize.Of(time.Second/8, time.Second)
 }
 
-// moodyProxy passes everything on to a server, but in both directions it pauses at random, and
-// breaks a connection now and then, in the middle of what it passes on.
+// moodyProxy passes everything on to a server, but in both directions it pauses at random, and breaks a connection now and
+// then, in the middle of a message.
 type moodyProxy struct {
 	net.Listener
 	addr  string
@@ -125,22 +125,21 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	return clients
 }
 
-// told is what the callers of one key have been told.
+// told holds the results that the callers of one key have received.
 type told struct {
 	mu                      sync.Mutex
 	cost                    int
 	calls, allowed, perhaps int
 }
 
-// Each key has its own cost. So a key whose spending is no multiple of that was charged for
-// another one, and one that has spent more than its callers know of was charged behind a
-// caller's back.
+// Each key has its own cost. So a key whose spending is not a multiple of it was charged for another key, and a key that has
+// spent more than its callers know of was charged without them.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()
 	s := startSole(t)
 	proxy := newMoodyProxy(t, s.addr, 8*time.Millisecond)
-	limit := ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // of which nothing comes back meanwhile
+	limit := ratelimit.FixedWindow(ratelimit.PerDay(math.MaxInt32)) // nothing is regained during the test
 	for kind, client := range randomClients(t, s, proxy) {
 		for _, timeout := range []time.Duration{3 * time.Millisecond, 15 * time.Millisecond, -1} {
 			t.Run(fmt.Sprintf("%s %v", kind, timeout), func(t *testing.T) {
@@ -152,7 +151,7 @@ func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 				patient, err := New(s.client(), limit, &Options{Name: name, Timeout: 20 * time.Second})
 				require.NoError(t, err)
 				all := randomCalls(l, stack)
-				time.Sleep(100 * time.Millisecond) // what was left behind arrives, too
+				time.Sleep(100 * time.Millisecond) // late messages arrive, too
 				for i, k := range all {
 					d, err := patient.Peek(t.Context(), strconv.Itoa(i), 0)
 					require.NoError(t, err)

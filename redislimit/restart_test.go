@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// What docs/redis.md says of a kill -9 and a restart.
+// The statements of docs/redis.md about a kill -9 and a restart.
 func TestWhatARestartLoses(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -330,7 +330,7 @@ func TestOfDifferentLimitsTheLargestHolds(t *testing.T) {
 	first, second := f.waiter(large, 3), f.waiter(small, 1)
 	require.NoError(t, b.Release(t.Context()))
 	assert.Empty(t, first)
-	require.NoError(t, a.Release(t.Context())) // by the small limit nothing is served: the large one's process asks
+	require.NoError(t, a.Release(t.Context())) // the small limit serves nothing: the large one's process polls
 	p := served(t, first, "it is not served by its own limit")
 	require.NoError(t, p.Release(t.Context()))
 	require.NoError(t, served(t, second, "it is not served").Release(t.Context()))

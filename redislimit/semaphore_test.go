@@ -141,7 +141,7 @@ func TestAClockThatStepsBackGrantsNoSlots(t *testing.T) {
 	assert.Equal(t, SemaphoreStats{InFlight: 1}, f.snapshot(s))
 }
 
-// waiter asks for n slots, and tells when it has them.
+// waiter requests n slots, and sends the permit once it has them.
 func (f *fixture) waiter(s *Semaphore, n int) <-chan *Permit {
 	before, got := f.snapshot(s).Waiting, make(chan *Permit, 1)
 	go func() {
@@ -325,7 +325,7 @@ func TestASemaphoreWithoutAnAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err := s.TryAcquire(t.Context(), "k", 1)
-		return err == nil || errors.Is(err, ratelimit.ErrLimited) // by one that was late
+		return err == nil || errors.Is(err, ratelimit.ErrLimited) // by a late call
 	}, 20*time.Second, time.Millisecond)
 	server.pause(t)
 	_, err = s.TryAcquire(t.Context(), "k", 1)

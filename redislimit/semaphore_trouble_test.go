@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// lateConn delays what is written, as a network does: also data written shortly before Close arrives.
+// lateConn delays writes, as a network does: data written shortly before Close arrives, too.
 type lateConn struct {
 	net.Conn
 	delay  func() time.Duration

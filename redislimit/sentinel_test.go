@@ -64,8 +64,8 @@ func answers(t *testing.T, port, pid int) bool {
 	return false
 }
 
-// With a client that asks Sentinel who the master is, a failover takes some seconds of ErrUnavailable, and loses what was not
-// replicated: here nothing.
+// With a client that finds the master through Sentinel, a failover takes some seconds of ErrUnavailable, and loses the data
+// that was not replicated: none here.
 func TestAFailoverBySentinelKeepsWhatWasReplicated(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -81,7 +81,7 @@ func TestAFailoverBySentinelKeepsWhatWasReplicated(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	limiters := map[string]*Limiter{}
 	for _, limit := range fiveLimits() {
-		limit.Rate.Per = 24 * time.Hour // nothing comes back meanwhile
+		limit.Rate.Per = 24 * time.Hour // nothing is regained during the test
 		l, err := New(client, limit, &Options{Name: limit.Name, Timeout: time.Second})
 		require.NoError(t, err)
 		limiters[limit.Name] = l

@@ -33,7 +33,7 @@ func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
 	return a.allowed, err
 }
 
-// together sends decisions as a lane does with those that wait.
+// together sends decisions in the same way as a lane sends waiting ones.
 func together(ctx context.Context, l *Limiter, all ...*asking) {
 	b := &batch{staying: len(all)}
 	for _, a := range all {
@@ -130,8 +130,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 	}
 }
 
-// A *redis.Client may be that of a server with slots, where keys of several decisions cannot
-// be in one call.
+// A *redis.Client may belong to a server with slots, where keys of several decisions cannot be in one call.
 func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "--cluster-enabled", "yes")

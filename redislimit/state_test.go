@@ -211,7 +211,7 @@ func TestEveryKeyHasATimeToLive(t *testing.T) {
 	assert.Greater(t, n, 5)
 }
 
-// checkTTL holds a key's time to live against what is needed: until the key is fresh.
+// checkTTL compares a key's time to live with the time until the key is fresh.
 func (f *fixture) checkTTL(l *Limiter, key string) {
 	d, err := l.Peek(f.t.Context(), key, 0)
 	require.NoError(f.t, err)
@@ -330,7 +330,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 	}
 }
 
-// now is the fixture's time as the scripts are told it.
+// now returns the fixture's time in the scripts' form.
 func (f *fixture) now() int64 { return epoch + int64(f.clock.Now())/1000 }
 
 // refuses checks that every call answers with the error, and names the limit.
@@ -383,8 +383,8 @@ func TestShortKeysTakeLittleMemory(t *testing.T) {
 	assert.LessOrEqual(t, f.client.StrLen(t.Context(), l.space.key("user:42")).Val(), int64(44), "a value of up to 44 bytes is kept within its object")
 }
 
-// What Redis is told when a key may go is never earlier than when the key is fresh, whatever happens to it as time passes. A
-// second is allowed for, since whole ones are stored.
+// The time at which Redis may drop a key is never earlier than the time at which the key is fresh, at any time after any call.
+// A second is allowed for, since whole seconds are stored.
 func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -429,7 +429,7 @@ func TestAKeyStaysUntilItIsFreshAsTimePasses(t *testing.T) {
 	}
 }
 
-// What a grant has given back already is not given back below nothing.
+// Units that a grant has given back already are not given back again.
 func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -448,8 +448,8 @@ func TestASettlementAfterAGrantLeavesNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// To settle and to adjust record no reading below the highest, as no decision does: when the server's clock has stepped back, the
-// key waits until it has caught up. All answers are those of the limiter in memory.
+// Settlements and adjustments record no reading below the highest, as decisions do not either: when the server's clock has
+// stepped back, the key waits until it has caught up. All results equal the limiter's in memory.
 func TestCorrectionsRecordNoEarlierTime(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
@@ -505,7 +505,7 @@ func TestALogThatIsNeverIdleCountsOn(t *testing.T) {
 	}
 }
 
-// What is owed and what is asked for may each end in a part of a microsecond, and both together in more than one.
+// The debt and the cost may each end in a part of a microsecond, and both together in more than one.
 func TestPartsOfAMicrosecondAddUp(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(7), 7), "sevenths")

@@ -23,8 +23,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// ledger is what a key must have spent by what its callers were told: between two figures, and of a multiple of
-// its own unit, so that what was charged for another key shows. Late is what calls without an answer may charge at any time.
+// ledger holds the spending that a key must have according to its callers' results: between two figures, and a multiple of its
+// own unit, so that a charge for another key shows. Late is the cost that unanswered calls may charge at any time.
 type ledger struct {
 	unit              int
 	least, most, late int
@@ -70,7 +70,7 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 
 var stormUnits = []int{3, 5, 7, 11, 13, 17, 19, 23}
 
-// bookLocked takes note that a key may have spent between least and most more, and late of it later.
+// bookLocked records that a key may have spent between least and most more, and late of it later.
 func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l := s.books[limiter+key]
 	if l == nil {
@@ -82,8 +82,8 @@ func (s *stormed) bookLocked(limiter, key string, unit, least, most, late int) {
 	l.late += late
 }
 
-// outcome books a call that charges, in each limiter. Began is when what it charges was asked for: servers may have lost
-// that since, and with it what was to be settled.
+// outcome books a call that charges, in each limiter. Began is the time of the call that charged: servers may have lost the
+// charge since, and with it the settlement's object.
 func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time, done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +103,8 @@ func (s *stormed) outcome(limiters, key string, unit, delta int, began time.Time
 	}
 }
 
-// lose makes the servers lose all that they hold. What is charged meanwhile may be lost or not, and a call that was left before
-// may be charged after it.
+// lose makes the servers lose all their data. A concurrent charge may be lost or not, and a call that was left before may be
+// charged after it.
 func (s *stormed) lose(servers []*redistest.Server) {
 	s.mu.Lock()
 	s.losing = true
@@ -209,7 +209,7 @@ func (s *stormed) one(rng *rand.Rand) {
 	}
 }
 
-// unsure makes an error of a Wait that has failed to give back one that says so.
+// unsure marks an error of a Wait that has failed to give its booking back.
 func unsure(err error) error {
 	if errors.Is(err, ratelimit.ErrUnavailable) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return ratelimit.ErrUnanswered
@@ -234,7 +234,7 @@ func (s *stormed) settle(rng *rand.Rand, r *ratelimit.Reservation, reserved time
 	s.outcome(limiters, key, unit, actual-cost, reserved, err == nil, err)
 }
 
-// sky is servers, their clients, and what happens to them.
+// sky is servers, their clients, and the faults that strike them.
 type sky struct {
 	servers []*redistest.Server
 	client  func() redis.UniversalClient
@@ -282,7 +282,7 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 			_, _ = s.Do("REPLICAOF", "127.0.0.1", "1")
 			time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
 			_, _ = s.Do("REPLICAOF", "NO", "ONE")
-		case 6: // another one's script takes long: after a millisecond, or never, the server says that it is busy
+		case 6: // another caller's script takes long: after a millisecond, or never, the server replies that it is busy
 			_, _ = s.Do("CONFIG", "SET", "lua-time-limit", strconv.Itoa(rng.IntN(2)))
 			_, _ = s.Do("EVAL", "for i = 1, tonumber(ARGV[1]) do local _ = math.sqrt(i) end", "0", strconv.Itoa(rng.IntN(1_000_000)))
 		}
@@ -293,9 +293,9 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	}
 }
 
-// TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: nobody is charged twice
-// or for another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, nobody waits much longer than
-// the timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
+// TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: no caller is charged twice or for
+// another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, no caller waits much longer than the
+// timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
 func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
 	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {

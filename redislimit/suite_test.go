@@ -16,9 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// epoch is what the server's clock reads where a test's clock reads 0: late enough that
-// negative readings stay above 0, and early enough that 130 years later a state is still one that a script reads.
-// The suite begins at dates of which that is true as well.
+// epoch is the server's clock where a test's clock reads 0: late enough that negative readings stay above 0, and early enough
+// that the scripts can still read a state 130 years later. The suite begins at dates with the same property.
 const epoch = int64(1_450_000_000_000_000)
 
 // outlive keeps keys alive although a test's clock is not the server's.
@@ -31,7 +30,7 @@ func onClock(l *Limiter, clock ratelimit.Clock) *Limiter {
 	return l
 }
 
-// verdicts makes the test fail where the script's verdict is not what Go computes.
+// verdicts makes the test fail where the script's verdict differs from Go's.
 func verdicts(t testing.TB) {
 	checkVerdict = func(c *charge, reading int64) {
 		if want := !c.offer.Denied(reading); c.allowed != want {

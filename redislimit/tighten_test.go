@@ -49,7 +49,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			d, err := take()
 			require.NoError(t, err)
 			if d.Allowed && time.Since(before) > 100*time.Millisecond {
-				continue // this machine was so busy that what was charged has come back under the old limit
+				continue // this machine was so busy that the cost was regained under the old limit
 			}
 			require.False(t, d.Allowed, what)
 			if assert.Greater(t, d.RetryAfter, time.Minute, what) {
@@ -112,7 +112,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			return take(limited)
 		})
 	}
-	time.Sleep(1300 * time.Millisecond) // what was stored under the old limit has expired
+	time.Sleep(1300 * time.Millisecond) // the state stored under the old limit has expired
 	for _, k := range all {
 		now := time.Now()
 		d, err := k.take()
@@ -127,7 +127,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 func TestADenialUnderATightenedLimitWritesOnce(t *testing.T) {
 	f := newFixture(t)
 	for i, pair := range tightenings() {
-		pair[0].Rate.Per *= 100 // so long that nothing is regained meanwhile
+		pair[0].Rate.Per *= 100 // so long that nothing is regained during the test
 		l, err := New(f.client, pair[0], &Options{Name: fmt.Sprint("once", i), Timeout: 20 * time.Second})
 		require.NoError(t, err)
 		require.NoError(t, l.Adjust(t.Context(), "k", 40))
@@ -148,7 +148,7 @@ func TestADenialUnderATightenedLimitWritesOnce(t *testing.T) {
 	}
 }
 
-// What is booked ahead under one limit is not overtaken under the next, and stands as in memory.
+// A booking under one limit is not overtaken under the next, and counts as in memory.
 func TestBookingsAheadOutliveAChangeOfRate(t *testing.T) {
 	f := newFixture(t)
 	for i, from := range changing() {

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// soon is what a call of 50 ms may take on a machine that is busy with other things.
+// soon bounds the duration of a call of 50 ms on a busy machine.
 const soon = 4 * time.Second
 
 // promptly makes a call and checks that it ends about when its timeout does. Left to
@@ -72,8 +72,8 @@ func warm(t *testing.T, l *Limiter) {
 	require.Eventually(t, func() bool { return l.Allow("warm", 1) }, 20*time.Second, 10*time.Millisecond)
 }
 
-// unanswered pauses a server and makes a call, and returns its error, which says that the call was sent. A busy
-// machine may be too late to send it; then it begins anew. The server stays paused.
+// unanswered pauses a server and makes a call, and returns its error, according to which the call was sent. A busy machine may
+// be too late to send it; then it begins anew. The server stays paused.
 func unanswered(t *testing.T, s *server, l *Limiter, call func() error) error {
 	t.Helper()
 	for range 20 {
@@ -141,7 +141,7 @@ func TestAServerThatIsGoneIsUnavailable(t *testing.T) {
 
 func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		<-ctx.Done() // as a SYN that nobody answers
+		<-ctx.Done() // like an unanswered SYN
 		return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
 	}})
 	defer client.Close()
@@ -149,8 +149,8 @@ func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	unavailableUnsent(t, promptly(t, taking(l)))
 }
 
-// TestATimeoutSaysWhichOne: with the client's default options a refused connection is dialled again after the
-// timeout, so that the client has nothing to say but that a context has ended.
+// TestATimeoutSaysWhichOne: with the client's default options a refused connection is dialled again after the timeout, so that
+// the client can only report that a context has ended.
 func TestATimeoutSaysWhichOne(t *testing.T) {
 	refused := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer refused.Close()

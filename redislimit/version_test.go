@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// While a program is rolled out, two versions of the scripts work on the same keys. Those in testdata/version1 know no
+// While a program is rolled out, two versions of the scripts work on the same keys. The scripts in testdata/version1 know no
 // lowered limits: see TestAnOlderVersionLeavesWhatItDoesNotKnowAlone.
 func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	verdicts(t)
