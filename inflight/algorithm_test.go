@@ -227,7 +227,7 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 	}
 }
 
-// A caller may reuse its struct: what an Adaptive makes does not follow it.
+// A caller may reuse its struct: later changes do not affect the Adaptive.
 func TestOptionsAreCopiedAndZeroMeansTheDefaults(t *testing.T) {
 	o := &inflight.AIMDOptions{Start: 30}
 	adaptive := inflight.AIMD(o)
@@ -242,7 +242,7 @@ func TestOptionsAreCopiedAndZeroMeansTheDefaults(t *testing.T) {
 	}
 }
 
-// scripted is an algorithm that says what it is told to.
+// scripted is an algorithm that returns given limits and records its samples.
 type scripted struct {
 	limits  []int
 	samples *[]inflight.Sample
@@ -258,7 +258,7 @@ func (s *scripted) Update(sample inflight.Sample) int {
 	return limit
 }
 
-// script returns an Adaptive that starts with the first limit, and the samples that it is told.
+// script returns an Adaptive that starts with the first limit, and the samples that it receives.
 func script(limits ...int) (inflight.Adaptive, *[]inflight.Sample) {
 	samples := new([]inflight.Sample)
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
@@ -343,7 +343,7 @@ func TestBoundOfAnAdaptiveLimitChanges(t *testing.T) {
 
 func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	adaptive, samples := script(5) // it has nothing more to say, and panics
+	adaptive, samples := script(5) // it has no further limit to return, and panics
 	l := newLimiter(t, 10, &options{Adaptive: adaptive, Clock: clock})
 	finish(t, l, clock, 5, time.Second, inflight.Success)
 	for range 2 {
@@ -384,7 +384,7 @@ func TestAdaptiveLimiterUnderLoad(t *testing.T) {
 	}
 }
 
-// What began before a window has met another limit: it teaches nothing.
+// Work that began before a window has met another limit, so the window learns nothing from it.
 func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, samples := script(50, 50, 50)
@@ -406,7 +406,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 20, Goodput: 390, Served: 100 * time.Millisecond, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
 }
 
-// What is cancelled or still under way has taken at least so long.
+// Work that is cancelled or still under way takes at least as long as it has lasted.
 func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	for _, row := range []struct {
 		name      string
@@ -465,7 +465,7 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 	}
 }
 
-// A bug that answers at once says nothing about load, however often it does.
+// A bug that fails at once is no evidence of load, however often it does.
 func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	for name, adaptive := range adaptives {
 		clock := new(ratelimittest.Clock)
@@ -497,7 +497,7 @@ func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 		for window := range 60 {
 			rtt := time.Duration(limit) * 10 * time.Millisecond // one server
 			if window < 4 {
-				rtt = 200 * time.Millisecond // what the first probe meets
+				rtt = 200 * time.Millisecond // the latency at the first probe
 			}
 			limit = a.Update(inflight.Sample{RTT: rtt, Ended: 20, InFlight: limit, Mean: float64(limit), Crowd: float64(limit), Max: 20})
 		}

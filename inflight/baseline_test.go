@@ -36,7 +36,8 @@ func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
 	assert.InDelta(t, 71, b.rtt, 1e-9)
 }
 
-// By Kaplan and Meier, what lasts exactly as long as other work took is at risk when that ends: of three a third has ended, not half of two.
+// By Kaplan and Meier, work that lasts exactly as long as other work took is at risk when the other work ends: a third of three
+// has ended, not half of two.
 func TestWhatLastsAsLongAsOtherWorkTookCountsBesideIt(t *testing.T) {
 	const d = 1024 * time.Millisecond
 	var x times

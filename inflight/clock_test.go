@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// lockCheck is a clock that fails the test if who reads it holds a lock of the limiter.
+// lockCheck is a clock that fails the test if its reader holds a lock of the limiter.
 type lockCheck struct {
 	t     *testing.T
 	l     *Limiter[string]
@@ -39,7 +39,8 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// free reports whether nobody holds a lock. Another goroutine lets go of it soon, once it runs again; who reads the clock does not.
+// free reports whether a lock is free. Another goroutine releases it soon, once it runs again; the reader of the clock does
+// not.
 func free(mu *sync.Mutex) bool {
 	for range 2_000_000 { // for 0.4 s at least
 		if mu.TryLock() {
@@ -121,7 +122,7 @@ func permitOf(p Permit, err error) Permit {
 	return p
 }
 
-// scripted is a clock whose readings come in any order, as those of calls that wait for a lock do.
+// scripted is a clock whose readings come in any order, as the readings of calls that wait for a lock do.
 type scripted struct {
 	rng *rand.Rand
 	at  time.Duration

@@ -55,7 +55,7 @@ func TestDropsThatALowerLimitDoesNotCureDoNotLowerIt(t *testing.T) {
 	}
 }
 
-// A backend that refuses what is above its capacity: the limit keeps near it.
+// A backend refuses all calls above its capacity: the limit keeps near it.
 func TestDropsThatALowerLimitCuresLowerIt(t *testing.T) {
 	for name, adaptive := range adaptives {
 		l, sum := &loop{adaptive(), 20, 20, service}, 0
@@ -85,7 +85,7 @@ func TestAnOutageOfTheWholeBackendLowersTheLimitToMin(t *testing.T) {
 	}
 }
 
-// A floor does not hide what is above it, and is gone some time after the incident.
+// A floor does not hide drops above it, and is gone some time after the incident.
 func TestAnOutageIsSeenThroughAFloorAndAFloorFades(t *testing.T) {
 	for name, adaptive := range adaptives {
 		for _, floor := range []float64{0.3, 0.5, 0.9} {
@@ -136,7 +136,7 @@ func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 		for windows := range 16 {
 			l := settled(adaptive)
 			before := l.limit
-			l.drop(windows, 0.5) // an outage that ends meanwhile
+			l.drop(windows, 0.5) // an outage that ends during the experiment
 			l.drop(150, 0)
 			assert.InDelta(t, before, l.limit, float64(before)/3, "%s: over after %d windows", name, windows)
 
@@ -249,7 +249,7 @@ func TestTimeoutCountsTheTimeOfSuccesses(t *testing.T) {
 	}
 }
 
-// The sample of a window says which share was dropped, and how fast the successes were, apart from other work.
+// The sample of a window reports the share of drops, and the speed of the successes, apart from other work.
 func TestASampleSeparatesDropsFromSuccesses(t *testing.T) {
 	for dropped, want := range map[int]bool{4: false, 5: true} {
 		clock := new(ratelimittest.Clock)

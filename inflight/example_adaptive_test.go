@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// The limit follows what the backend can do, between 1 and 200, and starts at 20.
+// The limit follows the capacity of the backend, between 1 and 200, and starts at 20.
 func ExampleGradient() {
 	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient(nil)}))
 	permit, err := limiter.TryAcquire("backend", 1)
@@ -17,7 +17,7 @@ func ExampleGradient() {
 	}
 	call := func() error { return nil }
 	if err := call(); err != nil {
-		permit.Done(inflight.Dropped) // a timeout, or a backend that says that it is overloaded
+		permit.Done(inflight.Dropped) // a timeout, or a backend that reports overload
 	} else {
 		permit.Done(inflight.Success)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Two at once for each tenant; what does not fit now is refused.
+// Two calls at once for each tenant; a call that does not fit now is refused.
 func ExampleLimiter_TryAcquire() {
 	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	for i := range 3 {
@@ -70,7 +70,7 @@ func ExampleOptions_total() {
 	// <nil>
 }
 
-// A limit that is lowered cuts nobody off.
+// Lowering a limit does not interrupt work in flight.
 func ExampleLimiter_SetLimit() {
 	limiter := ratelimit.Must(inflight.New[string](2, nil))
 	first, _ := limiter.TryAcquire("a", 2)

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// tenant is a key whose callers ask for units without end.
+// tenant is a key whose callers request units without end.
 type tenant struct {
 	key    string
 	weight int
@@ -52,7 +52,7 @@ func (c *contest) ask(who *tenant) {
 	synctest.Wait()
 }
 
-// join has those tenants who join now begin.
+// join starts the tenants that join now.
 func (c *contest) join() {
 	for _, who := range c.tenants {
 		if who.joins == c.count {
@@ -63,8 +63,8 @@ func (c *contest) join() {
 	}
 }
 
-// step releases one permit at random, and counts what is given for that. Whoever is served
-// asks again at once.
+// step releases one permit at random, and counts the units granted for it. A caller that is served makes its next request at
+// once.
 func (c *contest) step(served func(g grant)) {
 	i := c.rng.IntN(len(c.held))
 	c.held[i].permit.Release()
@@ -81,7 +81,7 @@ func (c *contest) step(served func(g grant)) {
 	}
 }
 
-// newContest starts with Total held by somebody who is no part of it.
+// newContest starts with Total held by a key outside the contest.
 func newContest(t *testing.T, rng *rand.Rand, total int, tenants []*tenant) *contest {
 	weights := map[string]int{}
 	for _, who := range tenants {
@@ -139,7 +139,7 @@ func TestSharesAreByWeightWithinTheLargestRequest(t *testing.T) {
 			spreads := make([]spread, len(tenants)*len(tenants))
 			began := make([]int, len(spreads))
 			for c.count < 150 {
-				c.step(func(grant) {}) // those who are served in one step wake in any order
+				c.step(func(grant) {}) // callers that are served in one step wake in any order
 				for i, a := range tenants {
 					for j, b := range tenants[:i] {
 						k, d := i*len(tenants)+j, a.got*b.weight-b.got*a.weight
@@ -242,7 +242,7 @@ func TestKeyAtItsOwnLimitIsPassedOver(t *testing.T) {
 	})
 }
 
-// Else what one key has in flight would let others pass its large request for as long as they come.
+// Else the units in flight for one key would let others pass its large request for as long as they come.
 func TestAKeyWhoseLimitIsTotalOrMoreIsNotPassedOver(t *testing.T) {
 	for _, limit := range []int{4, 9} {
 		synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,7 @@ func take(t testing.TB, l *inflight.Limiter[string], key string, n int) inflight
 	return p
 }
 
-// refused says that n units are not free.
+// refused asserts that n units are not free.
 func refused(t testing.TB, l *inflight.Limiter[string], key string, n int) {
 	t.Helper()
 	p, err := l.TryAcquire(key, n)
@@ -356,7 +356,7 @@ func TestOldestIsThatOfTheOldestPermitStillInFlight(t *testing.T) {
 	}
 }
 
-// Limits as high as can be hold, and what is without a Total has none.
+// The highest possible limits hold, and a limiter without a Total has no limit over all keys.
 func TestTheHighestLimitsHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, math.MaxInt, &options{MaxQueue: 5})

@@ -23,14 +23,14 @@ import (
 
 var schedules = flag.Int("schedules", testsize.Of(50, 3000), "how many random schedules are played beside a model")
 
-// tenantModel is what the model knows of a key.
+// tenantModel is the model's state of a key.
 type tenantModel struct {
 	name             string
 	limit, own       int // now, and by LimitFor; own is 0 if there is none
 	weight, priority int
 	inFlight         int
 	used             float64 // slot-time per weight, in ns
-	level            bool    // used was made level with the others' since somebody waits
+	level            bool    // used was made level with the others' since a caller waits
 	waiters          []*waiterModel
 	shed             uint64
 }
@@ -49,7 +49,7 @@ type permitModel struct {
 	permit inflight.Permit
 }
 
-// result is what a call of Acquire has returned.
+// result is the result of a call of Acquire.
 type result struct {
 	id     int
 	permit inflight.Permit
@@ -76,12 +76,12 @@ type scheduleModel struct {
 	held       []permitModel
 	results    chan result
 	ids        int
-	served     map[int]float64 // what had been used least when somebody was served, of each priority with waiters: nobody begins lower
-	collecting []*tenantModel  // one of them collects what becomes free; none if empty
+	served     map[int]float64 // the least use when a caller was last served, of each priority with waiters: no key begins lower
+	collecting []*tenantModel  // one of them collects freed units; none if empty
 	perhaps    bool            // or none does
 }
 
-// slack is what the model does not know of slot-time: each unit counts for a microsecond at least.
+// slack is the model's uncertainty of slot-time: each unit counts for a microsecond at least.
 const slack = 30 * float64(time.Microsecond)
 
 // creeping is a clock that never stands still, as in real time: it is a nanosecond later at each reading.
@@ -91,7 +91,7 @@ var began = time.Now()
 
 func (c *creeping) Now() time.Duration { return time.Since(began) + time.Duration(c.readings.Add(1)) }
 
-// randomLimit is an algorithm that has nothing to do with what it is told.
+// randomLimit is an algorithm whose limits do not depend on its samples.
 type randomLimit struct{ rng *rand.Rand }
 
 func (randomLimit) Limit() int                     { return 3 }
@@ -188,7 +188,7 @@ func (m *scheduleModel) waiting() (all []*waiterModel) {
 	return all
 }
 
-// advance lets time pass, and counts what is in flight.
+// advance lets time pass, and counts the units in flight.
 func (m *scheduleModel) advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -225,7 +225,7 @@ func (m *scheduleModel) free(k *tenantModel, n int) bool {
 	return true
 }
 
-// never returns what says that n never fits, or nil.
+// never returns the error of a request for n units that can never fit, or nil.
 func (m *scheduleModel) never(k *tenantModel, n int) error {
 	if n > m.boundOf(k) || n > m.bound {
 		return ratelimit.ErrExceedsLimit
@@ -239,7 +239,7 @@ func (m *scheduleModel) grant(k *tenantModel, n int, p inflight.Permit) {
 	m.held = append(m.held, permitModel{k, n, m.now, p})
 }
 
-// settle makes those level who have begun to wait.
+// settle makes the keys level that have begun to wait.
 func (m *scheduleModel) settle() {
 	for priority := range m.served {
 		if !slices.ContainsFunc(m.tenants, func(k *tenantModel) bool { return k.priority == priority && len(k.waiters) > 0 }) {
@@ -256,7 +256,7 @@ func (m *scheduleModel) settle() {
 	}
 }
 
-// collectsNot takes out a key that may have been the one that collects.
+// collectsNot removes a key from the keys that may be collecting.
 func (m *scheduleModel) collectsNot(k *tenantModel) {
 	if i := slices.Index(m.collecting, k); i >= 0 {
 		m.perhaps = len(m.collecting) > 1
@@ -264,7 +264,7 @@ func (m *scheduleModel) collectsNot(k *tenantModel) {
 	}
 }
 
-// begin makes those level who wait for Total from now on. Those that did before are given.
+// begin makes the keys level that wait for Total from now on. The keys that waited before are given.
 func (m *scheduleModel) begin(before []*tenantModel) {
 	all := slices.Clone(m.tenants)
 	slices.SortFunc(all, func(a, b *tenantModel) int {
@@ -349,7 +349,7 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 	}
 }
 
-// next returns those of whom it may be the turn: of the highest level with somebody who wants.
+// next returns the keys whose turn it may be: keys of the highest level that has a waiting caller.
 func (m *scheduleModel) next() (candidates []*tenantModel) {
 	wanting := m.wanting()
 	if len(wanting) == 0 {
@@ -378,7 +378,7 @@ func names(all []*tenantModel) (s []string) {
 	return s
 }
 
-// drop takes out a waiter, and what it collected is no longer its own.
+// drop removes a waiter, and its claim to the units that it collected.
 func (m *scheduleModel) drop(w *waiterModel) {
 	if w.who.waiters[0] == w {
 		m.collectsNot(w.who)
@@ -386,7 +386,7 @@ func (m *scheduleModel) drop(w *waiterModel) {
 	w.who.waiters = slices.DeleteFunc(w.who.waiters, func(x *waiterModel) bool { return x == w })
 }
 
-// check compares what has become of the waiters with what must. Errors are those that are expected.
+// check compares the results of the calls with the model. The expected errors are given.
 func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	m.t.Helper()
 	synctest.Wait()
@@ -427,7 +427,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	}
 }
 
-// limits reads what the algorithms have said, and reports whether anything has changed.
+// limits reads the current limits of the algorithms, and reports whether any has changed.
 func (m *scheduleModel) limits() (changed bool) {
 	before := m.wanting()
 	if m.shared {
@@ -589,7 +589,7 @@ func (m *scheduleModel) wait() {
 	m.check(before, map[int]error{first.id: context.DeadlineExceeded})
 }
 
-// expel takes out those for whom there will never be room.
+// expel removes the waiters that can never be served.
 func (m *scheduleModel) expel(errs map[int]error) {
 	for _, w := range m.waiting() {
 		if err := m.never(w.who, w.n); err != nil {
@@ -683,7 +683,7 @@ func (m *scheduleModel) play(steps int) {
 	}
 }
 
-// Random calls at random times, beside a plain model of what the documentation defines.
+// Random calls at random times, beside a plain model of the documented behaviour.
 func TestRandomSchedulesGoAsDefined(t *testing.T) {
 	for seed := range uint64(*schedules) {
 		synctest.Test(t, func(t *testing.T) { newSchedule(t, seed).play(200) })

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// Keys that always wait get slot-time by their weights, however long their work takes and however
-// many units it needs: give or take one request of each, and what was in flight at the start.
+// Keys that always wait get slot-time by their weights, however long their work takes and however many units it needs: give or
+// take one request of each, and the units in flight at the start.
 func TestSharesAreOfSlotTime(t *testing.T) {
 	for seed := range uint64(25) {
 		synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 			l := newLimiter(t, total, &options{Total: total, MaxQueue: 1000, Clock: new(creeping), Weight: func(key string) int { return weights[key] }})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, w := range workers {
-				// So many that somebody always waits: a key of which nobody waits, if only at the instant at which
-				// all that were in flight come again, keeps no claim to what it did not use.
+				// So many that a caller always waits: a key without waiters, if only at the instant at which all its callers in
+				// flight return, keeps no claim to time that it did not use.
 				for range 2*total + 3 {
 					go func() {
 						for {
@@ -116,7 +116,7 @@ func TestHigherPriorityGoesFirst(t *testing.T) {
 		l := newLimiter(t, 10, &options{Total: 2, MaxQueue: 10, Priority: func(key string) int { return int(key[0] - '0') }})
 		q := &line{l: l}
 		held := take(t, l, "0", 1)
-		large := q.send("large", "0", 2) // collects what becomes free
+		large := q.send("large", "0", 2) // collects freed units
 		refused(t, l, "0b", 1)
 		top := take(t, l, "2", 1) // passes who waits in a lower level
 		low, high := q.send("low", "1", 1), q.send("high", "2", 1)
@@ -188,7 +188,7 @@ func TestSharedLimitAdaptsForAllKeysTogether(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	a.Release()
 	b.Release()
-	all := take(t, l, "c", 8) // above what is shared for now: alone
+	all := take(t, l, "c", 8) // above the shared limit of now: alone
 	refused(t, l, "a", 1)
 	all.Done(inflight.Ignored)
 	for len(*samples) == 0 {
@@ -219,7 +219,7 @@ func TestOnLimitNamesTheKey(t *testing.T) {
 	assert.Equal(t, []string{"a5 3 3"}, changes)
 }
 
-// OnLimit is not called anew until it has returned, or panicked. The limit stays meanwhile.
+// OnLimit is not called anew until it has returned, or panicked. Until then, the limit stays.
 func TestOnLimitIsCalledInOrder(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	adaptive, _ := script(10, 9, 8, 7, 6, 5)
@@ -375,7 +375,7 @@ func TestWaitersMoveToTheirNewPriorityAndKeepTheirAge(t *testing.T) {
 	})
 }
 
-// SetLimit raises all at once: no key of a lower level takes what belongs to a higher one.
+// SetLimit raises all limits at once: no key of a lower level takes units that are due to a higher one.
 func TestRaisedLimitsLetInByPriority(t *testing.T) {
 	for range 20 { // keys are found in any order
 		synctest.Test(t, func(t *testing.T) {

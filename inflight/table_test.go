@@ -41,7 +41,7 @@ func TestFullTableForgetsTheLongestIdle(t *testing.T) {
 	assert.Equal(t, []string{"d", "e", "f"}, tracked(l), "to be looked at, or refused, is not to be in flight")
 }
 
-// refusedTwice asks for what never fits.
+// refusedTwice requests more units than can ever fit.
 func refusedTwice(l *inflight.Limiter[string], key string) {
 	for range 2 {
 		_, _ = l.TryAcquire(key, 1000)
@@ -193,7 +193,7 @@ func TestRefreshReachesAKeyThatIsBeingInserted(t *testing.T) {
 	assert.EqualValues(t, 2, asked.Load())
 }
 
-// Everything at once: what is in flight is never above a limit, and in the end nothing is.
+// All calls at once: the units in flight are never above a limit, and in the end there are none.
 func TestInvariantsUnderLoad(t *testing.T) {
 	for _, total := range []int{0, 5} {
 		t.Run(fmt.Sprint("total ", total), func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestInvariantsUnderLoad(t *testing.T) {
 	}
 }
 
-// Limits that go up and down meanwhile lose no wake-up: everybody is served.
+// Limits that rise and fall at the same time lose no wake-up: every call is served.
 func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 	for _, total := range []int{0, 4} {
 		l := newLimiter(t, 4, &options{Total: total, MaxQueue: 1000})
@@ -266,7 +266,7 @@ func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 	}
 }
 
-// To ask for what is not there finds nothing, and leaves nothing behind.
+// Looking up an absent key finds nothing, and leaves nothing behind.
 func TestLookUpsOfWhatIsNotThere(t *testing.T) {
 	l := newLimiter(t, 2, &options{MaxKeys: 1})
 	absent := func(key string) {

@@ -93,7 +93,7 @@ func TestTryAcquirePassesNobody(t *testing.T) {
 		q := &line{l: l}
 		a := q.send("holder", "a", 2)
 		b := q.send("waits for three", "a", 3)
-		refused(t, l, "a", 1) // one is free, but not for whom comes now
+		refused(t, l, "a", 1) // one unit is free, but not for a new caller
 		a.release()
 		assert.True(t, b.done)
 		b.release()
