@@ -165,13 +165,9 @@ func (l *Layered[R]) Adjust(r R, delta int) error {
 	return s.debit()(delta)
 }
 
-// BooksAhead reports false: see [Booker].
-func (l *Layered[R]) BooksAhead() bool { return false }
-
-// ReplacesCost reports whether a layer has a Cost of its own.
-func (l *Layered[R]) ReplacesCost() bool {
-	l.check()
-	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
+// Describe returns the limits, and whether a layer has a Cost of its own. BooksAhead is false.
+func (l *Layered[R]) Describe() Description {
+	return Description{Limits: l.Limits(), ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })}
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not

@@ -464,6 +464,9 @@ func (l *Keyed[K]) Limits() []Limit {
 	return []Limit{l.generation.Load().def.limit}
 }
 
+// Describe returns the limits. BooksAhead is true.
+func (l *Keyed[K]) Describe() Description { return Description{Limits: l.Limits(), BooksAhead: true} }
+
 // request is how a cost may be spent.
 type request struct {
 	queue int64 // the maximum time for which a leaky bucket may delay the work

@@ -430,8 +430,8 @@ func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 			assert.Equal(t, ratelimit.Decision{}, d)
 			assert.EqualError(t, err, test.want)
 		}
-		if teller, ok := test.l.(interface{ Limits() []ratelimit.Limit }); assert.True(t, ok) {
-			assert.NotPanics(t, func() { teller.Limits() })
+		if describer, ok := test.l.(ratelimit.Describer); assert.True(t, ok) {
+			assert.NotPanics(t, func() { describer.Describe() })
 		}
 		res, err := test.l.Reserve(t.Context(), call{}, 1, time.Second)
 		assert.EqualError(t, err, test.want)

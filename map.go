@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/nilcheck"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Map returns a limiter of requests of type R that charges l for the key that the function finds in a request. The
 // function's error denies the request, charges nothing and is returned as it is; [SkipLayer] lets the request pass,
 // by [Unlimited]. If l or key is nil, each call fails.
 //
-// The result has the methods of all optional interfaces, from [LimitLister] to [CostReplacer], and answers as l does.
+// The result has the methods of all optional interfaces, from [Describer] to [Resetter], and answers as l does.
 // Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	// Map has no error to return. A limiter that panics at its first request would be found too late.
@@ -133,6 +132,4 @@ func unlessSkipped(err error) error {
 	return err
 }
 
-func (m *mapped[R, K]) Limits() []Limit    { return optional.Limits[Limit](m.l) }
-func (m *mapped[R, K]) BooksAhead() bool   { return optional.BooksAhead(m.l) }
-func (m *mapped[R, K]) ReplacesCost() bool { return optional.ReplacesCost(m.l) }
+func (m *mapped[R, K]) Describe() Description { return Describe(m.l) }

@@ -12,17 +12,31 @@ import (
 // A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces in this file. A limiter that stands in
 // front of another one has them too, and answers for that one.
 
-// LimitLister is a [Limiter] that returns its limits: one for each layer or limiter that it is made of, in order,
-// without shadow layers, and the zero Limit where each request or key has its own. Nil means that they are not
-// known.
-type LimitLister interface {
-	Limits() []Limit
+// Describer is a [Limiter] that describes itself. A Limiter without the method counts as one whose limits are not known, whose
+// Reserve may book ahead, and that charges the caller's cost. See [Describe].
+type Describer interface {
+	Describe() Description
 }
 
-// Booker is a [Reserver] that reports whether its Reserve may book budget that is still to come. A Reserver without the
-// method counts as one that may.
-type Booker interface {
-	BooksAhead() bool
+// Description holds the facts about a [Limiter] that callers and limiters in front of it need. Later versions may add fields.
+type Description struct {
+	// Limits has one limit for each layer or limiter that the limiter is made of, in order, without shadow layers, and the zero
+	// Limit where each request or key has its own. Nil means that the limits are not known.
+	Limits []Limit
+
+	// BooksAhead reports whether Reserve may book budget that is still to come.
+	BooksAhead bool
+
+	// ReplacesCost reports whether another cost than the caller's may be charged, as in a stack in which a [Layer] has a Cost.
+	ReplacesCost bool
+}
+
+// Describe returns the result of l's Describe. If l has none, it returns a Description in which only BooksAhead is true.
+func Describe(l any) Description {
+	if d, ok := l.(Describer); ok {
+		return d.Describe()
+	}
+	return Description{BooksAhead: true}
 }
 
 // Waiter is a [Reserver] with a Wait of its own, which [Wait] calls.
@@ -43,12 +57,6 @@ type Adjuster[K any] interface {
 // Resetter is a [Limiter] with a Reset, which [Reset] calls.
 type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
-}
-
-// CostReplacer is a [Limiter] that reports whether it may charge another cost than the caller's, as a stack does in which
-// a [Layer] has a Cost. A Limiter without the method counts as one that does not.
-type CostReplacer interface {
-	ReplacesCost() bool
 }
 
 // Peek returns what l's Take would answer, and changes nothing. It is l's Peek, with or without a context. If l has none, or

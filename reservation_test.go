@@ -299,9 +299,9 @@ func TestLimitsAreToldBeforeTheFirstDecision(t *testing.T) {
 	assert.Equal(t, []ratelimit.Limit{limit.Named("new")}, l.Limits())
 
 	mapped := ratelimit.Map(l, func(string) (string, error) { return "k", nil })
-	assert.Equal(t, l.Limits(), mapped.(interface{ Limits() []ratelimit.Limit }).Limits())
+	assert.Equal(t, l.Limits(), ratelimit.Describe(mapped).Limits)
 	mute := ratelimit.Map[string, string](&scripted{}, func(string) (string, error) { return "k", nil })
-	assert.Empty(t, mute.(interface{ Limits() []ratelimit.Limit }).Limits())
+	assert.Empty(t, ratelimit.Describe(mute).Limits)
 
 	each := newWith(t, limit, ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return limit }})
 	assert.Equal(t, []ratelimit.Limit{{}}, each.Limits(), "each key has its own")

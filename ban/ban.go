@@ -58,7 +58,7 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 	case !optional.CanReset[K](bans):
 		return nil, optional.Unsupported("ban: bans", bans, "Reset")
 	}
-	limits := optional.Limits[ratelimit.Limit](limiter)
+	limits := ratelimit.Describe(limiter).Limits
 	if len(limits) > 1 && limits[0] != (ratelimit.Limit{}) && slices.Contains(limits[1:], limits[0]) {
 		return nil, fmt.Errorf("ban: limiter has two limits of %v: give them names, so that a denial identifies its limit", limits[0])
 	}
@@ -185,7 +185,7 @@ func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision) {
 
 // own reports whether a limit that has denied is surely the first of limiter's: the limits behind it may be shared.
 func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
-	limits := optional.Limits[ratelimit.Limit](b.limiter)
+	limits := ratelimit.Describe(b.limiter).Limits
 	if len(limits) <= 1 {
 		return true
 	}
@@ -278,19 +278,15 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 // Limits returns the limits of limiter, and behind them the limits of bans.
 func (b *Limiter[K]) Limits() []ratelimit.Limit {
 	b.requireInit()
-	return optional.LimitsOfAll[ratelimit.Limit](b.limiter, b.bans)
+	return b.Describe().Limits
 }
 
-// BooksAhead reports whether limiter's Reserve may book ahead.
-func (b *Limiter[K]) BooksAhead() bool {
+// Describe returns the description of limiter, with the limits of bans behind its own.
+func (b *Limiter[K]) Describe() ratelimit.Description {
 	b.requireInit()
-	return optional.BooksAhead(b.limiter)
-}
-
-// ReplacesCost reports whether limiter may charge another cost than the caller's.
-func (b *Limiter[K]) ReplacesCost() bool {
-	b.requireInit()
-	return optional.ReplacesCost(b.limiter)
+	d := ratelimit.Describe(b.limiter)
+	d.Limits = optional.AppendLimits(optional.AppendLimits(nil, d.Limits), ratelimit.Describe(b.bans).Limits)
+	return d
 }
 
 // Stats counts bans and failures since a [Limiter] was made.
@@ -334,7 +330,8 @@ func (u unlimited[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Deci
 
 func (unlimited[K]) Adjust(context.Context, K, int) error { return nil }
 func (unlimited[K]) Reset(context.Context, K) error       { return nil }
-func (unlimited[K]) BooksAhead() bool                     { return false }
 
-// Limits returns none, rather than nil, which would mean that they are not known.
-func (unlimited[K]) Limits() []ratelimit.Limit { return []ratelimit.Limit{} }
+// Describe returns no limits, rather than nil, which would mean that they are not known.
+func (unlimited[K]) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: []ratelimit.Limit{}}
+}

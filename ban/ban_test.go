@@ -605,8 +605,8 @@ func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	require.True(t, b.Allow("other", 1))
 	require.NoError(t, b.Adjust(ctx, "k", 9))
 	require.Equal(t, []ratelimit.Limit{banLimit}, b.Limits())
-	require.False(t, b.BooksAhead())
-	require.False(t, b.ReplacesCost())
+	require.False(t, b.Describe().BooksAhead)
+	require.False(t, b.Describe().ReplacesCost)
 	require.NoError(t, b.Reset(ctx, "k"))
 	require.True(t, b.Allow("k", 1))
 }

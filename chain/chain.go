@@ -54,14 +54,26 @@ func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 
 // Limits returns the limits of all limiters in order, the zero Limit for one without Limits.
 func (c *Limiter[R]) Limits() []ratelimit.Limit {
-	return optional.LimitsOfAll[ratelimit.Limit](c.all()...)
+	return c.Describe().Limits
 }
 
-// BooksAhead reports whether the last limiter may book ahead, and all before it are [ratelimit.Unlimited].
-func (c *Limiter[R]) BooksAhead() bool {
+// Describe returns the limits. BooksAhead is that of the last limiter if all before it are [ratelimit.Unlimited]; else it is false.
+// ReplacesCost is true if it is for one of the limiters.
+func (c *Limiter[R]) Describe() ratelimit.Description {
+	d := ratelimit.Description{BooksAhead: c.booksAhead()}
+	for _, l := range c.all() {
+		of := ratelimit.Describe(l)
+		d.Limits = optional.AppendLimits(d.Limits, of.Limits)
+		d.ReplacesCost = d.ReplacesCost || of.ReplacesCost
+	}
+	return d
+}
+
+// booksAhead reports whether the last limiter may book ahead, and all before it are [ratelimit.Unlimited].
+func (c *Limiter[R]) booksAhead() bool {
 	last := len(c.all()) - 1
 	for _, l := range c.limiters[:last] {
-		limits := optional.Limits[ratelimit.Limit](l)
+		limits := ratelimit.Describe(l).Limits
 		for _, limit := range limits {
 			if limit.Algorithm != ratelimit.AlgorithmUnlimited {
 				return false
@@ -71,7 +83,7 @@ func (c *Limiter[R]) BooksAhead() bool {
 			return false
 		}
 	}
-	return optional.BooksAhead(c.limiters[last])
+	return ratelimit.Describe(c.limiters[last]).BooksAhead
 }
 
 // Stats counts failures since a [Limiter] was made.
@@ -128,7 +140,7 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 		switch {
 		case i < last || maxDelay <= 0:
 			res, err = l.Reserve(ctx, r, cost, 0)
-		case c.BooksAhead():
+		case c.booksAhead():
 			res, err = l.Reserve(ctx, r, cost, maxDelay)
 		default:
 			res, err = reserveQueued(ctx, l, r, cost, maxDelay)
@@ -145,7 +157,7 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 // reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a limiter may book, it
 // first calls without a delay, to learn whether a leaky bucket denies.
 func reserveQueued[R any](ctx context.Context, l ratelimit.Reserver[R], r R, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if !optional.BooksAhead(l) {
+	if !ratelimit.Describe(l).BooksAhead {
 		return l.Reserve(ctx, r, cost, maxDelay)
 	}
 	res, err := l.Reserve(ctx, r, cost, 0)
@@ -168,7 +180,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	switch {
 	case len(c.all()) == 1:
 		return ratelimit.Wait(ctx, c.limiters[0], r, cost)
-	case c.BooksAhead(): // Reserve books, and so can the package's Wait, which must not find this method
+	case c.booksAhead(): // Reserve books, and so can the package's Wait, which must not find this method
 		return ratelimit.Wait(ctx, ratelimit.Reserver[R](struct{ ratelimit.Reserver[R] }{c}), r, cost)
 	}
 	for {
@@ -256,16 +268,6 @@ func (c *Limiter[R]) each(what string, can func(any) bool, do func(ratelimit.Lim
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// ReplacesCost reports whether a limiter may charge another cost than the caller's.
-func (c *Limiter[R]) ReplacesCost() bool {
-	for _, l := range c.all() {
-		if optional.ReplacesCost(l) {
-			return true
-		}
-	}
-	return false
 }
 
 // pass is one pass over the limiters of a chain. Unless it is done when it ends, its charges are given back, also if one of the limiters

@@ -20,7 +20,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // noContext is for calls that no caller's context bounds.
@@ -104,12 +103,17 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Limits returns the primary's limits, if it has a method Limits.
+// Limits returns the primary's limits, nil if they are not known.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	if r, ok := l.primary.(ratelimit.LimitLister); ok {
-		return r.Limits()
-	}
-	return nil
+	return ratelimit.Describe(l.primary).Limits
+}
+
+// Describe returns the primary's limits. BooksAhead and ReplacesCost are true if they are for one of the two limiters.
+func (l *Limiter[K]) Describe() ratelimit.Description {
+	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
+	d.BooksAhead = d.BooksAhead || instead.BooksAhead
+	d.ReplacesCost = d.ReplacesCost || instead.ReplacesCost
+	return d
 }
 
 // Allow is Take without details. An error counts as false.
@@ -239,7 +243,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 		layers.EachOverrun(above)
 		return exceeds
 	}
-	if optional.ReplacesCost(l.primary) {
+	if ratelimit.Describe(l.primary).ReplacesCost {
 		return false
 	}
 	for i := range limits {

@@ -80,7 +80,7 @@ func TestItBooksAheadAsItsLimitersDo(t *testing.T) {
 		primary, instead ratelimit.Reserver[string]
 		want             bool
 	}{{keyed, keyed, true}, {keyed, stack, true}, {stack, keyed, true}, {stack, stack, false}} {
-		require.Equal(t, c.want, ratelimit.Must(failover.New(c.primary, c.instead, nil)).BooksAhead())
+		require.Equal(t, c.want, ratelimit.Must(failover.New(c.primary, c.instead, nil)).Describe().BooksAhead)
 	}
 }
 
@@ -425,7 +425,9 @@ func TestACostThatOnlyThePrimaryCanAllowIsDeniedForNow(t *testing.T) {
 // each is a primary whose keys have limits of their own.
 type each struct{ *store }
 
-func (each) Limits() []ratelimit.Limit { return []ratelimit.Limit{{}} }
+func (each) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: []ratelimit.Limit{{}}, BooksAhead: true}
+}
 
 func TestACostIsDeniedForNowIfNobodyKnowsWhatThePrimaryCanAllow(t *testing.T) {
 	l := over(t, each{newStore(t, shared)}, newLocal(t, local), failover.Options{OpenFor: 3 * time.Second})

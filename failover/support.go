@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Peek returns the result that Take would have, and changes nothing.
@@ -54,14 +53,4 @@ func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Conte
 		return a.err
 	}
 	return fmt.Errorf("%w: %w", a.err, ratelimit.ErrUnavailable)
-}
-
-// ReplacesCost reports whether a limiter may charge another cost than the caller's.
-func (l *Limiter[K]) ReplacesCost() bool {
-	return optional.ReplacesCost(l.primary) || optional.ReplacesCost(l.instead)
-}
-
-// BooksAhead reports whether one of the limiters may book ahead: see [ratelimit.Booker].
-func (l *Limiter[K]) BooksAhead() bool {
-	return optional.BooksAhead(l.primary) || optional.BooksAhead(l.instead)
 }

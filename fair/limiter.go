@@ -133,9 +133,6 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 	}), err
 }
 
-// BooksAhead reports false: see [ratelimit.Booker].
-func (l *Limiter[K]) BooksAhead() bool { return false }
-
 // Peek returns the decision that Take would make, and changes nothing. In particular, a denial makes no place in line.
 func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) {
 	if err := l.check(tenant, cost); err != nil {
@@ -161,6 +158,11 @@ func (l *Limiter[K]) Limits() []ratelimit.Limit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return []ratelimit.Limit{l.budget.limit}
+}
+
+// Describe returns the limit that tenants share. BooksAhead is false.
+func (l *Limiter[K]) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: l.Limits()}
 }
 
 // SetLimit changes the limit. Spending stays. Places and callers in line stay, unless their cost is now too large: these

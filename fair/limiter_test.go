@@ -261,7 +261,7 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 	require.ErrorIs(t, l.SetLimit(ratelimit.Unlimited()), ratelimit.ErrInvalidLimit)
 	require.Zero(t, l.Stats().Tracked)
 	require.Equal(t, []ratelimit.Limit{bucket}, l.Limits())
-	require.False(t, l.BooksAhead())
+	require.False(t, l.Describe().BooksAhead)
 }
 
 func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {

@@ -121,7 +121,9 @@ func (s *stub) Take(_ context.Context, _ *http.Request, cost int) (ratelimit.Dec
 // listing is a stub that knows its limits.
 type listing struct{ stub }
 
-func (s *listing) Limits() []ratelimit.Limit { return s.limits }
+func (s *listing) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: s.limits, BooksAhead: true}
+}
 
 func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	t.Helper()

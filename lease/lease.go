@@ -22,7 +22,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
-	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -47,8 +46,8 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 	if nilcheck.IsNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
 	}
-	if optional.ReplacesCost(remoteLimiter) {
-		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (WithCost), which would charge a batch as one decision")
+	if ratelimit.Describe(remoteLimiter).ReplacesCost {
+		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (Layer.Cost), which would charge a batch as one decision")
 	}
 	if opts == nil {
 		opts = new(Options[K])
@@ -217,12 +216,14 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Limits returns the remote limiter's limits, if it has a method Limits.
+// Limits returns the remote limiter's limits, nil if they are not known.
 func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	if r, ok := l.remote.limiter.(ratelimit.LimitLister); ok {
-		return r.Limits()
-	}
-	return nil
+	return ratelimit.Describe(l.remote.limiter).Limits
+}
+
+// Describe returns the remote limiter's limits. BooksAhead is true, and ReplacesCost false.
+func (l *Limiter[K]) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
 }
 
 // maxTries is the number of times that a decision starts again because others have spent the units fetched for it, before it calls the

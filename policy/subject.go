@@ -58,13 +58,10 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 		})
 }
 
-// ReplacesCost reports whether a rule in force has a cost of its own: see [ratelimit.CostReplacer].
-func (p *Policies) ReplacesCost() bool {
-	return slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })
+// Describe reports whether a rule in force has a cost of its own. Limits is nil, and BooksAhead false.
+func (p *Policies) Describe() ratelimit.Description {
+	return ratelimit.Description{ReplacesCost: slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })}
 }
-
-// BooksAhead reports false: see [ratelimit.Booker].
-func (p *Policies) BooksAhead() bool { return false }
 
 // keep changes the spending of the budgets that r names, and calls changed for those whose rules notify the program.
 func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error, changed func(*generation, []Charge)) error {

@@ -363,7 +363,7 @@ rules:
 			assert.True(t, d.Allowed, name)
 			_, err = p.Peek(t.Context(), policy.Attributes{}, 5)
 			require.ErrorIs(t, err, keyfunc.ErrNoKey)
-			assert.True(t, p.ReplacesCost())
+			assert.True(t, p.Describe().ReplacesCost)
 			_, err = p.Peek(t.Context(), all, -1)
 			require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 		}

@@ -90,7 +90,7 @@ func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	require.NoError(t, err)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
 	l := promlimit.Timed(m, "x", ratelimit.Reserver[string](ratelimit.Must(ratelimit.New[string](limit, nil))))
-	assert.Equal(t, []ratelimit.Limit{limit}, l.(interface{ Limits() []ratelimit.Limit }).Limits())
+	assert.Equal(t, []ratelimit.Limit{limit}, ratelimit.Describe(l).Limits)
 	assert.True(t, l.Allow("k", 1))
 	r, err := l.Reserve(t.Context(), "k", 1, 0)
 	require.NoError(t, err)

@@ -48,7 +48,9 @@ func NewLogEngine(limit ratelimit.Limit, clock ratelimit.Clock, store func() err
 }
 
 // Limits lets package httplimit announce the limit before the first decision.
-func (e *LogEngine) Limits() []ratelimit.Limit { return []ratelimit.Limit{e.limit} }
+func (e *LogEngine) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: []ratelimit.Limit{e.limit}}
+}
 
 func (e *LogEngine) Allow(key string, cost int) bool {
 	d, _ := e.Take(context.Background(), key, cost)

@@ -101,7 +101,7 @@ func TestMapOfANewEngineReservesAndTellsItsLimit(t *testing.T) {
 	require.True(t, chain.Allow(8, 1))
 	require.False(t, chain.Allow(8, 1), "it would be charged twice, and one is left")
 	require.True(t, mapped.Allow(8, 1), "the first charge was given back")
-	require.Equal(t, []ratelimit.Limit{limit}, mapped.(interface{ Limits() []ratelimit.Limit }).Limits())
+	require.Equal(t, []ratelimit.Limit{limit}, ratelimit.Describe(mapped).Limits)
 }
 
 func TestWaitOnANewEngineBooksItsPlace(t *testing.T) {

@@ -202,12 +202,9 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return ratelimit.NewReservation(s.d, s.settler(cost)), err
 }
 
-// BooksAhead reports false: see [ratelimit.Booker].
-func (l *Layered[R]) BooksAhead() bool { return false }
-
-// ReplacesCost reports whether a layer has a Cost of its own.
-func (l *Layered[R]) ReplacesCost() bool {
-	return slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })
+// Describe returns the limits, and whether a layer has a Cost of its own. BooksAhead is false.
+func (l *Layered[R]) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: l.Limits(), ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })}
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. Until then it sleeps

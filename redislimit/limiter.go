@@ -269,3 +269,8 @@ func (l *Limiter) Limits() []ratelimit.Limit {
 	}
 	return []ratelimit.Limit{l.plan.Load().limit}
 }
+
+// Describe returns the limits. BooksAhead is true.
+func (l *Limiter) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
+}

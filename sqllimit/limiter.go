@@ -42,7 +42,7 @@ var (
 	_ ratelimit.Peeker[string]   = (*Limiter)(nil)
 	_ ratelimit.Adjuster[string] = (*Limiter)(nil)
 	_ ratelimit.Resetter[string] = (*Limiter)(nil)
-	_ ratelimit.LimitLister      = (*Limiter)(nil)
+	_ ratelimit.Describer        = (*Limiter)(nil)
 )
 
 // New returns a limiter. It does not connect. The error names an invalid option, or wraps [ratelimit.ErrInvalidLimit]:
@@ -331,4 +331,9 @@ func (l *Limiter) Limits() []ratelimit.Limit {
 		return []ratelimit.Limit{{}}
 	}
 	return []ratelimit.Limit{l.plan.Load().limit}
+}
+
+// Describe returns the limits. BooksAhead is true.
+func (l *Limiter) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
 }

@@ -6,11 +6,7 @@ import (
 
 // mayDelay reports whether a limiter may delay an allowed request: one of its limits is a leaky bucket, or is not known.
 func mayDelay(limiter any) bool {
-	l, ok := limiter.(ratelimit.LimitLister)
-	if !ok {
-		return true
-	}
-	limits := l.Limits()
+	limits := ratelimit.Describe(limiter).Limits
 	for _, limit := range limits {
 		if limit.Algorithm == 0 || limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 			return true

@@ -12,7 +12,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/nilcheck"
-	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -107,7 +106,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	case !ok:
 		return c, nil
 	}
-	ahead, may := optional.BooksAhead(r), mayDelay(r)
+	ahead, may := ratelimit.Describe(r).BooksAhead, mayDelay(r)
 	if o.MaxHold > 0 && !ahead && !may {
 		return nil, fmt.Errorf("%s: Options.MaxHold is %v, and %T books nothing ahead, so that no request would be held", o.Package, o.MaxHold, limiter)
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Timed returns a limiter that reports the durations of another limiter's decisions. Wait is not measured: most of it is
@@ -51,14 +50,8 @@ func (t *timed[K]) Wait(ctx context.Context, key K, cost int) error {
 	return ratelimit.Wait(ctx, t.Reserver, key, cost)
 }
 
-// Limits returns what the limiter's method of that name does, nil if it has none.
-func (t *timed[K]) Limits() []ratelimit.Limit { return optional.Limits[ratelimit.Limit](t.Reserver) }
-
-// BooksAhead returns what the limiter's method of that name does, true if it has none.
-func (t *timed[K]) BooksAhead() bool { return optional.BooksAhead(t.Reserver) }
-
-// ReplacesCost returns what the limiter's method of that name does, false if it has none.
-func (t *timed[K]) ReplacesCost() bool { return optional.ReplacesCost(t.Reserver) }
+// Describe returns the description of the limiter.
+func (t *timed[K]) Describe() ratelimit.Description { return ratelimit.Describe(t.Reserver) }
 
 func (t *timed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	return ratelimit.Peek(ctx, ratelimit.Limiter[K](t.Reserver), key, cost)

@@ -36,12 +36,12 @@ func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
 	v.plans.Clear()
-	l, ok := limiter.(ratelimit.LimitLister)
-	if !ok {
+	v.ask = func() []ratelimit.Limit { return ratelimit.Describe(limiter).Limits }
+	limits := v.ask()
+	if limits == nil {
+		v.ask = nil
 		return nil
 	}
-	v.ask = l.Limits
-	limits := l.Limits()
 	if err := v.check(limits); err != nil {
 		return fmt.Errorf("%s: %w", o.Package, err)
 	}

@@ -8,38 +8,12 @@ import (
 	"fmt"
 )
 
-// ReplacesCost reports whether a limiter may charge another cost than the caller's: the result of its ReplacesCost, false without that
-// method.
-func ReplacesCost(limiter any) bool {
-	r, ok := limiter.(interface{ ReplacesCost() bool })
-	return ok && r.ReplacesCost()
-}
-
-// BooksAhead reports whether a limiter's Reserve may charge budget that is still to come: the result of its BooksAhead, true without that
-// method.
-func BooksAhead(limiter any) bool {
-	b, ok := limiter.(interface{ BooksAhead() bool })
-	return !ok || b.BooksAhead()
-}
-
-// Limits returns a limiter's limits, nil if it has no method Limits.
-func Limits[L any](limiter any) []L {
-	if l, ok := limiter.(interface{ Limits() []L }); ok {
-		return l.Limits()
+// AppendLimits appends the limits of one of several limiters, the zero L if they are not known.
+func AppendLimits[L any](all, limits []L) []L {
+	if limits == nil {
+		limits = make([]L, 1)
 	}
-	return nil
-}
-
-// LimitsOfAll returns the limits of several limiters in order, the zero L for one whose limits are not known.
-func LimitsOfAll[L, R any](limiters ...R) (all []L) {
-	for _, l := range limiters {
-		limits := Limits[L](l)
-		if limits == nil {
-			limits = make([]L, 1)
-		}
-		all = append(all, limits...)
-	}
-	return all
+	return append(all, limits...)
 }
 
 // CanPeek, CanAdjust and CanReset report whether a limiter has the method, with a context or without one. A limiter in front
