@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Options are those of [New]. Nil and the zero Options mean the defaults.
+// Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
 	// Prefix begins all Redis keys. It defaults to "policy:". Processes that share budgets need the same Prefix.
 	Prefix string
@@ -64,8 +64,8 @@ type engine struct {
 	opened [2]*decider // the last one, and the one before, which may hold leases still; nil for none
 }
 
-// Flush gives back what e has leased. Call it after the last decision. Without Tenant, and for other engines, it does
-// nothing.
+// Flush gives back the unused part of e's leases. Call it after the last decision. Without Tenant, and for other engines, it
+// does nothing.
 func Flush(ctx context.Context, e policy.Engine) error {
 	mine, ok := e.(*engine)
 	if !ok {
@@ -130,10 +130,10 @@ func (e *engine) leased(r policy.Budget) bool {
 	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant) && counts(r)
 }
 
-// check returns what is wrong with the options for these rules.
+// check returns an error if the options do not fit these rules.
 func (e *engine) check(rules []policy.Budget) error {
 	if e.opts.Tenant != "" && e.opts.Slot != nil {
-		return errors.New("policyredis: Options.Tenant and Options.Slot both say where keys are: want one of them")
+		return errors.New("policyredis: Options.Tenant and Options.Slot both choose the server of a key: want one of them")
 	}
 	if e.opts.MaxBatch < 0 {
 		return fmt.Errorf("policyredis: Options.MaxBatch is %d, want 0 for the default or more", e.opts.MaxBatch)
@@ -149,8 +149,8 @@ func (e *engine) check(rules []policy.Budget) error {
 	return e.checkServers(rules)
 }
 
-// checkServers returns what is certainly wrong on a client of several servers: a rule for all requests beside
-// rules with keys, with nothing that puts them on one server.
+// checkServers returns an error if a client of several servers cannot serve the rules: a rule for all requests beside rules
+// with keys, with no option that puts them on one server.
 func (e *engine) checkServers(rules []policy.Budget) error {
 	switch e.client.(type) {
 	case *redis.Ring, *redis.ClusterClient:
@@ -171,14 +171,14 @@ func (e *engine) checkServers(rules []policy.Budget) error {
 		}
 	}
 	if global >= 0 && keyed >= 0 {
-		return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than those of rule %q: "+
+		return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than the budgets of rule %q: "+
 			"set Options.Tenant, or Options.Slot", rules[global].Name, rules[keyed].Name)
 	}
 	return nil
 }
 
-// limiter returns the rule's limiter. It checks the limits that charges may bring, too: what
-// Redis cannot count is refused here and not request by request.
+// limiter returns the rule's limiter. It also checks the limits that charges may bring: a limit that Redis cannot count is
+// refused here, and not at each request.
 func (e *engine) limiter(r policy.Budget) (*redislimit.Limiter, error) {
 	for _, limit := range r.Others {
 		if _, err := redislimit.New(e.client, limit, e.options(r)); err != nil {
@@ -192,7 +192,7 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
 		o.Slot = func(key string) string {
-			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // whatever Redis lists as a key
+			if values := policy.ValuesOf(key, len(r.Key)); len(values) == len(r.Key) { // Redis may list names that are no keys of the rule
 				return values[slices.Index(r.Key, e.opts.Tenant)]
 			}
 			return ""
@@ -237,7 +237,7 @@ func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) ratelimit.Layer[*p
 	return y
 }
 
-// wrapped returns the layer with what the rule says besides.
+// wrapped returns the layer with the rule's cost, shadow and observer.
 func wrapped(i int, r policy.Budget, y ratelimit.Layer[*policy.Charges]) ratelimit.Layer[*policy.Charges] {
 	if r.OwnCost {
 		y.Cost = func(c *policy.Charges) int { return chargeOf(c, i).Cost }
@@ -247,8 +247,7 @@ func wrapped(i int, r policy.Budget, y ratelimit.Layer[*policy.Charges]) ratelim
 	return y
 }
 
-// decider decides by one stack, and looks by another, whose layers charge what they are asked
-// and are no shadows.
+// decider decides by one stack, and peeks by another, whose layers charge the caller's cost and are no shadows.
 type decider struct {
 	*redislimit.Layered[*policy.Charges]
 	bare *redislimit.Layered[*policy.Charges]
@@ -274,7 +273,7 @@ func (d decider) CheckLimit(limit ratelimit.Limit) error {
 	return err
 }
 
-// Peek is what a [ratelimit.Peeker] has. The round trip is bounded by the limiters' Timeout.
+// Peek implements [ratelimit.Peeker]. The round trip is bounded by the limiters' Timeout.
 func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelimit.Decision, error) {
 	if !c.Bare {
 		return d.Layered.Peek(ctx, c, cost)
@@ -288,7 +287,7 @@ func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelim
 	return said, err
 }
 
-// Adjust is what a [ratelimit.Adjuster] has.
+// Adjust implements [ratelimit.Adjuster].
 func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
 	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
 		if !c.Bare && (r.OwnCost || r.Shadow) {
@@ -298,7 +297,7 @@ func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error
 	})
 }
 
-// Reset is what a [ratelimit.Resetter] has.
+// Reset implements [ratelimit.Resetter].
 func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
 	return d.each(c, func(l *redislimit.Limiter, _ policy.Budget, key string) error { return l.Reset(ctx, key) })
 }

@@ -149,8 +149,8 @@ func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 	assert.False(t, told[11].Rules[0].Told, "no answer, nothing to tell")
 }
 
-// TestOnlyTheRuleThatCanNeverAllowIsToldDenied compares what rules are told on Redis with what they
-// are told in memory, with a rule that blocks or is exceeded in each place among others.
+// TestOnlyTheRuleThatCanNeverAllowIsToldDenied compares the decisions of the rules on Redis with their decisions in memory,
+// with a rule that blocks or is exceeded in each place among others.
 func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
@@ -198,8 +198,8 @@ func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
 	}
 }
 
-// TestADecisionUsesOneSetWhole alternates between two sets under load. A mixture of the two would
-// allow, or tell a limit of the other set.
+// TestADecisionUsesOneSetWhole alternates between two sets under load. A mixture of the two would allow, or report a limit of
+// the other set.
 func TestADecisionUsesOneSetWhole(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
@@ -252,7 +252,7 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	require.Nil(t, wrong.Load())
 }
 
-// TestAWaitThatGivesUpIsADenial compares what is told of a Wait on Redis and in memory.
+// TestAWaitThatGivesUpIsADenial compares the reports of a Wait on Redis and in memory.
 func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
@@ -447,7 +447,7 @@ func TestAFleetFollowsOneFile(t *testing.T) {
 	assert.Equal(t, 15, take(), "the limit was raised, and what was spent stays spent")
 }
 
-// process is one of the fleet: this test's program, told to be a child.
+// process is one of the fleet: this test's program, started as a child.
 type process struct {
 	in  io.WriteCloser
 	out *bufio.Scanner
@@ -478,7 +478,7 @@ func (p *process) ask(t *testing.T, question string) string {
 	return p.out.Text()
 }
 
-// child follows the file and answers what it is asked, a line each, until its input ends.
+// child follows the file and answers each line of its input with a line, until the input ends.
 func child(addr, path string) {
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	defer client.Close()
@@ -521,8 +521,8 @@ func answer(p *policy.Policies, question string) string {
 	return "none"
 }
 
-// TestEnginesTellTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are
-// 0, above a capacity, or of the rule's own. Nothing is regained meanwhile.
+// TestEnginesTellTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are 0,
+// above a capacity, or of the rule's own. Nothing is regained during the test.
 func TestEnginesTellTheSame(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server(t), ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
@@ -566,7 +566,7 @@ func TestEnginesTellTheSame(t *testing.T) {
 			require.Len(t, remote.Rules, len(memory.Rules), what)
 			for i := range memory.Rules {
 				m, r := memory.Rules[i], remote.Rules[i]
-				if remote.Err != nil { // Redis was not asked
+				if remote.Err != nil { // Redis was not called
 					require.True(t, !r.Told || r.Decision.Allowed == m.Decision.Allowed, what)
 					continue
 				}

@@ -25,7 +25,7 @@ func exampleSet() *policy.Set {
 
 // While Redis is down, the same rules are enforced by each process on its own.
 func Example_redisIsDown() {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // nobody listens there
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // no server listens there
 	defer client.Close()
 	set := exampleSet()
 	shared, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})

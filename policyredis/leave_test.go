@@ -57,7 +57,7 @@ func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
 		time.Sleep(rand.N(10 * time.Millisecond))
 	}
 	wg.Wait()
-	time.Sleep(50 * time.Millisecond) // what was left behind arrives, too
+	time.Sleep(50 * time.Millisecond) // commands that are still on their way arrive, too
 	for i, cost := range costs {
 		d, err := patient.Take(t.Context(), policy.Attributes{"user": strconv.Itoa(i)}, 1)
 		require.NoError(t, err)

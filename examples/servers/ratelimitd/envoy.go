@@ -68,14 +68,14 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// asked is one request for the rules: the entries of descriptors that agree.
-type asked struct {
+// ruleRequest is one request for the rules: the entries of descriptors that agree.
+type ruleRequest struct {
 	attributes policy.Attributes
 	cost       int
 }
 
 // grouped returns the requests of the rules, and for each descriptor the index of its request.
-func grouped(r *rls.RateLimitRequest) (groups []asked, group []int, err error) {
+func grouped(r *rls.RateLimitRequest) (groups []ruleRequest, group []int, err error) {
 	for _, d := range r.GetDescriptors() {
 		if d.GetIsNegativeHits() {
 			return nil, nil, status.Error(codes.Unimplemented, "hits are not given back")
@@ -92,7 +92,7 @@ func grouped(r *rls.RateLimitRequest) (groups []asked, group []int, err error) {
 			at++
 		}
 		if at == len(groups) {
-			groups = append(groups, asked{policy.Attributes{}, 0})
+			groups = append(groups, ruleRequest{policy.Attributes{}, 0})
 		}
 		for key, value := range a {
 			groups[at].attributes[key] = value

@@ -107,13 +107,13 @@ func TestHTTPRateCosts(t *testing.T) {
 	assert.Equal(t, want, statuses(router(limit.Wrap), 3, r))
 }
 
-// cost is what a request says that it costs.
+// cost returns the cost that a request states.
 func cost(r *http.Request) int {
 	n, _ := strconv.Atoi(r.Header.Get("X-Cost"))
 	return n
 }
 
-// A limit of each request's own, such as that of the user's plan.
+// TestHTTPRateLimitOfARequest takes the limit from each request, such as the limit of the user's plan.
 func TestHTTPRateLimitOfARequest(t *testing.T) {
 	plan := func(r *http.Request) int {
 		if r.Header.Get("X-Plan") == "paid" {
@@ -133,7 +133,7 @@ func TestHTTPRateLimitOfARequest(t *testing.T) {
 	limit, err := httplimit.New(ratelimit.Must(ratelimit.All(layer)), nil)
 	require.NoError(t, err)
 	a, b := router(theirs), router(limit.Wrap)
-	for _, name := range []string{"free", "paid"} { // an upgrade keeps what was spent
+	for _, name := range []string{"free", "paid"} { // an upgrade keeps the spending
 		r := from("192.0.2.1:1")
 		r.Header.Set("X-Plan", name)
 		assert.Equal(t, statuses(a, 6, r), statuses(b, 6, r), name)
@@ -149,7 +149,7 @@ func TestHTTPRateRetryAfter(t *testing.T) {
 			"60": router(httprate.LimitBy(1, time.Minute, byIP)),
 			"5":  router(limit.Wrap),
 		} {
-			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // its windows are those of the clock
+			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) // its windows begin at full minutes of the clock
 			statuses(h, 1, from("192.0.2.1:1"))
 			time.Sleep(55 * time.Second)
 			w := httptest.NewRecorder()

@@ -102,7 +102,7 @@ func TestRedisRateLimitOfACall(t *testing.T) {
 	}
 }
 
-// TestRedisRateCostsThatCanNeverPass: theirs tells a time after which it passes, again and again.
+// TestRedisRateCostsThatCanNeverPass: redis_rate returns a time to retry after, again and again.
 func TestRedisRateCostsThatCanNeverPass(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	r, err := redis_rate.NewLimiter(client).AllowN(ctx, "ann", redis_rate.PerSecond(10), 15)
@@ -150,8 +150,8 @@ func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	assert.True(t, d.Allowed)
 }
 
-// TestRedisRateChargesTwiceForALostAnswer: go-redis sends a command again that was not answered. Ours
-// tells it not to, and says that the call may have been charged.
+// TestRedisRateChargesTwiceForALostAnswer: go-redis sends a command again that was not answered. Our limiter turns this off,
+// and its error states that the call may have been charged.
 func TestRedisRateChargesTwiceForALostAnswer(t *testing.T) {
 	ctx, direct := t.Context(), redisserver.Start(t)
 	proxy := newProxy(t, direct.Options().Addr)
@@ -224,9 +224,9 @@ func (p *proxy) serve(client net.Conn, addr string) {
 	}
 }
 
-// TestOursAnswersInTimeWhenRedisDoesNot: within its own timeout, whatever those of the client are.
+// TestOursAnswersInTimeWhenRedisDoesNot: within the limiter's own timeout, with any timeouts of the client.
 func TestOursAnswersInTimeWhenRedisDoesNot(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // that nobody accepts from
+	l, err := net.Listen("tcp", "127.0.0.1:0") // no connection is accepted
 	require.NoError(t, err)
 	defer l.Close()
 	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})

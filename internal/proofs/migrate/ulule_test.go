@@ -100,7 +100,7 @@ func TestUluleMiddleware(t *testing.T) {
 		assert.Equal(t, want, statuses(ours, 5, from(addr)))
 	}
 
-	// Theirs tells X-RateLimit-* with the reset in Unix seconds, and no Retry-After.
+	// ulule/limiter sends X-RateLimit-* with the reset in Unix seconds, and no Retry-After.
 	limit, err = httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(1)), &httplimit.Options{Dialect: httplimit.DialectXEpoch})
 	require.NoError(t, err)
 	theirs = stdlib.NewMiddleware(ulule.New(ululeStore(), ulule.Rate{Limit: 1, Period: time.Hour})).Handler(handler)
@@ -118,7 +118,7 @@ func TestUluleMiddleware(t *testing.T) {
 	assert.Equal(t, "3600", fields[1].Get("Retry-After"))
 }
 
-// TestUluleChargesDenials: what does not fit is counted all the same.
+// TestUluleChargesDenials: a cost that does not fit is counted all the same.
 func TestUluleChargesDenials(t *testing.T) {
 	ctx := t.Context()
 	theirs := ulule.New(ululeStore(), ulule.Rate{Limit: 5, Period: time.Hour})
@@ -165,7 +165,7 @@ func TestUluleBehindProxies(t *testing.T) {
 	}
 }
 
-// TestUluleBelievesWhatClientsWrite: the first address in the field, from whoever.
+// TestUluleBelievesWhatClientsWrite: the first address in the field, whether a proxy or the client wrote it.
 func TestUluleBelievesWhatClientsWrite(t *testing.T) {
 	for name, row := range map[string]struct {
 		requests     []*http.Request

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// TestWaitersWhoGiveUp offers a limit of 20 a second more calls than that, each of which leaves after 2 s by cancelling its context,
-// and counts what is served: the table of docs/recipes.md.
+// TestWaitersWhoGiveUp offers a limit of 20 a second more calls than that, each of which leaves after 2 s by cancelling its
+// context, and counts the calls that succeed: the table of docs/recipes.md.
 func TestWaitersWhoGiveUp(t *testing.T) {
 	for _, offered := range []int{21, 22, 25, 30, 40, 200} {
 		ours := served(t, offered, func() func(context.Context) error {
@@ -48,7 +48,7 @@ func served(t *testing.T, offered int, limiter func() func(context.Context) erro
 			time.Sleep(time.Second / time.Duration(offered))
 		}
 		wg.Wait()
-		perSecond = float64(n.Load()) / 62 // those who have come last are served within 2 s
+		perSecond = float64(n.Load()) / 62 // the last calls are served within 2 s
 	})
 	return perSecond
 }

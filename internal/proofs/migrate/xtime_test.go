@@ -21,7 +21,7 @@ func single(t *testing.T, limit ratelimit.Limit) *ratelimit.Single {
 	return s
 }
 
-// TestXTimeConstructors makes each limit with both libraries, and counts what passes at once and in a second.
+// TestXTimeConstructors makes each limit with both libraries, and counts the requests allowed at once and in a second.
 func TestXTimeConstructors(t *testing.T) {
 	const d = 125 * time.Millisecond
 	for name, make := range map[string]func() (*rate.Limiter, *ratelimit.Single, error){
@@ -131,7 +131,7 @@ func TestXTimeWaitAndSetLimit(t *testing.T) {
 	})
 }
 
-// A map of limiters is what most programs have around x/time/rate.
+// Most programs keep a map of limiters around x/time/rate.
 func TestXTimeMapOfLimiters(t *testing.T) {
 	theirs := map[string]*rate.Limiter{}
 	ours := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(8), 4), nil))
@@ -216,7 +216,7 @@ func TestXTimeWaitErrors(t *testing.T) {
 	theirs, ours := rate.NewLimiter(rate.Every(time.Hour), 1), single(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
 	theirs.Allow()
 	ours.Allow(1)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // which does not end before they are asked
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // which does not end before the calls
 	defer cancel()
 	err := theirs.Wait(ctx)
 	require.Error(t, err)

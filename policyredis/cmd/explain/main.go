@@ -1,14 +1,14 @@
-// Command explain says what the rules of a policy file say about a request, with what is left on Redis and when to
-// retry. It charges nothing.
+// Command explain prints the answer of a policy file's rules to a request, with the remaining budgets on Redis and the time
+// until a retry can succeed. It charges nothing.
 //
 //	explain [-json] [-cost N] [-redis URL] [-cluster] [-prefix PREFIX] [-tenant ATTRIBUTE] FILE [ATTRIBUTE=VALUE]…
 //
-// Give -prefix and -tenant the Prefix and the Tenant of the service's [policyredis.Options]: they are part of the names
-// of budgets on Redis, so that without them those of others are looked up, of which nothing is spent. The budgets of a service
-// with a Slot of its own are not found, nor those on a Ring. What a service has leased counts as spent.
+// Give -prefix and -tenant the Prefix and the Tenant of the service's [policyredis.Options]. They are part of the names of
+// budgets on Redis: with other values, the command looks up other budgets, of which nothing is spent. It does not find the
+// budgets of a service with a Slot of its own, nor budgets on a Ring. The leases of a service count as spent.
 //
-// The exit status is 0; 1 if the request would be refused whatever is left; 2 if the call is wrong, the file is invalid
-// or Redis does not answer. It is the command explain of policy's command, with an engine.
+// The exit status is 0; 1 if the request would be refused with any remaining budget; 2 if the call is wrong, the file is
+// invalid or Redis does not answer. It is the command explain of policy's command, with an engine.
 package main
 
 import (
@@ -37,7 +37,7 @@ func run(args []string, out, errs io.Writer) int {
 	asJSON := flags.Bool("json", false, "print JSON")
 	cost := flags.Int("cost", 1, "the caller's cost")
 	address := flags.String("redis", "redis://localhost:6379", "the `URL` of Redis")
-	cluster := flags.Bool("cluster", false, "Redis is a cluster, and the URL that of one of its nodes")
+	cluster := flags.Bool("cluster", false, "Redis is a cluster, and the URL names one of its nodes")
 	opts := &policyredis.Options{Timeout: 5 * time.Second}
 	flags.StringVar(&opts.Prefix, "prefix", "", "the Prefix of policyredis.Options")
 	flags.StringVar(&opts.Tenant, "tenant", "", "the Tenant of policyredis.Options")
