@@ -18,7 +18,7 @@ type account struct {
 	plan        *plan // the limit in force at the last decision; nil if the key was dropped
 	last        int64 // the highest clock reading recorded
 	meter.State       // the spending as of last
-	use         usage // what eviction needs besides the spending: see usage
+	use         usage // the other facts that eviction depends on
 
 	changes uint32 // how often the limit's figures have changed under it
 }

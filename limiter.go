@@ -27,8 +27,8 @@ type Limiter[K any] interface {
 type Reserver[K any] interface {
 	Limiter[K]
 
-	// Reserve is Take for work that may begin up to maxDelay from now, 0 for now or not at all, with a charge that can be
-	// corrected when the real cost is known. The Reservation is never nil.
+	// Reserve is like Take, but may book budget up to maxDelay ahead, and its charge can be corrected when the real cost is
+	// known. With a maxDelay of 0 or less it succeeds only if the work can begin now. The Reservation is never nil.
 	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
 }
 
@@ -55,8 +55,8 @@ type Keyed[K comparable] struct {
 
 var _ Reserver[string] = (*Keyed[string])(nil)
 
-// New returns a limiter that holds each key to the limit. Nil options are the defaults. If the limit is invalid, the
-// error wraps [ErrInvalidLimit]; if an option is, it names the option and the figure.
+// New returns a limiter that holds each key to the limit. Nil options mean the defaults. If the limit is invalid, the error
+// wraps [ErrInvalidLimit]; if an option is invalid, the error names the option and the figure.
 func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -101,7 +101,7 @@ func Must[L any](l L, err error) L {
 }
 
 // Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
-// false. For how long a leaky bucket delays the work, [Keyed.Take] returns.
+// false. [Keyed.Take] also returns the delay of a leaky bucket.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// decide begins with the same lines: to call a function for them would cost as much as they do.
 	var a *account
@@ -403,7 +403,7 @@ func (l *Keyed[K]) Reset(key K) {
 // Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
-// Len returns how many keys are tracked.
+// Len returns the number of tracked keys.
 func (l *Keyed[K]) Len() int { return int(l.table().count.Load()) }
 
 // table returns the key table, or panics if there is none.

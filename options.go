@@ -25,15 +25,15 @@ const (
 // Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Their functions are called
 // concurrently, while no lock is held.
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key, the zero Limit for New's; one without a name takes New's. It is called for keys
-	// that are new, for all after SetLimit and Refresh, and under Unlimited and Blocked for each decision. It may be
-	// slow, and may call the limiter. An invalid limit fails the decision with ErrInvalidLimit. If nil, all keys are
-	// under New's limit.
+	// LimitFor returns the limit of a key. The zero Limit stands for New's, and a limit without a name takes the name of New's.
+	// It is called for each new key, for every key at its first decision after SetLimit or Refresh, and under Unlimited and
+	// Blocked for each decision. It may be slow, and may call the limiter. An invalid limit fails the decision with
+	// ErrInvalidLimit. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is the maximum number of keys that are tracked. If zero, 65536. A key with a text of up to 40 bytes takes about
-	// 155 bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows with its keys in parts: an
-	// insertion may take a few milliseconds while there are up to a million.
+	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes about 155
+	// bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows with its keys in parts: an insertion may
+	// take a few milliseconds while there are up to a million.
 	//
 	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
 	MaxKeys int
@@ -41,22 +41,21 @@ type Options[K comparable] struct {
 	// OnFull selects how a new key is handled while MaxKeys are tracked. Zero drops another key.
 	OnFull Overflow
 
-	// Remember is how many evicted keys are remembered that were not fresh, in 16 bytes each. If zero, none; at most 1<<30.
-	// It cannot be set with RefuseNew.
+	// Remember is the number of evicted keys whose spending is kept, at 16 bytes per key and at most 1<<30. Zero keeps none.
+	// Only keys that were not fresh are kept. It cannot be set with RefuseNew.
 	//
-	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings are not
-	// remembered. While there is room, no key passes more than its limit's bound; else the keys that are fresh soonest
-	// are forgotten. Once a key was evicted, buckets are exact to 1 ms, and windows may take back up to a whole one. One in
-	// some thousands of new keys begins with less. See docs/promises.md.
+	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings are not remembered.
+	// While there is room, no key passes more than its limit's bound; else the keys that are fresh soonest are forgotten. Once
+	// a key was evicted, buckets are exact to 1 ms, and windows may take back up to a whole one. One in some thousands of new
+	// keys begins with less. See docs/promises.md.
 	Remember int
 
-	// IdleTTL is how long idle keys are kept at least, while there is room. If zero, until they are fresh. Others
-	// are never dropped for being idle.
+	// IdleTTL is the minimum time for which an idle key is kept, while there is room. With zero, it is kept until it is fresh.
+	// A key that is not fresh is never dropped for being idle.
 	IdleTTL time.Duration
 
-	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together: each holds a goroutine. A
-	// further [Keyed.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. If zero, any
-	// number may wait.
+	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together: each holds a goroutine. A further
+	// [Keyed.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock.
@@ -92,9 +91,9 @@ func (o *Options[K]) validate() error {
 
 // Stats counts the tracked, expired, evicted and refused keys since the limiter was made.
 type Stats struct {
-	// Keys is how many keys are tracked now.
+	// Keys is the number of keys that are tracked now.
 	Keys int
-	// Expired counts the keys that were dropped when they were fresh.
+	// Expired is the number of keys that were dropped when they were fresh.
 	Expired uint64
 	// Evicted counts the keys that were dropped when they were not fresh. If it grows, MaxKeys is too small.
 	Evicted uint64

@@ -381,7 +381,7 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	}
 }
 
-// The cost that cannot be charged to a key that has left the table is the one that docs/promises.md states.
+// docs/promises.md states which cost cannot be charged to a key that has left the table.
 func TestSettlingForAKeyThatLeftAFullTable(t *testing.T) {
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)

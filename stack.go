@@ -143,7 +143,7 @@ func (s *stack[R]) clear() {
 // made: a client who is refused at any rate must not cost more than one who is let in.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
-// ask sets wanted if there is a taker, and it wants the decisions of the layers.
+// ask sets wanted, by the result of the taker's WantsAnswers, if there is a taker.
 func (s *stack[R]) ask(allowed bool) {
 	if s.taker != nil {
 		s.wanted = s.taker.WantsAnswers(allowed)

@@ -235,8 +235,7 @@ func (p *present) reading(unix int64) int64 {
 //   - when remembered spending is overwritten because it is over (calendars.passed),
 //   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored.
 
-// begins returns the state of a key that is not tracked. Under a calendar it gets no window before the ones that dropped keys
-// may have used.
+// begins returns the state of a key that is not tracked. Under a calendar it is granted no window before the calendar's floor.
 func (p *plan) begins(s meter.State) meter.State {
 	if p.wall != nil {
 		s.M = max(s.M, p.wall.floor.Load())
