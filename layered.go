@@ -142,9 +142,9 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled, in all layers. It books nothing ahead: maxDelay is how long
-// leaky buckets may delay the work, 0 for not at all. With a cost of 0 nothing is charged; Settle then charges the
-// cost as [Layered.Adjust] does.
+// Reserve is like Take, but its charge can be settled, in all layers. It books nothing ahead: maxDelay is the maximum delay of
+// the work in leaky buckets; with 0 there is none. With a cost of 0 nothing is charged; Settle then charges the cost as
+// [Layered.Adjust] does.
 func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.stack()
 	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))

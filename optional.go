@@ -76,8 +76,8 @@ func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, 
 	return Decision{}, optional.Unsupported("ratelimit", l, "Peek")
 }
 
-// Adjust corrects what a key has spent: see [Keyed.Adjust]. It is l's Adjust, with or without a context. If l has none, or
-// cannot use it, the error wraps [errors.ErrUnsupported].
+// Adjust corrects a key's spending: see [Keyed.Adjust]. It is l's Adjust, with or without a context. If l has none, or cannot
+// use it, the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	if nilcheck.IsNil(l) {
 		return errors.New("ratelimit: Adjust was given no limiter")
@@ -91,8 +91,8 @@ func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	return optional.Unsupported("ratelimit", l, "Adjust")
 }
 
-// Reset forgets a key and what it has spent. It is l's Reset, with or without a context. If l has none, or cannot use it, the
-// error wraps [errors.ErrUnsupported].
+// Reset forgets a key and its spending. It is l's Reset, with or without a context. If l has none, or cannot use it, the error
+// wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	if nilcheck.IsNil(l) {
 		return errors.New("ratelimit: Reset was given no limiter")
@@ -107,16 +107,15 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	return optional.Unsupported("ratelimit", l, "Reset")
 }
 
-// upToTries is how often TakeUpTo tries to take what it was told remains.
+// upToTries is the maximum number of attempts of TakeUpTo to take the remaining budget.
 const upToTries = 4
 
-// TakeUpTo spends as much of a key's budget as there is, up to most, on any limiter, and returns how much: for work
-// that can be done in parts. A most above the capacity is no error. A most of 0 grants 0, and one below zero is an
-// [ErrNegativeCost].
+// TakeUpTo spends the remaining budget of a key, up to most, on any limiter, and returns the granted units: for work that can
+// be done in parts. A most above the capacity is no error. A most of 0 grants 0, and a negative one is an [ErrNegativeCost].
 //
-// The Decision is that of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at least 1
-// is granted. If others are faster, it tries again, at most four times; each denied try counts as a denial. The
-// errors are those of the limiter; [ErrExceedsLimit] means that not even 1 can ever pass.
+// The Decision is the result of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at least 1 is
+// granted. If other callers are faster, it tries again, at most four times; each denied attempt counts as a denial. The errors
+// are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
 	if nilcheck.IsNil(l) {
 		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
@@ -129,8 +128,8 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 		d, err = l.Take(ctx, key, 0)
 		return 0, d, err
 	}
-	n, known := most, true // whether n is what the limiter says that there is
-	if most > 1 {          // else Take says all there is to say
+	n, known := most, true // whether n is the limiter's remaining budget
+	if most > 1 {          // else Take alone is enough
 		switch d, err = Peek(ctx, l, key, 1); {
 		case err == nil:
 			n = d.upTo(most)
@@ -165,12 +164,12 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 	}
 }
 
-// upTo returns what to take of what remains. If nothing does, a cost of 1 finds out when
-// something will.
+// upTo returns the cost to take of the remaining budget. If nothing remains, a denied cost of 1 returns the time until
+// something does.
 func (d *Decision) upTo(most int) int { return min(most, max(1, d.Remaining)) }
 
-// below returns what to take if n is more than can ever be allowed: what the decision says, and
-// else half of it.
+// below returns the next cost to try if n can never be allowed: the remaining budget or the capacity in the decision, or else
+// half of n.
 func (d *Decision) below(n int) int {
 	for _, less := range [...]int{d.Remaining, d.Limit.Capacity()} {
 		if 0 < less && less < n {
