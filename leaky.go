@@ -17,8 +17,8 @@ package ratelimit
 // A cost that enters is counted as by a token bucket whose burst is the queue, which proves the bound. Each cost leaves when
 // all that entered before it has drained. It is counted in internal/meter/leaky.go.
 
-// LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is how
-// long to hold the work; [Keyed.Wait] holds it. Over any interval t at most queue + rate·t enters.
+// LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is the
+// time until the work may start; [Keyed.Wait] waits that long. Over any interval t at most queue + rate·t enters.
 func LeakyBucket(r Rate, queue int) Limit {
 	return Limit{Algorithm: AlgorithmLeakyBucket, Rate: r, Burst: queue}
 }
