@@ -98,8 +98,8 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 	return &Entry[K, V]{Key: c.cloner.Clone(key)}
 }
 
-// stringIn returns the string at an offset of a key. The offset is that of a field of kind string, and all string types
-// have one layout.
+// stringIn returns the string at an offset of a key. The offset belongs to a field of kind string, and all string types have
+// one layout.
 func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }

@@ -68,7 +68,7 @@ const (
 	// fewer, a shard could have too many keys for it though all shards together have few.
 	fewest = 4
 
-	// helps is the number of shards that a call looks at to find one that has not copied its entries.
+	// helps is the maximum number of shards that a call examines for one whose entries are not yet copied.
 	helps = 8
 )
 

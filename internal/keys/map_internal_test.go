@@ -191,7 +191,7 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	return a
 }
 
-// An array of the size of what it holds: lookups in a large and almost empty one miss the caches.
+// An array has the size of its content: lookups in a large and almost empty one miss the caches.
 func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
 		m := NewMap[int, int](fewestShards * keysOfShard)
@@ -206,7 +206,7 @@ func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
 	}
 }
 
-// collide gives the keys of a map the hashes that a function says.
+// collide adds a key with a given hash to a map.
 func collide(m *Map[uint64, int], want map[uint64]*Entry[uint64, int], key, hash uint64) {
 	s := m.shard(hash)
 	s.mu.Lock()
@@ -282,8 +282,8 @@ func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	require.Zero(t, m.Len())
 }
 
-// Several goroutines add, remove and find keys of their own, and read those of others. What is in the map all the time has
-// to be found at all times, and what its only writer has removed is not.
+// Several goroutines add, remove and find keys of their own, and read the keys of others. A key that stays in the map is found
+// at all times, and a key that its only writer has removed is not.
 func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
 	for _, size := range []struct{ shards, buckets int }{{1, 1}, {1, 2}, {64, 1}, {64, 2}, {4, 1}} {
 		for _, keys := range []int{40, 2000} {

@@ -43,8 +43,8 @@ func ours(at int) incidentLimit {
 	}}
 }
 
-// A partial outage stays partial, whatever fails: goodput is near that of the best fixed limit, of one process, and of
-// several that share a backend whose refusals cost it work. With -v, a table shows other libraries beside these limits.
+// A partial outage stays partial, regardless of its cause: goodput is near the goodput of the best fixed limit, of one process,
+// and of several that share a backend whose refusals cost it work. With -v, a table shows other libraries beside these limits.
 func TestPartialOutagesStayPartial(t *testing.T) {
 	only := regexp.MustCompile(*incidents)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 1, ' ', tabwriter.Debug)

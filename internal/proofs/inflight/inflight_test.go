@@ -44,18 +44,18 @@ func (c call) String() string {
 	return fmt.Sprintf("%s(%d)", [...]string{"TryAcquire", "Acquire", "Release", "Release again", "SetLimit"}[c.kind], c.n)
 }
 
-// state is what the model knows of a key.
+// state is the model's state of a key.
 type state struct{ inFlight, limit int }
 
-// semaphore is what is under test.
+// semaphore is the interface under test.
 type semaphore interface {
 	TryAcquire(key string, n int) (inflight.Permit, error)
 	Acquire(ctx context.Context, key string, n int) (inflight.Permit, error)
 	SetLimit(limit int) error
 }
 
-// model is a counter and a limit. Total bounds what may be in flight as well. Where
-// callers wait, a call may be refused for their sake.
+// model is a counter and a limit. Total bounds the units in flight as well. Where callers wait, a call may be refused for their
+// sake.
 func model(limit, total int, waits bool) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return state{0, limit} },
@@ -138,7 +138,7 @@ type recorder struct {
 	setup setup
 }
 
-// note makes a call and writes down what it answered.
+// note makes a call and records its result.
 func (r *recorder) note(c call, do func() bool) bool {
 	begin := r.now.Add(1)
 	out := do()
@@ -197,7 +197,7 @@ func (s setup) record(l semaphore, seed uint64) (ops []porcupine.Operation) {
 		all[i] = &recorder{l: l, id: i, now: &now, rng: rand.New(rand.NewPCG(seed, uint64(i))), setup: s}
 		wg.Go(all[i].play)
 	}
-	if s.total == 0 { // with Total, other keys would take what the model knows nothing of
+	if s.total == 0 { // with Total, other keys would take units unknown to the model
 		wg.Go(func() { disturb(l) })
 	}
 	wg.Wait()
@@ -245,7 +245,7 @@ func TestConcurrentCallsAreLinearizable(t *testing.T) {
 	}
 }
 
-// ---- what is broken is found out ----
+// ---- the check finds broken limiters ----
 
 // forgetful checks and acts apart, and gives nothing back.
 type forgetful struct {

@@ -45,8 +45,8 @@ const (
 	servers, work = 4, 20 * time.Millisecond // 200 requests a second
 )
 
-// heeding is the algorithm with the rule that these runs compare with: each window of which a quarter is dropped lowers
-// the limit, whatever that helps. Drops of an unknown share are such a window.
+// heeding is the algorithm with the rule that these runs compare with: each window of which a quarter is dropped lowers the
+// limit, whether or not that helps. Drops of an unknown share count as such a window.
 type heeding struct{ inflight.Algorithm }
 
 func (h heeding) Update(s inflight.Sample) int {
@@ -179,7 +179,7 @@ func deadReplica(t *testing.T, old bool) line {
 	})
 }
 
-// hostile is a run of a gRPC server with honest clients, and from second 6 to 18 one that sets deadlines of 5 ms.
+// hostile is a run of a gRPC server with honest clients, and from second 6 to 18 a client that sets deadlines of 5 ms.
 func hostile(t *testing.T, old bool) line {
 	limit, err := grpclimit.NewInflight(adaptive(t, old), func(*grpclimit.Call) (string, error) { return "server", nil },
 		&grpclimit.InflightOptions{Outcome: func(c *grpclimit.Call, code codes.Code, usual inflight.Outcome) inflight.Outcome {
@@ -230,8 +230,8 @@ func (w *working) UnaryCall(ctx context.Context, _ *grpc_testing.SimpleRequest) 
 	return &grpc_testing.SimpleResponse{}, nil
 }
 
-// Real servers and real time: a dead replica leaves what the other one can do, and a hostile client leaves honest clients
-// alone.
+// Real servers and real time: a dead replica leaves the capacity of the other one, and a hostile client does not affect honest
+// clients.
 func TestRealServersKeepTheirGoodput(t *testing.T) {
 	testsize.Alone(t)
 	if !testsize.Long() && *picture == "" {

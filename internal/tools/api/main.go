@@ -53,7 +53,7 @@ func main() {
 	fmt.Printf("the API is that of internal/tools/api/api.txt, %d lines\n", len(lines))
 }
 
-// compare returns what is gone, each line with a minus, and what is new, with a plus. Both lists are sorted.
+// compare returns the lines that are gone, each with a minus, and the new lines, with a plus. Both lists are sorted.
 func compare(before, now []string) (changes []string) {
 	for _, line := range before {
 		if _, found := slices.BinarySearch(now, line); !found {
@@ -75,7 +75,7 @@ func describe(root string) ([]string, error) {
 		return nil, err
 	}
 	packages := make(map[string]*build.Package) // by import path
-	between := make(map[string]bool)            // the internal ones that another module imports
+	between := make(map[string]bool)            // the internal packages that another module imports
 	for _, m := range modules {
 		if !m.Published() {
 			continue
@@ -99,7 +99,7 @@ func describe(root string) ([]string, error) {
 	return slices.Compact(lines), nil
 }
 
-// find takes note of a module's packages, and of the internal ones of the root module that they import.
+// find records a module's packages, and the internal packages of the root module that they import.
 func find(root string, m repo.Module, modules []repo.Module, packages map[string]*build.Package, between map[string]bool) error {
 	base := filepath.Join(root, filepath.FromSlash(m.Dir))
 	return filepath.WalkDir(base, func(dir string, d fs.DirEntry, err error) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// use fetches each module by name from an empty module, and builds what the repository shows.
+// use fetches each module by name from an empty module, and builds the packages and examples of the repository.
 func (p packed) use(out io.Writer) error {
 	env, err := p.env()
 	if err != nil {
@@ -36,7 +36,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// env is the environment of somebody who has none of our modules.
+// env is the environment of a user who has none of our modules.
 func (p packed) env() ([]string, error) {
 	text, err := repo.Run(p.dir, nil, "go", "env", "GOPROXY", "GOMODCACHE")
 	if err != nil {
@@ -73,7 +73,7 @@ func get(dir string, env []string, args ...string) error {
 	return err
 }
 
-// fetch makes a module that requires m alone, and returns those packages of m that others can import, and its commands.
+// fetch makes a module that requires m alone, and returns the packages of m that others can import, and its commands.
 func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	dir := filepath.Join(p.dir, "fetch", path.Base(m.Path()))
 	if err := get(dir, env, m.Path()+"@"+p.version); err != nil {
@@ -97,8 +97,8 @@ func (p packed) fetch(m repo.Module, env []string) ([]string, error) {
 	return names, nil
 }
 
-// build compiles all packages, their examples, and examples/servers without replace: what somebody has who takes one of those as a
-// beginning. All are in one module, so that the modules of others are compiled once.
+// build compiles all packages, their examples, and examples/servers without replace, as a user compiles an example program that
+// is the beginning of a new one. All are in one module, so that the modules of others are compiled once.
 func (p packed) build(packages map[string][]string, env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
 	edit, want, all := []string{"mod", "edit"}, []string(nil), []string(nil)
@@ -160,7 +160,7 @@ func copyExamples(from, to string) (n int, err error) {
 	return len(files), nil
 }
 
-// programs runs the two programs that the documents tell a new user to run: the quickstart, and the command of policy as a tool,
+// programs runs the two programs that the documents show to a new user: the quickstart, and the command of policy as a tool,
 // since go install refuses a module with a replace.
 func (p packed) programs(env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")

@@ -63,7 +63,7 @@ func readGo(path, content string) ([]passage, error) {
 		}
 		for n, line := range p.lines {
 			if expected := strings.TrimSpace(line); expected == "Output:" || expected == "Unordered output:" || strings.HasPrefix(expected, "Output: ") {
-				p.lines = p.lines[:n] // the rest is what a program prints
+				p.lines = p.lines[:n] // the rest is the output of a program
 				break
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// group makes a command the first of a group of processes, and end ends what is left of it.
+// group makes a command the first of a group of processes, and end ends the rest of the group.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 func end(cmd *exec.Cmd) {

@@ -1,15 +1,16 @@
 // Mutate changes the code in small ways, one at a time, and runs the tests: a change that they let pass is a hole in them.
 //
 //	go -C internal/tools run ./mutate                         all mutants: an hour on two cores
-//	go -C internal/tools run ./mutate -pkg lease -seeds 3     those of one package; what survives one seed is tried with the next
-//	go -C internal/tools run ./mutate -only 'rounded'         those whose names match
-//	go -C internal/tools run ./mutate -list                   says where each is, and runs nothing
+//	go -C internal/tools run ./mutate -pkg lease -seeds 3     mutants of one package; survivors of one seed are tried with the next
+//	go -C internal/tools run ./mutate -only 'rounded'         mutants whose names match
+//	go -C internal/tools run ./mutate -list                   prints where each is, and runs nothing
 //
-// The mutants are in mutants.txt. It works in copies of the repository, as its files are now, and never in the checkout. The tests of
-// the mutant's own package come first, with -failfast: at first those that have killed others. What survives them with all seeds is
-// tried with the tests of all packages that depend on it, except proofs and examples. A test has to fail twice, and so has a run
-// that takes three times as long as without a mutant. What fails with one seed only must pass without the mutant. The exit status is
-// 1 if a mutant survives or does not compile, and if its text is not found, or is found twice.
+// The mutants are in mutants.txt. The command works in copies of the repository, as its files are now, and never in the
+// checkout. The tests of the mutant's own package come first, with -failfast: at first the tests that have killed other
+// mutants. A mutant that survives them with all seeds is tried with the tests of all packages that depend on it, except proofs
+// and examples. A test has to fail twice, and so has a run that takes three times as long as without a mutant. A test that
+// fails with one seed only must pass without the mutant. The exit status is 1 if a mutant survives or does not compile, and if
+// its text is not found, or is found twice.
 package main
 
 import (
@@ -37,7 +38,7 @@ func main() {
 	var o options
 	pkg := flag.String("pkg", "", "the folder of the only package to change")
 	only := flag.String("only", "", "a regular expression for the names of the only mutants")
-	list := flag.Bool("list", false, "say where each mutant is")
+	list := flag.Bool("list", false, "print where each mutant is")
 	flag.StringVar(&o.dir, "dir", "../..", "the repository")
 	flag.IntVar(&o.seeds, "seeds", 3, "how many seeds of random tests a mutant has to survive")
 	flag.BoolVar(&o.near, "near", false, "run no tests of other packages")
@@ -75,7 +76,7 @@ func main() {
 	}
 }
 
-// options say how mutants are tried.
+// options are the settings of a run.
 type options struct {
 	dir      string
 	seeds    int
@@ -83,10 +84,10 @@ type options struct {
 	together int
 }
 
-// fate is what became of a mutant.
+// fate is the result for a mutant.
 type fate struct {
 	survived bool
-	by       string // what killed it, or why no test can
+	by       string // the test that killed it, or the reason why no test can
 	took     time.Duration
 }
 
@@ -146,7 +147,7 @@ func (o options) run(ctx context.Context, all []*mutant, out io.Writer) (int, er
 	return summary(out, all, fates), nil
 }
 
-// summary prints a line for each package, and what survived. It returns how many did.
+// summary prints a line for each package, and the survivors. It returns their number.
 func summary(out io.Writer, all []*mutant, fates map[*mutant]fate) (survived int) {
 	type counts struct{ all, killed, explained int }
 	var order []string

@@ -21,15 +21,15 @@ type mutant struct {
 	plain string // and as it was
 }
 
-// parse reads mutants. Each begins with its package and what it does:
+// parse reads mutants. Each begins with its package and its effect:
 //
 //	[internal/meter] a fraction is not rounded up
 //	- if rest > 0 {
 //	+ if rest > 1 {
 //	= only if no test can notice it: why
 //
-// The lines after "-" are found in one place of the package, whatever their indentation; what stands after "+" replaces them. Lines
-// that begin with "#" are comments.
+// The lines after "-" are found in one place of the package, whatever their indentation; the lines after "+" replace them.
+// Lines that begin with "#" are comments.
 func parse(data string) ([]*mutant, error) {
 	var all []*mutant
 	names := make(map[string]bool)

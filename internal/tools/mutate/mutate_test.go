@@ -78,7 +78,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// mutants are those of a text, found in a folder.
+// mutants returns the mutants of a text, found in a folder.
 func mutants(t *testing.T, dir, text string) []*mutant {
 	all, err := parse(text)
 	if err != nil {
@@ -90,7 +90,7 @@ func mutants(t *testing.T, dir, text string) []*mutant {
 	return all
 }
 
-// A change of the code that a mutant no longer fits says so at once, and not in the next mutation run.
+// A change of the code that a mutant no longer fits fails this test, and not only the next mutation run.
 func TestEachMutantIsInTheCode(t *testing.T) {
 	mutants(t, "../../..", data)
 }

@@ -21,7 +21,7 @@ import (
 // worker tries mutants in a copy of the repository.
 type worker struct {
 	dir     string
-	clean   map[string]time.Duration // what the tests of a package take without a mutant
+	clean   map[string]time.Duration // the time of a package's tests without a mutant
 	listed  map[string][]string      // the packages that depend on one, and have tests
 	killers *killers
 }
@@ -92,8 +92,8 @@ func (w *worker) copy(repo string) error {
 	return nil
 }
 
-// try runs the tests on a mutant: those of its package that have killed others, all of its package with each seed, then those of
-// the packages that depend on it.
+// try runs the tests on a mutant: the tests of its package that have killed others, all tests of its package with each seed,
+// then the tests of the packages that depend on it.
 func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err error) {
 	packages := []string{m.pkg}
 	if !o.near {
@@ -186,7 +186,7 @@ func (w *worker) measure(ctx context.Context, pkg string, m *mutant) error {
 	return ctx.Err()
 }
 
-// control is an error if what has failed with a seed fails without the mutant too.
+// control returns an error if a test that has failed with a seed fails without the mutant too.
 func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, by string) error {
 	if err := os.WriteFile(filepath.Join(w.dir, m.file), []byte(m.plain), 0o755); err != nil {
 		return err
@@ -234,9 +234,9 @@ var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 // tries is how often a program of tests is run until it comes to its end, when tests fail that then pass by themselves.
 const tries = 3
 
-// play runs a program of tests, and returns what has failed, or nothing. What does not fail when it runs once more has not failed:
-// then all run again, since those behind it have not. A program of which something fails in all tries has failed. Arguments are the
-// program's.
+// play runs a program of tests, and returns the failed test, or nothing. A test that does not fail when it runs once more has
+// not failed: then all run again, because the tests behind it have not run. A program with a failure in every try has failed.
+// Arguments are the program's.
 func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	for range tries {
 		if by, err = w.once(ctx, pkg, program, seed, bound, args...); by == "" || err != nil {
@@ -250,8 +250,8 @@ func (w *worker) play(ctx context.Context, pkg, program string, seed int, bound 
 	return by, nil
 }
 
-// once runs a program of tests. The bound is for the program, and then for all that it has started. Tests whose result depends on
-// what else the machine does are left out.
+// once runs a program of tests. The bound is for the program, and then for all that it has started. Tests whose result depends
+// on other load of the machine are left out.
 func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound time.Duration, args ...string) (by string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -280,7 +280,8 @@ func (w *worker) once(ctx context.Context, pkg, program string, seed int, bound 
 	}
 }
 
-// dependants returns the packages with tests that depend on one, those of the root module first. What has no tags is left out.
+// dependants returns the packages with tests that depend on one, first the packages of the root module. Modules without tags
+// are left out.
 func (w *worker) dependants(ctx context.Context, pkg string) ([]string, error) {
 	if list, ok := w.listed[pkg]; ok {
 		return list, nil

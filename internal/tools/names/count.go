@@ -11,12 +11,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/repo"
 )
 
-// shown says where a name is used outside of its own package.
+// shown is the place of a name's use outside of its own package.
 type shown int
 
 const (
 	nowhere   shown = iota
-	exempt          // nowhere, and exemptions.txt says why
+	exempt          // nowhere, and exemptions.txt gives the reason
 	byPackage       // in another package of the repository
 	byResult        // it is the type of a result
 	byDemand        // it is a method that an interface demands
@@ -46,16 +46,16 @@ func (n *name) within() string {
 	return n.id
 }
 
-// show takes note of where the name is used.
+// show records a use of the name.
 func (n *name) show(s shown) { n.shown = max(n.shown, s) }
 
-// figures are those of a package.
+// figures are the figures of a package.
 type figures struct {
 	path                                    string
 	names, demanded, inside, unshown, words int
 }
 
-// counted is what the repository has.
+// counted holds the figures and names of the repository.
 type counted struct {
 	names    []*name
 	byKey    map[string]*name
@@ -97,7 +97,7 @@ func count(root string) (*counted, error) {
 	return c, c.figures()
 }
 
-// short returns a package's path as it is told, "" if it is not of the repository.
+// short returns a package's path for display, "" if it is not of the repository.
 func (c *counted) short(pkg string) string {
 	if pkg == c.module {
 		return path.Base(c.module)
@@ -166,7 +166,7 @@ func (c *counted) declared(p *loaded) {
 	}
 }
 
-// used takes note of the names that a package's files use.
+// used records the names that a package's files use.
 func (c *counted) used(p *loaded) {
 	short, how := c.short(p.path), byPackage
 	if strings.HasPrefix(short, "examples/") {
@@ -177,7 +177,7 @@ func (c *counted) used(p *loaded) {
 	}
 }
 
-// examples takes note of the names that the examples in a package's tests use.
+// examples records the names that the examples in a package's tests use.
 func (c *counted) examples(p *loaded) {
 	for _, file := range p.files {
 		for _, d := range file.Decls {
@@ -189,7 +189,7 @@ func (c *counted) examples(p *loaded) {
 	}
 }
 
-// isWhole reports whether a file is one example with what it needs.
+// isWhole reports whether a file is one example with the declarations that it needs.
 func isWhole(file *ast.File) bool {
 	examples := 0
 	for _, d := range file.Decls {
@@ -205,7 +205,7 @@ func isWhole(file *ast.File) bool {
 	return examples > 0
 }
 
-// uses takes note of the names under a node, but for those of one package.
+// uses records the names under a node, except for the names of one package.
 func (c *counted) uses(p *loaded, under ast.Node, but string, how shown) {
 	ast.Inspect(under, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
@@ -217,7 +217,7 @@ func (c *counted) uses(p *loaded, under ast.Node, but string, how shown) {
 	})
 }
 
-// key returns the name of an object, "" for one that is not of the repository or is no public name.
+// key returns the name of an object, "" if it is not of the repository or is no public name.
 func (c *counted) key(obj types.Object) string {
 	if obj == nil || obj.Pkg() == nil || !obj.Exported() {
 		return ""

@@ -9,7 +9,8 @@ var standard = []string{
 	"encoding", "encoding/gob", "encoding/json", "fmt", "io", "net/http",
 }
 
-// unnamed are methods that the standard library asks for by interfaces without a name, and those of interfaces of other modules.
+// unnamed are methods that the standard library demands by interfaces without a name, and methods of interfaces of other
+// modules.
 var unnamed = []string{
 	"Error", "Unwrap", "Is", "CloseIdleConnections", "IsZero",
 	"MarshalYAML", "WrapUnary", "WrapStreamingClient", "WrapStreamingHandler", // of YAML and Connect
@@ -33,7 +34,7 @@ func (c *counted) demand(t *types.TypeName) {
 	}
 }
 
-// demanded takes note of the methods that interfaces demand, and of the types of results.
+// demanded records the methods that interfaces demand, and the types of results.
 func (c *counted) demanded() {
 	for _, t := range c.named {
 		if types.IsInterface(t) {
@@ -85,7 +86,7 @@ func (c *counted) showMethod(t *types.Named, id string) {
 	}
 }
 
-// results takes note of the types that a function returns or hands to a callback.
+// results records the types that a function returns or passes to a callback.
 func (c *counted) results(s *types.Signature, seen map[string]bool) {
 	for v := range s.Results().Variables() {
 		c.result(v.Type(), seen)
@@ -104,7 +105,7 @@ func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	}
 }
 
-// result takes note of a type of results, with the types of its fields.
+// result records a type of results, with the types of its fields.
 func (c *counted) result(t types.Type, seen map[string]bool) {
 	switch t := t.(type) {
 	case *types.Pointer:
@@ -146,7 +147,7 @@ func (c *counted) resultName(t *types.TypeName) {
 	}
 }
 
-// implements reports whether methods are those of an interface, whatever its type parameters stand for.
+// implements reports whether a set contains the methods of an interface, whatever its type parameters stand for.
 func implements(methods *types.MethodSet, i *types.Interface) bool {
 	for m := range i.Methods() {
 		has := methods.Lookup(m.Pkg(), m.Name())

@@ -30,7 +30,7 @@ type loaded struct {
 	info      *types.Info
 }
 
-// loader checks the types of the repository's packages from source. Of other modules it knows nothing: what comes from them has no
+// loader checks the types of the repository's packages from source. It does not load other modules: their declarations have no
 // type. So nothing has to be compiled, and a count takes seconds.
 type loader struct {
 	set      *token.FileSet
@@ -40,7 +40,8 @@ type loader struct {
 	unknown  map[string]*types.Package
 }
 
-// load reads the packages of some modules, the tests of those that have examples, and the standard packages that demand methods.
+// load reads the packages of some modules, the tests of packages that have examples, and the standard packages that demand
+// methods.
 func load(root string, modules []repo.Module) (all, tests []*loaded, foreign []*types.Package, err error) {
 	l := &loader{set: token.NewFileSet(), dirs: map[string]*build.Package{}, ready: map[string]*loaded{}, unknown: map[string]*types.Package{}}
 	for _, m := range modules {
@@ -89,7 +90,7 @@ func isExample(f *ast.FuncDecl) bool {
 	return f.Recv == nil && strings.HasPrefix(f.Name.Name, "Example")
 }
 
-// find takes note of a module's packages.
+// find records a module's packages.
 func (l *loader) find(root string, m repo.Module, modules []repo.Module) error {
 	base := filepath.Join(root, filepath.FromSlash(m.Dir))
 	return filepath.WalkDir(base, func(dir string, d fs.DirEntry, err error) error {
@@ -117,7 +118,7 @@ func (l *loader) find(root string, m repo.Module, modules []repo.Module) error {
 	})
 }
 
-// compiled returns what imports the packages of the standard library.
+// compiled returns an importer of the packages of the standard library.
 func (l *loader) compiled(root string) (types.Importer, error) {
 	args := append([]string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}, standard...)
 	for _, p := range l.dirs {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// pages takes note of the names on the pages of documentation for users.
+// pages records the names on the pages of documentation for users.
 func (c *counted) pages(root string) error {
 	var texts []string
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {

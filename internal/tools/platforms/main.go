@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// check prints what does not compile on a platform such as windows/amd64, and returns how many errors that is.
+// check prints the errors of compiling for a platform such as windows/amd64, and returns their number.
 func check(root, platform string, out io.Writer) (failures int, err error) {
 	system, processor, found := strings.Cut(platform, "/")
 	if !found {
@@ -78,7 +78,7 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 		for _, p := range all {
 			checked++
 			for _, e := range p.Errors {
-				// What go test generates uses what declarationsOnly has taken out of sight.
+				// Files that go test generates use declarations that declarationsOnly has hidden.
 				if text := e.Error(); !told[text] && !generated(e, root) {
 					told[text] = true
 					failures++
@@ -91,12 +91,12 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 	return failures, err
 }
 
-// generated tells whether an error is in a file that is not in the repository. One without a file counts.
+// generated reports whether an error is in a file that is not in the repository. An error without a file counts.
 func generated(e packages.Error, root string) bool {
 	return filepath.IsAbs(e.Pos) && !strings.HasPrefix(e.Pos, root+string(filepath.Separator))
 }
 
-// declarationsOnly drops the bodies of functions: those of other modules and of the standard library are not checked.
+// declarationsOnly drops the bodies of functions: the bodies in other modules and in the standard library are not checked.
 func declarationsOnly(file *ast.File) {
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {

@@ -1,8 +1,8 @@
 // Release makes a release of all modules at one version. Run it by scripts/release.
 //
-// It works in a clone, where it sets what the modules require of each other, moves the changelog's Unreleased section under the
-// version, commits, and runs .ci/run. Only if that passes does it move the branch to the new commit and make the tags, all in one
-// transaction of git. Nothing is pushed.
+// It works in a clone, where it sets the modules' requirements of each other, moves the changelog's Unreleased section under
+// the version, commits, and runs .ci/run. Only if that passes does it move the branch to the new commit and make the tags, all
+// in one transaction of git. Nothing is pushed.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("release: ")
 	dir := flag.String("dir", ".", "folder of the repository")
-	dry := flag.Bool("dry-run", false, "say what would be done, and change nothing")
+	dry := flag.Bool("dry-run", false, "print the steps of the release, and change nothing")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: scripts/release [-dry-run] VERSION")
 		flag.PrintDefaults()
@@ -93,7 +93,7 @@ func run(root, version string, dry bool, now time.Time, out io.Writer) error {
 	return nil
 }
 
-// check refuses what cannot be released.
+// check returns an error if the repository cannot be released.
 func (r *release) check() error {
 	if semver.Canonical(r.version) != r.version || semver.Build(r.version) != "" {
 		return fmt.Errorf("version %q is not of the form v1.2.3 or v1.2.3-rc.1", r.version)
@@ -168,7 +168,7 @@ func (r *release) commit(now time.Time) (string, error) {
 	if err := os.WriteFile(file, []byte(changed), 0o666); err != nil {
 		return "", err
 	}
-	// The committer is that of the repository, whose own settings a clone does not have.
+	// The committer is the committer of the repository, whose own settings a clone does not have.
 	var who []string
 	for _, key := range []string{"user.name", "user.email"} {
 		if value, err := git(r.root, "config", key); err == nil {
@@ -206,7 +206,7 @@ func (r *release) publish(commit string) error {
 		return err
 	}
 	if _, err := git(r.root, "merge", "-q", "--ff-only", commit); err != nil {
-		return fmt.Errorf("nothing is released: %s has moved meanwhile: %w", r.branch, err)
+		return fmt.Errorf("nothing is released: %s has moved since: %w", r.branch, err)
 	}
 	var updates strings.Builder
 	for _, tag := range r.tags() {
@@ -221,7 +221,7 @@ func (r *release) publish(commit string) error {
 	return nil
 }
 
-// push tells what to push: all at once, since modules of one release require each other.
+// push returns the command that pushes the release: all at once, since modules of one release require each other.
 func (r *release) push() string {
 	return fmt.Sprintf("    git push --atomic origin %s %s\n", r.branch, strings.Join(r.tags(), " "))
 }

@@ -18,7 +18,7 @@ import (
 
 var day = time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 
-// scratch is a repository with this one's modules and changelog, and a .ci/run that does what the test wants.
+// scratch is a repository with this one's modules and changelog, and the given .ci/run.
 func scratch(t *testing.T, ci string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func do(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// state is what a release that was refused leaves as it was.
+// state is the part of a repository that a refused release leaves unchanged.
 func state(t *testing.T, dir string) string {
 	t.Helper()
 	return do(t, dir, "rev-parse", "HEAD") + "\n" + do(t, dir, "tag", "--list") + "\n" + do(t, dir, "status", "--porcelain")
@@ -135,7 +135,7 @@ func TestWhatIsNotReleased(t *testing.T) {
 		"requirements differ":   {spoil: func(t *testing.T, dir string) { requires(t, dir, "v0.0.9") }, says: "requires"},
 		"no section":            {spoil: func(t *testing.T, dir string) { changelog(t, dir, "# Changelog\n") }, says: "has no section"},
 		"the section is there":  {spoil: func(t *testing.T, dir string) { changelog(t, dir, "## [Unreleased]\n- x\n## [0.1.0]\n") }, says: "a section 0.1.0 already"},
-		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", says: "has moved meanwhile"},
+		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", says: "has moved since"},
 		"a tag is made by CI":   {ci: "git -C %s tag redislimit/v0.1.0", says: "nothing is released: the tags"},
 		"a file is made by CI":  {ci: "touch %s/new", says: "has changed meanwhile"},
 		"changes in the clone":  {ci: "touch new", says: ""},

@@ -93,7 +93,7 @@ func filesOf(t *testing.T) map[string]int {
 	return figures
 }
 
-// filesRun returns the files of the library of which code has run, by what a program built with -cover has written.
+// filesRun returns the files of the library of which code has run, by the output of a program built with -cover.
 func filesRun(t *testing.T, dir string) (files []string) {
 	t.Helper()
 	profile := filepath.Join(dir, "profile")

@@ -26,7 +26,7 @@ type Module struct {
 // Path is the module's path.
 func (m Module) Path() string { return m.Mod.Module.Mod.Path }
 
-// Published tells whether others can require the module: it gets a tag of its own with each release.
+// Published reports whether others can require the module: it gets a tag of its own with each release.
 func (m Module) Published() bool {
 	return !slices.Contains([]string{"internal/proofs", "examples/servers", "internal/tools"}, m.Dir)
 }
@@ -101,7 +101,7 @@ func Version(all []Module) (string, error) {
 	return version, errors.Join(errs...)
 }
 
-// Run runs a command in dir, and returns what it wrote to its standard output. The error has what it wrote to the other.
+// Run runs a command in dir, and returns its standard output. The error contains its standard error.
 func Run(dir string, env []string, name string, args ...string) (string, error) {
 	c := exec.Command(name, args...)
 	c.Dir = dir

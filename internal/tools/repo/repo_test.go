@@ -17,7 +17,7 @@ import (
 
 const root = "../../.."
 
-// uses returns the modules that packages without their tests come from, with those of all that they import.
+// uses returns the modules of the given packages without their tests, and the modules of all packages that they import.
 func uses(t *testing.T, dir string, packages ...string) []string {
 	t.Helper()
 	out, err := Run(filepath.Join(root, dir), nil, "go", append([]string{"list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}"}, packages...)...)
@@ -25,7 +25,7 @@ func uses(t *testing.T, dir string, packages ...string) []string {
 	return slices.Compact(slices.Sorted(strings.FieldsSeq(out)))
 }
 
-// shipped lists the packages of a module that are not for tests alone, as those in internal/dev are.
+// shipped lists the packages of a module except the packages for tests alone, such as the packages in internal/dev.
 func shipped(t *testing.T, dir string) []string {
 	t.Helper()
 	out, err := Run(filepath.Join(root, dir), nil, "go", "list", "./...")
@@ -75,7 +75,8 @@ func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
 	assert.Empty(t, told, "these are in the table, and are no modules")
 }
 
-// TestMetricsNeedTheirClientOnly: who exports metrics of a counter in memory gets the root module, the client and what that needs.
+// TestMetricsNeedTheirClientOnly: a program that exports metrics of a counter in memory gets the root module, the client and
+// its requirements.
 func TestMetricsNeedTheirClientOnly(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
@@ -133,7 +134,7 @@ func TestNoLargeFileIsCommitted(t *testing.T) {
 	git("--literal-pathspecs", "add", "two words/a program", "a\nline", "*")
 	refused("two words/a program", "a\nline", "*")
 
-	write("two words/a program", 1) // the commit still has what is staged
+	write("two words/a program", 1) // the commit still has the staged version
 	refused("two words/a program", "a\nline", "*")
 
 	git("commit", "-q", "-m", "large")
