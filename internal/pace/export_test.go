@@ -2,8 +2,8 @@ package pace
 
 import "time"
 
-// Overslept returns how many requests wait although they could book or be sent. Those that
-// are asking the limiter do not wait.
+// Overslept returns the number of requests that wait although they could book or be sent. A request whose call of the limiter
+// is under way does not wait.
 func (pc *Pacer[R]) Overslept(now time.Time) (n int) {
 	pc.mu.Lock()
 	defer pc.mu.Unlock()

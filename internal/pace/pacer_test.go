@@ -54,8 +54,8 @@ func TestPanicInTheLimiterHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// A request is asking the limiter when another is refused: what was booked before is given
-// back when the first one is back, even if it panics.
+// A request's call of the limiter is under way when another is refused: earlier bookings are given back when the call returns,
+// even if it panics.
 func TestPanicGivesBackWhatWaitedForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -127,8 +127,7 @@ func TestCancelledRequestLeavesNothing(t *testing.T) {
 	})
 }
 
-// Answers to requests that were on their way before a refusal do not tell that the server
-// takes several at a time again.
+// Answers to requests that were on their way before a refusal do not show that the server takes several at a time again.
 func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -162,8 +161,8 @@ func TestOnlyRequestsSentAfterARefusalShowThatMoreMayBeInFlight(t *testing.T) {
 	})
 }
 
-// What is behind the pacer may panic: nobody learns what became of the request. A long-lived
-// stream keeps the line meanwhile.
+// The code behind the pacer may panic: then the outcome of the request stays unknown. A long-lived stream keeps the line during
+// that time.
 func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -224,7 +223,7 @@ func TestServerThatNamesNoWaitIsNotAskedAllTheTime(t *testing.T) {
 	}
 }
 
-// What the server says first of a refusal is obeyed to the nanosecond.
+// The wait that the server gives first with a refusal is obeyed to the nanosecond.
 func TestWaitIsMorePreciseThanABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
@@ -236,7 +235,7 @@ func TestWaitIsMorePreciseThanABudget(t *testing.T) {
 	})
 }
 
-// A stream that was opened an hour ago, or a slow answer, says what was left before others were answered.
+// A stream that was opened an hour ago, or a slow answer, reports the budget that was left before others were answered.
 func TestAnswerToAnEarlierRequestDoesNotReplaceThatToALaterOne(t *testing.T) {
 	left := func(policy string, n int64, span time.Duration) pace.Advice {
 		return pace.Advice{Answered: true, Budgets: []pace.Budget{{Policy: policy, Left: n, Until: time.Now().Add(span)}}}
@@ -286,7 +285,7 @@ func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 	})
 }
 
-// What an earlier refusal says ends no budget that the answer to a later request tells of.
+// An earlier refusal ends no budget that the answer to a later request has reported.
 func TestRefusalOfAnEarlierRequestLeavesWhatALaterAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})

@@ -22,10 +22,9 @@ var (
 	first = flag.Uint64("first", 1, "the seed of the first random run")
 )
 
-// Requests of several keys arrive, are refused, told to wait, repeated, cancelled and lost,
-// while the limiter takes time to book and to cancel. Whatever happens, nobody waits without
-// a timer or a wake-up that is under way, all of a key are sent in their order, nothing is
-// sent before the server allows it, and each booking is used or given back once.
+// Requests of several keys arrive, are refused, made to wait, repeated, cancelled and lost, while the limiter takes time to
+// book and to cancel. In every run, no request waits without a timer or a wake-up that is under way, all requests of a key are
+// sent in their order, none is sent before the server allows it, and each booking is used or given back once.
 //
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
@@ -61,7 +60,7 @@ type world struct {
 	undone  int                  // of these, given back
 	used    int                  // of these, used for a request that was sent
 	undoing map[string]int       // cancellations under way
-	closed  map[string]time.Time // until when, as the server has said
+	closed  map[string]time.Time // until when, by the server's answer
 	reset   map[string]time.Time // when that was last forgotten
 	sent    map[string][]sending
 
@@ -139,10 +138,9 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
-// Reserve is the limiter's: it is that of a Keyed, which takes some time to book and to
-// cancel.
+// Reserve implements the limiter with a Keyed, and takes some time to book and to cancel.
 func (w *world) Reserve(ctx context.Context, r *request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if w.isUndoing(r.key, 0) > 0 && maxDelay > 0 { // 0 is asked after a denial
+	if w.isUndoing(r.key, 0) > 0 && maxDelay > 0 { // 0 follows a denial
 		w.fail("a request books while bookings of its key are given back")
 	}
 	if w.slow > 0 {
@@ -226,8 +224,8 @@ func (w *world) run() {
 // budgets and limits of a few seconds.
 const patience = 3 * time.Minute
 
-// watch looks at the queues from time to time until all is done. It fails if somebody waits
-// who need not, or if those who wait see nothing happen.
+// watch looks at the queues from time to time until all is done. It fails if a request waits that could go on, or if requests
+// wait while nothing happens.
 func (w *world) watch(done chan struct{}) {
 	before, since := -1, time.Now()
 	for {
@@ -257,7 +255,7 @@ func (w *world) watch(done chan struct{}) {
 	}
 }
 
-// serve is one request's way. Whatever panics is left behind.
+// serve plays one request. A call that panics is left behind.
 func (w *world) serve(r *request) {
 	defer func() { _ = recover() }()
 	ctx := w.ctx
@@ -338,8 +336,8 @@ func (w *world) await(p *pace.Place, r *request, queued time.Time) (ok bool) {
 	return w.pacer.Await(p, r) == nil
 }
 
-// close takes note of a wait that the pacer has learned. It holds from the next instant on:
-// who is sent at this one may have been before it.
+// close records a wait that the pacer has learned. It holds from the next instant on: a request that is sent at this instant
+// may have been sent before the wait was known.
 func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	time.Sleep(time.Nanosecond)
 	w.mu.Lock()
@@ -349,7 +347,7 @@ func (w *world) close(key string, learned time.Time, wait time.Duration) {
 	}
 }
 
-// forget forgets what a server has said.
+// forget removes a server's earlier answers.
 func (w *world) forget() {
 	time.Sleep(w.span(20 * time.Second))
 	key := fmt.Sprint(w.upTo(w.keys))
@@ -360,7 +358,7 @@ func (w *world) forget() {
 	w.pacer.Reset(key)
 }
 
-// answer is what a server says.
+// answer is a server's answer.
 func (w *world) answer() (a pace.Advice) {
 	switch w.upTo(8) {
 	case 0:
@@ -387,8 +385,7 @@ func (w *world) budgets() (budgets []pace.Budget) {
 	return budgets
 }
 
-// checkOrder reports a request that was sent although one that came before it was in the
-// queue.
+// checkOrder reports a request that was sent although an earlier one was in the queue.
 func (w *world) checkOrder() {
 	for _, all := range w.sent {
 		for _, a := range all {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// answered sends a request of a key and takes note of an answer.
+// answered sends a request of a key and records an answer.
 func answered(t *testing.T, pc *pace.Pacer[string], key string, a pace.Advice) {
 	t.Helper()
 	p := pc.Arrive(t.Context(), key)

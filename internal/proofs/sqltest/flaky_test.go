@@ -286,7 +286,7 @@ func TestADatabaseThatIsLostHalfWayLosesNoRow(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWithoutBeingCounted makes random steps fail for a while. Afterwards all rows are written except the ones
+// TestNothingIsLostWithoutBeingCounted makes random steps fail for a while. Afterwards all rows are written except the rows
 // that the database refuses, regardless of the failed steps.
 func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 	for seed := range testsize.Of(6, 100) {

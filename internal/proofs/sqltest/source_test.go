@@ -164,7 +164,7 @@ func TestASettingDeclaresTheAttributes(t *testing.T) {
 	}
 }
 
-// TestWhoChangedARuleLast: the rule's own row or a plan's, even one that is no longer active.
+// TestWhoChangedARuleLast: the rule's own row or a plan's, even a row that is no longer active.
 func TestWhoChangedARuleLast(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {
