@@ -12,7 +12,7 @@ type Charge struct {
 	Rule  int              // the index of its Budget
 	Key   string           // the budget's key; it may be a secret
 	Plan  string           // the plan that the limit is of, else ""
-	Cost  int              // what to charge
+	Cost  int              // the units to charge
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 }
 
@@ -21,7 +21,7 @@ type Charges struct {
 	List []Charge // in the order of the rules; it must not be changed
 	Bare bool     // the rules' own costs and shadows play no part
 
-	// What the rules have said.
+	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
@@ -33,7 +33,7 @@ func (c *Charges) clear() {
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 }
 
-// add adds a charge for a rule, and returns it. What lies behind the list is zero.
+// add adds a charge for a rule, and returns it. The memory behind the list is zero.
 func (c *Charges) add(rule int) *Charge {
 	n := len(c.List)
 	c.List = slices.Grow(c.List, 1)[:n+1]
@@ -56,8 +56,8 @@ func (c *Charges) of(rule int) *Charge {
 	return nil
 }
 
-// tell records the decision of a rule.
-func (c *Charges) tell(rule int, d *ratelimit.Decision, spent bool) {
+// record records the decision of a rule.
+func (c *Charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	i, ok := c.position(rule)
 	if !ok {
 		return
@@ -80,7 +80,7 @@ func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
 // nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
 func (c *Charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
-		c.tell(rule, d, spent)
+		c.record(rule, d, spent)
 	}
 }
 

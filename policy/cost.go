@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Cost is the cost that a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost is that of the
-// defaults, or the caller's.
+// Cost is the cost that a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost selects the
+// cost of the defaults, or else the caller's.
 type Cost struct {
 	Number    int    // a fixed cost, if above 0
 	Attribute string // the attribute that holds the cost: a whole number from 0

@@ -42,8 +42,8 @@ func (p *Policies) count(q *query, allowed bool) {
 	}
 }
 
-// blame finds the rule that has denied, if the engine has not reported it: the one whose limit the answer names, or
-// the only one that can.
+// blame finds the rule that has denied, if the engine has not reported it: the rule whose limit the decision names, or the only
+// rule that can deny.
 func (q *query) blame(d *ratelimit.Decision) {
 	if d.Allowed {
 		return

@@ -15,7 +15,7 @@ type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the rule that exempts the request
 	Rules      []Explained // that match, in order
-	Err        error       // why the request is refused, whatever is left
+	Err        error       // why the request is refused with any remaining budget
 }
 
 // Explained is a rule that matches a request.

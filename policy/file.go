@@ -145,7 +145,7 @@ type fileWatch struct {
 	changes chan struct{}
 	last    hash                   // the content that was reported last
 	folders map[string]os.FileInfo // that are watched
-	entries []string               // in these folders, those on the way to the file
+	entries []string               // the names in these folders that are on the way to the file
 }
 
 func (w *fileWatch) run(ctx context.Context) {
@@ -262,10 +262,9 @@ func (w *fileWatch) watch(folders []string) (changed bool) {
 // maxLinks is the maximum number of symbolic links that are followed.
 const maxLinks = 40
 
-// wayTo returns the folders in which something may be changed so that a path leads to another file,
-// and the entries in them that matter: those that hold a symbolic link on the way, the one that
-// holds the file, and if the way ends before that, the one in which it does. Folders are
-// real ones, without links.
+// wayTo returns the folders in which a change can lead a path to another file, and the entries in them that matter: each
+// symbolic link on the way, and the file itself. If the way ends before the file, the last entry is the first that is missing.
+// Folders are real ones, without links.
 func wayTo(path string) (folders, entries []string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()

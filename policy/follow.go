@@ -57,7 +57,7 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 		case <-again:
 		case _, ok := <-changes:
 			if !ok {
-				changes = nil // the context ends, or the source tells no more
+				changes = nil // the context ends, or the source reports no more changes
 			}
 		}
 	}
@@ -81,8 +81,7 @@ type follower struct {
 // repeat is the time after which an unchanged error is logged again.
 const repeat = time.Minute
 
-// reload loads a set and puts it in force, if it differs from the one that is. It reports whether
-// the newest set is in force.
+// reload loads a set and puts it in force, if it differs from the set in force. It reports whether the newest set is in force.
 func (f *follower) reload(ctx context.Context) bool {
 	set, err := f.src.Load(ctx)
 	if ctx.Err() != nil {
@@ -118,8 +117,8 @@ func (f *follower) reload(ctx context.Context) bool {
 	return true
 }
 
-// limitsNothing reports whether no rule is asked, for whatever request: an empty table, or a match that was forgotten in a
-// rule that exempts, looks like rules that are never exceeded. A rule that is tried out is asked.
+// limitsNothing reports whether no request can be limited: an empty table, or a match that was forgotten in a rule that
+// exempts, looks like rules that are never exceeded. A shadow rule counts as a rule that limits.
 func (s *Set) limitsNothing() bool {
 	asked := false
 	for _, r := range s.Complete() {
@@ -134,7 +133,7 @@ func (s *Set) limitsNothing() bool {
 	return s.KillSwitch || !asked
 }
 
-// failed logs an error, unless it is the one that was logged less than a minute ago.
+// failed logs an error, unless the same error was logged less than a minute ago.
 func (f *follower) failed(text string, err error) {
 	if err.Error() == f.logged && time.Since(f.loggedAt) < repeat {
 		return

@@ -214,12 +214,12 @@ func TestWhatMatchesMayNotSay(t *testing.T) {
 		rule("  match: {not: {ip: [10.0.0.0/33]}}\n"):                              "not a network",
 		rule("  match: {prefix: {path: \"\"}}\n"):                                  "every value begins and ends with",
 		rule("  match: {suffix: {path: []}}\n"):                                    "an empty list",
-		rule("  allow: true\n"):                                                    "the rule allows what it matches",
+		rule("  allow: true\n"):                                                    "the rule allows the requests that it matches",
 		rule("  key: ip/24\n  overrides: [{key: 192.0.2.0/25, limit: blocked}]\n"): "a network of 25 bits, want 24",
 		"defaults: {limit: often}\nrules: []\n":                                    "defaults.limit",
 		"defaults: {key: [a, a]}\nrules:\n- {name: x, limit: blocked}\n":           `"a" is there twice`,
 		"defaults: {optional: true}\nrules: []\n":                                  `unknown field "optional"`,
-		"rules:\n- {name: x, allow: true, plans: {a: blocked}}\n":                  "the rule allows what it matches",
+		"rules:\n- {name: x, allow: true, plans: {a: blocked}}\n":                  "the rule allows the requests that it matches",
 	} {
 		_, err := policy.Parse([]byte(text))
 		require.ErrorAs(t, err, new(*policy.Error), text)

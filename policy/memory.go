@@ -27,9 +27,9 @@ func Memory(opts *MemoryOptions) Engine {
 	return e
 }
 
-// memory has a limiter for each rule. Sets that are in use at one time share the limiters, and with
-// them what was spent, but never a limit: a charge is decided under the one that its own set has for
-// it. So a decision that is under way by an earlier set does not meet the limits of the next.
+// memory has a limiter for each rule. Sets that are in use at one time share the limiters, and with them the spending, but
+// never a limit: a charge is decided under the limit that its own set has for it. So a decision by an earlier set does not meet
+// the limits of the next.
 type memory struct {
 	opts     ratelimit.Options[string]
 	limiters map[string]*ratelimit.Keyed[string] // by the rule's name in lower case
@@ -64,8 +64,8 @@ func (e *memory) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
 	return d, nil
 }
 
-// keep takes over the limiters of a set. A limiter remembers the limits that charges bring, so that of
-// a rule that has other limits than before is made to forget them.
+// keep takes over the limiters of a set. A limiter remembers the limits that charges bring. If a rule has other limits than
+// before, its limiter is made to forget them.
 func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[string]) {
 	last := make(map[string]Budget, len(rules))
 	for _, r := range rules {
@@ -95,8 +95,8 @@ func (a *asked) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err erro
 	(*Charges)(a).answer(rule, d, spent, err)
 }
 
-// memoryDecider decides by one stack, and looks and adjusts by another, whose layers charge what they
-// are asked and are no shadows.
+// memoryDecider decides by one stack, and peeks and adjusts by another, whose layers charge the caller's cost and are no
+// shadows.
 type memoryDecider struct {
 	stack, bare *ratelimit.Layered[*asked]
 	limiters    []*ratelimit.Keyed[string] // by rule
@@ -169,7 +169,7 @@ func (d *memoryDecider) each(ctx context.Context, rule int, limitFor func(key st
 	return nil
 }
 
-// limiter returns the rule's limiter: the one that it has, or a new one.
+// limiter returns the rule's present limiter, or a new one.
 func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 	if l := e.limiters[r.id()]; l != nil {
 		return l, nil
@@ -178,8 +178,8 @@ func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 	return ratelimit.New(r.Limit, &opts)
 }
 
-// bareLayer returns the rule's layer. The limiter's own limit never changes: it is that of the first set
-// that had the rule. A rule that has this limit and no other need not bring it, which is faster.
+// bareLayer returns the rule's layer. The limiter's own limit never changes: it is the limit in the first set that had the
+// rule. A rule with this limit and no other need not bring it, which is faster.
 func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*asked] {
 	y := ratelimit.By(l, func(c *asked) (string, error) {
 		ch := c.of(i)

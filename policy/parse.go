@@ -162,7 +162,7 @@ func syntaxError(err error, data []byte) error {
 	if e.Line == 0 {
 		e.Line, e.Column = firstInvalid(data)
 	}
-	if strings.HasPrefix(text, "unknown anchor") { // the library tells its name, which may be a key with a star before it
+	if strings.HasPrefix(text, "unknown anchor") { // the library's text has its name, which may be a key with a star before it
 		text = "an alias, which is not supported"
 	}
 	e.Err = errors.New(text)
@@ -245,7 +245,7 @@ func (p *parser) told(name string) string {
 	return fmt.Sprintf("field %q", name)
 }
 
-// unknown is the error about a field that is not known. It suggests the one that was meant, if one is like it.
+// unknown is the error about a field that is not known. It suggests a known field with a similar name.
 func unknown(field, told string, known []string) error {
 	for changes := range 3 {
 		for _, k := range known {
@@ -285,7 +285,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
-	if n.Anchor != "" && p.anchor == nil { // an alias that refers to it is told first
+	if n.Anchor != "" && p.anchor == nil { // an alias that refers to it is reported first
 		p.anchor = p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
 	seen := map[string]bool{}
@@ -456,7 +456,7 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 			if null(n) && p.json { // JSON is whole if it is valid
 				return nil
 			}
-			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // all that could be said of them is too much
+			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // one error for each of them would be too many
 				return p.wrong(n.Content[maxRules], field, fmt.Errorf("%d rules, want at most %d", len(n.Content), maxRules))
 			}
 			return p.list(n, field, false, func(n *yaml.Node, field string) error {
@@ -490,7 +490,7 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 	})
 }
 
-// nameIn returns the name in a rule that has not been read yet, so that errors can tell it.
+// nameIn returns the name in a rule that has not been read yet, so that errors can contain it.
 func nameIn(n *yaml.Node) string {
 	if name := valueOf(n, "name"); name != nil && name.ShortTag() == "!!str" && checkName(name.Value) == nil {
 		return name.Value
@@ -510,7 +510,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // it is given, so that of the defaults does not hold: see [Match.leftOut]
+		if len(n.Content) == 0 { // the field is given, so the match of the defaults does not hold: see [Match.leftOut]
 			m.Attributes = map[string]Values{}
 		}
 		return p.mapping(n, field, fields{
@@ -540,7 +540,7 @@ func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			if key.Value+":" == notPrefix || key.Value+":" == notSuffix {
 				if len(value.Content) == 0 && value.Kind == yaml.MappingNode {
-					return p.wrong(value, inner, errors.New("an empty mapping, which says nothing"))
+					return p.wrong(value, inner, errors.New("an empty mapping, which has no effect"))
 				}
 				parts := map[string]Values{}
 				err := p.values(&parts)(value, inner)

@@ -78,10 +78,10 @@ type generation struct {
 	replaces []replacement // in the order of the rules
 	decider  ratelimit.Reserver[*Charges]
 	notifies bool           // a rule has thresholds
-	memory   *memoryDecider // the decider, if it is that of Memory
+	memory   *memoryDecider // the decider of Memory, or nil
 }
 
-// New returns the policies of a set; nil limits nothing. The error is that of [Set.Validate], or the engine's.
+// New returns the policies of a set. A nil set limits nothing. The errors are the errors of [Set.Validate] and the engine's.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New()}
 	if opts != nil {
@@ -211,7 +211,7 @@ func (p *Policies) Allow(r Request, cost int) bool {
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
-	q := p.ask(r, cost)
+	q := p.newQuery(r, cost)
 	allowed := q.answered() && q.err == nil
 	if !q.answered() {
 		allowed = q.in.decider.Allow(&q.charges, cost)
@@ -226,10 +226,10 @@ func (p *Policies) Allow(r Request, cost int) bool {
 // for a missing attribute, [keyfunc.ErrMalformedKey] for one above 1 KiB or no IP address, and
 // [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless a header field holds it.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
-	q := p.ask(r, cost)
+	q := p.newQuery(r, cost)
 	if q.answered() {
 		d, err = q.decision, q.err
-	} else if m := q.in.memory; m != nil { // asked directly: an interface's method would copy the answer twice more
+	} else if m := q.in.memory; m != nil { // called directly: an interface's method would copy the decision twice more
 		d, err = m.stack.Take(ctx, (*asked)(&q.charges), cost)
 	} else {
 		d, err = q.in.decider.Take(ctx, &q.charges, cost)
@@ -242,7 +242,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 // Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. Only Cancel refunds the charges of rules
 // with a Cost. The reservation holds the keys of its charges, and not the request.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	q := p.ask(r, cost)
+	q := p.newQuery(r, cost)
 	if q.answered() {
 		defer p.free(q)
 		p.report(q, &q.decision, q.err)
@@ -263,14 +263,14 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 // Wait is Take that waits until the rules allow the cost: see [ratelimit.Wait]. It keeps to the set in force when
 // called.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
-	q := p.ask(r, cost)
+	q := p.newQuery(r, cost)
 	defer p.free(q)
 	if q.answered() {
 		p.report(q, &q.decision, q.err)
 		return q.err
 	}
 	if q.charges.results == nil {
-		q.charges.results = p.room(q, len(q.charges.List)) // without it, what the rules have said is not known afterwards
+		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
 	}
 	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
 	d := q.waited(err)

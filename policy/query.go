@@ -21,13 +21,13 @@ type query struct {
 	replaced []int // the rules that others take the place of
 	kill     bool
 	exemptBy *rule              // that exempts the request from all others; nil if none does
-	decision ratelimit.Decision // if no rule is asked
+	decision ratelimit.Decision // if no rule applies
 	err      error
 	memory   match.Memory
 
 	// Memory for reports.
-	spare []stats.RuleDecision // what hooks may keep: what was handed out is never used again
-	lent  []stats.RuleDecision // what they must not keep: it is used for the next request
+	spare []stats.RuleDecision // memory for hooks that may keep it: a part in use is never used again
+	lent  []stats.RuleDecision // memory for hooks that must not keep it: the next request uses it again
 }
 
 // clear forgets the request.
@@ -56,8 +56,8 @@ func (p *Policies) query(r Request, cost int) *query {
 	return q
 }
 
-// ask returns the query of a decision, with the charge of each rule that applies.
-func (p *Policies) ask(r Request, cost int) *query {
+// newQuery returns the query of a decision, with the charge of each rule that applies.
+func (p *Policies) newQuery(r Request, cost int) *query {
 	q := p.query(r, cost)
 	switch {
 	case q.err != nil:
@@ -121,7 +121,7 @@ func (q *query) load() {
 		}
 		ch := q.charges.add(i)
 		applies, err := r.charge(q.request, q.cost, ch)
-		if err != nil && !r.Shadow { // a shadow denies nothing, whatever a request lacks
+		if err != nil && !r.Shadow { // a shadow denies nothing, also if an attribute is missing
 			q.err = err
 		}
 		if !applies {
@@ -138,8 +138,9 @@ func (q *query) load() {
 	}
 }
 
-// free forgets a query, and keeps its memory for the next one, unless another engine than Memory has got its charges: what goes on
-// with them when its caller has left, as a limiter of package failover does, must not charge another request's key.
+// free forgets a query, and keeps its memory for the next one, unless an engine other than Memory has received its charges: a
+// goroutine that goes on with them when its caller has left, as in a limiter of package failover, must not charge another
+// request's key.
 func (p *Policies) free(q *query) {
 	if !q.answered() && q.in.memory == nil {
 		return
@@ -186,8 +187,8 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 // manyRules is the number of rules for which memory is allocated at once: 69 fill 12 KiB.
 const manyRules = 69
 
-// room returns memory for what n rules say. All of it is zero. Unless rules are reused, nobody else
-// ever gets it: whoever is told may keep it.
+// room returns zeroed memory for the results of n rules. Unless rules are reused, no other request ever gets it: a hook may
+// keep it.
 func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	switch {
 	case n == 0:
@@ -204,8 +205,8 @@ func (p *Policies) room(q *query, n int) []stats.RuleDecision {
 	return rules
 }
 
-// waited returns the answer of a Wait that has ended with err, from the decisions of the enforcing rules:
-// that of the rule with the longest RetryAfter, or if all allow, of the one that leaves the least.
+// waited returns the decision of a Wait that has ended with err, from the decisions of the enforcing rules: the decision with
+// the longest RetryAfter, or if all allow, with the smallest remaining budget.
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
 	known := false

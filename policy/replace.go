@@ -11,11 +11,11 @@ import (
 type replacement struct {
 	rule  int
 	of    []int      // the rules that it takes the place of, in order
-	match match.Rule // that of the rule, for all readings of a path
+	match match.Rule // of the rule, for all readings of a path
 }
 
-// replacementsOf returns the replacements in a set. A shadow replaces nothing: it denies nothing, and so would let pass what the
-// others deny.
+// replacementsOf returns the replacements in a set. A shadow replaces nothing: it denies nothing, and so would let requests
+// pass that the other rules deny.
 func replacementsOf(rules []*rule) (all []replacement) {
 	byName := map[string]int{}
 	for i, r := range rules {
@@ -35,8 +35,7 @@ func replacementsOf(rules []*rule) (all []replacement) {
 	return all
 }
 
-// replaced appends the rules that do not apply to a request, since others take their place. candidates are those of
-// the index.
+// replaced appends the rules that do not apply to a request, since others take their place. The candidates come from the index.
 func (g *generation) replaced(r Request, cost int, candidates []int, by []int) []int {
 	for _, c := range slices.Backward(candidates) {
 		n := c - len(g.rules)

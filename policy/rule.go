@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// rule is a [Rule] made ready to be asked.
+// rule is a [Rule], prepared for decisions.
 type rule struct {
 	*Rule
 	id        string          // of the budget
@@ -217,8 +217,8 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns the limit of a key: its override, that of the attribute of LimitFrom, that of the request's plan, or the
-// rule's; and the plan if its limit holds.
+// limitOf returns the limit of a key: from its override, the attribute of LimitFrom, the request's plan, or else the rule; and
+// the plan if its limit holds.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l, ok := c.overrides[key]; ok {
 		return l, ""
@@ -242,7 +242,7 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 	return &c.limit, ""
 }
 
-// maxPlanLimits bounds the limits of plans that are known of one rule, with those of earlier sets.
+// maxPlanLimits bounds the known limits of one rule's plans, including plans of earlier sets.
 const maxPlanLimits = 10_000
 
 // succeeds makes the rule know the limits that its plans had before, by the rule of that name in the last set, if there was one.
@@ -268,7 +268,7 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
 	}
 	limit, _ := c.limitOf(Subject{Plan: plan}, key)
 	if _, override := c.overrides[key]; c.given != nil && !known && !override {
-		return last // that of its attribute
+		return last // the limit of its attribute
 	}
 	return *limit
 }
@@ -317,7 +317,7 @@ func hashOfSecret(v string) string {
 }
 
 // textOf returns a value of a key, as a person writes it, as it is in the keys of requests. A value that looks like a hash is
-// taken for one: that of a key that was listed.
+// taken for the hash in a listed key.
 func (n *needed) textOf(v string) string {
 	if n.cut != (cut{}) {
 		if network, err := netip.ParsePrefix(v); err == nil {

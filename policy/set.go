@@ -34,7 +34,8 @@ type Defaults struct {
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
-// leftOut reports whether the match is that of the defaults: all its fields are nil. Without defaults it is for every request.
+// leftOut reports whether the match of the defaults holds: all fields of this one are nil. Without defaults it is for every
+// request.
 func (m Match) leftOut() bool {
 	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
 }
@@ -145,7 +146,7 @@ type Match struct {
 	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
 }
 
-// Values are those of an attribute. In a file a single one needs no brackets.
+// Values are the values of an attribute. In a file a single value needs no brackets.
 type Values []string
 
 // UnmarshalJSON reads a value, or a list of them.

@@ -23,9 +23,9 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return s.Plan, name == attrPlan && s.Plan != ""
 }
 
-// Peek returns the decision that Take would make, and charges nothing. For a [Subject] its rule alone answers, also a shadow or
-// under the kill switch. The errors are those of Take, [errors.ErrUnsupported] if the engine cannot look, and for a
-// Subject that no such rule or key exists.
+// Peek returns the decision that Take would make, and charges nothing. For a [Subject], it returns the decision of the
+// Subject's rule alone, even if the rule is a shadow or the kill switch is on. The errors are Take's, and besides
+// [errors.ErrUnsupported] if the engine cannot look, and for a Subject an error if no such rule or key exists.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)
@@ -39,16 +39,16 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to a [Subject]'s budget, or gives it back if negative, whatever the limit. For another
-// request it adjusts all rules that match, except shadows and rules with a Cost; under the kill switch it only gives back. The errors
-// are those of Peek.
+// Adjust charges delta to a [Subject]'s budget, or refunds it if negative, whatever the limit. For any other request it adjusts
+// the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. The errors
+// are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) },
 		func(g *generation, charges []Charge) { p.notifyChanged(ctx, g, charges) })
 }
 
-// Reset gives the key of a [Subject], or of all rules that match another request, its full budget. The errors are those
-// of Peek.
+// Reset restores the full budget of a [Subject]'s key, or, for any other request, of its key in every rule that matches. The
+// errors are the same as Peek's.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) },
 		func(g *generation, charges []Charge) {
@@ -63,7 +63,7 @@ func (p *Policies) Describe() ratelimit.Description {
 	return ratelimit.Description{ReplacesCost: slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })}
 }
 
-// keep changes the spending of the budgets that r names, and calls changed for those whose rules notify the program.
+// keep changes the spending of the budgets that r names, and calls changed for each budget whose rule notifies the program.
 func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error, changed func(*generation, []Charge)) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
@@ -75,15 +75,15 @@ func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Char
 		changed(q.in, q.in.notified(q.charges.List))
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
-		err = fmt.Errorf("policy: the engine cannot change what was spent: %w", err)
+		err = fmt.Errorf("policy: the engine cannot change spending: %w", err)
 	}
 	return err
 }
 
-// Each calls visit with the keys of a rule, and the answer to a cost of 1, until visit returns false. In memory a key is judged by
-// the limit of the plan that it had at its last decision; on Redis, where the keys are those of all processes, by the limit
-// of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if it cannot list keys, or says that no
-// such rule is in force.
+// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. In memory the decision
+// uses the limit of the plan that the key had at its last decision. On Redis, where the keys come from all processes, it uses
+// the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys,
+// or reports that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	i := g.find(rule)
@@ -113,8 +113,8 @@ func (g *generation) find(name string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.Name, name) })
 }
 
-// about returns the query of a question that is no decision: it is not counted as one. Where the answer is to be
-// that of a decision, the kill switch lets all requests pass; it plays no part for a subject.
+// about returns the query of a call that is no decision, and is not counted as one. If asDecided, the kill switch lets all
+// requests pass, as it does for a decision; it plays no part for a subject.
 func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	q := p.query(r, cost)
 	if q.err != nil {
@@ -139,7 +139,7 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	return q
 }
 
-// about makes the query that of a subject's budget.
+// about fills the query with the budget of a subject.
 func (q *query) about(s Subject) {
 	q.charges.Bare = true
 	q.err = q.in.charge(s, &q.charges)

@@ -67,7 +67,7 @@ func (s *Set) problems() (all []*Error) {
 	names := map[string]int{}
 	rules := s.Complete()
 	var tree match.Tree
-	wrong := s.Defaults.validate(report) // told once, and not again for each rule that has it from there
+	wrong := s.Defaults.validate(report) // reported once, and not again for each rule that takes it from the defaults
 	for i := range rules {
 		r := &rules[i]
 		r.validate(&tree, func(field string, err error) {
@@ -176,8 +176,8 @@ func cycleIn(next [][]int) []int {
 	return nil
 }
 
-// validate tells what is wrong with the defaults by themselves, whether rules have them from there or not. It returns
-// in which fields something is.
+// validate reports the errors in the defaults by themselves, whether rules use them or not. It returns the fields that have
+// one.
 func (d *Defaults) validate(tell func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil
@@ -315,7 +315,7 @@ func (r *Rule) checkAllow(report reporter) {
 		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0},
 	} {
 		if f.given {
-			report(f.name, errors.New("the rule allows what it matches, whatever the limits: it has a match only"))
+			report(f.name, errors.New("the rule allows the requests that it matches, whatever the limits: it has a match only"))
 		}
 	}
 }
@@ -392,7 +392,7 @@ func checkAttributeValues(field, name, attribute string, values Values, whole bo
 // checkAbsent checks the attributes that a request must lack.
 func (m *Match) checkAbsent(report reporter) {
 	if n := len(m.Absent); m.Absent != nil && n == 0 {
-		report("match.absent", errors.New("an empty list, which says nothing"))
+		report("match.absent", errors.New("an empty list, which has no effect"))
 	} else if n > maxList {
 		report("match.absent", fmt.Errorf("%d attributes, want at most %d", n, maxList))
 		return
@@ -486,8 +486,8 @@ func checkIP(v string) error {
 	return nil
 }
 
-// check returns what is wrong with a key that stands for addresses that are cut: no request would have it. The error does
-// not hold the key.
+// check returns an error if a key stands for an address and is not cut as the rule cuts them: no request would have it. The
+// error does not hold the key.
 func (c cut) check(v string) error {
 	if network, err := netip.ParsePrefix(v); err == nil {
 		bits := c.v6
@@ -539,7 +539,7 @@ func checkValues(field string, values Values, check func(v string) error, report
 	}
 }
 
-// sameAttribute reports whether two names are those of one attribute. The name of a header field may be in any case.
+// sameAttribute reports whether two names mean one attribute. The name of a header field may be in any case.
 func sameAttribute(a, b string) bool {
 	return a == b || strings.HasPrefix(a, attrHeader) && strings.HasPrefix(b, attrHeader) && strings.EqualFold(a, b)
 }
@@ -614,8 +614,7 @@ func (r *Rule) checkOverride(o Override) error {
 	return o.Limit.Named("").Validate()
 }
 
-// checkName holds names to what a limit's name may be, so that header fields and metrics
-// can carry them.
+// checkName applies the rules for a limit's name, so that header fields and metrics can carry the name.
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("%d bytes, want 1 to %d", len(name), maxName)

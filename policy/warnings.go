@@ -32,8 +32,8 @@ func (p *parser) warnings(set *Set) (all []*Error) {
 // supplied is the list of attributes in warnings.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes that no request has: if the file declares those of the program, all others that are not of
-// [HTTP], and else those that look like one of HTTP.
+// unsupplied reports attributes that no request has: all that are neither declared in the file nor supplied by [HTTP]; if the
+// file declares none, only names that resemble an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
@@ -122,7 +122,7 @@ func (r *Rule) addressesInHeaders(report reporter) {
 	}
 }
 
-// neverCome reports single addresses that no request has whose ip is that of [HTTP] or of httplimit.ClientIP.
+// neverCome reports single addresses that never occur as the ip of [HTTP] or of httplimit.ClientIP.
 func (r *Rule) neverCome(report reporter) {
 	check := func(field, v string) {
 		if err := uncommonIP(v); err != nil {
@@ -158,7 +158,7 @@ func uncommonIP(v string) error {
 	case err != nil && strings.Trim(v, "0123456789.") == "", err != nil && strings.Contains(v, ":") && strings.Trim(v, "0123456789abcdefABCDEF:.") == "":
 		return errors.New("an ip that looks like an address and is none: no request has it")
 	case addr.Is6() && addr != netip.PrefixFrom(addr, 64).Masked().Addr():
-		return errors.New("an IPv6 address that is not cut to its /64, as those of requests are: write the first address of the /64")
+		return errors.New("an IPv6 address that is not cut to its /64, as the addresses of requests are: write the first address of the /64")
 	}
 	return nil
 }

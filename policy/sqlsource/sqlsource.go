@@ -67,7 +67,7 @@ var errNoDB = errors.New("policy/sqlsource: nil DB")
 // rules.
 const reload = 30 * time.Second
 
-// maxRules is the maximum number of rules: that of a set.
+// maxRules is the maximum number of rules, as in package policy.
 const maxRules = 10_000
 
 // Changes polls the versions. A failure is a change too, so that it is reported.
@@ -307,7 +307,7 @@ func (r *row) structured(rule *policy.Rule) error {
 	return nil
 }
 
-// notValues are the values of an attribute under not, or in prefix and suffix those of several attributes.
+// notValues are the values of an attribute under not, or in prefix and suffix the values of several attributes.
 type notValues struct {
 	values policy.Values
 	parts  map[string]policy.Values
