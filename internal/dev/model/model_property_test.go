@@ -361,7 +361,7 @@ func (j *judge) accepts(o op, got, want answer) bool {
 	if o.kind <= opReserve && o.n == 0 {
 		got.d.Delay, want.d.Delay = 0, 0 // of nothing
 	}
-	return got.d == want.d && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
+	return agree(got.d, want.d) && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
 }
 
 // reserved records the limiter's reservation while the model does not know the spending: if it is settled once the key has been dropped as

@@ -33,7 +33,7 @@ type spending interface {
 	spend(b *booking)
 	// charge is for debt, which need not fit into one window.
 	charge(now, cost int64)
-	// spent is the spending that counts now, in Whole units, rounded up.
+	// spent is the spending that counts now, in whole units, rounded up.
 	spent(now int64) int64
 	// refund gives back some of a spending that is in the past.
 	refund(now int64, b *booking, amount int64)
@@ -540,7 +540,31 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	if _, queue := s.(*modelQueue); queue || len(m.ahead) == 0 || m.ahead[len(m.ahead)-1].at <= now {
 		d.Remaining = int(s.remaining(now))
 	}
+	d.Debt = m.debt(s, now)
 	d.ResetAfter = time.Duration(s.reset(now) - raw)
+}
+
+// unspecified is a debt that the model does not determine.
+const unspecified = -1
+
+// debt returns the units above the capacity. In windows, it is unspecified while a booking is to come: the windows before it count as full.
+func (m *model) debt(s spending, now int64) int {
+	switch s.(type) {
+	case *modelBucket, *modelQueue:
+	default:
+		if len(m.ahead) > 0 && m.ahead[len(m.ahead)-1].at > now {
+			return unspecified
+		}
+	}
+	return int(max(0, s.spent(now)-int64(m.limit.Capacity())))
+}
+
+// agree reports whether two decisions are equal. An unspecified debt agrees with every debt of a key that denies.
+func agree(got, want ratelimit.Decision) bool {
+	if want.Debt == unspecified && (got.Debt == 0 || got.Debt > 0 && got.Remaining == 0) {
+		want.Debt = got.Debt
+	}
+	return got == want
 }
 
 // settle corrects a charge; only the first call counts.
