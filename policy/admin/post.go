@@ -130,7 +130,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited answers which keys are denied now, of one rule or of all: those that wait longest, top of them at most.
+// limited lists the keys, of one rule or of all, that are denied now: the keys with the longest waits, at most top of them.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
@@ -166,7 +166,7 @@ func (a *admin) limited(r *http.Request, v *view) error {
 	return nil
 }
 
-// longest keeps the keys that wait longest. One that can never pass, such as a blocked key, is last: it is known.
+// longest keeps the keys with the longest waits. A key that can never pass, such as a blocked key, is last: it is known.
 func longest(v *view) {
 	slices.SortStableFunc(v.Limited, func(a, b limited) int { return cmp.Compare(b.Now.RetryAfter, a.Now.RetryAfter) })
 	v.Limited = v.Limited[:min(len(v.Limited), top)]

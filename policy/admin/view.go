@@ -138,7 +138,7 @@ func (a *admin) look(v *view) {
 	}
 }
 
-// rule returns how a rule is shown. Values that it asks for may be keys, and are counted only.
+// rule returns how a rule is shown. The values in its conditions may be keys, and are counted only.
 func (a *admin) rule(r *policy.Rule) rule {
 	v := rule{
 		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
@@ -184,8 +184,8 @@ func (a *admin) code(key string) string {
 	return audit.Hash(a.HashKey, key)
 }
 
-// told returns an error's text. An engine's may hold what was sent as a key: if keys are hidden, that is taken out. Of one
-// or two letters nobody learns a key.
+// told returns an error's text. An engine's text may hold a value that was sent as a key: if keys are hidden, the value is
+// removed. One or two letters reveal no key.
 func (a *admin) told(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {

@@ -56,8 +56,8 @@ type Options struct {
 // Stats are the counters of a [Log].
 type Stats struct {
 	Denials   uint64 // seen, one for each rule that denied
-	Written   uint64 // of those
-	Dropped   uint64 // of those: the queue was full, or a row was refused
+	Written   uint64 // of Denials
+	Dropped   uint64 // of Denials: the queue was full, or a row was refused
 	Pending   int    // rows that are not written yet
 	LastError error  // the last write's, nil if it succeeded
 }
@@ -70,8 +70,8 @@ type Log struct {
 	done chan struct{}
 
 	writing chan struct{} // has room for one, who writes
-	taken   uint64        // rows that the database has taken; whoever writes owns it
-	blamed  error         // why a row was dropped that the database had refused; whoever writes owns it
+	taken   uint64        // rows that the database has taken; belongs to the holder of writing
+	blamed  error         // why a row was dropped that the database had refused; belongs to the holder of writing
 
 	mu       sync.Mutex // guards the fields below; never held during I/O
 	pending  map[violationKey]*violation
@@ -159,8 +159,8 @@ func (o *Options) complete() error {
 	return sqltext.Check(uint8(o.Dialect))
 }
 
-// OnDecision notes denials, also that of a Wait which has given up: it is for [policy.Options.OnDecision]. It keeps no
-// Rules, so ReuseRules can be set.
+// OnDecision records denials, including the denial of a Wait that has given up: it is for [policy.Options.OnDecision]. It keeps
+// no Rules, so ReuseRules can be set.
 func (a *Log) OnDecision(d policy.Decision) {
 	o := outcome.Of(d.Decision, d.Err)
 	whole := o == outcome.Denied || o == outcome.Exceeds
@@ -176,8 +176,8 @@ func (a *Log) OnDecision(d policy.Decision) {
 	}
 }
 
-// Of returns a function for [ratelimit.Options.OnDecision], and those of other engines: it notes the denials of a
-// limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
+// Of returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it records the denials of
+// a limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
 		if o := outcome.Of(e.Decision, e.Err); o != outcome.Denied && o != outcome.Exceeds {
@@ -187,8 +187,8 @@ func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[
 	}
 }
 
-// denied reports whether a rule is one of those because of which a request was denied. If the
-// engine does not tell, that is the rule whose limit the decision names.
+// denied reports whether a rule denied the request. If the engine has not reported the rule's decision, the rule that denied is
+// the one whose limit the decision names.
 func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	if r.Told {
 		return !r.Decision.Allowed
@@ -353,8 +353,8 @@ func (a *Log) Stats() Stats {
 	return s
 }
 
-// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes nothing: its error
-// says why those rows are lost. Later denials are dropped.
+// Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes nothing, and its error
+// is the reason for which the remaining rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
 	ctx = wait.OrBackground(ctx)
 	a.stop()

@@ -66,8 +66,7 @@ func (a *Log) take() []*violation {
 	return rows
 }
 
-// giveBack lets those rows wait again that have neither been written nor dropped. Nothing is in flight
-// afterwards.
+// giveBack puts the rows back in the queue that have neither been written nor dropped. Nothing is in flight afterwards.
 func (a *Log) giveBack(rows []*violation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,8 +169,8 @@ func (a *Log) writeSingly(ctx context.Context, rows []*violation, whole error) e
 	return nil
 }
 
-// blame records that a row was refused. It drops the row, and reports true, if that is the second
-// time and another was taken in between. The error says why: the other rows are written, and nothing else would tell.
+// blame records that a row was refused. It drops the row, and reports true, if that is the second time and another was taken in
+// between. It keeps the reason as an error: the other rows are written, so nothing else would report it.
 func (a *Log) blame(v *violation, err error) bool {
 	if v.refusedAt == 0 {
 		v.refusedAt = a.taken + 1
@@ -205,7 +204,7 @@ func (a *Log) finish(rows []*violation, as *uint64) {
 	}
 }
 
-// insert adds rows to the table, or counts up those that are there, all or none.
+// insert adds rows to the table, or increases the counts of rows that exist, all or none.
 func (a *Log) insert(ctx context.Context, rows []*violation) error {
 	tx, err := a.db.BeginTx(ctx, nil)
 	if err != nil {

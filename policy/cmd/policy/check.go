@@ -6,7 +6,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// checked is what check says of a file, as JSON. Line, column, rule and error are those of its first error.
+// checked is the result of check for a file, as JSON. Line, column, rule and error belong to its first error.
 type checked struct {
 	File    string     `json:"file"`
 	Valid   bool       `json:"valid"`

@@ -99,7 +99,7 @@ func compare(from, to *policy.Set) (changes []change) {
 			what = "added, but disabled:"
 		}
 		changes = append(changes, change{Rule: r.Name, What: what, To: effect(r), Whom: whom(r)})
-		// What it has besides is told as the difference from a rule without that.
+		// Its other fields are reported as the difference from a rule without them.
 		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Disabled: r.Disabled}, r)...)
 	}
 	by := map[string]string{}
@@ -139,7 +139,7 @@ func whom(r *policy.Rule) string {
 	return strings.Join(parts, ", ")
 }
 
-// texts lists texts such that no two lists read alike: one that is not plain is in quotes.
+// texts lists texts such that no two lists read alike: a text that is not plain is in quotes.
 func texts(list []string, between string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -153,8 +153,7 @@ func texts(list []string, between string) string {
 // plain matches texts that need no quotes in a list: a word, and a route with its method.
 var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
 
-// compareRules returns what differs between two rules of one name. It compares the values, and not the
-// texts that are shown.
+// compareRules returns the differences between two rules of one name. It compares the values, and not the texts that are shown.
 func compareRules(o, r *policy.Rule) (changes []change) {
 	add := func(differs bool, what, from, to, whom string) {
 		if differs {

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// explain prints which rules match a request, and with which limit: those of a file, or of a running service.
+// explain prints the rules that match a request, and their limits, from a file or from a running service.
 func (t *tool) explain(args []string) int {
 	if len(args) == 0 && t.service == "" {
 		return t.usage("explain needs a file, or -service")

@@ -1,22 +1,20 @@
-// Command policy checks policy files, compares them, and explains their answer to a
-// request.
+// Command policy checks policy files, compares them, and explains their answer to a request.
 //
 //	policy check FILE…
 //	policy diff OLD NEW
 //	policy explain [-cost N] FILE [ATTRIBUTE=VALUE]…
 //	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
 //
-// Each takes -json for output that scripts read. The exit status is 0 if all is well; 1 if a
-// file that is checked is invalid, the files differ, or the request would be refused whatever is left; 2 if the
-// call is wrong or a file cannot be read.
+// Each takes -json for output that scripts read. The exit status is 0 if all is well; 1 if a file that is checked is invalid,
+// the files differ, or the request would be refused with any remaining budget; 2 if the call is wrong or a file cannot be read.
 //
 //	policy explain rules.yaml method=POST path=/v1/charges user=ann plan=free
 //	policy explain -service http://localhost:8081/admin path=/v1/charges user=ann
 //
-// With -service it asks a running service, at the URL of package policy/admin, which also says what is left and when to
-// retry. -header "Name: value" is sent along, as often as it is given, such as for authentication.
-// Budgets on Redis are asked without a service by the command explain of package policyredis. check tells all errors
-// of a file, as file:line:column, and warns of what is valid and hardly meant: see [policy.Check].
+// With -service it queries a running service, at the URL of package policy/admin, which also returns the remaining budget and
+// the time until a retry can succeed. -header "Name: value" adds a header field to the query, such as for authentication; it
+// may be repeated. Without a service, the command explain of package policyredis reads budgets on Redis. check reports all
+// errors of a file, as file:line:column, and warns of valid entries that are unlikely to be meant: see [policy.Check].
 package main
 
 import (

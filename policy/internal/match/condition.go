@@ -21,7 +21,7 @@ type Kind uint8
 // The kinds of conditions. If the attribute is "ip", a network among the values of OneOf and NoneOf stands for
 // the addresses in it. An address and a host are the same however they are spelt: see [Spelt].
 const (
-	OneOf      Kind = iota // the value is one of those given
+	OneOf      Kind = iota // the value is one of the given values
 	NoneOf                 // it is none of them, or the request does not have the attribute
 	BeginsWith             // it begins with one of them
 	EndsWith               // it ends with one of them
@@ -108,8 +108,8 @@ func Spelt(attribute, v string) string {
 	return v
 }
 
-// address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4
-// address, and zones play no part. What is no address stays as it is.
+// address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4 address, and
+// zones play no part. A text that is no address is returned unchanged.
 func address(v string) string {
 	if strings.IndexByte(v, ':') < 0 {
 		return v // IPv4 has one spelling

@@ -2,10 +2,9 @@ package match
 
 import "slices"
 
-// group holds rules that agree in their route. Each is found by one attribute that it
-// asks for, if it asks for any.
+// group holds rules that agree in their route. Each is found by one attribute of its conditions, if it has any.
 type group struct {
-	always []int            // rules that ask for no value of an attribute, in order, without duplicates
+	always []int            // rules that need no value of an attribute, in order, without duplicates
 	by     []attributeIndex // where the others are found
 
 	members []int // while the index is built
@@ -17,7 +16,7 @@ type attributeIndex struct {
 	values map[string][]int
 }
 
-// build sorts the group's members by the attributes that they ask for.
+// build sorts the group's members by the attributes of their conditions.
 func (g *group) build(rules []*Rule) {
 	sizes := map[[2]string]int{}
 	for _, i := range g.members {
@@ -43,8 +42,7 @@ func (g *group) build(rules []*Rule) {
 	g.members = nil
 }
 
-// rarest returns the condition whose most common value is asked for by the fewest rules, if there is one
-// that asks for values.
+// rarest returns the condition on values whose most common value is in the fewest rules, if there is such a condition.
 func rarest(conditions []Condition, sizes map[[2]string]int) (best Condition, ok bool) {
 	fewest := 0
 	for _, c := range conditions {
@@ -72,7 +70,7 @@ func (g *group) attribute(name string) map[string][]int {
 	return g.by[len(g.by)-1].values
 }
 
-// collect appends the rules that ask for no attribute, and those that are found by one.
+// collect appends the rules without an attribute, and the rules that are found by one.
 func (g *group) collect(r Request, found []int) []int {
 	return append(g.find(r, found), g.always...)
 }

@@ -1,6 +1,6 @@
-// Package match finds the rules that match a request, at a cost that depends on how many rules match and not
-// on how many there are. Routes are looked up in a tree of path segments, attributes in maps. It knows what
-// rules ask of a request, and nothing of limits.
+// Package match finds the rules that match a request, at a cost that depends on how many rules match and not on how many there
+// are. Routes are looked up in a tree of path segments, attributes in maps. It knows the conditions of rules, and nothing of
+// limits.
 package match
 
 import "slices"
@@ -65,13 +65,13 @@ func (r *Rule) excepts(request Request) bool {
 
 // Index finds rules. Make one with [New]. It does not change, and is safe for concurrent use.
 //
-// Rules that agree in their route are one [group], which finds them by attributes. The groups of one path are a
-// [place] in the tree, one for each method. What is found most often is merged beforehand: see [merged].
+// Rules that agree in their route are one [group], which finds them by attributes. The groups of one path are a [place] in the
+// tree, one for each method. The most frequent results are merged beforehand: see [merged].
 type Index struct {
 	rules    []*Rule
 	anywhere *group             // rules without a route
 	tree     Tree               // the others
-	paths    map[string]*merged // what is found on paths that are known beforehand: see [merger]
+	paths    map[string]*merged // the results on paths that are known beforehand: see [merger]
 }
 
 // New returns the index of some rules, which must not be changed any more.
@@ -134,9 +134,9 @@ type Memory struct {
 	several []int // rules found by several readings of a path
 }
 
-// Candidates returns rules in order, each once. All that match the request are among them. Others
-// are those whose route matches, and which ask for an attribute that was not looked at: see
-// [Rule.Holds]. The result must not be changed. It is valid until memory is used again.
+// Candidates returns rules in order, each once. All that match the request are among them. The others have a route that
+// matches, and conditions on an attribute that was not looked at: see [Rule.Holds]. The result must not be changed. It is valid
+// until memory is used again.
 func (x *Index) Candidates(r Request, memory *Memory) []int {
 	if x.tree.empty() {
 		return x.anywhere.Candidates(r, memory)
@@ -186,7 +186,7 @@ func (x *Index) ofReadings(r Request, host *node, method, path string, memory *M
 	return found
 }
 
-// among is Candidates for a request that meets those places.
+// among is Candidates for a request that meets the given places.
 func (x *Index) among(places []*place, r Request, method string, memory *Memory) []int {
 	switch {
 	case len(places) == 0:

@@ -1,9 +1,8 @@
 package match
 
-// A request mostly meets the rules without a route and those of one place, or it has the path
-// of a pattern without wildcards. For these, what there is to find is merged into one group
-// when the index is made: then nothing has to be collected and sorted, and the path of a
-// pattern needs no walk through the tree.
+// A request mostly meets the rules without a route and the rules of one place, or it has the path of a pattern without
+// wildcards. For these, the results are merged into one group when the index is made: then nothing has to be collected and
+// sorted, and the path of a pattern needs no walk through the tree.
 
 // merged is all that is found at some places, with the rules without a route: one group for
 // each method.
@@ -20,9 +19,9 @@ func (m *merged) of(method string) *group {
 	return m.others
 }
 
-// What is merged takes memory, and time when rules are put in force: a file could have
-// thousands of rules on each of thousands of paths. So it is bounded, in words of memory,
-// for each path and for all. What is not merged is found in the tree.
+// A merged group takes memory, and time when rules are put in force: a file could have thousands of rules on each of thousands
+// of paths. So merging is bounded, in words of memory, for each path and for all. Rules that are not merged are found in the
+// tree.
 const (
 	mostForOne = 1 << 10
 	mostForAll = 1 << 22
@@ -42,7 +41,7 @@ func (g *merger) merge(places []*place) *merged {
 		g.room -= len(places)
 		return nil
 	}
-	rest := max(0, g.room-mostForOne) // what has to be left
+	rest := max(0, g.room-mostForOne) // the room that has to be left
 	m := &merged{others: g.group("", places)}
 	for _, method := range methodsOf(places) {
 		if g.room < rest {
@@ -56,7 +55,7 @@ func (g *merger) merge(places []*place) *merged {
 	return m
 }
 
-// methodsOf returns the methods of requests that find at places what others do not.
+// methodsOf returns the methods whose requests find rules at places that other methods do not find.
 func methodsOf(places []*place) (names []string) {
 	seen := map[string]bool{}
 	add := func(name string) {
@@ -98,8 +97,8 @@ func (g *merger) add(sum, part *group) {
 	sum.by = append(sum.by, part.by...)
 }
 
-// paths returns what is found on each path that a pattern without wildcards names, by
-// requests to a host that no pattern names.
+// paths returns the merged group of each path that a pattern without wildcards names, for requests to a host that no pattern
+// names.
 func (g *merger) paths(rules []*Rule, x *Tree) map[string]*merged {
 	ready := map[string]*merged{} // nil where it is too much
 	for _, r := range rules {

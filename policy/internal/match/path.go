@@ -20,7 +20,7 @@ func readings(escaped string) iter.Seq[reading] {
 		decoded := unescape(escaped)
 		for _, r := range [...]reading{{escaped, false}, {decoded, true}} {
 			if r.decoded && decoded == escaped {
-				return // the segments are those that the other reading has
+				return // the other reading has the same segments
 			}
 			clean := cleanPath(r.path)
 			if !yield(reading{clean, r.decoded}) {

@@ -33,8 +33,8 @@ const (
 	rest                 // {name...}, or a slash at the end: all that follows
 )
 
-// ParsePattern takes a pattern apart. What a valid pattern is, net/http decides: the
-// pattern is registered with a mux of its own.
+// ParsePattern takes a pattern apart. Package net/http decides whether a pattern is valid: the pattern is registered with a mux
+// of its own.
 func ParsePattern(s string) (Pattern, error) {
 	if err := register(s); err != nil {
 		return Pattern{}, err
@@ -87,9 +87,9 @@ func toSegment(text string, last bool) segment {
 	return segment{text: unescape(text)}
 }
 
-// firstSegment returns the first segment of a path that begins with a slash, decoded, and what follows
-// it. Unless the path is decoded already, it decodes the segment. For a slash at the end that is a slash, and so it is for %2F: the mux does not tell the two
-// from each other. Wildcards do not match it.
+// firstSegment returns the first segment of a path that begins with a slash, decoded, and the rest of the path. Unless the path
+// is decoded already, it decodes the segment. For a slash at the end the segment is a slash, and so it is for %2F: the mux does
+// not distinguish the two. Wildcards do not match it.
 func firstSegment(p string, decoded bool) (segment, after string) {
 	if p == "/" {
 		return "/", ""
@@ -104,7 +104,7 @@ func firstSegment(p string, decoded bool) (segment, after string) {
 	return unescape(segment), after
 }
 
-// unescape decodes a segment. One that is escaped wrongly stands for itself, as in net/http.
+// unescape decodes a segment. A segment that is escaped wrongly stands for itself, as in net/http.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s

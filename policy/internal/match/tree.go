@@ -20,7 +20,7 @@ type place struct {
 	all *group // of patterns without a method
 	by  byMethod
 
-	alone *merged // what a request finds that meets no other place; nil if that is too much
+	alone *merged // the rules that a request finds that meets no other place; nil if they are too many
 }
 
 type methodGroup struct {
@@ -210,7 +210,7 @@ func (x *Tree) find(host *node, method, p string, places []*place) []*place {
 	return x.walkBoth(host, reading{path: p}, places)
 }
 
-// walkBoth appends the places on a path: those for all hosts and those for the request's own, if it is not nil.
+// walkBoth appends the places on a path: for all hosts, and for the request's own if it is not nil.
 func (x *Tree) walkBoth(host *node, r reading, places []*place) []*place {
 	if r.path == "" || r.path[0] != '/' {
 		return places
@@ -238,7 +238,7 @@ func (x *Tree) serves(host *node, method string, r reading) bool {
 	return false
 }
 
-// walk appends what there is on the rest of a path, which is empty or begins with a slash.
+// walk appends the places on the rest of a path, which is empty or begins with a slash.
 func (n *node) walk(p string, decoded bool, places []*place) []*place {
 	for n != nil && p != "" {
 		if n.rest != nil {

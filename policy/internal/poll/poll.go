@@ -1,5 +1,5 @@
-// Package poll has what the sources of rules and the audit share, which are packages of their own: to look at something now and then, and
-// to tell of a change once.
+// Package poll is shared by the sources of rules and the audit, which are packages of their own: it looks at a value now and
+// then, and reports a change once.
 package poll
 
 import (

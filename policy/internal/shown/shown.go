@@ -26,13 +26,13 @@ type Rule struct {
 	Limit    string    `json:"limit,omitempty"`
 	From     string    `json:"from,omitempty"` // where the limit is from
 	Key      string    `json:"key,omitempty"`
-	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not tell it
+	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not show it
 	Cost     int       `json:"cost"`
 	Shadow   bool      `json:"shadow,omitempty"`
 	Skipped  string    `json:"skipped,omitempty"`
 	Instead  string    `json:"instead,omitempty"` // the rule that takes its place
 	Capacity int       `json:"capacity"`
-	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot tell
+	Now      *Standing `json:"now,omitempty"` // absent if the engine cannot look
 }
 
 // Standing is how a key stands under a rule.

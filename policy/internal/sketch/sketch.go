@@ -1,9 +1,9 @@
-// Package sketch counts which keys are met most often of late, in bounded memory. It is the space-saving algorithm of
-// Metwally, Agrawal and El Abbadi, for two windows of time.
+// Package sketch counts which keys are met most often of late, in bounded memory. It is the space-saving algorithm of Metwally,
+// Agrawal and El Abbadi, for two windows of time.
 //
-// A window has a number of counters. A key that has none takes that of the key that was met least, and begins at
-// its count: so a count is never too low, and the key remembers by how much it may be too high. A key that is
-// met more often than the number of keys met, divided by the number of counters, has a counter.
+// A window has a number of counters. A key without a counter takes over the counter of the key that was met least, and begins
+// at its count: so a count is never too low, and the key remembers by how much it may be too high. A key that is met more often
+// than the number of keys met, divided by the number of counters, has a counter.
 package sketch
 
 import (
@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// Window is how long one window is. What is told is of the window that runs and of the one before: of 5
-	// to 10 minutes.
+	// Window is how long one window is. Counts cover the window that runs and the one before: 5 to 10 minutes.
 	Window = 5 * time.Minute
 
 	// Counters is how many counters a window of a shard has.
@@ -27,7 +26,7 @@ const (
 	shards = 8
 )
 
-// ID is what is counted.
+// ID identifies a counter.
 type ID struct {
 	Rule, Key string
 	Shadow    bool
@@ -65,7 +64,7 @@ func (s *Sketch) Add(id ID) {
 	sh.mu.Unlock()
 }
 
-// All returns what has been counted of late, most first.
+// All returns the recent counts, highest first.
 func (s *Sketch) All() (all []Count) {
 	w := s.window()
 	for i := range s.shards {
@@ -98,8 +97,8 @@ type shard struct {
 	now, last summary
 }
 
-// turn begins a window, if another one runs. A window that has ended is known already to be older than
-// the one that runs: time does not run backwards.
+// turn begins a window, if another one runs. A window that has ended is known already to be older than the window that runs:
+// time does not run backwards.
 func (sh *shard) turn(window int64) {
 	if window <= sh.window {
 		return
@@ -142,7 +141,7 @@ func (sh *shard) appendTo(all []Count, window int64) []Count {
 
 // summary is the counters of one window. Its zero value is empty.
 type summary struct {
-	heap []*counter // the lowest count first; what lies behind it waits to be used again
+	heap []*counter // the lowest count first; the memory behind it waits to be used again
 	at   map[ID]*counter
 }
 
