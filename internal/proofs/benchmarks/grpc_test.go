@@ -67,12 +67,12 @@ var grpcPeers = []struct {
 	}},
 	{"go-grpc-middleware-all", func(s setup) grpc.UnaryServerInterceptor {
 		one := newTimeLimiter(s)
-		return middleware.UnaryServerInterceptor(asking(func(context.Context) bool { return one.Allow() }))
+		return middleware.UnaryServerInterceptor(limitFunc(func(context.Context) bool { return one.Allow() }))
 	}},
 	{"go-grpc-middleware-address", func(s setup) grpc.UnaryServerInterceptor {
 		var mu sync.Mutex
 		limiters := make(map[netip.Addr]*rate.Limiter)
-		return middleware.UnaryServerInterceptor(asking(func(ctx context.Context) bool {
+		return middleware.UnaryServerInterceptor(limitFunc(func(ctx context.Context) bool {
 			p, ok := grpcpeer.FromContext(ctx)
 			if !ok {
 				return false
@@ -100,12 +100,12 @@ func newTimeLimiter(s setup) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(units)/per.Seconds()), units)
 }
 
-// asking adapts a function to a Limiter of go-grpc-middleware.
-type asking func(ctx context.Context) bool
+// limitFunc adapts a function to a Limiter of go-grpc-middleware.
+type limitFunc func(ctx context.Context) bool
 
 var errDenied = status.Error(codes.ResourceExhausted, "rate limit exceeded")
 
-func (a asking) Limit(ctx context.Context) error {
+func (a limitFunc) Limit(ctx context.Context) error {
 	if a(ctx) {
 		return nil
 	}

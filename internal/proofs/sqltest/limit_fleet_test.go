@@ -137,9 +137,9 @@ type heldRead struct{ reached, open chan struct{} }
 
 var errKept = errors.New("the fleet deletes no rows")
 
-// asked is called before each query. Expired rows stay: the time of their deletion depends on the machine, and a row that is
+// beforeQuery is called before each query. Expired rows stay: the time of their deletion depends on the machine, and a row that is
 // deleted during a decision has to be read again.
-func (p *process) asked(query string) error {
+func (p *process) beforeQuery(query string) error {
 	if strings.Contains(query, "SKIP LOCKED") {
 		return errKept
 	}
@@ -161,7 +161,7 @@ func TestFleetProcess(t *testing.T) {
 		t.Skip("run by the tests of a fleet")
 	}
 	p := &process{limiters: map[string]*sqllimit.Limiter{}, made: map[int]*ratelimit.Reservation{}, ends: map[int]func(){}}
-	p.db = sql.OpenDB(&clocked{name, func() time.Time { return time.UnixMicro(p.now.Load()) }, p.asked})
+	p.db = sql.OpenDB(&clocked{name, func() time.Time { return time.UnixMicro(p.now.Load()) }, p.beforeQuery})
 	defer p.db.Close()
 	p.db.SetMaxOpenConns(10)
 	p.db.SetMaxIdleConns(10)
@@ -264,14 +264,14 @@ func (p *process) do(ctx context.Context, c *call) result {
 	panic(c.Do)
 }
 
-// told is a context that reports that the limiter waits for its end: the call is then in line.
-type told struct {
+// waitingContext is a context that reports that the limiter waits for its end: the call is then in line.
+type waitingContext struct {
 	context.Context
 	once  sync.Once
 	lined chan struct{}
 }
 
-func (t *told) Done() <-chan struct{} {
+func (t *waitingContext) Done() <-chan struct{} {
 	t.once.Do(func() { close(t.lined) })
 	return nil
 }
@@ -291,7 +291,7 @@ func (p *process) together(l *sqllimit.Limiter, c *call) result {
 	})
 	<-h.reached
 	for i := range c.Together {
-		ctx, done := &told{Context: context.Background(), lined: make(chan struct{})}, make(chan struct{})
+		ctx, done := &waitingContext{Context: context.Background(), lined: make(chan struct{})}, make(chan struct{})
 		wg.Go(func() {
 			defer close(done)
 			all[i] = p.do(ctx, &c.Together[i])
@@ -398,8 +398,8 @@ func (f *fleet) made(c *call) *call {
 	return c
 }
 
-// ask has a process make a call, at the time given in the call.
-func (f *fleet) ask(ctx context.Context, m *member, c *call) result {
+// perform has a process make a call, at the time given in the call.
+func (f *fleet) perform(ctx context.Context, m *member, c *call) result {
 	if deadline, ok := ctx.Deadline(); ok {
 		c.Deadline = min(time.Until(deadline), -1)
 		if left := time.Until(deadline); left > 0 {
@@ -457,28 +457,28 @@ func (l *limiter) call(do, key string, n int) *call {
 	at := l.f.now()
 	if l.changed.Swap(false) && l.only == nil {
 		for _, m := range l.f.members {
-			l.f.ask(context.Background(), m, &call{Do: "Take", At: at, Name: l.name, Limit: sent(l.limit), Key: "any"})
+			l.f.perform(context.Background(), m, &call{Do: "Take", At: at, Name: l.name, Limit: sent(l.limit), Key: "any"})
 		}
 	}
 	return &call{Do: do, At: at, Name: l.name, Limit: sent(l.limit), Key: short(key), N: n}
 }
 
 func (l *limiter) Allow(key string, cost int) bool {
-	return l.f.ask(context.Background(), l.by(), l.call("Allow", key, cost)).Decision.Allowed
+	return l.f.perform(context.Background(), l.by(), l.call("Allow", key, cost)).Decision.Allowed
 }
 
 func (l *limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	return l.f.ask(ctx, l.by(), l.call("Take", key, cost)).decision()
+	return l.f.perform(ctx, l.by(), l.call("Take", key, cost)).decision()
 }
 
 func (l *limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	return l.f.ask(ctx, l.by(), l.call("Peek", key, cost)).decision()
+	return l.f.perform(ctx, l.by(), l.call("Peek", key, cost)).decision()
 }
 
 func (l *limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	c, by := l.call("Reserve", key, cost), l.by()
 	c.Ahead = maxDelay
-	d, err := l.f.ask(ctx, by, c).decision()
+	d, err := l.f.perform(ctx, by, c).decision()
 	return ratelimit.NewReservation(d, l.settler(by, c.ID)), err
 }
 
@@ -487,23 +487,23 @@ func (l *limiter) settler(by *member, of int) func(actual int) error {
 	return func(actual int) error {
 		c := l.call("Settle", "", actual)
 		c.Of = of
-		_, err := l.f.ask(context.Background(), by, c).decision()
+		_, err := l.f.perform(context.Background(), by, c).decision()
 		return err
 	}
 }
 
 func (l *limiter) Wait(ctx context.Context, key string, cost int) error {
-	_, err := l.f.ask(ctx, l.by(), l.call("Wait", key, cost)).decision()
+	_, err := l.f.perform(ctx, l.by(), l.call("Wait", key, cost)).decision()
 	return err
 }
 
 func (l *limiter) Adjust(ctx context.Context, key string, delta int) error {
-	_, err := l.f.ask(ctx, l.by(), l.call("Adjust", key, delta)).decision()
+	_, err := l.f.perform(ctx, l.by(), l.call("Adjust", key, delta)).decision()
 	return err
 }
 
 func (l *limiter) Reset(ctx context.Context, key string) error {
-	_, err := l.f.ask(ctx, l.by(), l.call("Reset", key, 0)).decision()
+	_, err := l.f.perform(ctx, l.by(), l.call("Reset", key, 0)).decision()
 	return err
 }
 
@@ -514,7 +514,7 @@ func (l *limiter) SetLimit(limit ratelimit.Limit) error {
 	for _, m := range l.f.members {
 		c := l.call("SetLimit", "", 0)
 		c.To = sent(limit)
-		if _, err := l.f.ask(context.Background(), m, c).decision(); err != nil {
+		if _, err := l.f.perform(context.Background(), m, c).decision(); err != nil {
 			return err
 		}
 	}

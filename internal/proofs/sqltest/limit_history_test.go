@@ -262,7 +262,7 @@ func (w *twin) together(key string) {
 		c.Together = append(c.Together, *w.fleet.f.made(s))
 	}
 	by := w.fleet.by()
-	r := w.fleet.f.ask(ctx, by, c)
+	r := w.fleet.f.perform(ctx, by, c)
 	require.Len(w.t, r.Together, len(want), r.Text)
 	require.Equal(w.t, 2, r.Reads, "one for the decision before them, and one for all")
 	for i, a := range want {

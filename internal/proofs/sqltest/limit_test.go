@@ -32,9 +32,9 @@ import (
 
 // clocked opens connections on which a clock of the test stands in for the server's.
 type clocked struct {
-	name  string
-	now   func() time.Time
-	asked func(query string) error // is called before each query, if not nil
+	name        string
+	now         func() time.Time
+	beforeQuery func(query string) error // is called before each query, if not nil
 }
 
 func (c *clocked) Connect(context.Context) (driver.Conn, error) {
@@ -71,8 +71,8 @@ func (c *clockedConn) at(query string, args []driver.NamedValue) (string, []driv
 }
 
 func (c *clockedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	if c.c.asked != nil {
-		if err := c.c.asked(query); err != nil {
+	if c.c.beforeQuery != nil {
+		if err := c.c.beforeQuery(query); err != nil {
 			return nil, err
 		}
 	}

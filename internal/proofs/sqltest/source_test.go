@@ -246,7 +246,7 @@ func TestFollowASQLTable(t *testing.T) {
 			soon(t, func() bool { return remaining() == 46 }, "the limit is raised, and what was spent stays spent")
 
 			exec(`UPDATE rate_limit_rule SET "limit" = 'often'`)
-			soon(t, func() bool { return p.Stats().LastError != nil }, "a bad row is told")
+			soon(t, func() bool { return p.Stats().LastError != nil }, "a bad row is reported")
 			assert.Equal(t, 46, remaining(), "the last good rules stay")
 			exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 60/h'`)
 			soon(t, func() bool { return remaining() == 56 && p.Stats().LastError == nil }, "the row is mended")
@@ -316,7 +316,7 @@ func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 	}()
 	soon(t, func() bool { return len(p.Current().Rules) == 1 }, "the rule is in force")
 	server.stop(t)
-	soon(t, func() bool { return p.Stats().LastError != nil }, "the fault is told")
+	soon(t, func() bool { return p.Stats().LastError != nil }, "the fault is reported")
 	for i := range 6 {
 		assert.Equal(t, i < 5, p.Allow(policy.Attributes{"user": "ann"}, 1), "decisions go on by the last good rules")
 	}

@@ -196,7 +196,7 @@ func (r *release) tags() []string {
 // publish moves the branch to the commit, and makes all tags.
 func (r *release) publish(commit string) error {
 	if dirty, err := git(r.root, "status", "--porcelain"); err != nil || dirty != "" {
-		return errors.Join(fmt.Errorf("nothing is released: the work tree has changed meanwhile:\n%s", dirty), err)
+		return errors.Join(fmt.Errorf("nothing is released: the work tree has changed since:\n%s", dirty), err)
 	}
 	if _, err := git(r.root, "fetch", "-q", "--no-tags", r.clone, commit); err != nil {
 		return err

@@ -137,7 +137,7 @@ func TestWhatIsNotReleased(t *testing.T) {
 		"the section is there":  {spoil: func(t *testing.T, dir string) { changelog(t, dir, "## [Unreleased]\n- x\n## [0.1.0]\n") }, says: "a section 0.1.0 already"},
 		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", says: "has moved since"},
 		"a tag is made by CI":   {ci: "git -C %s tag redislimit/v0.1.0", says: "nothing is released: the tags"},
-		"a file is made by CI":  {ci: "touch %s/new", says: "has changed meanwhile"},
+		"a file is made by CI":  {ci: "touch %s/new", says: "has changed since"},
 		"changes in the clone":  {ci: "touch new", says: ""},
 		"a prerelease":          {version: "v0.1.0-rc.1", says: ""},
 	} {
