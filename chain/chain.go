@@ -57,8 +57,8 @@ func (c *Limiter[R]) Limits() []ratelimit.Limit {
 	return c.Describe().Limits
 }
 
-// Describe returns the limits. BooksAhead is that of the last limiter if all before it are [ratelimit.Unlimited]; else it is false.
-// ReplacesCost is true if it is for one of the limiters.
+// Describe returns the limits. BooksAhead has the last limiter's value if all before it are [ratelimit.Unlimited]; else it is
+// false. ReplacesCost is true if it is for one of the limiters.
 func (c *Limiter[R]) Describe() ratelimit.Description {
 	d := ratelimit.Description{BooksAhead: c.booksAhead()}
 	for _, l := range c.all() {
@@ -335,9 +335,9 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 	return d, p.err
 }
 
-// resetAfter returns the time until all budgets are full, of the limiters up to the one that has denied. The answers of the limiters before
-// it still count the charge that has since been given back. Where that may matter, they are called again; a limiter that cannot decide
-// keeps its answer, which is no earlier than the real time.
+// resetAfter returns the time until all budgets are full, of the limiters up to the denying one. The answers of the limiters
+// before it still count the charge that has since been given back. Where that may matter, they are called again; a limiter that
+// cannot decide keeps its answer, which is no earlier than the real time.
 func (p *pass[R]) resetAfter(ctx context.Context, r R) time.Duration {
 	reset := p.end.ResetAfter
 	for i, with := range p.resets {

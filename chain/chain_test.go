@@ -345,7 +345,8 @@ func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }
 
-// TestADenialTellsWhenTheBudgetsAreFull expects the state after the denial: a limiter before the one that denies has its charge back.
+// TestADenialTellsWhenTheBudgetsAreFull expects the state after the denial: a limiter before the denying one has its charge
+// back.
 func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
@@ -375,7 +376,7 @@ func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
 			denials++
 			assert.Equal(t, looked, got, "Peek")
 			var want time.Duration
-			for _, l := range links { // the links after the one that has denied were not called
+			for _, l := range links { // the links after the denying one were not called
 				d, err := l.Peek("ann", 0)
 				require.NoError(t, err)
 				want = max(want, d.ResetAfter)

@@ -189,7 +189,7 @@ func TestGreedyTenantsShareByWeight(t *testing.T) {
 	})
 }
 
-// The total spending equals that of one shared bucket, to a thousandth.
+// The total spending equals the spending of one shared bucket, to a thousandth.
 func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {

@@ -90,7 +90,8 @@ func adviceOf(resp *http.Response, now time.Time) (a Advice) {
 	return a
 }
 
-// strictest removes each budget that another budget of the same name makes redundant: one that leaves no more, for at least as long.
+// strictest removes each budget that another budget of the same name makes redundant, because it leaves no more, for at least
+// as long.
 func strictest(budgets []AdviceBudget) []AdviceBudget {
 	if len(budgets) < 2 {
 		return budgets

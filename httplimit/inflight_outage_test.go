@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// replicas are a backend of 8 servers of 20 ms, of which a share is dead: a request that is sent there is answered after
-// 1 ms with a 503 that says when to come again, as proxies and overloaded servers do.
+// replicas are a backend of 8 servers of 20 ms, of which a share is dead: a request that is sent there is answered after 1 ms
+// with a 503 that gives the time to come again, as proxies and overloaded servers do.
 type replicas struct {
 	servers chan struct{}
 	dead    atomic.Int32 // the share of requests that are sent to it, in per cent
@@ -51,7 +51,7 @@ func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T)
 					transport, err := httplimit.NewInflightTransport(backend, limiter, nil)
 					require.NoError(t, err)
 					var good atomic.Int64
-					send := func(d time.Duration) { // 800 requests a second, twice of what the backend can do
+					send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend
 						for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
 							go func() {
 								r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)

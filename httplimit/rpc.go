@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by the fields that their specification asks of
-// clients.
+// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by the fields that their
+// specification requires of clients.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {

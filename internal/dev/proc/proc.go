@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// RedisServer returns the path of a Redis server: the one that the environment variable REDIS_SERVER names (Valkey's, or another
+// RedisServer returns the path of a Redis server: the path in the environment variable REDIS_SERVER (Valkey's, or another
 // version's), else redis-server. An error describes how to get one.
 func RedisServer() (string, error) {
 	if name := os.Getenv("REDIS_SERVER"); name != "" {
