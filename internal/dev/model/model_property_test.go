@@ -361,6 +361,9 @@ func (j *judge) accepts(o op, got, want answer) bool {
 	if o.kind <= opReserve && o.n == 0 {
 		got.d.Delay, want.d.Delay = 0, 0 // of nothing
 	}
+	if got.d.Debt > 0 && got.d.Remaining > 0 {
+		return false // of one key
+	}
 	return agree(got.d, want.d) && sameError(got.err, want.err) && got.swept == want.swept && got.len == want.len
 }
 

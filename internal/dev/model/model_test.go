@@ -559,9 +559,9 @@ func (m *model) debt(s spending, now int64) int {
 	return int(max(0, s.spent(now)-int64(m.limit.Capacity())))
 }
 
-// agree reports whether two decisions are equal. An unspecified debt agrees with every debt of a key that denies.
+// agree reports whether two decisions are equal. An unspecified debt agrees with every debt.
 func agree(got, want ratelimit.Decision) bool {
-	if want.Debt == unspecified && (got.Debt == 0 || got.Debt > 0 && got.Remaining == 0) {
+	if want.Debt == unspecified && got.Debt >= 0 {
 		want.Debt = got.Debt
 	}
 	return got == want
