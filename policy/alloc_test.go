@@ -21,7 +21,7 @@ func TestADenialAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(200, func() { _, _ = p.Take(t.Context(), ann, 1) }))
 }
 
-// TestAHookAllocatesNoMore: what a hook gets is allocated for many decisions at once, or not at all.
+// TestAHookAllocatesNoMore: the memory that a hook receives is allocated for many decisions at once, or not at all.
 func TestAHookAllocatesNoMore(t *testing.T) {
 	const rules = `
 rules:

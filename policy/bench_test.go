@@ -96,7 +96,7 @@ func inForceFor(b *testing.B, rules int, route string) *policy.Policies {
 	return p
 }
 
-// byHand returns the three layers that rules make of a benchRequest. hook, if it is not nil, is told of each.
+// byHand returns the three layers that rules make of a benchRequest. hook, if it is not nil, receives the event of each.
 func byHand(b *testing.B, hook func(ratelimit.Event[*benchRequest])) *ratelimit.Layered[*benchRequest] {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	users := ratelimit.Must(ratelimit.New[string](limit, nil))

@@ -62,7 +62,7 @@ rules:
 	require.ErrorContains(t, err, "wall")
 }
 
-// wallless is a clock that does not tell the wall time.
+// wallless is a clock without the wall time.
 type wallless struct{}
 
 func (wallless) Now() time.Duration { return 0 }

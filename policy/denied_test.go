@@ -102,7 +102,7 @@ func TestWhoIsDeniedWhileAllIsChanged(t *testing.T) {
 	assert.LessOrEqual(t, top[0].Count-top[0].Error, int64(2000))
 }
 
-// quiet is a Decider of a program's own, that tells nothing of its rules.
+// quiet is a Decider of a program's own, that does not report the decisions of its rules.
 type quiet struct {
 	ratelimit.Reserver[*policy.Charges]
 	limit ratelimit.Limit

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Behind a proxy that writes the client's address into a header field, the program says which address counts.
+// Behind a proxy that writes the client's address into a header field, the program chooses the address that counts.
 func ExampleHTTP_behindAProxy() {
 	set, err := policy.Parse([]byte("rules:\n- {name: api, key: ip, limit: fixed-window 1/h}"))
 	if err != nil {

@@ -72,7 +72,7 @@ func ExampleFollow() {
 	// Output: 3 rules
 }
 
-// userOf says who has been authenticated.
+// userOf returns the authenticated user.
 func userOf(r *http.Request) string {
 	user, _, _ := r.BasicAuth()
 	return user

@@ -100,8 +100,8 @@ func folder(t testing.TB, path, version string) {
 	require.NoError(t, os.Rename(filepath.Join(path, "new"), filepath.Join(path, "rules.yaml")))
 }
 
-// TestAPauseInTheMiddleOfAWriteFreesNoBudget writes a file in place, rule by rule, with pauses after
-// which it would be valid. No rule disappears, so what was spent stays spent.
+// TestAPauseInTheMiddleOfAWriteFreesNoBudget writes a file in place, rule by rule, with pauses after which it would be valid.
+// No rule disappears, so all spending stays.
 func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -109,7 +109,7 @@ func TestAPauseInTheMiddleOfAWriteFreesNoBudget(t *testing.T) {
 		if t.Failed() || longest < filePause {
 			return
 		}
-		// This machine was so busy that a pause was longer than what a reader waits.
+		// This machine was so busy that a pause was longer than a reader's wait.
 	}
 	t.Error("the file was never written with short pauses only")
 }

@@ -28,7 +28,7 @@ func versioned(version string) string {
 	return fmt.Sprintf("version: %s\nrules:\n- {name: api, key: user, limit: fixed-window 5/h}\n", version)
 }
 
-// logs collects what a logger writes.
+// logs collects a logger's output.
 type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -164,7 +164,7 @@ func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	write(t, path, versioned("v6"))
 	becomes(t, p, "v6")
 	assert.Contains(t, out.String(), `the last good ones stay" error=`)
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // it is told of once in force
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "version=v6") }, // it is logged once in force
 		20*time.Second, time.Millisecond)
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// Middleware holds a request as long as a leaky bucket says, and gives back what it was charged if its client leaves.
+// Middleware holds a request for the delay of a leaky bucket, and refunds its charge if its client leaves.
 func TestRequestsOfALeakyBucketAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policies := ratelimit.Must(policy.New(ratelimit.Must(policy.Parse([]byte("rules:\n- {name: a, limit: leaky-bucket 2/s queue 5}"))), nil))

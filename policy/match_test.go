@@ -385,7 +385,7 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 	require.NoError(t, many.Validate())
 }
 
-// TestStatsDoNotWaitForAnUpdate asks for Stats while a set is being put in force, which an engine holds up.
+// TestStatsDoNotWaitForAnUpdate reads Stats while a set is being put in force, which an engine holds up.
 func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	e := &heldEngine{Engine: policy.Memory(nil)}

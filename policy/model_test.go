@@ -36,7 +36,7 @@ func TestPoliciesAgreeWithAModel(t *testing.T) {
 	}
 }
 
-// modelLimit is a limit of the model: what is spent of it is never regained.
+// modelLimit is a limit of the model, whose spending is never regained.
 type modelLimit int
 
 const (
@@ -70,7 +70,7 @@ type budgetOf struct{ rule, key string }
 // that a lowered limit sets aside count again whenever the limit is raised.
 type budget struct {
 	limit modelLimit // that the key is under: neither unlimited nor blocked, which track nothing
-	spent int        // the units that count under it; those above it are a debt
+	spent int        // the units that count under it; the units above it are a debt
 	aside int        // the units that do not count under it
 }
 
@@ -84,7 +84,7 @@ func (b budget) under(l modelLimit) budget {
 	return budget{limit: l, spent: spent, aside: total - spent}
 }
 
-// adjusted returns the budget after an adjustment. A grant above the units that count lowers those set aside.
+// adjusted returns the budget after an adjustment. A grant above the units that count lowers the units set aside.
 func (b budget) adjusted(delta int) budget {
 	if over := -delta - b.spent; over > 0 {
 		b.aside -= min(b.aside, over)
@@ -148,7 +148,7 @@ func play(t *testing.T, seed uint64) {
 	m.deniedAgrees(t, p, seed)
 }
 
-// decideBy decides by one of the methods that charge. What has no error reports only whether it was allowed.
+// decideBy decides by one of the methods that charge. A method without an error reports only whether the request was allowed.
 func decideBy(method int, p *policy.Policies, r policy.Request, cost int) (bool, error) {
 	switch method {
 	case 0:
@@ -331,11 +331,11 @@ func drawRequest(rnd *rand.Rand) attrs {
 	return r
 }
 
-// verdict is what the model says of a request.
+// verdict is the model's decision on a request.
 type verdict struct {
 	allowed bool
 	err     error
-	rules   []string // that are told
+	rules   []string // whose decisions are reported
 }
 
 // asked is what one rule asks of a request.
@@ -557,7 +557,7 @@ func inNetwork(value, v string) bool {
 	return err == nil && network.Contains(addr.Unmap())
 }
 
-// routed says by hand which requests the patterns of drawMatch match.
+// routed reports, by cases written by hand, whether a request matches a pattern of drawMatch.
 func routed(route string, r attrs) bool {
 	path, get := r["path"], r["method"] == "GET" || r["method"] == "HEAD"
 	switch route {
@@ -613,7 +613,7 @@ func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where str
 	}
 }
 
-// agrees compares what is left of the budgets of a request.
+// agrees compares the remaining budgets of a request.
 func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) {
 	for _, rule := range m.rules {
 		a, applies, err := rule.asks(r, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// notifying is a set of policies that notes what it is notified of.
+// notifying is a set of policies that records its notifications.
 type notifying struct {
 	*policy.Policies
 	clock *ratelimittest.Clock
@@ -40,7 +40,7 @@ func newNotifying(t *testing.T, rules string) *notifying {
 	return n
 }
 
-// take returns what was noted since the last call.
+// take returns the notifications since the last call.
 func (n *notifying) take() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -246,7 +246,7 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
-// TestWhatIsTooMuchIsToldOnce: one error, and not one for each rule, and what else is wrong with its rule besides.
+// TestWhatIsTooMuchIsToldOnce: one error, and not one for each rule, besides the other errors of its rule.
 func TestWhatIsTooMuchIsToldOnce(t *testing.T) {
 	_, errs := policy.Check([]byte("rules:\n" + strings.Repeat("- {name: a}\n", 10_050)))
 	require.Len(t, errs, 1)

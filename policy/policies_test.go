@@ -32,7 +32,7 @@ func parsed(t testing.TB, text string) *policy.Set {
 	return set
 }
 
-// inForce returns policies on a clock that is set by hand, and what they have decided.
+// inForce returns policies on a clock that is set by hand, and their decisions.
 func inForce(t testing.TB, text string) (*policy.Policies, *ratelimittest.Clock, *[]policy.Decision) {
 	t.Helper()
 	clock, told := new(ratelimittest.Clock), new([]policy.Decision)
@@ -44,7 +44,7 @@ func inForce(t testing.TB, text string) (*policy.Policies, *ratelimittest.Clock,
 	return p, clock, told
 }
 
-// left returns what is left of a request's budgets.
+// left returns the remaining budget of a request.
 func left(t testing.TB, p *policy.Policies, r policy.Request) int {
 	t.Helper()
 	d, err := p.Take(t.Context(), r, 0)
@@ -239,8 +239,7 @@ rules:
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 
-// ruleLeft returns what is left of one rule, which has no key: by a set of that rule alone,
-// over the same engine.
+// ruleLeft returns the remaining budget of one rule, which has no key: by a set of that rule alone, over the same engine.
 func ruleLeft(t *testing.T, p *policy.Policies, name string) int {
 	t.Helper()
 	ex, err := p.Explain(attrs{"tokens": "0"}, 0)
@@ -298,7 +297,7 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
 }
 
-// TestAQuestionUnderTheKillSwitch: what is asked about a request is answered as the request would be. Support frees and
+// TestAQuestionUnderTheKillSwitch: the figures about a request are the figures that the request would get. Support frees and
 // charges single keys all the same.
 func TestAQuestionUnderTheKillSwitch(t *testing.T) {
 	const rules = "rules:\n- {name: a, key: user, limit: fixed-window 2/h}"
@@ -488,8 +487,8 @@ func TestPoliciesInHTTP(t *testing.T) {
 	assert.Contains(t, w.Body.String(), `"violated-policies":["api"]`)
 }
 
-// TestReloadsLoseNoDecisionAndNoSpending updates a thousand times while many goroutines spend:
-// what is admitted is exactly the capacity.
+// TestReloadsLoseNoDecisionAndNoSpending updates a thousand times while many goroutines spend: the admitted units are exactly
+// the capacity.
 func TestReloadsLoseNoDecisionAndNoSpending(t *testing.T) {
 	const capacity, reloads = 20_000, 1000
 	text := func(i int) string {

@@ -56,8 +56,8 @@ func TestReusedRulesSayWhatKeptOnesSay(t *testing.T) {
 	}
 }
 
-// TestReusedRulesAreOfOneRequest: no other request writes to the rules while a hook reads them, not one that
-// the hook itself decides about either.
+// TestReusedRulesAreOfOneRequest: no other request writes to the rules while a hook reads them, nor does a request that the
+// hook itself decides about.
 func TestReusedRulesAreOfOneRequest(t *testing.T) {
 	type ofCaller = policy.Attributes
 	var p *policy.Policies

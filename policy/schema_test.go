@@ -25,8 +25,8 @@ func schema(t *testing.T) *jsonschema.Schema {
 	return s
 }
 
-// TestTheSchemaAgreesWithTheParser asks both about files with one thing in them that is right or
-// wrong, as far as a schema can tell.
+// TestTheSchemaAgreesWithTheParser gives both files with one thing in them that is right or wrong, as far as a schema can
+// decide.
 func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 	s := schema(t)
 	for text, valid := range map[string]bool{

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestErrorsHoldNoKey: what may be a key is in no error, wherever in a file it stands.
+// TestErrorsHoldNoKey: a value that may be a key is in no error, at any place in a file.
 func TestErrorsHoldNoKey(t *testing.T) {
 	for _, text := range []string{
 		rule("  key: ip/24\n  overrides: [{key: 203.0.113.7/24, limit: blocked}]\n"),
@@ -51,7 +51,7 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	assert.ErrorContains(t, errs[1], `"limit", maybe`)
 }
 
-// TestAKeyThatIsToldCanBeNamed: from who is denied to whom support frees, for any values.
+// TestAKeyThatIsToldCanBeNamed: support can free each key that is listed as denied, for any values.
 func TestAKeyThatIsToldCanBeNamed(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [user, tenant, ip/24], limit: fixed-window 1/h}\n- {name: b, key: user, limit: fixed-window 1/h}\n- {name: c, limit: fixed-window 1/h}")
 	values := map[string][]string{"a": {"3:ann", "12:x\n:4", "192.0.2.0/24"}, "b": {"3:ann"}, "c": nil}
@@ -69,8 +69,8 @@ func TestAKeyThatIsToldCanBeNamed(t *testing.T) {
 	assert.Empty(t, policy.ValuesOf("ann", 2), "no key of two values")
 }
 
-// TestASubjectOfIPv4Networks: the key of such a rule is a network. Whoever names an address means its network.
-// What is no key of the rule is refused, and not taken for a key that has spent nothing.
+// TestASubjectOfIPv4Networks: the key of such a rule is a network. An address means its network. A text that is no key of the
+// rule is refused, and not taken for a key without spending.
 func TestASubjectOfIPv4Networks(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [ip/24], limit: fixed-window 5/h}")
 	require.True(t, p.Allow(attrs{"ip": "192.0.2.7"}, 2))

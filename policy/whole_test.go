@@ -42,8 +42,7 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	}
 }
 
-// TestWhatIsToldIsOfOneSet draws sets at random. The figures of all limits in a set tell which one
-// it is.
+// TestWhatIsToldIsOfOneSet draws sets at random. The figures of all limits in a set identify it.
 func TestWhatIsToldIsOfOneSet(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(28, 1))
 	var sets []*policy.Set
@@ -97,8 +96,8 @@ func TestWhatIsToldIsOfOneSet(t *testing.T) {
 	})
 }
 
-// alternate puts sets in force one after the other while several goroutines decide by each method,
-// and checks what each decision tells.
+// alternate puts sets in force one after the other while several goroutines decide by each method, and checks the figures of
+// each decision.
 func alternate(t *testing.T, sets []*policy.Set, r policy.Request, check func(policy.Decision) error) {
 	t.Helper()
 	var wrong atomic.Pointer[error]

@@ -50,7 +50,7 @@ func (b *breaker) Stats() failover.Stats {
 
 func (b *breaker) Force(to failover.State) { b.state, b.forced = to, true }
 
-// served is a running page, and what it has logged.
+// served is a running page and its log.
 type served struct {
 	t       *testing.T
 	p       *policy.Policies
@@ -179,7 +179,7 @@ func TestAdminChangesBudgets(t *testing.T) {
 	}
 }
 
-// TestAdminTakesKeysFromNoURL sends what a form holds in the URL.
+// TestAdminTakesKeysFromNoURL sends the fields of a form in the URL.
 func TestAdminTakesKeysFromNoURL(t *testing.T) {
 	s := serve(t, admin.Options{Write: true})
 	r := httptest.NewRequest(http.MethodPost, "/?do=reset&rule=users&key=secret-ann", nil)
@@ -245,7 +245,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	noSecret(t, all.String())
 }
 
-// A code is that of a key of the rule as it was when it denied that.
+// A code belongs to a key of the rule as it was when it denied the key.
 func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
 	s := serve(t, admin.Options{Write: true, HashKey: []byte("k")})
 	set := s.p.Current()

@@ -25,7 +25,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "a folder for screenshots of the admin page")
 
-// driver is a page that puts the admin page into a frame of some width, uses it, and writes down what it finds.
+// driver is a page that puts the admin page into a frame of some width, uses it, and writes down its findings.
 const driver = `<!doctype html><body style="margin:0"><iframe id="f" src="/admin" style="border:0;width:%dpx;height:900px"></iframe><pre id="found">nothing</pre><script>
 const frame = document.getElementById("f"), found = [];
 const steps = [

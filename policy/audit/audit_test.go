@@ -29,7 +29,7 @@ type nowhere struct{}
 func (nowhere) Connect(context.Context) (sqldriver.Conn, error) { return nil, errors.New("down") }
 func (nowhere) Driver() sqldriver.Driver                        { return nil }
 
-// slowRequest takes its time to tell who its user is.
+// slowRequest takes a long time to return its user.
 type slowRequest struct {
 	policy.Attributes
 	takes time.Duration
@@ -42,8 +42,8 @@ func (r slowRequest) Attribute(name string) (string, bool) {
 	return r.Attributes.Attribute(name)
 }
 
-// TestALateDenialMakesNoRoomForRows: a denial that is told late, maybe of the minute before, does not let further keys
-// have rows of their own.
+// TestALateDenialMakesNoRoomForRows: a denial that is reported late, maybe of the minute before, does not let further keys have
+// rows of their own.
 func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := sql.OpenDB(nowhere{})
@@ -78,7 +78,7 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	})
 }
 
-// paths are the routes that a database is asked to store.
+// paths are the routes that a database is to store.
 type paths struct {
 	sqldriver.Conn
 	stored *[]string

@@ -41,14 +41,14 @@ func ExampleNew() {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := denials.Close(ctx); err != nil { // writes what waits
+	if err := denials.Close(ctx); err != nil { // writes the waiting rows
 		log.Fatal(err)
 	}
 	fmt.Println(denials.Stats().Written, "denials written")
 	// Output: 3 denials written
 }
 
-// What support asks: who is limited, what happened to a customer, and which rule denies most.
+// The questions of support: the limited customers, the history of one customer, and the rule that denies most.
 func ExampleLog_Limited() {
 	db, err := sql.Open("pgx", "postgres://app@db/app") // with your driver
 	if err != nil {

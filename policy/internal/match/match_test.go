@@ -25,7 +25,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// Match is what a rule asks for: routes, and values of attributes.
+// Match is the condition of a rule: routes, and values of attributes.
 type Match struct {
 	Route      []string
 	Attributes map[string][]string
@@ -300,7 +300,7 @@ func TestWhatIsMergedMatchesAsTheTreeDoes(t *testing.T) {
 	assert.Greater(t, alone, 1000, "requests that met one place")
 }
 
-// forget makes an index forget what it has merged.
+// forget drops the merged groups of an index.
 func (x *Index) forget() {
 	x.paths = nil
 	x.tree.allHosts.forget()
