@@ -71,7 +71,7 @@ func (c *Charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// TellEvent takes the answer of a rule. An engine calls it for each that applies.
+// TellEvent records the decision of a rule. An engine calls it for each rule that applies.
 func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
 	c.answer(rule, &e.Decision, e.Spent, e.Err)
 }

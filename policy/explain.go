@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Explanation lists the rules that a request meets.
+// Explanation lists the rules that match a request, with their decisions.
 type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the rule that exempts the request

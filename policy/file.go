@@ -33,9 +33,9 @@ const (
 	atMost = 10 * time.Second
 )
 
-// File returns the source that reads a policy file. It sees a change within 100 ms, or 30 s where the operating system
-// reports none. The file may be replaced, or reached by links that move, as in a Kubernetes ConfigMap. One written in
-// place is read after half a second without a change, maybe half written.
+// File returns a source that reads a policy file. It sees a change within 100 ms, or within 30 s where the operating system
+// reports no changes. The file may be replaced, or reached by links that move, as in a Kubernetes ConfigMap. A file that is
+// written in place is read after half a second without a change, and so possibly half written.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 )
 
-// Source is where sets come from.
+// Source supplies sets, such as the content of a file.
 type Source interface {
 	// Load returns the newest set, or an error after a bounded time.
 	Load(ctx context.Context) (*Set, error)
@@ -27,9 +27,9 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Follow puts the sets of a source in force until the context ends, and returns its error. A set that is invalid or
-// cannot be loaded changes nothing: the error is logged and in [Policies.Stats], and Follow tries again after 100 ms,
-// later every 5 s. Run one for each Policies.
+// Follow puts each set of a source in force until the context ends, and then returns the context's error. A set that is invalid
+// or cannot be loaded changes nothing: its error is logged and recorded in [Policies.Stats], and Follow tries again after 100
+// ms, later every 5 s. Run one Follow for each Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {

@@ -34,8 +34,9 @@ func Parse(data []byte) (*Set, error) {
 	return set, nil
 }
 
-// Check is [Parse] with all errors, 100 at most, in the file's order. With errors the set is nil. Without, it returns
-// warnings: a fixed cost above the capacity, an ip no request has, an attribute that nothing supplies.
+// Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors, the set is nil.
+// Otherwise it returns the set and its warnings: a fixed cost above the capacity, an ip that no request has, an attribute that
+// nothing supplies.
 func Check(data []byte) (*Set, []*Error) {
 	set, p, all := parse(data, true)
 	if len(all) > 0 {

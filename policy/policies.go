@@ -205,7 +205,7 @@ func (p *Policies) mustBeMade() {
 	}
 }
 
-// Allow is Take that reports whether the cost was charged.
+// Allow is like Take, but only reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
 	if g := p.now(); g.memory == nil || p.onDecision != nil || p.notifying(g) || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
@@ -221,10 +221,10 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. If no rule
-// matches, the request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey]
-// for a missing attribute, [keyfunc.ErrMalformedKey] for one above 1 KiB or no IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless a header field holds it.
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. If no rule matches, the
+// request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing
+// attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or for text in place of an IP address, and
+// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless a header field holds it.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -260,8 +260,8 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is Take that waits until the rules allow the cost: see [ratelimit.Wait]. It keeps to the set in force when
-// called.
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the call until
+// it returns.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
@@ -278,7 +278,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	return err
 }
 
-// Stats returns how the policies stand.
+// Stats returns the counters and the state of the policies.
 func (p *Policies) Stats() stats.Policies {
 	s := p.now()
 	p.mu.Lock()

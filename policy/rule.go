@@ -333,8 +333,8 @@ func (n *needed) textOf(v string) string {
 	return v
 }
 
-// ValuesOf returns the values in a key's text, as [Denials] and a [Decision] have it: one for each attribute of the
-// rule's Key, or fewer if it is no such key.
+// ValuesOf returns the values of a key from its text, as found in [Denials] and a [Decision]: one for each attribute of the
+// rule's Key, or fewer if the text is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
 // cut is the number of bits that are kept of an address of each family. 0 cuts nothing.

@@ -75,7 +75,7 @@ func (s *Set) Complete() []Rule {
 	return rules
 }
 
-// Rule is a limit, and the requests that it is for.
+// Rule is a limit and the condition of the requests to which it applies.
 type Rule struct {
 	// Name is a letter, then letters, digits, "_" and "-", 128 at most; unique, whatever the case. Budgets belong to it.
 	Name        string `yaml:"name" json:"name"`

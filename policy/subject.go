@@ -47,8 +47,8 @@ func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 		func(g *generation, charges []Charge) { p.notifyChanged(ctx, g, charges) })
 }
 
-// Reset restores the full budget of a [Subject]'s key, or, for any other request, of its key in every rule that matches. The
-// errors are the same as Peek's.
+// Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
+// that matches. The errors are the same as Peek's.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) },
 		func(g *generation, charges []Charge) {
