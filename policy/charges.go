@@ -11,7 +11,7 @@ import (
 type Charge struct {
 	Rule  int              // the index of its Budget
 	Key   string           // the budget's key; it may be a secret
-	Plan  string           // the plan that the limit is of, else ""
+	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 }

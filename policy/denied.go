@@ -13,7 +13,7 @@ type Denials struct {
 	Key    string // several values are one text: see [ValuesOf]
 	Count  int64
 	Error  int64 // how much Count may be too high: at most 1/256 of all denials
-	Shadow bool  // it would have denied
+	Shadow bool  // the rule is a shadow: it would have denied
 }
 
 // Denied returns the keys, n at most, that the rules in force and their shadows have denied most in the last 5 to 10

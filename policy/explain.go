@@ -14,7 +14,7 @@ import (
 type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the rule that exempts the request
-	Rules      []Explained // that match, in order
+	Rules      []Explained // the rules that match, in order
 	Err        error       // why the request is refused with any remaining budget
 }
 
@@ -24,11 +24,11 @@ type Explained struct {
 	Shadow   bool
 	Skipped  string          // why the rule does not decide: a missing attribute, or a rule that takes its place
 	Instead  string          // the rule that takes its place
-	Key      string          // it may be a secret
-	Plan     string          // whose limit holds
+	Key      string          // it may hold a secret
+	Plan     string          // the plan whose limit holds, or ""
 	Override bool            // an override's limit holds
 	Given    string          // the attribute of LimitFrom, if its limit holds
-	Limit    ratelimit.Limit // that holds
+	Limit    ratelimit.Limit // the limit that holds
 	Cost     int
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }

@@ -25,7 +25,7 @@ type Set struct {
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// Defaults are the fields of a [Rule] that leaves them out. A rule with Allow takes only Match.
+// Defaults are the values of fields that a [Rule] leaves out. A rule with Allow takes only Match from them.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -83,7 +83,7 @@ type Rule struct {
 	Match       Match  `yaml:"match,omitempty" json:"match,omitzero"`
 	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
-	// Allow lets the requests pass uncharged under all rules. Such a rule has a Match only.
+	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
 	// Instead names the rules that this rule replaces for the requests to which it applies. The rule applies to
 	// a request if it matches in all readings of the path, is no shadow, and, if Optional, has its attributes.
@@ -104,9 +104,9 @@ type Rule struct {
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
 	// Optional skips the rule for requests that lack an attribute named by Key or Cost. Otherwise they fail.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
-	// Shadow makes the rule count and report, and never deny.
+	// Shadow makes the rule count and report, but never deny.
 	Shadow bool `yaml:"shadow,omitempty" json:"shadow,omitempty"`
-	// Disabled takes the rule out of force, and keeps the spending.
+	// Disabled takes the rule out of force, but keeps its spending.
 	Disabled  bool   `yaml:"disabled,omitempty" json:"disabled,omitempty"`
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
