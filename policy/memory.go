@@ -43,8 +43,8 @@ func (e *memory) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
 	}
 	limiters := make(map[string]*ratelimit.Keyed[string], len(rules))
 	byRule := make([]*ratelimit.Keyed[string], len(rules))
-	layers := make([]ratelimit.Layer[*asked], len(rules))
-	bare := make([]ratelimit.Layer[*asked], len(rules))
+	layers := make([]ratelimit.Layer[*observed], len(rules))
+	bare := make([]ratelimit.Layer[*observed], len(rules))
 	for i, r := range rules {
 		l, err := e.limiter(r)
 		if err != nil {
@@ -77,63 +77,63 @@ func (e *memory) keep(rules []Budget, limiters map[string]*ratelimit.Keyed[strin
 	e.limiters, e.last = limiters, last
 }
 
-// asked is [Charges] that take the answers of a [ratelimit.Layered] themselves: see answerTaker in its stack.go.
-type asked Charges
+// observed is [Charges] that take the results of a [ratelimit.Layered] themselves: see answerTaker in its stack.go.
+type observed Charges
 
-func (a *asked) of(rule int) *Charge { return (*Charges)(a).of(rule) }
+func (a *observed) of(rule int) *Charge { return (*Charges)(a).of(rule) }
 
-func (a *asked) append(which []int) []int {
+func (a *observed) append(which []int) []int {
 	for i := range a.List {
 		which = append(which, a.List[i].Rule)
 	}
 	return which
 }
 
-func (a *asked) WantsAnswers(allowed bool) bool { return a.results != nil || a.shadows || !allowed }
+func (a *observed) WantsAnswers(allowed bool) bool { return a.results != nil || a.shadows || !allowed }
 
-func (a *asked) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
+func (a *observed) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	(*Charges)(a).answer(rule, d, spent, err)
 }
 
 // memoryDecider decides by one stack, and peeks and adjusts by another, whose layers charge the caller's cost and are no
 // shadows.
 type memoryDecider struct {
-	stack, bare *ratelimit.Layered[*asked]
+	stack, bare *ratelimit.Layered[*observed]
 	limiters    []*ratelimit.Keyed[string] // by rule
 }
 
-func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*asked]) (d *memoryDecider, err error) {
+func memoryDeciderOf(rules []Budget, layers, bare []ratelimit.Layer[*observed]) (d *memoryDecider, err error) {
 	d = new(memoryDecider)
-	if d.stack, err = ratelimit.AllOf((*asked).append, layers...); err != nil {
+	if d.stack, err = ratelimit.AllOf((*observed).append, layers...); err != nil {
 		return d, err
 	}
 	d.bare = d.stack
 	if slices.ContainsFunc(rules, func(r Budget) bool { return r.OwnCost || r.Shadow }) {
-		d.bare, err = ratelimit.AllOf((*asked).append, bare...)
+		d.bare, err = ratelimit.AllOf((*observed).append, bare...)
 	}
 	return d, err
 }
 
-func (d *memoryDecider) Allow(c *Charges, cost int) bool { return d.stack.Allow((*asked)(c), cost) }
+func (d *memoryDecider) Allow(c *Charges, cost int) bool { return d.stack.Allow((*observed)(c), cost) }
 
 func (d *memoryDecider) Take(ctx context.Context, c *Charges, cost int) (ratelimit.Decision, error) {
-	return d.stack.Take(ctx, (*asked)(c), cost)
+	return d.stack.Take(ctx, (*observed)(c), cost)
 }
 
 func (d *memoryDecider) Reserve(ctx context.Context, c *Charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	return d.stack.Reserve(ctx, (*asked)(c), cost, maxDelay)
+	return d.stack.Reserve(ctx, (*observed)(c), cost, maxDelay)
 }
 
 func (d *memoryDecider) Wait(ctx context.Context, c *Charges, cost int) error {
-	return d.stack.Wait(ctx, (*asked)(c), cost)
+	return d.stack.Wait(ctx, (*observed)(c), cost)
 }
 
 func (d *memoryDecider) Peek(c *Charges, cost int) (ratelimit.Decision, error) {
-	return d.of(c).Peek((*asked)(c), cost)
+	return d.of(c).Peek((*observed)(c), cost)
 }
 
 // of returns the stack that some charges are about.
-func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*asked] {
+func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*observed] {
 	if c.Bare {
 		return d.bare
 	}
@@ -141,7 +141,7 @@ func (d *memoryDecider) of(c *Charges) *ratelimit.Layered[*asked] {
 }
 
 func (d *memoryDecider) Adjust(_ context.Context, c *Charges, delta int) error {
-	return d.of(c).Adjust((*asked)(c), delta)
+	return d.of(c).Adjust((*observed)(c), delta)
 }
 
 func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
@@ -157,7 +157,7 @@ func (d *memoryDecider) each(ctx context.Context, rule int, limitFor func(key st
 	for key, said := range d.limiters[rule].All() {
 		if limit := limitFor(key, said.Limit); limit != said.Limit {
 			var err error
-			said, err = d.bare.Peek(&asked{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
+			said, err = d.bare.Peek(&observed{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
 			if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 				return err
 			}
@@ -180,8 +180,8 @@ func (e *memory) limiter(r Budget) (*ratelimit.Keyed[string], error) {
 
 // bareLayer returns the rule's layer. The limiter's own limit never changes: it is the limit in the first set that had the
 // rule. A rule with this limit and no other need not bring it, which is faster.
-func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*asked] {
-	y := ratelimit.By(l, func(c *asked) (string, error) {
+func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*observed] {
+	y := ratelimit.By(l, func(c *observed) (string, error) {
 		ch := c.of(i)
 		if ch == nil {
 			return "", errNotCharged
@@ -191,14 +191,14 @@ func bareLayer(i int, r Budget, l *ratelimit.Keyed[string]) ratelimit.Layer[*ask
 	if r.fixed() && r.Limit == l.Limits()[0] {
 		return y
 	}
-	y.Limit = func(c *asked) ratelimit.Limit { return *c.of(i).Limit }
+	y.Limit = func(c *observed) ratelimit.Limit { return *c.of(i).Limit }
 	return y
 }
 
-// wrapped returns the layer with what the rule says besides. An [asked] takes the answers itself.
-func wrapped(i int, r Budget, y ratelimit.Layer[*asked]) ratelimit.Layer[*asked] {
+// wrapped returns the layer with the rule's cost and shadow. An [observed] takes the results itself.
+func wrapped(i int, r Budget, y ratelimit.Layer[*observed]) ratelimit.Layer[*observed] {
 	if r.OwnCost {
-		y.Cost = func(c *asked) int { return c.of(i).Cost }
+		y.Cost = func(c *observed) int { return c.of(i).Cost }
 	}
 	y.Shadow = r.Shadow
 	return y

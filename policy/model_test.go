@@ -338,7 +338,7 @@ type verdict struct {
 	rules   []string // whose decisions are reported
 }
 
-// asked is what one rule asks of a request.
+// asked is the part of one rule in a decision about a request.
 type asked struct {
 	modelRule
 	key   string
@@ -426,7 +426,7 @@ func (a asked) move(m *model, uncharged bool) {
 	m.spent[a.budget()] = b.under(a.limit)
 }
 
-// told returns the key as it is told: of several values each with its length.
+// told returns the key as it is reported: of several values each with its length.
 func (a asked) told() string {
 	values := strings.Split(a.key, "|")
 	if len(values) < 2 {

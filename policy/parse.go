@@ -231,15 +231,14 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 		read, ok := known[key.Value]
 		if !ok {
-			return p.wrong(key, field, unknown(key.Value, p.told(key.Value), slices.Sorted(maps.Keys(known))))
+			return p.wrong(key, field, unknown(key.Value, p.fieldText(key.Value), slices.Sorted(maps.Keys(known))))
 		}
 		return read(value, inner)
 	})
 }
 
-// told returns how an error tells the name of a field: not in an override without the field key, in whose place it
-// may be a key.
-func (p *parser) told(name string) string {
+// fieldText returns the name of a field for an error: not in an override without the field key, in whose place it may be a key.
+func (p *parser) fieldText(name string) string {
 	if p.keyless {
 		return "field"
 	}
@@ -296,7 +295,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 			return err
 		}
 		if seen[key.Value] {
-			if err := p.note(p.wrong(key, field, fmt.Errorf("the %s is there twice", p.told(key.Value)))); err != nil {
+			if err := p.note(p.wrong(key, field, fmt.Errorf("the %s is there twice", p.fieldText(key.Value)))); err != nil {
 				return err
 			}
 			continue

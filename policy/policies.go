@@ -230,7 +230,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else if m := q.in.memory; m != nil { // called directly: an interface's method would copy the decision twice more
-		d, err = m.stack.Take(ctx, (*asked)(&q.charges), cost)
+		d, err = m.stack.Take(ctx, (*observed)(&q.charges), cost)
 	} else {
 		d, err = q.in.decider.Take(ctx, &q.charges, cost)
 	}

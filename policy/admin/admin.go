@@ -97,7 +97,7 @@ func (a *admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodGet, http.MethodHead:
 	case http.MethodPost:
 		if err := a.post(w, r, view); err != nil {
-			view.Failed, status = a.told(err, view), statusOf(err)
+			view.Failed, status = a.errorText(err, view), statusOf(err)
 		}
 	default:
 		h.Set("Allow", "GET, HEAD, POST")

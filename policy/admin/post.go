@@ -199,7 +199,7 @@ func (a *admin) standing(r *http.Request, v *view) error {
 		d, err := a.p.Peek(r.Context(), s, cost)
 		row := standing{Rule: c.Name, Limit: d.Limit.Named("").String()}
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
-			row.Limit, row.Error = c.Limit.Named("").String(), a.told(err, v)
+			row.Limit, row.Error = c.Limit.Named("").String(), a.errorText(err, v)
 		} else {
 			row.Now = shown.StandingOf(&d, d.Allowed && err == nil)
 		}
@@ -239,7 +239,7 @@ func (a *admin) explain(r *http.Request, v *view) error {
 		return err
 	}
 	if ex.Err != nil {
-		out.Error = a.told(ex.Err, v)
+		out.Error = a.errorText(ex.Err, v)
 	}
 	for i := range out.Rules {
 		if each := &out.Rules[i]; !a.ShowKeys && each.Key != "" {
@@ -293,7 +293,7 @@ func (a *admin) change(r *http.Request, v *view, do string) error {
 	}
 	if err != nil {
 		v.Done = ""
-		what = append(what, slog.String("error", a.told(err, v)))
+		what = append(what, slog.String("error", a.errorText(err, v)))
 	}
 	a.log(r, do, what...)
 	return err

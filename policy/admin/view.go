@@ -184,9 +184,9 @@ func (a *admin) code(key string) string {
 	return audit.Hash(a.HashKey, key)
 }
 
-// told returns an error's text. An engine's text may hold a value that was sent as a key: if keys are hidden, the value is
+// errorText returns an error's text. An engine's text may hold a value that was sent as a key: if keys are hidden, the value is
 // removed. One or two letters reveal no key.
-func (a *admin) told(err error, v *view) string {
+func (a *admin) errorText(err error, v *view) string {
 	text := err.Error()
 	if a.ShowKeys {
 		return text

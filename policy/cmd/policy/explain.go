@@ -36,7 +36,7 @@ func (t *tool) explain(args []string) int {
 		request[name] = value
 	}
 	if t.service != "" {
-		return t.ask(request)
+		return t.query(request)
 	}
 	set, status, err := t.load(args[0])
 	if err != nil {
@@ -67,8 +67,8 @@ func (t *tool) explain(args []string) int {
 // askTime bounds how long a service may take.
 const askTime = 10 * time.Second
 
-// ask calls a running service.
-func (t *tool) ask(request policy.Attributes) int {
+// query calls a running service.
+func (t *tool) query(request policy.Attributes) int {
 	var lines strings.Builder
 	for name, value := range request {
 		fmt.Fprintf(&lines, "%s=%s\n", name, value)
