@@ -23,7 +23,8 @@ var (
 	// ErrTableFull is for a new key in a full table, if no key in it is fresh: see [RefuseNew].
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited is for a Wait that no deadline ends: a leaky bucket's queue is full, or there is no time to wait for.
+	// ErrLimited is the error of a Wait that is refused for another reason than its deadline: a leaky bucket's queue is full,
+	// too many calls wait, or there is no known time at which the cost would be allowed.
 	ErrLimited = errors.New("ratelimit: limited")
 
 	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.

@@ -23,8 +23,8 @@ type Layer[R any] struct {
 	// the name of the limiter's. An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
 	// A key has one budget, whatever the limit: if the limit differs from the one of the key's last decision, the spending
-	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. Layers that meet at one key are decided
-	// under the limit of the first that is neither, with Shadow layers last.
+	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one request
+	// count the same key, the limit of the first of them applies that is neither Unlimited nor Blocked; Shadow layers come last.
 	Limit func(R) Limit
 
 	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own. The other

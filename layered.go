@@ -175,8 +175,8 @@ func (l *Layered[R]) Describe() Description {
 // buckets, once it has been admitted, it is served as by [Keyed.Wait].
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
-// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, except that a
-// leaky bucket gives back no more than with [Reservation.Cancel].
+// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, with one exception: a
+// cost that was in the middle of a leaky bucket's queue may stay charged, as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	s := l.stack()

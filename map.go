@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Map returns a limiter of requests of type R that charges l for the key that the function finds in a request. The
@@ -17,7 +17,7 @@ import (
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	// Map has no error to return. A limiter that panics at its first request would be found too late.
 	switch {
-	case nilcheck.IsNil(l):
+	case optional.IsNil(l):
 		l, key = nil, fails[R, K]("ratelimit: Map was given no limiter")
 	case key == nil:
 		key = fails[R, K]("ratelimit: Map was given no key function")

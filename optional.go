@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -62,7 +61,7 @@ type Resetter[K any] interface {
 // Peek returns what l's Take would answer, and changes nothing. It is l's Peek, with or without a context. If l has none, or
 // cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
-	if nilcheck.IsNil(l) {
+	if optional.IsNil(l) {
 		return Decision{}, errors.New("ratelimit: Peek was given no limiter")
 	}
 	switch l := l.(type) {
@@ -79,7 +78,7 @@ func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, 
 // Adjust corrects a key's spending: see [Keyed.Adjust]. It is l's Adjust, with or without a context. If l has none, or cannot
 // use it, the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
-	if nilcheck.IsNil(l) {
+	if optional.IsNil(l) {
 		return errors.New("ratelimit: Adjust was given no limiter")
 	}
 	switch l := l.(type) {
@@ -94,7 +93,7 @@ func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 // Reset forgets a key and its spending. It is l's Reset, with or without a context. If l has none, or cannot use it, the error
 // wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
-	if nilcheck.IsNil(l) {
+	if optional.IsNil(l) {
 		return errors.New("ratelimit: Reset was given no limiter")
 	}
 	switch l := l.(type) {
@@ -117,7 +116,7 @@ const upToTries = 4
 // granted. If other callers are faster, it tries again, at most four times; each denied attempt counts as a denial. The errors
 // are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
-	if nilcheck.IsNil(l) {
+	if optional.IsNil(l) {
 		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
 	}
 	ctx = wait.OrBackground(ctx)

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. Zero drops one of the least recently used keys
@@ -16,9 +16,9 @@ const (
 	evictLeastUsed Overflow = iota
 
 	// RefuseNew drops only a fresh key, so nothing is forgotten. If no key is fresh, the new one is denied with
-	// [ErrTableFull]. A new key in a full table costs O(log MaxKeys) on average. One call looks at 512 keys at most,
-	// and the next call at the next ones: while thousands of keys in use may be fresh, some new keys are denied
-	// before the fresh one among them is found.
+	// [ErrTableFull]. A new key in a full table costs O(log MaxKeys) on average. Each call examines at most 512
+	// keys and continues where the previous call stopped. While a fresh key hides among thousands of keys in use, a few new
+	// keys may therefore be denied before it is found.
 	RefuseNew
 )
 
@@ -32,8 +32,8 @@ type Options[K comparable] struct {
 	LimitFor func(key K) Limit
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes about 155
-	// bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows with its keys in parts: an insertion may
-	// take a few milliseconds while there are up to a million.
+	// bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows in small parts: with up to a million
+	// keys, no insertion takes more than a few milliseconds.
 	//
 	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
 	MaxKeys int
@@ -46,8 +46,8 @@ type Options[K comparable] struct {
 	//
 	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings are not remembered.
 	// While there is room, no key passes more than its limit's bound; else the keys that are fresh soonest are forgotten. Once
-	// a key was evicted, buckets are exact to 1 ms, and windows may take back up to a whole one. One in some thousands of new
-	// keys begins with less. See docs/promises.md.
+	// a key was evicted, buckets are exact to 1 ms; under the other algorithms it may wait longer than its last RetryAfter, but no
+	// longer than the limit's RefillTime. One in some thousands of new keys begins with less. See docs/promises.md.
 	Remember int
 
 	// IdleTTL is the minimum time for which an idle key is kept, while there is room. With zero, it is kept until it is fresh.
@@ -83,7 +83,7 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
 	case o.MaxWaiting < 0:
 		return fmt.Errorf("ratelimit: Options.MaxWaiting is %d, want 0 for no maximum or more", o.MaxWaiting)
-	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+	case o.Clock != nil && optional.IsNil(o.Clock):
 		return fmt.Errorf("ratelimit: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	return nil

@@ -93,7 +93,8 @@ func (r *Reservation) booked() {
 //     was spent at some moment since: then that much;
 //   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
-//   - if SetLimit has changed the figures: nothing in a bucket, or of a sliding counter's window before.
+//   - if SetLimit has changed the figures since: nothing in a bucket, and in a sliding counter only spending of the present
+//     window.
 //
 // Except in a token bucket, a grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle
 // first. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was dropped, the excess over the reserved

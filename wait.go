@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -18,8 +17,8 @@ import (
 //
 // The waiters of one key are served in the order of their calls. When one of them leaves, because its context ends, all waiters
 // behind it move up; none is served later than at the time that was computed when it came. Calls that do not wait do not
-// overtake them. Bookings by [Keyed.Reserve] or a debt keep their instants. A waiter that leaves takes constant time if all
-// costs are equal, and otherwise time linear in the number of waiters behind it, at most once for each decision on the key.
+// overtake them. Bookings by [Keyed.Reserve] or a debt keep their instants. Removing a waiter takes constant time if all costs
+// are equal. Otherwise the waiters behind it are moved at the key's next decision, in time linear in their number.
 //
 // It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with the
 // context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls wait; and
@@ -79,7 +78,7 @@ func tooLate(cost int, wait, left time.Duration, l Limit) error {
 // that fails has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
-	if nilcheck.IsNil(r) {
+	if optional.IsNil(r) {
 		return errors.New("ratelimit: Wait was given no limiter")
 	}
 	if w, ok := r.(Waiter[K]); ok {

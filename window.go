@@ -33,10 +33,10 @@ package ratelimit
 // with its first spending after that one's end. So up to twice r.Units may pass around the end of a window.
 func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, Rate: r} }
 
-// SlidingCounter returns a limit that approximates a sliding window of length r.Per by two counts: the spending in this window,
-// and the spending in the window before, in proportion to the part of that window that lies within the last r.Per, stay within
-// r.Units together. In each of its windows at most r.Units pass, over any r.Per up to twice as many, and r.Units if the window
-// before was spent evenly.
+// SlidingCounter returns a limit that approximates a sliding window of length r.Per. It keeps two counts: the spending in the
+// present window, and the spending in the previous one. The previous count is weighted by the fraction of its window that lies
+// within the last r.Per. A cost passes if it and both counts add up to at most r.Units. In each window at most r.Units pass. Over any
+// span of r.Per at most r.Units pass if the spending in the previous window was even, and up to twice as many otherwise.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
 // validateWindow is for the limits that count units for each window: the two of this file, and the

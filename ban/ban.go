@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -45,13 +44,13 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 		limiter = unlimited[K]{}
 	}
 	switch {
-	case nilcheck.IsNil(limiter):
+	case optional.IsNil(limiter):
 		return nil, fmt.Errorf("ban: limiter is a nil %T: give nil itself to have none", limiter)
-	case nilcheck.IsNil(strikes):
+	case optional.IsNil(strikes):
 		return nil, errors.New("ban: New was given no strikes")
 	case !optional.CanReset[K](strikes):
 		return nil, optional.Unsupported("ban: strikes", strikes, "Reset")
-	case nilcheck.IsNil(bans):
+	case optional.IsNil(bans):
 		return nil, errors.New("ban: New was given no bans")
 	case !optional.CanPeek[K, ratelimit.Decision](bans):
 		return nil, optional.Unsupported("ban: bans", bans, "Peek")

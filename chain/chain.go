@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/merge"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -37,7 +36,7 @@ func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 		return nil, errors.New("chain: New needs at least one limiter")
 	}
 	for i, l := range limiters {
-		if nilcheck.IsNil(l) {
+		if optional.IsNil(l) {
 			return nil, fmt.Errorf("chain: limiter %d is nil", i)
 		}
 	}

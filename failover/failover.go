@@ -19,7 +19,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // noContext is for calls that no caller's context bounds.
@@ -51,9 +51,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // invalid.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
-	case nilcheck.IsNil(primary):
+	case optional.IsNil(primary):
 		return nil, errors.New("failover: the primary limiter is nil")
-	case nilcheck.IsNil(instead):
+	case optional.IsNil(instead):
 		return nil, errors.New("failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter")
 	}
 	if opts == nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called concurrently,
@@ -45,7 +45,7 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("fair: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	case o.MaxWaiting < 0:
 		return fmt.Errorf("fair: Options.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
-	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+	case o.Clock != nil && optional.IsNil(o.Clock):
 		return fmt.Errorf("fair: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Sample has the figures of a window: of the work that began and ended within it. Zero means that a figure is unknown.
@@ -84,7 +84,7 @@ func (a Adaptive) validate(option string) error {
 		return nil
 	}
 	alg := a()
-	if nilcheck.IsNil(alg) {
+	if optional.IsNil(alg) {
 		return fmt.Errorf("inflight: Options.%s returns nil", option)
 	}
 	if v, ok := alg.(interface{ validate() error }); ok {

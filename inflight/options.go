@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions are
@@ -77,7 +77,7 @@ func (o *Options[K]) validate() error {
 		return errors.New("inflight: Options.Shared and Options.Adaptive do not go together")
 	case o.MaxKeys < 0:
 		return fmt.Errorf("inflight: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
-	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+	case o.Clock != nil && optional.IsNil(o.Clock):
 		return fmt.Errorf("inflight: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	if err := o.Adaptive.validate("Adaptive"); err != nil {

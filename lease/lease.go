@@ -21,7 +21,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -43,7 +43,7 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // New returns a limiter that spends remoteLimiter's budget. It is an error if that is nil or has layers with a cost of
 // their own, or an option is invalid.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
-	if nilcheck.IsNil(remoteLimiter) {
+	if optional.IsNil(remoteLimiter) {
 		return nil, errors.New("lease: the remote limiter is nil")
 	}
 	if ratelimit.Describe(remoteLimiter).ReplacesCost {

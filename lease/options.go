@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
@@ -56,7 +56,7 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("lease: Options.BatchFor is %v, want 0 for the default or more", o.BatchFor)
 	case o.Timeout < 0:
 		return fmt.Errorf("lease: Options.Timeout is %v, want 0 for the default or more", o.Timeout)
-	case o.Clock != nil && nilcheck.IsNil(o.Clock):
+	case o.Clock != nil && optional.IsNil(o.Clock):
 		return fmt.Errorf("lease: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	case o.MaxKeys < 0:
 		return fmt.Errorf("lease: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/figures"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -80,7 +80,7 @@ func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
 // Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), the decisions by the primary and by
 // the stand-in, and the reasons for the latter. It fails as [Metrics.Table] does.
 func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
-	if nilcheck.IsNil(b) {
+	if optional.IsNil(b) {
 		return missing("Failover", limiter)
 	}
 	return m.register(limiter, figures.OfFailover(b.Stats))
@@ -100,7 +100,7 @@ func (m *Metrics) RegisterPolicies(p interface {
 	Stats() stats.Policies
 	Tables() map[string]ratelimit.Stats
 }) error {
-	if nilcheck.IsNil(p) {
+	if optional.IsNil(p) {
 		return errors.New("promlimit: nil Policies")
 	}
 	if err := m.register("", figures.OfPolicies(p.Stats)); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New]. Zero means the default, but Name is required if the limit has none. Functions are called
@@ -74,7 +74,7 @@ func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit)
 		o.Batch = defaultBatch
 	}
 	switch {
-	case nilcheck.IsNil(client):
+	case optional.IsNil(client):
 		return errors.New("redislimit: the client is nil")
 	case o.Name == "":
 		return errors.New("redislimit: Options.Name and the limit's Name are both empty: one of them names the budgets in Redis")

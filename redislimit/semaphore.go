@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 const (
@@ -87,7 +87,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 		o.Timeout = defaultTimeout
 	}
 	switch {
-	case nilcheck.IsNil(client):
+	case optional.IsNil(client):
 		return nil, errors.New("redislimit: the client is nil")
 	case o.Name == "":
 		return nil, errors.New("redislimit: SemaphoreOptions.Name is empty: it names the slots in Redis")

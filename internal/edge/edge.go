@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/nilcheck"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -122,7 +122,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 
 // Check refuses limiters that can only be a mistake. The constructor is the function that got the limiter.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
-	if nilcheck.IsNil(limiter) {
+	if optional.IsNil(limiter) {
 		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {

@@ -1,5 +1,6 @@
-// Package optional finds the methods that a limiter may have besides Take and Reserve. It does not import package ratelimit, so that
-// ratelimit can use it too: limits and decisions are type parameters.
+// Package optional finds the methods that a limiter may have besides Take and Reserve, and arguments that a constructor must refuse
+// because the first call through them would panic. It does not import package ratelimit, so that ratelimit can use it too: limits
+// and decisions are type parameters.
 package optional
 
 import (

@@ -1,6 +1,4 @@
-// Package nilcheck finds arguments that a constructor must refuse because the first call
-// through them would panic.
-package nilcheck
+package optional
 
 import "reflect"
 
