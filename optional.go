@@ -23,7 +23,8 @@ type Description struct {
 	// Limit where each request or key has its own. Nil means that the limits are not known.
 	Limits []Limit
 
-	// BooksAhead reports whether Reserve may book budget that is still to come.
+	// BooksAhead reports whether Reserve may book budget that is still to come. Set it unless Reserve never does: callers that
+	// may not wait pass the longest delay to a limiter for which it is false.
 	BooksAhead bool
 
 	// ReplacesCost reports whether another cost than the caller's may be charged, as in a stack in which a [Layer] has a Cost.

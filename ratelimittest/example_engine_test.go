@@ -47,9 +47,9 @@ func NewLogEngine(limit ratelimit.Limit, clock ratelimit.Clock, store func() err
 	return &LogEngine{limit: limit, clock: clock, store: store, keys: make(map[string]*logAccount)}, nil
 }
 
-// Limits lets package httplimit announce the limit before the first decision.
+// Describe lets package httplimit announce the limit before the first decision.
 func (e *LogEngine) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: []ratelimit.Limit{e.limit}}
+	return ratelimit.Description{Limits: []ratelimit.Limit{e.limit}, BooksAhead: true}
 }
 
 func (e *LogEngine) Allow(key string, cost int) bool {

@@ -26,7 +26,9 @@ type answers struct {
 	decision ratelimit.Decision
 }
 
-func (a *answers) Describe() ratelimit.Description   { return ratelimit.Description{Limits: a.limits} }
+func (a *answers) Describe() ratelimit.Description {
+	return ratelimit.Description{Limits: a.limits, BooksAhead: true}
+}
 func (a *answers) Allow(_ *http.Request, _ int) bool { return a.decision.Allowed }
 func (a *answers) Take(context.Context, *http.Request, int) (ratelimit.Decision, error) {
 	return a.decision, nil
