@@ -56,7 +56,7 @@ func TestBansMayFailOver(t *testing.T) {
 	require.NoError(t, b.Strike(t.Context(), "k", 1))
 	require.False(t, b.Allow("k", 1))
 	s.fail(down)
-	for bans.State() != failover.StateOpen {
+	for bans.Stats().State != failover.StateOpen {
 		_, err = bans.Take(t.Context(), "other", 1)
 		require.NoError(t, err)
 	}

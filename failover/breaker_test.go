@@ -33,11 +33,11 @@ func TestAStoreThatFailsEverySecondCallOpensTheBreaker(t *testing.T) {
 			return nil
 		})
 		for range 10 {
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 			take(t, l, 1)
 			time.Sleep(10 * time.Millisecond)
 		}
-		require.Equal(t, failover.StateOpen, l.State(), "5 of 10")
+		require.Equal(t, failover.StateOpen, l.Stats().State, "5 of 10")
 	})
 }
 
@@ -70,7 +70,7 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 			take(t, l, 1)
 			time.Sleep(time.Minute)
 		}
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		s.fail(nil)
 		take(t, l, 1)
 		s.fail(down)
@@ -78,9 +78,9 @@ func TestWithLittleTrafficFailuresInARowOpenTheBreaker(t *testing.T) {
 			take(t, l, 1)
 			time.Sleep(time.Minute)
 		}
-		require.Equal(t, failover.StateClosed, l.State(), "a success was between them")
+		require.Equal(t, failover.StateClosed, l.Stats().State, "a success was between them")
 		take(t, l, 1)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 	})
 }
 
@@ -95,9 +95,9 @@ func TestManyFailuresAtOneInstantAreWeighedAgainstTheWindow(t *testing.T) {
 		}
 		s.fail(down)
 		storm(99, func() { take(t, l, 1) })
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		take(t, l, 1)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 	})
 }
 
@@ -117,16 +117,16 @@ func TestALateResultOfBeforeAnOutageCountsAsNothing(t *testing.T) {
 				synctest.Wait()
 				s.fail(down)
 				take(t, l, 1)
-				require.Equal(t, failover.StateOpen, l.State())
+				require.Equal(t, failover.StateOpen, l.Stats().State)
 				if late != nil { // it is closed again, by a probe
 					s.fail(nil)
 					time.Sleep(1200*time.Millisecond + 1)
 					take(t, l, 1)
 				}
-				want := l.State()
+				want := l.Stats().State
 				close(release)
 				wg.Wait()
-				require.Equal(t, want, l.State())
+				require.Equal(t, want, l.Stats().State)
 			})
 		})
 	}
@@ -144,7 +144,7 @@ func TestForceIsAsTheOperatorSaysUntilItIsLifted(t *testing.T) {
 		for range 10 {
 			require.True(t, take(t, l, 1).Degraded)
 			time.Sleep(time.Minute)
-			require.Equal(t, failover.StateOpen, l.State())
+			require.Equal(t, failover.StateOpen, l.Stats().State)
 		}
 		require.Zero(t, s.calls.Load())
 		require.True(t, l.Stats().Forced)
@@ -155,23 +155,23 @@ func TestForceIsAsTheOperatorSaysUntilItIsLifted(t *testing.T) {
 		s.fail(down)
 		for range 10 {
 			require.True(t, take(t, l, 1).Degraded)
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 		}
 		require.EqualValues(t, 10, s.calls.Load())
 		require.Zero(t, l.Stats().DegradedSince)
 
 		l.Force(failover.StateHalfOpen)
 		require.False(t, l.Stats().Forced)
-		require.Equal(t, failover.StateClosed, l.State(), "it was closed")
+		require.Equal(t, failover.StateClosed, l.Stats().State, "it was closed")
 		take(t, l, 1)
 		take(t, l, 1)
-		require.Equal(t, failover.StateOpen, l.State(), "the breaker decides again")
+		require.Equal(t, failover.StateOpen, l.Stats().State, "the breaker decides again")
 
 		l.Force(failover.StateOpen)
 		s.fail(nil)
 		l.Force(failover.StateHalfOpen)
 		require.False(t, take(t, l, 1).Degraded, "a probe")
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Contains(t, out.String(), "forced no more")
 	})
 }
@@ -213,11 +213,11 @@ func TestAPanicInAHookLeavesTheBreakerWorking(t *testing.T) {
 					for range 3 {
 						s.fail(down)
 						storm(5, func() { require.True(t, take(t, l, 1).Degraded) })
-						require.Equal(t, failover.StateOpen, l.State())
+						require.Equal(t, failover.StateOpen, l.Stats().State)
 						time.Sleep(1200*time.Millisecond + 1)
 						s.fail(nil)
 						require.False(t, take(t, l, 1).Degraded)
-						require.Equal(t, failover.StateClosed, l.State())
+						require.Equal(t, failover.StateClosed, l.Stats().State)
 					}
 				})
 			})
@@ -245,7 +245,7 @@ func TestTheLogTellsOfAnOutageInAFewLinesEachWithTheCause(t *testing.T) {
 		s.fail(nil)
 		time.Sleep(2 * time.Second)
 		take(t, l, 1)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, 1, lines("the breaker is open"))
 		require.Equal(t, 1, lines("the breaker is closed"))
 		require.LessOrEqual(t, lines("\n"), 2+10, out.String())
@@ -303,7 +303,7 @@ func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 				take(t, l, 1)
 				m.add(fails)
 				sure, open := m.opens()
-				state := l.State()
+				state := l.Stats().State
 				if sure {
 					require.Equal(t, open, state == failover.StateOpen, "seed %d, step %d", seed, step)
 				}
@@ -312,7 +312,7 @@ func TestTheBreakerAgreesWithAModelThatKeepsEveryResult(t *testing.T) {
 					s.fail(nil)
 					time.Sleep(1200*time.Millisecond + 1)
 					take(t, l, 1)
-					require.Equal(t, failover.StateClosed, l.State())
+					require.Equal(t, failover.StateClosed, l.Stats().State)
 					m.results = nil
 				}
 				time.Sleep(time.Duration(r.IntN(pause)))
@@ -385,7 +385,7 @@ func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 		opens := func() {
 			s.fail(down)
 			take(t, l, 1)
-			require.Equal(t, failover.StateOpen, l.State())
+			require.Equal(t, failover.StateOpen, l.Stats().State)
 			time.Sleep(1200*time.Millisecond + 1)
 		}
 		opens()
@@ -399,7 +399,7 @@ func TestAProbeOfBeforeForceDoesNotBlockLaterProbes(t *testing.T) {
 		probe.Wait()
 		s.fail(nil)
 		require.False(t, take(t, l, 1).Degraded)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 	})
 }
 
@@ -419,7 +419,7 @@ func TestCallersBesideAProbeDoNotWaitForATurn(t *testing.T) {
 		require.True(t, take(t, l, 1).Degraded)
 		require.Zero(t, time.Since(began))
 		probe.Wait()
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 	})
 }
 
@@ -432,9 +432,9 @@ func TestABreakerThatShallStayOpenForEverStaysOpen(t *testing.T) {
 				s.fail(down)
 				l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OpenFor: openFor})
 				require.True(t, take(t, l, 1).Degraded)
-				require.Equal(t, failover.StateOpen, l.State())
+				require.Equal(t, failover.StateOpen, l.Stats().State)
 				time.Sleep(time.Hour)
-				require.Equal(t, failover.StateOpen, l.State(), "%v", openFor)
+				require.Equal(t, failover.StateOpen, l.Stats().State, "%v", openFor)
 			}
 		})
 	}
@@ -445,7 +445,7 @@ func TestTheWindowIsTwiceTheTimeoutHoweverLongThatIs(t *testing.T) {
 		s := newStore(t, wide)
 		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 2, Timeout: math.MaxInt64})
 		for _, fail := range []func(context.Context) error{down, nil, down} {
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 			s.fail(fail)
 			take(t, l, 1)
 			time.Sleep(time.Hour)

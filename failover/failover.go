@@ -80,13 +80,6 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	return l, nil
 }
 
-// State returns the state of the breaker.
-func (l *Limiter[K]) State() State {
-	s := l.breaker.standing()
-	l.breaker.announce()
-	return s.state
-}
-
 // Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen lifts that. Single failures are
 // answered by the stand-in in any state.
 func (l *Limiter[K]) Force(to State) {

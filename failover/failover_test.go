@@ -68,7 +68,7 @@ func TestWithoutFailuresThePrimaryDecides(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	require.Equal(t, failover.Stats{Primary: 7}, l.Stats())
-	require.Equal(t, failover.StateClosed, l.State())
+	require.Equal(t, failover.StateClosed, l.Stats().State)
 	require.Equal(t, []ratelimit.Limit{shared}, l.Limits())
 }
 
@@ -146,9 +146,9 @@ func TestAnOpenBreakerAsksThePrimaryByOneProbeAtATime(t *testing.T) {
 		l := over(t, s, newLocal(t, local), failover.Options{Failures: 2, Timeout: 100 * time.Millisecond})
 		s.fail(down)
 		take(t, l, 1)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		take(t, l, 1)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		require.EqualValues(t, 2, s.calls.Load())
 
 		time.Sleep(800 * time.Millisecond)
@@ -157,15 +157,15 @@ func TestAnOpenBreakerAsksThePrimaryByOneProbeAtATime(t *testing.T) {
 
 		s.fail(func(context.Context) error { time.Sleep(50 * time.Millisecond); return errDown })
 		time.Sleep(400 * time.Millisecond)
-		require.Equal(t, failover.StateHalfOpen, l.State())
+		require.Equal(t, failover.StateHalfOpen, l.Stats().State)
 		storm(20, func() { require.True(t, take(t, l, 1).Degraded) })
 		require.EqualValues(t, 3, s.calls.Load(), "one probe")
-		require.Equal(t, failover.StateOpen, l.State(), "which failed")
+		require.Equal(t, failover.StateOpen, l.Stats().State, "which failed")
 
 		s.fail(nil)
 		time.Sleep(1200*time.Millisecond + 1)
 		require.False(t, take(t, l, 1).Degraded, "a probe is a real decision")
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, 9999, remaining(t, s.Keyed))
 		require.EqualValues(t, 2, l.Stats().Opened)
 	})
@@ -192,7 +192,7 @@ func TestEachLimiterDrawsItsOwnTime(t *testing.T) {
 		}
 		halfOpen := func() (n int) {
 			for _, l := range all {
-				if l.State() == failover.StateHalfOpen {
+				if l.Stats().State == failover.StateHalfOpen {
 					n++
 				}
 			}
@@ -235,17 +235,17 @@ func TestErrorsAboutTheCallArePassedOnAndCountAsNothing(t *testing.T) {
 				for range 9 {
 					require.Equal(t, want, ask(pass))
 				}
-				require.Equal(t, failover.StateClosed, l.State())
+				require.Equal(t, failover.StateClosed, l.Stats().State)
 				require.NoError(t, ask(down))
-				require.Equal(t, failover.StateOpen, l.State(), "two failures in a row, whatever was between them")
+				require.Equal(t, failover.StateOpen, l.Stats().State, "two failures in a row, whatever was between them")
 
 				time.Sleep(1200*time.Millisecond + 1)
 				for range 3 {
 					require.Equal(t, want, ask(pass), "the probe of a broken call")
-					require.Equal(t, failover.StateHalfOpen, l.State())
+					require.Equal(t, failover.StateHalfOpen, l.Stats().State)
 				}
 				require.NoError(t, ask(nil))
-				require.Equal(t, failover.StateClosed, l.State())
+				require.Equal(t, failover.StateClosed, l.Stats().State)
 			})
 		})
 	}
@@ -266,7 +266,7 @@ func TestACancelledCallerGetsItsErrorAndTellsTheBreakerNothing(t *testing.T) {
 			_, err = l.Reserve(ctx, "k", 1, 0)
 			require.Equal(t, context.Canceled, err)
 		}
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, failover.Stats{Cancelled: 20}, l.Stats())
 		time.Sleep(time.Minute)
 	})
@@ -282,7 +282,7 @@ func TestADeadlineOfTheCallerThatHasPassedIsTheCallersBeforeItsTimerFires(t *tes
 		d, err := l.Take(lateTimer{context.Background()}, "k", 1)
 		require.NoError(t, err)
 		require.True(t, d.Degraded)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.EqualValues(t, 1, l.Stats().Deadlines)
 	}
 }
@@ -343,7 +343,7 @@ func TestABusyPrimaryIsNotAFailingOne(t *testing.T) {
 		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1})
 		s.fail(func(context.Context) error { time.Sleep(40 * time.Millisecond); return nil })
 		storm(1000, func() { take(t, l, 1) })
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, failover.Stats{Primary: 128, Instead: 872, Busy: 872}, l.Stats())
 		time.Sleep(time.Second) // calls whose turn came too late go on
 	})
@@ -362,15 +362,15 @@ func TestAReservationIsSettledWithTheEngineThatMadeIt(t *testing.T) {
 		byPrimary := reserve(false)
 		s.fail(down)
 		byStandIn := reserve(true)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		s.fail(nil)
 		require.NoError(t, byPrimary.Settle(4))
 		require.Equal(t, 9_996, remaining(t, s.Keyed))
-		require.Equal(t, failover.StateOpen, l.State(), "a settlement is not a probe")
+		require.Equal(t, failover.StateOpen, l.Stats().State, "a settlement is not a probe")
 
 		time.Sleep(2 * time.Second)
 		take(t, l, 1)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.NoError(t, byStandIn.Settle(3))
 		require.Equal(t, 97, remaining(t, stand))
 		require.Equal(t, 9_995, remaining(t, s.Keyed))
@@ -487,17 +487,17 @@ func TestChangesOfStateAreToldInOrderUnderNoLock(t *testing.T) {
 		var told []string
 		l = over(t, s, newLocal(t, local), failover.Options{Failures: 1, OnStateChange: func(from, to failover.State) {
 			told = append(told, from.String()+" to "+to.String())
-			require.Equal(t, to, l.State())
+			require.Equal(t, to, l.Stats().State)
 			require.True(t, l.Allow("another", 1))
 		}})
 		s.fail(down)
 		take(t, l, 1)
 		time.Sleep(1200*time.Millisecond + 1)
 		s.fail(nil)
-		l.State()
+		l.Stats()
 		require.Equal(t, []string{"closed to open", "open to half-open"}, told[:2])
 		take(t, l, 1)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Equal(t, []string{"closed to open", "open to half-open", "half-open to closed"}, told)
 	})
 }

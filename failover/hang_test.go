@@ -26,9 +26,9 @@ func TestAProbeBeginsAlthoughHungCallsHoldAllTurns(t *testing.T) {
 		s.fail(takes(time.Hour))
 		storm(3, func() { require.True(t, take(t, l, 1).Degraded) })
 		for range 4 { // probes hang too
-			require.Equal(t, failover.StateOpen, l.State())
+			require.Equal(t, failover.StateOpen, l.Stats().State)
 			time.Sleep(1200*time.Millisecond + 1)
-			require.Equal(t, failover.StateHalfOpen, l.State())
+			require.Equal(t, failover.StateHalfOpen, l.Stats().State)
 			before := s.calls.Load()
 			var probe sync.WaitGroup
 			probe.Go(func() { require.True(t, take(t, l, 1).Degraded) })
@@ -43,7 +43,7 @@ func TestAProbeBeginsAlthoughHungCallsHoldAllTurns(t *testing.T) {
 		time.Sleep(1200*time.Millisecond + 1)
 		for range 10 {
 			require.False(t, take(t, l, 1).Degraded)
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 		}
 		require.Zero(t, l.Stats().Busy)
 		time.Sleep(2 * time.Hour)
@@ -70,7 +70,7 @@ func TestHungSettlementsDoNotKeepLaterOnesFromAStoreThatHasRecovered(t *testing.
 			wg.Go(func() { assert.ErrorIs(t, r.Cancel(), ratelimit.ErrUnavailable) })
 		}
 		wg.Wait()
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		s.fail(nil)
 		time.Sleep(1200*time.Millisecond + 1)
 		require.False(t, take(t, l, 1).Degraded)
@@ -99,7 +99,7 @@ type hanging struct {
 }
 
 func (h *hanging) enter(context.Context) error {
-	closed := h.l.State() == failover.StateClosed
+	closed := h.l.Stats().State == failover.StateClosed
 	h.mu.Lock()
 	h.begun++
 	span := time.Duration(h.rng.Int64N(int64(h.timeout / 4)))
@@ -147,7 +147,7 @@ func (h *hanging) free(d time.Duration) bool {
 }
 
 func (h *hanging) one(at string) {
-	state := h.l.State()
+	state := h.l.Stats().State
 	h.mu.Lock()
 	probes := state == failover.StateHalfOpen && !h.probing
 	h.probing = h.probing || probes
@@ -275,7 +275,7 @@ func TestHungCallsThatHoldAllTurnsLoseThem(t *testing.T) {
 			for range 100 {
 				require.False(t, take(t, l, 1).Degraded, "%+v", row)
 			}
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 			time.Sleep(48 * time.Hour)
 		})
 	}

@@ -255,7 +255,7 @@ func TestAnOutageHasTwoLinesAndOneEachMinute(t *testing.T) {
 			close(done)
 			callers.Wait()
 			time.Sleep(time.Second) // calls whose callers have left may still open the breaker
-			for g.l.State() != failover.StateClosed {
+			for g.l.Stats().State != failover.StateClosed {
 				time.Sleep(time.Minute)
 				g.take(context.Background())
 			}
@@ -291,7 +291,7 @@ func TestTheLinesOfAnOutage(t *testing.T) {
 						}
 					})
 					g.s.fail(nil)
-					for g.l.State() != failover.StateClosed {
+					for g.l.Stats().State != failover.StateClosed {
 						time.Sleep(100 * time.Millisecond)
 						g.take(context.Background())
 					}
@@ -377,7 +377,7 @@ func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 				g.take(context.Background())
 			}
 			g.s.fail(nil)
-			for g.l.State() != failover.StateClosed {
+			for g.l.Stats().State != failover.StateClosed {
 				time.Sleep(time.Second)
 				g.take(context.Background())
 			}
@@ -428,7 +428,7 @@ func TestTheLinesOfForce(t *testing.T) {
 		g.take(context.Background())
 		g.force(failover.StateHalfOpen)
 		g.take(context.Background())
-		require.Equal(t, failover.StateClosed, g.l.State())
+		require.Equal(t, failover.StateClosed, g.l.Stats().State)
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{"the breaker is forced open", "the breaker is forced no more", "the breaker is closed"}, texts())
 	})
@@ -465,7 +465,7 @@ func TestAnOutageTellsNothingOfTheOneBefore(t *testing.T) {
 		takes(3 * time.Second)
 		g.s.fail(nil)
 		takes(90 * time.Second)
-		require.Equal(t, failover.StateClosed, g.l.State())
+		require.Equal(t, failover.StateClosed, g.l.Stats().State)
 		before := len(g.out.told())
 		require.Contains(t, g.out.told()[before-1].attrs, "error")
 		time.Sleep(10 * time.Minute)
@@ -495,7 +495,7 @@ func TestAnOutageWithoutTrafficLasts(t *testing.T) {
 		for range 5 {
 			g.take(context.Background())
 		}
-		require.Equal(t, failover.StateOpen, g.l.State())
+		require.Equal(t, failover.StateOpen, g.l.Stats().State)
 		time.Sleep(5 * time.Minute)
 		require.Len(t, g.out.told(), 1, "%v", &g.out)
 		g.s.fail(nil)

@@ -110,7 +110,7 @@ func TestSettlementsOnAStoreThatHangsEndSoon(t *testing.T) {
 				}
 				require.LessOrEqual(t, time.Since(began), 250*time.Millisecond)
 				require.EqualValues(t, 99, l.Stats().Unsettled)
-				require.NotEqual(t, failover.StateClosed, l.State())
+				require.NotEqual(t, failover.StateClosed, l.Stats().State)
 
 				s.fail(nil)
 				time.Sleep(1200*time.Millisecond + 1)
@@ -141,14 +141,14 @@ func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 		synctest.Wait()
 		s.fail(down)
 		require.True(t, take(t, l, 1).Degraded)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		s.fail(nil)
 		time.Sleep(1200*time.Millisecond + 1)
 		require.False(t, take(t, l, 1).Degraded)
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		s.fail(down)
 		wg.Wait()
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 	})
 }
 
@@ -174,7 +174,7 @@ func TestASettlementThatWaitsHeedsABreakerThatOpensMeanwhile(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, time.Second, time.Since(began))
 		require.EqualValues(t, before+1, s.calls.Load(), "the store is asked once")
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		require.EqualValues(t, 1, l.Stats().Unavailable)
 		require.EqualValues(t, 5, l.Stats().Unsettled)
 	})
@@ -228,7 +228,7 @@ func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 		wg.Wait()
 		time.Sleep(time.Second)
 		require.Equal(t, 9_998, remaining(t, s.Keyed), "it was made, and took no longer than Timeout")
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.Zero(t, l.Stats().Timeouts)
 	})
 }
@@ -240,7 +240,7 @@ func TestWaitingInVainIsNoFailure(t *testing.T) {
 		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1, Failures: 1, Timeout: 10 * time.Millisecond})
 		s.fail(takes(9 * time.Millisecond))
 		storm(1000, func() { take(t, l, 1) })
-		require.Equal(t, failover.StateClosed, l.State())
+		require.Equal(t, failover.StateClosed, l.Stats().State)
 		require.EqualValues(t, 999, l.Stats().Busy)
 		time.Sleep(time.Second)
 	})
@@ -256,7 +256,7 @@ func TestCallersThatWaitForATurnAreAnsweredWhenTheBreakerOpens(t *testing.T) {
 			require.True(t, take(t, l, 1).Degraded)
 			require.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		})
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		// The first call that fails makes room for another one before the second is judged, or not.
 		require.LessOrEqual(t, s.calls.Load(), int64(3))
 	})
@@ -481,10 +481,10 @@ func TestSettlementsThatSucceedDoNotKeepTheBreakerClosed(t *testing.T) {
 		}
 		s.fail(down)
 		for range 3 {
-			require.Equal(t, failover.StateClosed, l.State())
+			require.Equal(t, failover.StateClosed, l.Stats().State)
 			require.True(t, take(t, l, 1).Degraded)
 		}
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 	})
 }
 
@@ -510,10 +510,10 @@ func TestASettlementIsRefusedAtOnceUntilAProbeHasSucceeded(t *testing.T) {
 		}
 		s.fail(takes(time.Hour))
 		require.ErrorIs(t, all[0].Cancel(), ratelimit.ErrUnavailable)
-		require.Equal(t, failover.StateOpen, l.State())
+		require.Equal(t, failover.StateOpen, l.Stats().State)
 		refused(all[1])
 		time.Sleep(1200*time.Millisecond + 1)
-		require.Equal(t, failover.StateHalfOpen, l.State())
+		require.Equal(t, failover.StateHalfOpen, l.Stats().State)
 		refused(all[2])
 		s.fail(nil)
 		time.Sleep(time.Hour)

@@ -106,7 +106,7 @@ func (n *node) counts() counts {
 	return counts{
 		Allowed: n.allowed.Load(), Denied: n.denied.Load(), Failed: n.failed.Load(),
 		Shared: max(0, int64(over.Primary)-leased), Leased: leased, Degraded: int64(over.Instead),
-		Breaker: n.failover.State().String(),
+		Breaker: n.failover.Stats().State.String(),
 	}
 }
 

@@ -84,7 +84,7 @@ func leasedAcross(s setup, client *redis.Client) (engine, error) {
 	if err != nil {
 		return engine{}, err
 	}
-	return engine{Reserver: leased, flush: leased.Flush, lease: leased.Stats, state: guarded.State}, nil
+	return engine{Reserver: leased, flush: leased.Flush, lease: leased.Stats, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
 // far is an engine that one region decides for.
@@ -93,7 +93,7 @@ func far(s setup, client *redis.Client) (engine, error) {
 	if err != nil {
 		return engine{}, err
 	}
-	return engine{Reserver: guarded, state: guarded.State}, nil
+	return engine{Reserver: guarded, state: func() failover.State { return guarded.Stats().State }}, nil
 }
 
 // regionsSetup is the common setup of the runs.

@@ -135,7 +135,7 @@ func failoverOf(s setup, primary engine) (engine, error) {
 	if err != nil {
 		return engine{}, err
 	}
-	return engine{Reserver: l, state: l.State, flush: primary.flush, lease: primary.lease}, nil
+	return engine{Reserver: l, state: func() failover.State { return l.Stats().State }, flush: primary.flush, lease: primary.lease}, nil
 }
 
 func overLease(s setup, client *redis.Client) (engine, error) {
