@@ -4,6 +4,9 @@
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
+//	curl http://127.0.0.1:8080/usage
+//
+// The second address shows the tokens used in the last minute beside the limit: under load both should be nearly equal.
 package main
 
 import (
@@ -11,12 +14,14 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"log"
 	"math"
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -55,6 +60,31 @@ type gateway struct {
 	upstream, key string
 	client        *http.Client
 	limiter       *fair.Limiter[tenant]
+	perMinute     int
+	used          usage
+}
+
+// usage counts the tokens of the last minute, in seconds.
+type usage struct {
+	mu     sync.Mutex
+	second int64     // the latest second with a count
+	tokens [60]int64 // by second, modulo 60
+}
+
+// add counts tokens at an instant. It returns the sum of the minute that ends there. Pass 0 to read the sum.
+func (u *usage) add(now time.Time, tokens int) (sum int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	second := max(now.Unix(), u.second) // the clock may be set back
+	for u.second = max(u.second, second-60); u.second < second; {
+		u.second++
+		u.tokens[u.second%60] = 0
+	}
+	u.tokens[second%60] += int64(tokens)
+	for _, n := range u.tokens {
+		sum += n
+	}
+	return sum
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
@@ -67,10 +97,15 @@ func newGateway(upstream, key string, perMinute int, transport http.RoundTripper
 		return nil, err
 	}
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
-	return &gateway{upstream: upstream, key: key, client: client, limiter: limiter}, nil
+	return &gateway{upstream: upstream, key: key, client: client, limiter: limiter, perMinute: perMinute}, nil
 }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet && r.URL.Path == "/usage" {
+		used := g.used.add(time.Now(), 0)
+		fmt.Fprintf(w, "%d of %d tokens in the last minute (%d %%)\n", used, g.perMinute, used*100/int64(g.perMinute))
+		return
+	}
 	t, ok := tenants[r.Header.Get("Authorization")]
 	if !ok {
 		http.Error(w, "unknown key", http.StatusUnauthorized)
@@ -137,6 +172,7 @@ func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, m
 	case json.Unmarshal(answer, &cost) != nil || cost.Usage.TotalTokens < 1 || cost.Usage.TotalTokens > most:
 		log.Printf("llmgateway: the model's answer has no credible number of tokens; the estimate stays charged")
 	default:
+		g.used.add(time.Now(), cost.Usage.TotalTokens)
 		reserved.Settle(cost.Usage.TotalTokens)
 	}
 	w.Header().Set("Content-Type", response.Header.Get("Content-Type"))

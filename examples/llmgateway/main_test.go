@@ -118,12 +118,19 @@ func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		charged, inAll := m.charged.Load()-before, m.used.Load()-usedBefore
 		counts.Store(false)
+		page := httptest.NewRecorder()
+		g.ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/usage", nil))
 		over.Store(true)
 		all.Wait()
 		t.Logf("gold used %d, silver %d, all %d; estimates %d; %d of %d modest ones served",
 			used[0].Load(), used[1].Load(), inAll, charged, served, modest)
 		require.Zero(t, m.refused.Load())
 		require.Greater(t, inAll, int64(10*perMinute*95/100))
+		var shown, limit, percent int
+		_, err = fmt.Sscanf(page.Body.String(), "%d of %d tokens in the last minute (%d %%)", &shown, &limit, &percent)
+		require.NoError(t, err, page.Body)
+		require.Equal(t, []int{perMinute, shown * 100 / perMinute}, []int{limit, percent})
+		require.InDelta(t, perMinute, shown, perMinute/10, "the minute's tokens are those of the limit")
 		require.Greater(t, charged, 19*inAll/10, "the estimates are far too high")
 		require.InDelta(t, 3, float64(used[0].Load())/float64(used[1].Load()), 0.3)
 		require.GreaterOrEqual(t, served, modest*97/100)
@@ -199,4 +206,16 @@ func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestUsageIsThatOfTheLastMinute(t *testing.T) {
+	var u usage
+	begin := time.Unix(1_000_000, 0)
+	require.EqualValues(t, 5, u.add(begin, 5))
+	require.EqualValues(t, 12, u.add(begin.Add(59*time.Second), 7))
+	require.EqualValues(t, 7, u.add(begin.Add(60*time.Second), 0), "the first second is over")
+	require.EqualValues(t, 10, u.add(begin.Add(-time.Hour), 3), "a clock that is set back counts in the latest second")
+	require.EqualValues(t, 3, u.add(begin.Add(119*time.Second), 0))
+	require.EqualValues(t, 0, u.add(begin.Add(120*time.Second), 0))
+	require.EqualValues(t, 0, u.add(begin.Add(time.Hour), 0))
 }
