@@ -804,3 +804,19 @@ func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
 	clock.advance(time.Hour)
 	assert.Equal(t, 1, l.Sweep())
 }
+
+// A refund may take all units that a lowered limit has set aside. The instant at which they would have lapsed is then over, too.
+func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T) {
+	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.Rate{Units: 9, Per: 10 * time.Hour}))
+	r, err := l.Reserve(t.Context(), "k", 9, 0)
+	require.NoError(t, err)
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(7))))
+	require.False(t, l.Allow("k", 1), "2 units are set aside for 10 hours")
+	require.NoError(t, r.Cancel())
+	require.True(t, l.Allow("k", 7))
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(6))))
+	require.False(t, l.Allow("k", 1), "a unit is set aside for an hour")
+	clock.advance(2 * time.Hour)
+	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(7))))
+	require.True(t, l.Allow("k", 7), "it has lapsed")
+}

@@ -153,7 +153,7 @@ func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if r := s.asideAt(now); r.units > 0 {
 		if over := n - m.spent(s, now); over > 0 { // a grant of more than counts
-			s.ledger.rest.units -= min(over, r.units)
+			s.ledger.rest.reduce(min(over, r.units))
 		}
 	}
 	if l == nil {

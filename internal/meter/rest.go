@@ -12,6 +12,13 @@ package meter
 // would have regained them.
 type rest struct{ units, until int64 }
 
+// reduce takes n off the units. An empty rest has no instant, which would delay the next one's.
+func (r *rest) reduce(n int64) {
+	if r.units -= n; r.units == 0 {
+		*r = rest{}
+	}
+}
+
 // asideAt returns the rest that is alive at an instant.
 func (s State) asideAt(now int64) rest {
 	if s.detail == nil || s.ledger == nil || s.ledger.rest.until <= now {
@@ -147,7 +154,7 @@ func (m *Meter) settleAside(s State, now int64, sp Spending, actual int64) int64
 		return actual
 	}
 	off := min(sp.Cost-actual, r.units)
-	s.ledger.rest.units -= off
+	s.ledger.rest.reduce(off)
 	return actual + off
 }
 

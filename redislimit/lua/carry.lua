@@ -108,9 +108,10 @@ local function lowered(f, s, now, from, x)
   if rest > 0 and at > now then s.aside, s.lapses = rest, min(at, TOP) end
 end
 
--- lapse drops the units set aside once the limit that they were spent under would have regained them.
+-- lapse drops the units set aside once the limit that they were spent under would have regained them, and the instant if
+-- there are none.
 local function lapse(s, now)
-  if s.lapses <= now then s.aside, s.lapses = 0, 0 end
+  if s.lapses <= now or s.aside == 0 then s.aside, s.lapses = 0, 0 end
 end
 
 -- same reports whether a state is under the figures of a call, as of an instant. A bucket's state has its capacity only
