@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -37,43 +38,52 @@ func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer(http.StatusOK)
 }
 
-// A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer.
+// A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. The median of several runs counts: in
+// about one of fifty the limit stays low for longer.
 func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
 	for name, adaptive := range map[string]inflight.Adaptive{
 		"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil), "AIMD": inflight.AIMD(&inflight.AIMDOptions{Timeout: 50 * time.Millisecond}),
 	} {
 		for _, dead := range []int{30, 50} {
 			t.Run(fmt.Sprintf("%s, %d %%", name, dead), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					backend := &replicas{servers: make(chan struct{}, 8)}
-					limiter, err := inflight.New(400, &inflight.Options[string]{Adaptive: adaptive})
-					require.NoError(t, err)
-					transport, err := httplimit.NewInflightTransport(backend, limiter, nil)
-					require.NoError(t, err)
-					var good atomic.Int64
-					send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend
-						for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
-							go func() {
-								r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)
-								if resp, err := transport.RoundTrip(r); err == nil && resp.StatusCode == http.StatusOK {
-									good.Add(1)
-								}
-							}()
-						}
-					}
-					send(15 * time.Second)
-					backend.dead.Store(int32(dead))
-					down := 8 * dead / 100
-					for range down {
-						backend.servers <- struct{}{}
-					}
-					send(5 * time.Second) // it finds out that a lower limit does not help
-					good.Store(0)
-					send(10 * time.Second)
-					time.Sleep(time.Minute) // all requests end
-					assert.Greater(t, float64(good.Load())/10, 0.85*float64(8-down)*50, "answers a second")
-				})
+				var rates []float64
+				for range 7 {
+					synctest.Test(t, func(t *testing.T) { rates = append(rates, rateBesideADeadReplica(t, adaptive, dead)) })
+				}
+				slices.Sort(rates)
+				assert.Greater(t, rates[3], 0.85*float64(8-8*dead/100)*50, "answers a second of %v", rates)
 			})
 		}
 	}
+}
+
+// rateBesideADeadReplica returns the number of good answers a second while a share of the replicas is dead.
+func rateBesideADeadReplica(t *testing.T, adaptive inflight.Adaptive, dead int) float64 {
+	backend := &replicas{servers: make(chan struct{}, 8)}
+	limiter, err := inflight.New(400, &inflight.Options[string]{Adaptive: adaptive})
+	require.NoError(t, err)
+	transport, err := httplimit.NewInflightTransport(backend, limiter, nil)
+	require.NoError(t, err)
+	var good atomic.Int64
+	send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend
+		for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
+			go func() {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)
+				if resp, err := transport.RoundTrip(r); err == nil && resp.StatusCode == http.StatusOK {
+					good.Add(1)
+				}
+			}()
+		}
+	}
+	send(15 * time.Second)
+	backend.dead.Store(int32(dead))
+	for range 8 * dead / 100 {
+		backend.servers <- struct{}{}
+	}
+	send(5 * time.Second) // it finds out that a lower limit does not help
+	good.Store(0)
+	send(10 * time.Second)
+	answered := float64(good.Load()) / 10
+	time.Sleep(time.Minute) // all requests end
+	return answered
 }
