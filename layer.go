@@ -38,11 +38,14 @@ type Layer[R any] struct {
 	// not apply. If nil, only OnDecision is called.
 	Observe func(Event[R])
 
+	//lint:ignore U1000 Package merge uses its promoted method.
 	source
 }
 
 // source is the limiter and the key function of a layer: a made[R] in this package. Its name is unexported and its type is not,
 // so that package redislimit has a source of its own in the same Layer.
+//
+//lint:ignore U1000 It is the name of the embedded field.
 type source = merge.Source
 
 // made is the source of a layer that By has made, or the error that All is to return.
