@@ -234,7 +234,7 @@ func TestACalendarNeedsAWallClock(t *testing.T) {
 	opts.LimitFor = func(string) ratelimit.Limit { return calendar }
 	_, err = newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(5)), opts).Take(t.Context(), "k", 1)
 	refused(err)
-	stack, err := ratelimit.All(withLimit(
+	stack, err := ratelimit.All(model.WithLimit(
 		ratelimit.By(l, func(s string) (string, error) { return s, nil }), func(string) ratelimit.Limit { return calendar }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)

@@ -108,25 +108,3 @@ func newRig(t testing.TB, limit ratelimit.Limit) rig {
 	l, clock := newLimiter(t, limit)
 	return rig{l, clock}
 }
-
-// withCost, withLimit, asShadow and observedBy return a copy of a layer with one of its fields set.
-
-func withCost[R any](y ratelimit.Layer[R], cost func(R) int) ratelimit.Layer[R] {
-	y.Cost = cost
-	return y
-}
-
-func withLimit[R any](y ratelimit.Layer[R], limit func(R) ratelimit.Limit) ratelimit.Layer[R] {
-	y.Limit = limit
-	return y
-}
-
-func asShadow[R any](y ratelimit.Layer[R]) ratelimit.Layer[R] {
-	y.Shadow = true
-	return y
-}
-
-func observedBy[R any](y ratelimit.Layer[R], observe func(ratelimit.Event[R])) ratelimit.Layer[R] {
-	y.Observe = observe
-	return y
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // told is a limiter that keeps the events it reports.
@@ -40,7 +41,7 @@ func TestAShadowLayerNeverDenies(t *testing.T) {
 	clock := new(testClock)
 	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"))
 	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
-	stack := stackOf(t, asShadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
+	stack := stackOf(t, model.AsShadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
 	require.NoError(t, err)
@@ -63,7 +64,7 @@ func TestADeniedRequestChargesNoShadow(t *testing.T) {
 	clock := new(testClock)
 	enforced := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("enforced"), ratelimit.Options[string]{Clock: clock})
 	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
-	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), asShadow(ratelimit.By(tried.Keyed, byUser)))
+	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), model.AsShadow(ratelimit.By(tried.Keyed, byUser)))
 	require.True(t, enforced.Allow("ann", 1))
 	enforced.events = nil
 	assert.False(t, stack.Allow(call{user: "ann"}, 1))
@@ -77,7 +78,7 @@ func TestAShadowAddsNothingToTheDecision(t *testing.T) {
 	clock := new(testClock)
 	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 5))
 	queue := onClock(t, clock, ratelimit.LeakyBucket(ratelimit.PerHour(1), 3))
-	stack := stackOf(t, asShadow(ratelimit.By(queue, byUser)), ratelimit.By(enforced, byUser))
+	stack := stackOf(t, model.AsShadow(ratelimit.By(queue, byUser)), ratelimit.By(enforced, byUser))
 	for i, want := range []ratelimit.Decision{
 		{Allowed: true, Remaining: 4, ResetAfter: 100 * ms},
 		{Allowed: true, Remaining: 3, ResetAfter: 200 * ms},
@@ -103,7 +104,7 @@ func TestOfTwoLayersOnOneKeyTheEnforcingOneCountsFirst(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
 	by := ratelimit.By(l, byUser)
-	stack := stackOf(t, asShadow(by), by, asShadow(by))
+	stack := stackOf(t, model.AsShadow(by), by, model.AsShadow(by))
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	assert.Equal(t, 1, remaining(t, l, "ann"), "2 enforced, 2 by the first shadow; the second does not fit")
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
@@ -119,8 +120,8 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 		for _, tried := range other {
 			clock := new(testClock)
 			one, two := onClock(t, clock, limit), onClock(t, clock, limit)
-			want := stackOf(t, ratelimit.By(one, byUser), asShadow(ratelimit.By(one, byUser)))
-			got := stackOf(t, asShadow(withLimit(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
+			want := stackOf(t, ratelimit.By(one, byUser), model.AsShadow(ratelimit.By(one, byUser)))
+			got := stackOf(t, model.AsShadow(model.WithLimit(ratelimit.By(two, byUser), func(call) ratelimit.Limit { return tried })), ratelimit.By(two, byUser))
 			for range 8 {
 				expected, err := want.Take(t.Context(), call{user: "ann"}, 1)
 				require.NoError(t, err)
@@ -137,8 +138,8 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 // cost, so the shadow by itself would not track the key.
 func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	l := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
-	small := withLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
-	stack := stackOf(t, asShadow(small), ratelimit.By(l.Keyed, byUser))
+	small := model.WithLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
+	stack := stackOf(t, model.AsShadow(small), ratelimit.By(l.Keyed, byUser))
 	for i := range 2 {
 		require.True(t, stack.Allow(call{user: "ann"}, 2))
 		require.Len(t, l.events, 2)
@@ -166,15 +167,15 @@ func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
 		limit ratelimit.Limit
 	}{
 		{"key function", ratelimit.By(tried.Keyed, func(call) (string, error) { return "", broken }), "ann", broken, "", ratelimit.Limit{}},
-		{"cost above the capacity", withCost(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
-		{"negative cost", withCost(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
-		{"invalid limit", withLimit(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
+		{"cost above the capacity", model.WithCost(by, func(call) int { return 6 }), "ann", ratelimit.ErrExceedsLimit, "ann", limit},
+		{"negative cost", model.WithCost(by, func(call) int { return -6 }), "ann", ratelimit.ErrNegativeCost, "ann", ratelimit.Limit{}},
+		{"invalid limit", model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Limit{Burst: 1} }), "ann", ratelimit.ErrInvalidLimit, "ann", ratelimit.Limit{}},
 		{"full table", by, "bob", ratelimit.ErrTableFull, "bob", limit},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			require.True(t, tried.Allow("ann", 1))
 			tried.events = nil
-			stack := stackOf(t, asShadow(test.layer), ratelimit.By(enforced, byUser))
+			stack := stackOf(t, model.AsShadow(test.layer), ratelimit.By(enforced, byUser))
 			d, err := stack.Take(t.Context(), call{user: test.user}, 1)
 			require.NoError(t, err)
 			assert.True(t, d.Allowed)
@@ -194,7 +195,7 @@ func TestSettlingTouchesTheShadowsThatWereCharged(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 9)
 	enforced, tried, small := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)))
-	stack := stackOf(t, asShadow(ratelimit.By(small, byUser)), ratelimit.By(enforced, byUser), asShadow(ratelimit.By(tried, byUser)))
+	stack := stackOf(t, model.AsShadow(ratelimit.By(small, byUser)), ratelimit.By(enforced, byUser), model.AsShadow(ratelimit.By(tried, byUser)))
 	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 4, 0)
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(1))
@@ -207,7 +208,7 @@ func TestSettlingTouchesTheShadowsThatWereCharged(t *testing.T) {
 
 func TestAStackOfShadowsAllowsEverything(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))
-	stack := stackOf(t, asShadow(ratelimit.By(l, byUser)))
+	stack := stackOf(t, model.AsShadow(ratelimit.By(l, byUser)))
 	for range 2 {
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.NoError(t, err)
@@ -260,7 +261,7 @@ func TestAWaitIsNotHeldUpByAShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tried := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), nil))
 		real := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 9), nil))
-		stack := stackOf(t, asShadow(ratelimit.By(tried, byUser)), ratelimit.By(real, byUser))
+		stack := stackOf(t, model.AsShadow(ratelimit.By(tried, byUser)), ratelimit.By(real, byUser))
 		start := time.Now()
 		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
 		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
@@ -277,13 +278,13 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 6), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
 	by := ratelimit.By(l, byUser)
-	small := withLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
+	small := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
 	require.True(t, l.Allow("ann", 5))
 	clock.advance(200 * time.Millisecond)
 	before, err := l.Peek("ann", 1)
 	require.NoError(t, err)
-	require.True(t, stackOf(t, asShadow(small)).Allow(call{user: "ann"}, 3))
-	require.True(t, stackOf(t, asShadow(small), asShadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
+	require.True(t, stackOf(t, model.AsShadow(small)).Allow(call{user: "ann"}, 3))
+	require.True(t, stackOf(t, model.AsShadow(small), model.AsShadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
 	after, err := l.Peek("ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
@@ -307,8 +308,8 @@ func TestARequestsLimitThatEqualsTheLimitersFollowsSetLimit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			clock := new(testClock)
 			l := onClock(t, clock, hourly)
-			by := withLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return test.limit })
-			stack := stackOf(t, by, asShadow(by))
+			by := model.WithLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return test.limit })
+			stack := stackOf(t, by, model.AsShadow(by))
 			require.True(t, stack.Allow(call{user: "ann"}, 2))
 			r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
 			require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -145,7 +146,7 @@ func TestALayerMayChargeACostOfItsOwn(t *testing.T) {
 	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	tokens := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000).Named("tokens"))
 	stack := stackOf(t,
-		withCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		model.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
 		ratelimit.By(tokens, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 600)
@@ -180,7 +181,7 @@ func TestALayersOwnCostIsChecked(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"))
 	cost := 0
-	stack := stackOf(t, withCost(ratelimit.By(l, byUser), func(call) int { return cost }))
+	stack := stackOf(t, model.WithCost(ratelimit.By(l, byUser), func(call) int { return cost }))
 	require.True(t, stack.Allow(call{user: "ann"}, 9))
 	assert.Zero(t, l.Len(), "a cost of 0 creates no key")
 	cost = 4
@@ -267,7 +268,7 @@ func TestClocksThatCannotBeCompared(t *testing.T) {
 		l, other := onClock(t, clock, limit), onClock(t, clock, limit)
 		for _, layers := range [][]ratelimit.Layer[call]{
 			{ratelimit.By(l, byUser), ratelimit.By(l, byRoute)},
-			{ratelimit.By(l, byUser), asShadow(ratelimit.By(l, byUser))},
+			{ratelimit.By(l, byUser), model.AsShadow(ratelimit.By(l, byUser))},
 		} {
 			stack, err := ratelimit.All(layers...)
 			require.NoError(t, err)
@@ -439,7 +440,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 		limit := everyAlgorithm[i%len(everyAlgorithm)]
 		layer := ratelimit.By(onClock(t, clock, limit), []func(call) (string, error){byUser, byRoute}[i%2])
 		if i == 3 {
-			layer = withCost(layer, func(call) int { return 1 })
+			layer = model.WithCost(layer, func(call) int { return 1 })
 		}
 		layers = append(layers, layer)
 	}
@@ -655,8 +656,8 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 	key := func(k string) (string, error) { return k, nil }
 	l, err := ratelimit.All(
 		ratelimit.By(users, key),
-		withLimit(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
-		asShadow(ratelimit.By(trials, key)),
+		model.WithLimit(ratelimit.By(tenants, key), func(string) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(5)) }),
+		model.AsShadow(ratelimit.By(trials, key)),
 	)
 	require.NoError(t, err)
 	left := func() int {
@@ -808,11 +809,11 @@ func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	routes := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("route"), ratelimit.Options[string]{Clock: clock})
 	told := map[string][]ratelimit.Event[request]{}
 	watch := func(name string, l ratelimit.Layer[request]) ratelimit.Layer[request] {
-		return observedBy(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
+		return model.ObservedBy(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
 	}
 	stack, err := ratelimit.All(
 		watch("user", ratelimit.By(users, func(r request) (string, error) { return r.user, nil })),
-		asShadow(watch("route", withCost(
+		model.AsShadow(watch("route", model.WithCost(
 			ratelimit.By(routes, func(r request) (string, error) { return r.route, nil }), func(request) int { return 5 }))),
 	)
 	require.NoError(t, err)

@@ -26,7 +26,7 @@ type question struct {
 func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *ratelimit.Layered[string] {
 	layer := ratelimit.By(l, func(key string) (string, error) { return key, nil })
 	if limit != nil {
-		layer = withLimit(layer, limit)
+		layer = model.WithLimit(layer, limit)
 	}
 	s, err := ratelimit.All(layer)
 	if err != nil {

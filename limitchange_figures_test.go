@@ -312,7 +312,7 @@ func newChaos(t *testing.T, most int, full ratelimit.Overflow) *chaos {
 	}
 	for _, layers := range [][]ratelimit.Layer[int]{
 		{by(0, 1), by(1, 2), by(0, 4)},
-		{by(1, 2), by(0, 1), by(0, 1), withCost(by(1, 5), func(int) int { return 1 })},
+		{by(1, 2), by(0, 1), by(0, 1), model.WithCost(by(1, 5), func(int) int { return 1 })},
 	} {
 		stack, err := ratelimit.All(layers...)
 		require.NoError(t, err)
@@ -367,7 +367,7 @@ func ofUser(p planned) (string, error) { return p.user, nil }
 func planOf(p planned) ratelimit.Limit { return p.plan }
 func perHour(n int) ratelimit.Limit    { return ratelimit.FixedWindow(ratelimit.PerHour(n)) }
 func byPlan(l *ratelimit.Keyed[string]) ratelimit.Layer[planned] {
-	return withLimit(ratelimit.By(l, ofUser), planOf)
+	return model.WithLimit(ratelimit.By(l, ofUser), planOf)
 }
 
 func limitedTo(t testing.TB, l *ratelimit.Keyed[string]) *ratelimit.Layered[planned] {
@@ -525,8 +525,8 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	by := ratelimit.By(l, byUser)
-	lifted := withLimit(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
-	blocked := withLimit(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
+	lifted := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
+	blocked := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
 	for _, order := range [][]ratelimit.Layer[call]{{lifted, by}, {by, lifted}} {
 		l.Reset("ann")
 		stack := stackOf(t, order...)
@@ -551,9 +551,9 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
 	by := ratelimit.By(l, byUser)
-	small := withLimit(by, func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(2), 2) })
-	free := withCost(by, func(call) int { return 0 })
-	stack := stackOf(t, free, small, asShadow(free), asShadow(small))
+	small := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(2), 2) })
+	free := model.WithCost(by, func(call) int { return 0 })
+	stack := stackOf(t, free, small, model.AsShadow(free), model.AsShadow(small))
 	for i := range 3 {
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 3)
 		require.NoError(t, err)
@@ -568,7 +568,7 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	standard := ratelimit.FixedWindow(ratelimit.PerHour(7))
 	own := ratelimit.Blocked()
 	l := newWith(t, standard, ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(string) ratelimit.Limit { return own }})
-	stack := stackOf(t, withLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return standard }))
+	stack := stackOf(t, model.WithLimit(ratelimit.By(l, byUser), func(call) ratelimit.Limit { return standard }))
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
 	assert.False(t, l.Allow("ann", 1), "the key by itself is blocked")
 	own = ratelimit.FixedWindow(ratelimit.PerHour(1))

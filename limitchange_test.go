@@ -408,7 +408,7 @@ func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing
 			return stackOf(t, ratelimit.By(l, byUser)).Wait(t.Context(), call{user: "ann"}, cost)
 		},
 		"Layered.Take, because of another layer": func(t *testing.T, l *ratelimit.Keyed[string], _ int) error {
-			tight := withCost(ratelimit.By(l, byRoute), func(call) int { return 11 })
+			tight := model.WithCost(ratelimit.By(l, byRoute), func(call) int { return 11 })
 			_, err := stackOf(t, ratelimit.By(l, byUser), tight).Take(t.Context(), call{user: "ann", route: "/"}, 2)
 			return err
 		},

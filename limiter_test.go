@@ -557,7 +557,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 		"a full table": stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, byUser)),
 		"no key":       stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, func(call) (string, error) { return "", boom })),
 		"no shadow's key": stackOf(t, ratelimit.By(full, func(call) (string, error) { return "ann", nil }),
-			asShadow(ratelimit.By(other, func(call) (string, error) { return "", boom }))),
+			model.AsShadow(ratelimit.By(other, func(call) (string, error) { return "", boom }))),
 	}
 	for name, stack := range stacks {
 		require.Equal(t, name == "no shadow's key", stack.Allow(call{user: "bob"}, 1), name)

@@ -352,7 +352,7 @@ func TestWhatIsRememberedIsReadUnderTheLimitInForce(t *testing.T) {
 func TestALimitOfTheRequestReadsWhatIsRemembered(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
-	stack, err := ratelimit.All(withLimit(ratelimit.By(l, func(key string) (string, error) { return key, nil }),
+	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(l, func(key string) (string, error) { return key, nil }),
 		func(string) ratelimit.Limit { return limit }))
 	require.NoError(t, err)
 	require.True(t, l.Allow("a", 5))

@@ -50,8 +50,8 @@ const (
 // bit above.
 func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
 
-// allowed and denied record the result of the last decision. A key that was denied stays longer than others: forgetting a
-// denial is what a client that invents keys gains most from.
+// allowed and denied record the result of the last decision. A key that was denied stays longer than others: a client that
+// invents keys gains most from forgotten denials.
 func (u *usage) allowed() { *u &^= usageDenied }
 
 func (u *usage) denied() { *u |= usageDenied }

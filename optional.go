@@ -59,7 +59,7 @@ type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// Peek returns what l's Take would answer, and changes nothing. It is l's Peek, with or without a context. If l has none, or
+// Peek returns the decision that l's Take would return, and changes nothing. It is l's Peek, with or without a context. If l has none, or
 // cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if optional.IsNil(l) {

@@ -222,7 +222,7 @@ func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 	requests := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
 	global := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerMinute(25)), &ratelimit.Options[struct{}]{Clock: clock}))
 	l := stackOf(t, ratelimit.By(tokens, byUser), ratelimit.By(tokens, byUser), ratelimit.Global[call](global),
-		withCost(ratelimit.By(requests, byUser), func(call) int { return 1 }))
+		model.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }))
 	for _, step := range []struct {
 		user    string
 		granted int
@@ -398,7 +398,7 @@ func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 		world := func(o ratelimit.Options[string], wrap func(ratelimit.Layer[call]) ratelimit.Layer[call]) (*ratelimit.Layered[call], []*ratelimit.Keyed[string]) {
 			o.Clock = clock
 			users, others := newWith(t, begin[0], o), newWith(t, begin[1], o)
-			return stackOf(t, wrap(ratelimit.By(users, byUser)), wrap(asShadow(ratelimit.By(others, byUser))),
+			return stackOf(t, wrap(ratelimit.By(users, byUser)), wrap(model.AsShadow(ratelimit.By(others, byUser))),
 				wrap(ratelimit.By(others, func(c call) (string, error) {
 					if c.route == "" {
 						return "", errNoRoute
@@ -413,7 +413,7 @@ func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 			watched.OnDecision = func(ratelimit.Event[string]) {}
 		} else {
 			tell = func(y ratelimit.Layer[call]) ratelimit.Layer[call] {
-				return observedBy(y, func(ratelimit.Event[call]) {})
+				return model.ObservedBy(y, func(ratelimit.Event[call]) {})
 			}
 		}
 		observed, seen := world(watched, tell)

@@ -33,7 +33,7 @@ type Options[K comparable] struct {
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes about 155
 	// bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows in small parts: with up to a million
-	// keys, no insertion takes more than a few milliseconds.
+	// keys, an insertion may take a few milliseconds, and longer during a garbage collection.
 	//
 	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
 	MaxKeys int

@@ -335,7 +335,7 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 			other := onClock(t, clock, ratelimit.Unlimited())
 			inStack := func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 				return ratelimit.Must(ratelimit.All(ratelimit.By(other, itself), ratelimit.By(l, itself),
-					withCost(ratelimit.By(l, func(key string) (string, error) { return "of " + key, nil }), func(string) int { return 1 })))
+					model.WithCost(ratelimit.By(l, func(key string) (string, error) { return "of " + key, nil }), func(string) int { return 1 })))
 			}
 			a, b = inStack(drops), inStack(keeps)
 		}

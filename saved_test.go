@@ -766,7 +766,7 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(10)), nil))
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
-	s := ratelimit.Must(ratelimit.All(withLimit(ratelimit.By(l, func(k string) (string, error) { return k, nil }), func(string) ratelimit.Limit { return limit })))
+	s := ratelimit.Must(ratelimit.All(model.WithLimit(ratelimit.By(l, func(k string) (string, error) { return k, nil }), func(string) ratelimit.Limit { return limit })))
 	_, err := s.Take(t.Context(), "ann", 40)
 	require.NoError(t, err)
 	only := func() (only ratelimit.Decision) {

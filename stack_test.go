@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -22,7 +23,7 @@ import (
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	asked := 0
-	stack := stackOf(t, withCost(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
+	stack := stackOf(t, model.WithCost(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
 	admitted := 0
 	for range 100 {
 		if stack.Allow(call{user: "ann"}, 5) {
@@ -42,10 +43,10 @@ func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000)
 	tokens, requests, tried := onClock(t, clock, limit), onClock(t, clock, limit), onClock(t, clock, limit)
 	stack := stackOf(t,
-		withCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
+		model.WithCost(ratelimit.By(requests, byUser), func(call) int { return 1 }),
 		ratelimit.By(tokens, byUser),
-		withLimit(ratelimit.By(tokens, byRoute), func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), 600) }),
-		asShadow(ratelimit.By(tried, byUser)))
+		model.WithLimit(ratelimit.By(tokens, byRoute), func(call) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), 600) }),
+		model.AsShadow(ratelimit.By(tried, byUser)))
 	c := call{user: "ann", route: "/"}
 	r, err := stack.Reserve(t.Context(), c, 0, 0)
 	require.NoError(t, err)
@@ -244,7 +245,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 			clock := new(testClock)
 			free := telling(t, limit, ratelimit.Options[string]{Clock: clock})
 			paid := onClock(t, clock, limit)
-			stack := stackOf(t, withCost(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
+			stack := stackOf(t, model.WithCost(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
 			require.True(t, stack.Allow(call{user: "ann"}, 1))
 			assert.False(t, free.last(t).Spent)
 			assert.Zero(t, free.Len(), "it creates no key")
@@ -263,7 +264,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 func TestALayerOfCostZeroIsNotToldAsSpentWithAnotherOnItsKey(t *testing.T) {
 	l := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
 	by := ratelimit.By(l.Keyed, byUser)
-	stack := stackOf(t, withCost(by, func(call) int { return 0 }), by)
+	stack := stackOf(t, model.WithCost(by, func(call) int { return 0 }), by)
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	require.Len(t, l.events, 2)
 	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
@@ -308,7 +309,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	by := ratelimit.By(l, byUser)
 	_, err := stackOf(t, by, by, by).Take(t.Context(), call{user: "ann"}, math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	own := withCost(by, func(call) int { return math.MaxInt })
+	own := model.WithCost(by, func(call) int { return math.MaxInt })
 	_, err = stackOf(t, own, own).Take(t.Context(), call{user: "ann"}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	sum := min(2*uint64(math.MaxInt), math.MaxInt64) // an int has 32 bits on some machines
@@ -441,8 +442,8 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	}
 	one, a, b := ratelimit.By(shared, byUser), ratelimit.By(small[0], byRoute), ratelimit.By(small[1], byRoute)
 	stacks := []*ratelimit.Layered[call]{
-		stackOf(t, one, a, b), stackOf(t, b, a, one), stackOf(t, a, one, asShadow(b)), stackOf(t, one, one, asShadow(a)),
-		stackOf(t, withLimit(one, func(c call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(units)) }), b),
+		stackOf(t, one, a, b), stackOf(t, b, a, one), stackOf(t, a, one, model.AsShadow(b)), stackOf(t, one, one, model.AsShadow(a)),
+		stackOf(t, model.WithLimit(one, func(c call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(units)) }), b),
 	}
 	admitted := make([]int, 16)
 	storm(len(admitted), func(g int) {
@@ -626,10 +627,10 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 			l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 			y := ratelimit.By(l, func(r *taking) (string, error) { return r.key, nil })
 			if i == 2 {
-				y = asShadow(y)
+				y = model.AsShadow(y)
 			}
 			if observed {
-				y = observedBy(y, func(e ratelimit.Event[*taking]) { seen = append(seen, fmt.Sprint(i, e.Decision, e.Spent, e.Err)) })
+				y = model.ObservedBy(y, func(e ratelimit.Event[*taking]) { seen = append(seen, fmt.Sprint(i, e.Decision, e.Spent, e.Err)) })
 			}
 			layers = append(layers, y)
 		}

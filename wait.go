@@ -18,7 +18,7 @@ import (
 // The waiters of one key are served in the order of their calls. When one of them leaves, because its context ends, all waiters
 // behind it move up; none is served later than at the time that was computed when it came. Calls that do not wait do not
 // overtake them. Bookings by [Keyed.Reserve] or a debt keep their instants. Removing a waiter takes constant time if all costs
-// are equal. Otherwise the waiters behind it are moved at the key's next decision, in time linear in their number.
+// are equal. Otherwise it takes time linear in the number of waiters behind it, at most once for each decision on the key.
 //
 // It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with the
 // context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls wait; and

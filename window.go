@@ -35,8 +35,9 @@ func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, R
 
 // SlidingCounter returns a limit that approximates a sliding window of length r.Per. It keeps two counts: the spending in the
 // present window, and the spending in the previous one. The previous count is weighted by the fraction of its window that lies
-// within the last r.Per. A cost passes if it and both counts add up to at most r.Units. In each window at most r.Units pass. Over any
-// span of r.Per at most r.Units pass if the spending in the previous window was even, and up to twice as many otherwise.
+// within the last r.Per. A cost passes if its sum with the present and the weighted previous count is at most r.Units. In each
+// window at most r.Units pass. Over any span of r.Per at most r.Units pass if the spending in the previous window was even, and
+// up to twice as many otherwise.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
 // validateWindow is for the limits that count units for each window: the two of this file, and the

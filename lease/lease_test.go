@@ -496,7 +496,7 @@ func held[K comparable](t testing.TB, key K) *lease.Limiter[K] {
 
 var errDown = errors.Join(errors.New("connection refused"), ratelimit.ErrUnavailable)
 
-// A lease reserves units ahead of the calls. The units that calls give back are spent by those that follow.
+// A lease reserves units ahead of the calls. Later calls spend the units that calls give back.
 func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
 	for _, batch := range []int{1, 10_000} {
 		clock := new(ratelimittest.Clock)

@@ -28,8 +28,9 @@ func (a Attributes) Attribute(name string) (string, bool) {
 // HTTP returns the attributes of an HTTP request and of more, which takes precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);
-//   - path, escaped as it was sent. Rules that limit match a route if a server might read the path so: split before or after it
-//     is decoded, cleaned or not. Rules with Allow need all of these readings. Conditions and keys use the decoded and cleaned path;
+//   - path, escaped as it was sent. Servers read a path in several ways: they split it before or after decoding it, and clean it
+//     or not. A rule that limits matches a route if any of these readings does. A rule with Allow matches only if all of them do.
+//     Conditions and keys use the decoded and cleaned path;
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
 //   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
 //   - header:NAME: a header field that occurs once and is not empty;

@@ -85,8 +85,8 @@ type Rule struct {
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
-	// Instead names the rules that this rule replaces for the requests to which it applies. The rule applies to
-	// a request if it matches in all readings of the path, is no shadow, and, if Optional, has its attributes.
+	// Instead names the rules that this rule replaces for a request. It replaces them if it is no Shadow, if it matches under every
+	// reading of the request's path (see [HTTP]), and, with Optional, if the request has the rule's attributes.
 	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
 	// Limit holds for keys without another limit. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
@@ -136,8 +136,9 @@ type Match struct {
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
 	// Attributes lists the values that an attribute may have; for "ip", networks too.
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. It may be missing. "route" lists patterns that must not match, and
-	// "prefix:NAME" and "suffix:NAME" how the attribute NAME must not begin or end: in a file, prefix: {NAME: …}.
+	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
+	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
+	// a file writes them as prefix: {NAME: …}.
 	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
 	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`

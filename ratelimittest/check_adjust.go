@@ -56,7 +56,7 @@ func (h *history) debt(charge func(p *testedKey, owed int)) {
 	charge(p, owed)
 	d := p.left()
 	h.must(d.Remaining == 0, saturates, "%d of %d were charged, and %d remain", owed, capacity, d.Remaining)
-	// An engine by an author who does not know of Debt leaves it 0.
+	// An engine written without knowledge of Debt leaves it 0.
 	h.must(d.Debt == owed-capacity || d.Debt == 0, saturates, "%d of %d were charged, and Debt is %d", owed, capacity, d.Debt)
 	cost := h.cost(1)
 	d, err := p.take(cost)

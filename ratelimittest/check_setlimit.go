@@ -127,8 +127,8 @@ func playSetLimit(h *history) {
 	}
 }
 
-// playLowered lowers the capacity below the spending. The key waits no longer than one that spends the whole lower capacity at that instant,
-// and a raise at once leaves what it did before.
+// playLowered lowers the capacity below the spending. The key waits no longer than a key that spends the whole lower capacity at that
+// instant, and an immediate raise leaves the same budget as before.
 func playLowered(h *history) {
 	p := h.newKey()
 	before := h.limit

@@ -22,7 +22,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestMain runs the tests, or one process of the fleet if the environment says so.
+// TestMain runs the tests, or one process of the fleet if the environment requests it.
 func TestMain(m *testing.M) {
 	if addr := os.Getenv("REDISLIMIT_TEST_FLEET"); addr != "" {
 		worker(addr)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -91,8 +92,8 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	}
 	w.told = [2]map[int]ratelimit.Event[string]{{}, {}}
 	for i := range memory {
-		memory[i] = observedBy(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
-		remote[i] = observedBy(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
+		memory[i] = model.ObservedBy(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
+		remote[i] = model.ObservedBy(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
@@ -112,9 +113,9 @@ func (w *stackTwin) shadow(m ratelimit.Layer[string], r ratelimit.Layer[string],
 	if w.rng.IntN(2) == 0 {
 		limit := pool[w.rng.IntN(len(pool))].Named("shadow")
 		other := func(string) ratelimit.Limit { return limit }
-		m, r = withLimit(m, other), withLimit(r, other)
+		m, r = model.WithLimit(m, other), model.WithLimit(r, other)
 	}
-	return asShadow(m), asShadow(r)
+	return model.AsShadow(m), model.AsShadow(r)
 }
 
 // layer makes one layer of each kind: with a key of its own or one for all, and sometimes a cost of its own, or a layer that
@@ -141,7 +142,7 @@ func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, n
 	if w.rng.IntN(4) == 0 {
 		n := w.rng.IntN(3)
 		own := func(string) int { return n }
-		return withCost(m, own), withCost(r, own)
+		return model.WithCost(m, own), model.WithCost(r, own)
 	}
 	return m, r
 }
@@ -247,7 +248,7 @@ func TestShadowIsChargedAndNeverDenies(t *testing.T) {
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10).Named("wide"), "wide")
 	tight := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("tight"), "tight")
 	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
-	l, err := All(asShadow(By(tight, identity)), By(wide, identity))
+	l, err := All(model.AsShadow(By(tight, identity)), By(wide, identity))
 	require.NoError(t, err)
 	require.Equal(t, wide.Limits(), l.Limits(), "a shadow's limit is none that the stack enforces")
 	for i := range 3 {
@@ -269,7 +270,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 	f := newFixture(t)
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), "wide")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(50)), "seen")
-	l, err := All(asShadow(By(seen, identity)), By(wide, identity))
+	l, err := All(model.AsShadow(By(seen, identity)), By(wide, identity))
 	require.NoError(t, err)
 	for range 5 {
 		l.Allow("k", 1)
@@ -280,7 +281,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 func TestShadowOnTheKeyOfAnEnforcingLayerComesSecond(t *testing.T) {
 	f := newFixture(t)
 	one := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), "one")
-	l, err := All(asShadow(By(one, identity)), By(one, identity))
+	l, err := All(model.AsShadow(By(one, identity)), By(one, identity))
 	require.NoError(t, err)
 	assert.True(t, l.Allow("k", 1))
 	assert.Equal(t, 1, f.left(one, "k"))
@@ -296,7 +297,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	broken.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), "wide")
 	require.NoError(t, f.client.LPush(t.Context(), broken.space.key("k"), "x").Err())
-	l, err := All(By(wide, identity), asShadow(By(broken, identity)))
+	l, err := All(By(wide, identity), model.AsShadow(By(broken, identity)))
 	require.NoError(t, err)
 	r, err := l.Reserve(t.Context(), "k", 1, 0)
 	require.NoError(t, err)
@@ -317,7 +318,7 @@ func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
 	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
 	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(5000)), "seen")
-	l, err := All(By(tokens, identity), withCost(By(requests, identity), func(string) int { return 1 }), asShadow(By(seen, identity)))
+	l, err := All(By(tokens, identity), model.WithCost(By(requests, identity), func(string) int { return 1 }), model.AsShadow(By(seen, identity)))
 	require.NoError(t, err)
 	reserve := func(cost int) *ratelimit.Reservation {
 		r, err := l.Reserve(t.Context(), "k", cost, 0)
@@ -339,7 +340,7 @@ func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
 	plan := ratelimit.Limit{}
-	stack, err := All(withLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
+	stack, err := All(model.WithLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), "k", 4)
 	require.NoError(t, err)
@@ -404,7 +405,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
 	small := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
 	big := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
-	l, err := All(small, observedBy(asShadow(big), watch))
+	l, err := All(small, model.ObservedBy(model.AsShadow(big), watch))
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -414,7 +415,7 @@ func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
 func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	f := newFixture(t)
 	by := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
-	l, err := All(withCost(by, func(string) int { return 1 }), by)
+	l, err := All(model.WithCost(by, func(string) int { return 1 }), by)
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -422,7 +423,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 
 func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
 	f := newFixture(t)
-	l, err := All(withCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
+	l, err := All(model.WithCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
 	require.NoError(t, err)
 	d, err := l.Take(t.Context(), "k", 3)
 	require.NoError(t, err)
@@ -433,11 +434,11 @@ func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
 	watch := func(y ratelimit.Layer[string]) ratelimit.Layer[string] {
-		return observedBy(y, func(e ratelimit.Event[string]) { told = append(told, e) })
+		return model.ObservedBy(y, func(e ratelimit.Event[string]) { told = append(told, e) })
 	}
 	one := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
 	two := Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
-	l, err := All(watch(two), asShadow(watch(one)))
+	l, err := All(watch(two), model.AsShadow(watch(one)))
 	require.NoError(t, err)
 	for range 2 {
 		require.True(t, l.Allow("request", 1))
@@ -491,7 +492,7 @@ func TestLayerErrorsChargeNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, wrong)
-	stack, err = All(By(l, identity), withCost(By(l, identity), func(string) int { return -1 }))
+	stack, err = All(By(l, identity), model.WithCost(By(l, identity), func(string) int { return -1 }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
@@ -71,7 +72,7 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	require.NoError(t, r.Settle(4))
 	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
 
-	free, err := All(By(tenants, tenantOf), withCost(Leased(Global[visit](total), 10), func(visit) int { return 0 }))
+	free, err := All(By(tenants, tenantOf), model.WithCost(Leased(Global[visit](total), 10), func(visit) int { return 0 }))
 	require.NoError(t, err)
 	r, err = free.Reserve(t.Context(), visit{tenant: "f"}, 1, 0)
 	require.NoError(t, err)
@@ -105,13 +106,13 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
 	var seen []ratelimit.Event[visit]
 	stack, err := All(
-		Leased(withLimit(withCost(By(routes, tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
+		Leased(model.WithLimit(model.WithCost(By(routes, tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
 			if v.user == "vip" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(200))
 			}
 			return ratelimit.Limit{}
 		}), 20),
-		observedBy(asShadow(Leased(Global[visit](trial), 2)), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+		model.ObservedBy(model.AsShadow(Leased(Global[visit](trial), 2)), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
 	require.NoError(t, err)
 	for range 5 {
 		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
@@ -368,7 +369,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 		name := fmt.Sprint("history", seed)
 		total, tenant, route := newOn(t, client, totalLimit, name+"total", Options{}), newOn(t, client, tenantLimit, name+"tenant", Options{}), newOn(t, client, routeLimit, name+"route", Options{})
 		stack, err := All(Leased(Global[visit](total), 1+rng.IntN(30)), By(tenant, tenantOf),
-			Leased(withCost(By(route, userOf), func(v visit) int { return v.cost }), 1+rng.IntN(30)))
+			Leased(model.WithCost(By(route, userOf), func(v visit) int { return v.cost }), 1+rng.IntN(30)))
 		require.NoError(t, err)
 		spent := map[string]int{}
 		type open struct {
@@ -465,7 +466,7 @@ func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 	client := startServer(t).client()
 	l := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{})
 	const batch = 100
-	stack, err := All(Leased(withLimit(By(l, userOf), func(v visit) ratelimit.Limit {
+	stack, err := All(Leased(model.WithLimit(By(l, userOf), func(v visit) ratelimit.Limit {
 		return ratelimit.FixedWindow(ratelimit.PerDay(v.cost))
 	}), batch))
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 type localCall struct {
@@ -62,14 +63,14 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 		return append(which, 0, 1, 2, 3)
 	},
 		By(users, userOf),
-		withCost(Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
-		withLimit(By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
+		model.WithCost(Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
+		model.WithLimit(By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
 			if c.plan == "small" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(6))
 			}
 			return ratelimit.Limit{}
 		}),
-		asShadow(observedBy(Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
+		model.AsShadow(model.ObservedBy(Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
 			observed = append(observed, fmt.Sprint(e.Key.user, e.Decision.Allowed))
 		})),
 	)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
@@ -183,7 +184,7 @@ func TestAStackRefusesTwoLimitersOfOneName(t *testing.T) {
 	require.ErrorContains(t, err, "layers 0 and 2 have different limiters of one Name and Prefix")
 	_, err = All(By(bucket, identity), By(split, identity))
 	require.ErrorContains(t, err, "one Name and Prefix", "the same keys, however prefix and name are divided")
-	_, err = All(By(bucket, identity), asShadow(By(day, identity)))
+	_, err = All(By(bucket, identity), model.AsShadow(By(day, identity)))
 	require.ErrorContains(t, err, "one Name and Prefix")
 	_, err = All(By(bucket, identity), By(bucket, func(string) (string, error) { return "all", nil }), By(named, identity))
 	require.NoError(t, err, "one limiter may have several layers")

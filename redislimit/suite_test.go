@@ -110,28 +110,6 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, layered, "tenant"), 5000)
 }
 
-// withCost, withLimit, asShadow and observedBy return a copy of a layer with one of its fields set.
-
-func withCost[R any](y ratelimit.Layer[R], cost func(R) int) ratelimit.Layer[R] {
-	y.Cost = cost
-	return y
-}
-
-func withLimit[R any](y ratelimit.Layer[R], limit func(R) ratelimit.Limit) ratelimit.Layer[R] {
-	y.Limit = limit
-	return y
-}
-
-func asShadow[R any](y ratelimit.Layer[R]) ratelimit.Layer[R] {
-	y.Shadow = true
-	return y
-}
-
-func observedBy[R any](y ratelimit.Layer[R], observe func(ratelimit.Event[R])) ratelimit.Layer[R] {
-	y.Observe = observe
-	return y
-}
-
 // A leased layer holds units for later calls. They are used up like the units that calls give back.
 func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
 	clock, client := new(ratelimittest.Clock), startServer(t).client()

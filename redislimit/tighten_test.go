@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // tightenings are pairs of limits, of which the second one regains a hundred times more slowly.
@@ -106,7 +107,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			return take(stack)
 		})
 		add(what+", a limit of the request", func() func() (ratelimit.Decision, error) {
-			limited, err := All(withLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+			limited, err := All(model.WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
 			require.NoError(t, err)
 			charge(limiter("limited", from))
 			return take(limited)

@@ -36,7 +36,7 @@ func count(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// env is the environment of a user who has none of our modules.
+// env returns the environment of a user without any module of this repository.
 func (p packed) env() ([]string, error) {
 	text, err := repo.Run(p.dir, nil, "go", "env", "GOPROXY", "GOMODCACHE")
 	if err != nil {
