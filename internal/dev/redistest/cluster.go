@@ -54,6 +54,7 @@ func StartCluster(t testing.TB, masters int, replicas bool) *Cluster {
 			}
 		}
 	}
+	c.await(t, fmt.Sprintf("cluster_slots_assigned:%d", Slots)) // without full coverage, the state is ok before a node knows all owners
 	c.await(t, "cluster_state:ok")
 	for i := masters; i < n; i++ {
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
