@@ -135,7 +135,7 @@ func playLowered(h *history) {
 	if before.Capacity() < 2 {
 		return
 	}
-	spent := 2 + h.rng.IntN(min(before.Capacity(), 1<<40)-1)
+	spent := 2 + h.rng.IntN(int(min(int64(before.Capacity()), 1<<40))-1)
 	p.spend(spent)
 	lower := h.resized(1 + h.rng.IntN(spent-1))
 	p.change(lower)
