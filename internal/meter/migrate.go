@@ -132,12 +132,24 @@ func carrySums(from, to *Meter, s State, now int64) State {
 		if from.kind == Calendar || to.kind == Calendar {
 			return between(from, to, s, now).capped(to)
 		}
-		if from.kind != to.kind {
+		switch {
+		case from.kind != to.kind:
 			s = State{At: s.At, N: from.spent(s, now)}
+		case from.kind == SlidingCounter && shorter(to, from):
+			// The window before would overlap by a smaller part, and a limit that is changed back and forth would regain the
+			// difference each time. So all that counts is in a window that begins now.
+			s = State{At: now, N: from.spent(s, now)}
 		}
 		return s.aged(from, to, now).capped(to)
 	}
 	return to.charged(now, from.spent(s, now))
+}
+
+// shorter reports whether a meter's windows are shorter than another's.
+func shorter(m, other *Meter) bool {
+	a, _ := m.windows()
+	b, _ := other.windows()
+	return a < b
 }
 
 // charged returns the state of a key that has spent n at this instant, up to the most that

@@ -106,46 +106,108 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// Two limits that are flipped at random pass at most as much as the sum of both.
-func TestFlippingTwoLimitsPassesNoMoreThanBothTogether(t *testing.T) {
-	for seed := range uint64(testsize.Of(6_000, 100_000)) {
-		r := rand.New(rand.NewPCG(seed, 56))
-		kinds := []Kind{TokenBucket, SlidingLog}
-		kind := kinds[r.IntN(2)]
-		two := [2]Meter{}
-		for i := range two {
-			two[i] = New(Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: 10, Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50})
-		}
-		s, now, i := State{}, int64(0), 0
-		type passed struct{ at, n int64 }
-		var all []passed
-		for range 60 {
-			now += r.Int64N(4)
-			if r.IntN(2) == 0 {
-				two[i].Advance(&s, now)
-				s, i = two[1-i].Migrate(&two[i], s, now), 1-i
-			}
-			two[i].Advance(&s, now)
-			if n := two[i].Remaining(s, now); n > 0 {
-				require.True(t, two[i].Allow(&s, now, n))
-				all = append(all, passed{now, n})
-			}
-		}
-		for a := range all {
-			sum := int64(0)
-			for _, p := range all[a:] {
-				sum += p.n
-				span := p.at - all[a].at
-				if kind == TokenBucket {
-					x, y := two[0].token, two[1].token
-					// sum ≤ larger burst + both rates · span
-					require.LessOrEqual(t, (sum-max(x.capacity, y.capacity))*x.per*y.per, (x.units*y.per+y.units*x.per)*span, "seed %d: %v", seed, all)
-				} else if span < 10 {
-					require.LessOrEqual(t, sum, max(two[0].capacity(), two[1].capacity()), "seed %d: %v", seed, all)
+// within returns the units that a limit regains at most within a span, of the units that were spent within it.
+func within(l Limit, span int64) int64 {
+	ended := (span + l.Per - 1) / l.Per // windows
+	switch l.Kind {
+	case TokenBucket, LeakyBucket:
+		return l.Units * span / l.Per
+	case SlidingLog:
+		return l.Units * (span / l.Per)
+	case SlidingCounter: // the weight of each window is rounded up, and so regains one unit late
+		return min(l.Units*ended, l.Units*span/l.Per+2*ended)
+	}
+	return l.Units * ended
+}
+
+// A key whose limit is changed back and forth between two limits of any two algorithms spends, within any span of time, at most
+// the larger capacity and the units that both regain in it. There is one exception: a fixed window that becomes shorter, of a
+// fixed window or a sliding counter, is over as soon as its own length has passed, also for units that were spent later in
+// the longer window. Then both capacities together pass.
+func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T) {
+	type passed struct{ at, n int64 }
+	flips, reached := 0, make(map[[2]Kind]bool)
+	for a := TokenBucket; a <= Calendar; a++ {
+		for b := TokenBucket; b <= Calendar; b++ {
+			for seed := range uint64(testsize.Of(1_000, 20_000)) {
+				r := rand.New(rand.NewPCG(seed, uint64(a*Calendar+b)))
+				var limits [2]Limit
+				var two [2]Meter
+				for i, kind := range []Kind{a, b} {
+					l := Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: 1 + r.Int64N(30), Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50}
+					if i == 1 && r.IntN(2) == 0 {
+						l.Per = limits[0].Per
+					}
+					if kind == Calendar {
+						l.Windows = even(l.Per)
+					}
+					limits[i], two[i] = l, New(l)
+				}
+				windows := func(k Kind) bool { return k == FixedWindow || k == SlidingCounter }
+				most := max(two[0].capacity(), two[1].capacity())
+				if windows(a) && windows(b) && (a == FixedWindow || b == FixedWindow) && limits[0].Per != limits[1].Per {
+					most = two[0].capacity() + two[1].capacity()
+				}
+				now, i := r.Int64N(100), r.IntN(2)
+				s := State{At: now}
+				seldom, step, greedy := 1+r.IntN(4), 1+r.Int64N(8), r.IntN(3)
+				var all []passed
+				for range 40 {
+					if now += r.Int64N(step); r.IntN(12) == 0 {
+						now += r.Int64N(30)
+					}
+					two[i].Advance(&s, now)
+					if r.IntN(seldom) == 0 {
+						s, i = two[1-i].Migrate(&two[i], s, now), 1-i
+						two[i].Advance(&s, now)
+						flips++
+					}
+					if n := two[i].Remaining(s, now); n > 0 {
+						if r.IntN(3) > greedy {
+							n = 1 + r.Int64N(n)
+						}
+						require.True(t, two[i].Allow(&s, now, n))
+						all = append(all, passed{now, n})
+					}
+				}
+				for k, first := range all {
+					sum := int64(0)
+					for _, p := range all[k:] {
+						sum += p.n
+						bound := most + within(limits[0], p.at-first.at) + within(limits[1], p.at-first.at)
+						if sum > bound {
+							t.Fatalf("seed %d: %d from %d to %d, want at most %d, of %+v and %+v: %v", seed, sum, first.at, p.at, bound, limits[0], limits[1], all)
+						}
+						reached[[2]Kind{a, b}] = reached[[2]Kind{a, b}] || sum == bound
+					}
 				}
 			}
 		}
 	}
+	require.Greater(t, flips, 100_000)
+	require.Len(t, reached, int(Calendar*Calendar))
+	for pair, ok := range reached {
+		assert.True(t, ok, "no history of %v reaches the bound: it could be lower", pair)
+	}
+}
+
+// A counter's window before weighs less under a shorter window, and more under a longer one again: what counts must not be lost
+// on the way.
+func TestACounterThatIsFlippedAtOneInstantPassesItsCapacityOnce(t *testing.T) {
+	short, long := meterOf(SlidingCounter, 6, 5, 0), meterOf(SlidingCounter, 4, 25, 0)
+	var s State
+	require.True(t, short.Allow(&s, 34, 6))
+	passed, m, other := int64(0), short, long
+	for range 20 {
+		m.Advance(&s, 43)
+		if n := m.Remaining(s, 43); n > 0 {
+			require.True(t, m.Allow(&s, 43, n))
+			passed += n
+		}
+		s = other.Migrate(m, s, 43)
+		m, other = other, m
+	}
+	assert.EqualValues(t, 4, passed, "2 of 6 still count")
 }
 
 func TestALogOfHoursAndOneOfMinutesPassNoMoreInTurn(t *testing.T) {

@@ -118,7 +118,10 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 		}
 		return &modelCounter{units: units, per: per, start: start, curr: used, prev: max(0, before)}
 	case *modelCounter:
-		if s.pass(now); l.Algorithm == ratelimit.AlgorithmSlidingCounter {
+		if s.pass(now); l.Algorithm == ratelimit.AlgorithmSlidingCounter && per < s.per {
+			return &modelCounter{units: units, per: per, start: now, curr: s.spent(now)}
+		}
+		if l.Algorithm == ratelimit.AlgorithmSlidingCounter {
 			start, used, before := aged(s.start, s.curr, s.units, per, units, now)
 			if before < 0 {
 				before = s.prev
