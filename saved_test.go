@@ -510,6 +510,13 @@ func FuzzRestore(f *testing.F) {
 			f.Add([]byte(saved), int64(s), int64(0))
 		}
 	}
+	lowered := onClock(f, clock, ratelimit.TokenBucket(ratelimit.PerSecond(3), 100))
+	require.True(f, lowered.Allow("k", 100))
+	require.NoError(f, lowered.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)))
+	require.NoError(f, lowered.Adjust("k", -1)) // puts the key under it, and units aside
+	for _, saved := range lowered.Saved() {
+		f.Add([]byte(saved), int64(s), int64(0))
+	}
 	calendar := newWith(f, ratelimit.Calendar(10, ratelimit.Week("UTC", time.Monday)), ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
 	require.NoError(f, calendar.Adjust("k", 12))
 	for _, saved := range calendar.Saved() {

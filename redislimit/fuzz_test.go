@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"errors"
 	"math/big"
 	"math/rand/v2"
 	"strconv"
@@ -35,6 +36,10 @@ func FuzzState(f *testing.F) {
 		for j := range limits {
 			f.Add(stored(f, client, l, key), byte(j), byte(i), int64(70e6))
 		}
+		for _, state := range correctedStates(f, client, limit) {
+			f.Add(state, byte(i), byte(3), int64(1e6))
+			f.Add(state, byte(i+1), byte(3), int64(20e6))
+		}
 	}
 	f.Fuzz(func(t *testing.T, state []byte, which, cost byte, later int64) {
 		l, err := New(client, limits[int(which)%5], &Options{Name: "fuzz", Timeout: 10 * time.Second})
@@ -42,6 +47,38 @@ func FuzzState(f *testing.F) {
 		l.store.clock, l.store.grace = func() int64 { return max(1, epoch+later%century) }, outlive
 		fuzzCalls(t, client, l, state, int(cost)%11)
 	})
+}
+
+// correctedStates are stored states with open reservations, one of them booked, with a debt, and with units that a lowered limit
+// has set aside, beside bookings too.
+func correctedStates(t testing.TB, client *redis.Client, limit ratelimit.Limit) (states [][]byte) {
+	ctx := context.Background()
+	lower := limit
+	lower.Rate.Units, lower.Burst = 2, min(2, limit.Burst)
+	for i, change := range []func(l *Limiter, key string) error{
+		func(l *Limiter, key string) error { return nil },
+		func(l *Limiter, key string) error { _, err := l.Reserve(ctx, key, 5, time.Hour); return err },
+		func(l *Limiter, key string) error { return l.Adjust(ctx, key, 30) },
+		func(l *Limiter, key string) error { return errors.Join(l.SetLimit(lower), l.Adjust(ctx, key, -1)) },
+		func(l *Limiter, key string) error {
+			_, err := l.Reserve(ctx, key, 5, time.Hour)
+			return errors.Join(err, l.SetLimit(lower), l.Adjust(ctx, key, 1))
+		},
+	} {
+		l, err := New(client, limit, &Options{Name: "corrected" + strconv.Itoa(i), Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		now := epoch
+		l.store.clock, l.store.grace = func() int64 { return now }, outlive
+		key := limit.Algorithm.String()
+		for _, cost := range []int{4, 3} {
+			_, err := l.Reserve(ctx, key, cost, 0)
+			require.NoError(t, err)
+			now += 1000
+		}
+		require.NoError(t, change(l, key))
+		states = append(states, stored(t, client, l, key))
+	}
+	return states
 }
 
 func stored(t testing.TB, client *redis.Client, l *Limiter, key string) []byte {

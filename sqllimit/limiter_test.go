@@ -697,6 +697,11 @@ func FuzzRow(f *testing.F) {
 		_, err := l.Reserve(context.Background(), "k", 7, 1<<62)
 		require.NoError(f, err)
 		f.Add(db.rows["calls:k"].state, int64(-1))
+		lower := limit
+		lower.Rate.Units, lower.Burst = 2, min(2, limit.Burst)
+		require.NoError(f, l.SetLimit(lower))
+		require.NoError(f, l.Adjust(context.Background(), "k", 1)) // puts the key under it, and units aside
+		f.Add(db.rows["calls:k"].state, int64(2))
 	}
 	f.Fuzz(func(t *testing.T, state []byte, passed int64) {
 		now := clock.now()
