@@ -141,7 +141,7 @@ func (i *Inflight[K]) watched(ctx context.Context) context.Context {
 func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 	permit, watched, why := i.core.Admit(c)
 	switch {
-	case why.Kind != 0:
+	case why.Err != nil:
 		return i.refuse(c, why)
 	case !watched || !i.learns:
 		defer permit.Release()

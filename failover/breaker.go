@@ -40,7 +40,7 @@ type change struct {
 type health uint8
 
 const (
-	tellsNothing health = iota
+	noEvidence health = iota
 	success
 	failure
 )
@@ -165,7 +165,7 @@ func (b *breaker) done(t ticket, h health) {
 		b.probing = false
 	}
 	switch {
-	case h == tellsNothing || b.forced:
+	case h == noEvidence || b.forced:
 	case t.probe && h == success:
 		b.becomeLocked(StateClosed)
 	case t.probe:

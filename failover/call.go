@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // answer is the answer of an engine.
@@ -22,14 +23,14 @@ type answer struct {
 	standIn  bool // from the stand-in
 }
 
-// outcome is the end of a call of the primary, for its caller.
-type outcome uint8
+// ending is the way in which a call of the primary has ended, for its caller.
+type ending uint8
 
 const (
-	answered    outcome = iota // a decision
-	refused                    // an error about this call: no evidence about the primary
-	unavailable                // ErrUnavailable
-	overdue                    // no answer within Options.Timeout
+	answered    ending = iota // a decision
+	refused                   // an error about this call: no evidence about the primary
+	unavailable               // ErrUnavailable
+	overdue                   // no answer within Options.Timeout
 	panicked
 	busy     // its turn did not come in time, or too late for an answer
 	shut     // not called: the breaker is not closed
@@ -37,29 +38,29 @@ const (
 	gone     // the caller's context was cancelled first
 )
 
-// String names the outcome in logs.
-func (o outcome) String() string {
+// String names the ending in logs.
+func (o ending) String() string {
 	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy", "open", "deadline", "cancelled"}[o]
 }
 
 // instead reports whether the stand-in is to answer the caller.
-func (o outcome) instead() bool { return o >= unavailable && o != gone }
+func (o ending) instead() bool { return o >= unavailable && o != gone }
 
 // health returns the evidence of a call that has ended, for the breaker.
-func (o outcome) health() health {
+func (o ending) health() health {
 	switch o {
 	case answered:
 		return success
 	case unavailable, overdue, panicked:
 		return failure
 	}
-	return tellsNothing
+	return noEvidence
 }
 
 // caller calls the primary on goroutines of its own, and lets each of its callers go in time.
 //
 // A caller waits for its turn and for the answer no longer than timeout in all, and no longer than its own context. A call has the whole
-// timeout from its start. It continues when its caller leaves, and its outcome is judged then. It holds its turn until it ends. Overdue
+// timeout from its start. It continues when its caller leaves, and its ending is judged then. It holds its turn until it ends. Overdue
 // calls that hold all turns lose them when the breaker closes, since the primary works again, and after patience, since they may never end.
 type caller struct {
 	timeout  time.Duration
@@ -117,13 +118,13 @@ type job struct {
 	// begin reports whether the call may be made. A caller that needs a turn calls it again with a turn; it stops waiting for that once
 	// shut, which may be nil, is closed.
 	begin func(turn bool) (e entry, shut <-chan struct{})
-	judge func(outcome, error) // called once with the outcome of the call, unless it was not made
+	judge func(ending, error) // called once with the ending of the call, unless it was not made
 
 	announce func() // reports the consequences of the judgement
 }
 
 // call makes a call, and returns the answer for the caller when it leaves.
-func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
+func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	if failures.Ended(ctx) {
 		return leaves(ctx)
 	}
@@ -155,8 +156,8 @@ func (c *caller) call(ctx context.Context, j job) (answer, outcome) {
 	return c.startInTurn(ctx, j, timer.C, t)
 }
 
-// await waits for a turn, and returns the set that it belongs to, or nil and the caller's answer and outcome.
-func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, outcome) {
+// await waits for a turn, and returns the set that it belongs to, or nil and the caller's answer and ending.
+func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, ending) {
 	for {
 		t := c.turns.Load()
 		select {
@@ -176,8 +177,8 @@ func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-ch
 	}
 }
 
-// leaves returns the answer and outcome of a caller whose context has ended.
-func leaves(ctx context.Context) (answer, outcome) {
+// leaves returns the answer and ending of a caller whose context has ended.
+func leaves(ctx context.Context) (answer, ending) {
 	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return answer{err: err}, gone
 	}
@@ -185,7 +186,7 @@ func leaves(ctx context.Context) (answer, outcome) {
 }
 
 // startInTurn makes a call whose turn has come, if it may still be made.
-func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, outcome) {
+func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	if e, _ := j.begin(true); e != entered {
 		<-t.taken
 		return answer{}, shut
@@ -194,7 +195,7 @@ func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, 
 }
 
 // start makes a call, in a turn that it ends, or without one. The caller leaves when over fires, if that is not nil.
-func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, outcome) {
+func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	r := &run{job: j, turns: t, answers: make(chan judged, 1)}
 	go func() {
@@ -205,7 +206,7 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *tur
 	a, o := answer{err: errOverdue(c.timeout)}, overdue
 	select {
 	case v := <-r.answers:
-		return v.answer, v.outcome
+		return v.answer, v.ending
 	case <-bounded.Done():
 	case <-over:
 		if !failures.Ended(bounded) {
@@ -217,10 +218,10 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *tur
 	return r.leave(bounded, c.timeout, a, o)
 }
 
-// judged is an answer and its outcome.
+// judged is an answer and its ending.
 type judged struct {
 	answer
-	outcome
+	ending
 }
 
 // run is one call on a goroutine of its own.
@@ -244,7 +245,7 @@ const (
 )
 
 // deliver takes the call's answer, and ends the call's turn.
-func (r *run) deliver(a answer, o outcome) {
+func (r *run) deliver(a answer, o ending) {
 	r.mu.Lock()
 	before := r.phase
 	r.phase = ended
@@ -280,14 +281,14 @@ func (r *run) endTurn(before phase) {
 	<-r.turns.taken
 }
 
-// leave lets the caller go with an outcome of its own, unless there is an answer. The call runs on, and hangs when its own
+// leave lets the caller go with an ending of its own, unless there is an answer. The call runs on, and hangs when its own
 // time is over.
-func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o outcome) (answer, outcome) {
+func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o ending) (answer, ending) {
 	r.mu.Lock()
 	select {
 	case v := <-r.answers: // at the same instant, which is in time
 		r.mu.Unlock()
-		return v.answer, v.outcome
+		return v.answer, v.ending
 	default:
 	}
 	r.phase = deserted
@@ -355,23 +356,23 @@ func panicSite() string {
 	}
 }
 
-// judge returns the outcome of a call under the context of this package.
-func judge(bounded context.Context, a answer) outcome {
-	switch {
+// judge returns the ending of a call under the context of this package.
+func judge(bounded context.Context, a answer) ending {
+	switch cause := outcome.CauseOf(a.err); {
 	case a.panicked:
 		return panicked
-	case a.err == nil:
+	case cause == outcome.CauseNone:
 		return answered
-	case errors.Is(a.err, ratelimit.ErrUnavailable):
+	case cause == outcome.CauseUnavailable:
 		return unavailable
-	case failures.Ended(bounded), errors.Is(a.err, context.DeadlineExceeded), errors.Is(a.err, context.Canceled):
+	case cause == outcome.CauseEnded, failures.Ended(bounded):
 		return overdue
 	}
 	return refused
 }
 
-// judgeBy returns the outcome of a call under the caller's own context. An error after its end is the caller's, whatever the other faults.
-func judgeBy(ctx context.Context, a answer) outcome {
+// judgeBy returns the ending of a call under the caller's own context. An error after its end is the caller's, whatever the other faults.
+func judgeBy(ctx context.Context, a answer) ending {
 	if a.err != nil && !a.panicked && failures.Ended(ctx) {
 		_, o := leaves(ctx)
 		return o

@@ -96,12 +96,7 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Limits returns the primary's limits, nil if they are not known.
-func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	return ratelimit.Describe(l.primary).Limits
-}
-
-// Describe returns the primary's limits. BooksAhead and ReplacesCost are true if they are for one of the two limiters.
+// Describe returns the primary's limits, nil if they are not known. BooksAhead and ReplacesCost are true if they are for one of the two limiters.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
 	d.BooksAhead = d.BooksAhead || instead.BooksAhead
@@ -171,7 +166,7 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 }
 
 // askPrimary lets the primary decide, if the breaker lets it.
-func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, outcome) {
+func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, ending) {
 	var t ticket
 	j := job{
 		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },
@@ -180,7 +175,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 			t, e, shut = l.breaker.enter(turn)
 			return e, shut
 		},
-		judge: func(o outcome, err error) {
+		judge: func(o ending, err error) {
 			l.failed(o, err)
 			l.breaker.done(t, o.health())
 		},
@@ -199,7 +194,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, out
 }
 
 // failed records a call's failure, if it is one.
-func (l *Limiter[K]) failed(o outcome, err error) {
+func (l *Limiter[K]) failed(o ending, err error) {
 	if o.health() == failure {
 		l.counters.failed(o)
 		l.journal.failure(o, err)
@@ -207,7 +202,7 @@ func (l *Limiter[K]) failed(o outcome, err error) {
 }
 
 // degrade lets the stand-in decide, for want of the primary.
-func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) answer {
+func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
 	a := q.ask(ctx, l.instead)
@@ -217,7 +212,7 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) an
 		a.decision.Allowed, a.decision.RetryAfter = false, l.openFor
 	}
 	if a.decision.Limit == (ratelimit.Limit{}) {
-		a.decision.Limit = only(l.Limits())
+		a.decision.Limit = only(ratelimit.Describe(l.primary).Limits)
 	}
 	return a
 }
@@ -225,7 +220,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why outcome) an
 // exceeds reports whether a cost is known to be above any grant of the primary, when it is above any of the stand-in: err is the stand-in's
 // error. A stack of the same layers knows which of them apply, at which cost.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
-	limits := l.Limits()
+	primary := ratelimit.Describe(l.primary)
+	limits := primary.Limits
 	above := func(limit, cost int) {
 		exceeds = exceeds || limits[limit].Algorithm != 0 && cost > limits[limit].Capacity()
 	}
@@ -236,7 +232,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 		layers.EachOverrun(above)
 		return exceeds
 	}
-	if ratelimit.Describe(l.primary).ReplacesCost {
+	if primary.ReplacesCost {
 		return false
 	}
 	for i := range limits {

@@ -69,7 +69,7 @@ func TestWithoutFailuresThePrimaryDecides(t *testing.T) {
 	}
 	require.Equal(t, failover.Stats{Primary: 7}, l.Stats())
 	require.Equal(t, failover.StateClosed, l.Stats().State)
-	require.Equal(t, []ratelimit.Limit{shared}, l.Limits())
+	require.Equal(t, []ratelimit.Limit{shared}, l.Describe().Limits)
 }
 
 // A failover books ahead if one of its limiters does: stacks do not.

@@ -28,7 +28,7 @@ type journal struct {
 	mu     sync.Mutex // guards the fields below; the logger is called without it
 	open   bool       // the breaker is not closed
 	forced bool       // by Force
-	kind   outcome    // why the last decision was degraded
+	kind   ending     // why the last decision was degraded
 	cause  error      // nil if nothing is known
 	failed time.Time  // when the primary last failed
 
@@ -65,14 +65,14 @@ var (
 )
 
 // failure records a failure of the primary.
-func (j *journal) failure(o outcome, err error) {
+func (j *journal) failure(o ending, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.kind, j.cause, j.failed = o, err, time.Now()
 }
 
 // degraded records a degraded decision.
-func (j *journal) degraded(o outcome) {
+func (j *journal) degraded(o ending) {
 	j.mu.Lock()
 	now := time.Now()
 	if o == shut && !j.open { // the breaker has closed since: this belongs to the outage before

@@ -45,14 +45,14 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 		}
 		return needsTurn, nil
 	}
-	judge := func(o outcome, err error) {
+	judge := func(o ending, err error) {
 		l.counters.settleFailed.Store(o.health() == failure)
 		l.failed(o, err)
 		l.breaker.settled(era, o.health())
 	}
 	f := func(context.Context) answer { return answer{err: res.Settle(actual)} }
 	var a answer
-	var o outcome
+	var o ending
 	if l.timeout < 0 {
 		if e, _ := begin(true); e != entered {
 			return errUnasked

@@ -35,8 +35,8 @@ type counters struct {
 	settleFailed atomic.Bool // the last settlement that was tried
 }
 
-// count counts a caller's outcome.
-func (c *counters) count(o outcome) {
+// count counts a caller's ending.
+func (c *counters) count(o ending) {
 	switch o {
 	case answered, refused:
 		c.primary.Add(1)
@@ -49,8 +49,8 @@ func (c *counters) count(o outcome) {
 	}
 }
 
-// failed counts a failed call by its outcome.
-func (c *counters) failed(o outcome) {
+// failed counts a failed call by its ending.
+func (c *counters) failed(o ending) {
 	switch o {
 	case unavailable:
 		c.unavailable.Add(1)

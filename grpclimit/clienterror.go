@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -50,17 +49,16 @@ func ownStatus(reason error) *status.Status {
 
 // unsentCode returns the code of a reason that brings no status.
 func unsentCode(ctx context.Context, reason error) codes.Code {
-	if errors.Is(reason, ratelimit.ErrLimited) || errors.Is(reason, ratelimit.ErrExceedsLimit) {
+	switch outcome.CauseFor(ctx, reason) {
+	case outcome.CauseLimited, outcome.CauseExceeds, outcome.CauseBlocked:
 		return codes.ResourceExhausted
-	}
-	switch outcome.CauseOf(ctx, reason) {
 	case outcome.CauseGone:
 		return status.FromContextError(ctx.Err()).Code()
 	case outcome.CauseKey:
 		return codes.InvalidArgument
 	case outcome.CauseCost, outcome.CauseMisconfigured:
 		return codes.Internal
-	case outcome.CauseOther:
+	case outcome.CauseEnded:
 		if errors.Is(reason, context.DeadlineExceeded) {
 			return codes.DeadlineExceeded
 		}

@@ -137,7 +137,7 @@ func (i *Inflight[K]) Stats() httplimit.InflightStats {
 func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() error) error {
 	permit, watched, why := i.core.Admit(c)
 	switch {
-	case why.Kind != 0:
+	case why.Err != nil:
 		return i.refuse(c, t, why)
 	case watched && i.learns:
 		return i.work(c, permit, s, next)

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
@@ -68,7 +69,7 @@ func (c *InflightClient) outcome(call *ClientCall, err error) inflight.Outcome {
 }
 
 func responseOutcome(c *ClientCall, err error) inflight.Outcome {
-	if errors.Is(err, ratelimit.ErrLimited) || errors.Is(err, ratelimit.ErrExceedsLimit) || errors.Is(err, ratelimit.ErrTableFull) {
+	if outcome.CauseOf(err).Refused() {
 		return inflight.Ignored
 	}
 	return edge.OutcomeOfCode(c.Context(), rpcstatus.Code(codeOf(err)), c.streaming())

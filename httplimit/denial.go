@@ -77,7 +77,7 @@ func (m *Middleware) writeNever(h http.Header, e *event, slots []string) *proble
 	} else {
 		m.setLimits(h, v, &e.Decision, slots)
 	}
-	if rpcstatus.IsBlocked(e.Err) {
+	if e.Cause() == outcome.CauseBlocked {
 		return problemFor(&v.Blocked, http.StatusForbidden, v.Name, rpcstatus.Requests.Blocked)
 	}
 	return problemFor(&v.Exceeds, http.StatusForbidden, v.Name, rpcstatus.Requests.Exceeds)

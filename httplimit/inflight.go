@@ -148,7 +148,7 @@ func (m *Inflight[K]) Stats() InflightStats {
 func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	permit, watched, why := m.core.Admit(r)
 	switch {
-	case why.Kind != 0:
+	case why.Err != nil:
 		m.refuse(w, r, why)
 	case watched && m.learns:
 		m.work(w, r, permit, next)
@@ -175,15 +175,15 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 func (m *Inflight[K]) refuse(w http.ResponseWriter, r *http.Request, why edge.Refusal) {
 	h, answer := w.Header(), internalError
 	h.Set("Cache-Control", "no-store")
-	switch why.Kind {
-	case edge.NoRoom, edge.Left, edge.TableFull:
+	switch why.Cause {
+	case outcome.CauseLimited, outcome.CauseGone, outcome.CauseTableFull:
 		answer = reducedCapacity
 		h.Set("Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(why.Wait)), 10))
-	case edge.TooLarge:
+	case outcome.CauseExceeds:
 		answer = tooLarge
-	case edge.Blocked:
+	case outcome.CauseBlocked:
 		answer = blocked
-	case edge.BadKey:
+	case outcome.CauseKey:
 		answer = m.badKey
 		challenge(h, m.opts.Challenge)
 	}

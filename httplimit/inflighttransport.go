@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // InflightTransportOptions are the settings of [NewInflightTransport].
@@ -62,7 +63,7 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 // responseOutcome returns the default outcome of a request: see InflightTransportOptions.Outcome.
 func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.Outcome {
 	switch {
-	case errors.Is(err, ratelimit.ErrLimited), errors.Is(err, ratelimit.ErrExceedsLimit), errors.Is(err, ratelimit.ErrTableFull):
+	case outcome.CauseOf(err).Refused():
 		return inflight.Ignored
 	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also a deadline that the caller has chosen
 		return inflight.Cancelled
@@ -104,11 +105,11 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent = true
 	done := func(err error) {
 		defer permit.Done(inflight.Ignored) // if Outcome panics; else it is the second time, and does nothing
-		outcome := responseOutcome(r, resp, err)
+		end := responseOutcome(r, resp, err)
 		if t.opts.Outcome != nil {
-			outcome = t.opts.Outcome(r, resp, err, outcome)
+			end = t.opts.Outcome(r, resp, err, end)
 		}
-		permit.Done(outcome)
+		permit.Done(end)
 	}
 	switch {
 	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client reports that itself

@@ -22,8 +22,8 @@ type want struct {
 // demand is the cost as a part of a sum that does not overflow.
 func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
 
-// outcome is the result for a caller.
-type outcome[K comparable] struct {
+// result is the result of a decision for a caller.
+type result[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision
 	err      error
@@ -34,7 +34,7 @@ type outcome[K comparable] struct {
 }
 
 // context returns a context for the remaining steps.
-func (out *outcome[K]) context(ctx context.Context) context.Context {
+func (out *result[K]) context(ctx context.Context) context.Context {
 	if len(out.failed) == 0 {
 		return ctx
 	}
@@ -51,7 +51,7 @@ const (
 )
 
 // decide decides from the held units, or waits for a fetch: its own, or another caller's, after which it starts again.
-func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[K] {
+func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) result[K] {
 	now := reading(f.clock)
 	h.mu.Lock()
 	now = h.atLocked(now)
@@ -71,7 +71,7 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[
 	}
 	if h.roomLocked(f.pace.most) < o.cost-h.left { // reservations that are not settled take it up
 		h.mu.Unlock()
-		return outcome[K]{todo: direct}
+		return result[K]{todo: direct}
 	}
 	ft := f.fetchLocked(ctx, h, o, now)
 	h.mu.Unlock()
@@ -79,12 +79,12 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) outcome[
 }
 
 // offerLocked decides without a fetch, if it can.
-func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out outcome[K], ok bool) {
+func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out result[K], ok bool) {
 	if h.dropped {
-		return outcome[K]{todo: again}, true
+		return result[K]{todo: again}, true
 	}
 	if h.remoteState.direct(o.cost) {
-		return outcome[K]{todo: direct}, true
+		return result[K]{todo: direct}, true
 	}
 	h.used = true
 	if o.cost <= h.left {
@@ -98,49 +98,49 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out 
 }
 
 // denyLocked repeats a denial, if there is one that holds. A patient caller has to call the remote limiter for a later instant.
-func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out outcome[K], ok bool) {
+func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out result[K], ok bool) {
 	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
 	}
 	if o.patient {
-		return outcome[K]{todo: direct}, true
+		return result[K]{todo: direct}, true
 	}
-	return h.localLocked(outcome[K]{decision: h.denial.answer(h.left, now)}), true
+	return h.localLocked(result[K]{decision: h.denial.answer(h.left, now)}), true
 }
 
 // localLocked counts a decision that cost no round trip.
-func (h *holding[K]) localLocked(out outcome[K]) outcome[K] {
+func (h *holding[K]) localLocked(out result[K]) result[K] {
 	h.local++
 	out.local = true
 	return out
 }
 
 // await waits for the caller's own fetch. A batch that arrives too late is there for others.
-func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) outcome[K] {
+func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) result[K] {
 	err := f.until(ctx, ft)
 	if err == nil {
-		return ft.outcome()
+		return ft.result()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ft.arrived {
-		return ft.outcome()
+		return ft.result()
 	}
 	ft.abandoned = true
 	return f.leaves(err)
 }
 
-// leaves returns the outcome of a caller that does not wait any longer. A caller whose own deadline has passed is sent to the remote
+// leaves returns the result of a caller that does not wait any longer. A caller whose own deadline has passed is sent to the remote
 // limiter, if that answers such callers: at once, then.
-func (f *fetcher[K]) leaves(err error) outcome[K] {
+func (f *fetcher[K]) leaves(err error) result[K] {
 	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
-		return outcome[K]{todo: direct}
+		return result[K]{todo: direct}
 	}
-	return outcome[K]{err: err}
+	return result[K]{err: err}
 }
 
 // waitAlong waits for a fetch of another caller, or ahead of need.
-func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) outcome[K] {
+func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) result[K] {
 	err := f.until(ctx, ft)
 	h.mu.Lock()
 	h.demand -= o.demand()
@@ -149,9 +149,9 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K],
 	case err != nil:
 		return f.leaves(err)
 	case ft.failure != nil:
-		return outcome[K]{err: ft.failure}
+		return result[K]{err: ft.failure}
 	}
-	return outcome[K]{todo: again, failed: o.failed.And(ft.fails.List())}
+	return result[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
 // until waits until a fetch has its answer, or returns the reason why the caller does not wait any longer.

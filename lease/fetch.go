@@ -37,16 +37,16 @@ type fetch[K comparable] struct {
 
 	// Guarded by the holding's lock; out and failure may be read once done is closed.
 	arrived   bool
-	abandoned bool       // the caller has left
-	stale     bool       // the key was reset: the batch is not kept
-	out       outcome[K] // for the caller
-	failure   error      // for the callers that have waited along: the remote could not decide
+	abandoned bool      // the caller has left
+	stale     bool      // the key was reset: the batch is not kept
+	out       result[K] // for the caller
+	failure   error     // for the callers that have waited along: the remote could not decide
 
 	fails failures.Set // limiters that have failed in this fetch
 }
 
-// outcome returns the result of the fetch for its caller.
-func (ft *fetch[K]) outcome() outcome[K] {
+// result returns the result of the fetch for its caller.
+func (ft *fetch[K]) result() result[K] {
 	out := ft.out
 	out.failed = ft.want.failed.And(ft.fails.List())
 	return out
@@ -154,7 +154,7 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 	switch {
 	case res.Allowed && n == ft.cost && !ft.abandoned:
 		h.spent += int64(n)
-		ft.out = outcome[K]{decision: h.remoteState.answer(h.left, now), whole: res}
+		ft.out = result[K]{decision: h.remoteState.answer(h.left, now), whole: res}
 		ft.out.decision.Degraded = res.Degraded
 	case res.Allowed:
 		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, asked)
@@ -175,7 +175,7 @@ func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
 		ft.failure = err
 	}
 	if ft.patient && n > ft.need && errors.Is(err, ratelimit.ErrExceedsLimit) {
-		ft.out = outcome[K]{todo: direct}
+		ft.out = result[K]{todo: direct}
 	}
 }
 
@@ -195,7 +195,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 }
 
 // allowedLocked spends a cost of which as much is held, and returns the answer.
-func (h *holding[K]) allowedLocked(o want, now time.Duration) (out outcome[K]) {
+func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	degraded := h.degradedLocked(o.cost)
 	if o.keep {
 		h.claimLocked(o.cost, &out.claims)

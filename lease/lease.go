@@ -179,7 +179,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 }
 
 // reservation returns a local reservation that can be settled.
-func (l *Limiter[K]) reservation(key K, cost int, out outcome[K]) *ratelimit.Reservation {
+func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Reservation {
 	return ratelimit.NewReservation(out.decision, func(actual int) error {
 		defer l.corrected(key, actual-cost)
 		if out.whole != nil {
@@ -216,25 +216,20 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Limits returns the remote limiter's limits, nil if they are not known.
-func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	return ratelimit.Describe(l.remote.limiter).Limits
-}
-
-// Describe returns the remote limiter's limits. BooksAhead is true, and ReplacesCost false.
+// Describe returns the remote limiter's limits, nil if they are not known. BooksAhead is true, and ReplacesCost false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
+	return ratelimit.Description{Limits: ratelimit.Describe(l.remote.limiter).Limits, BooksAhead: true}
 }
 
 // maxTries is the number of times that a decision starts again because others have spent the units fetched for it, before it calls the
 // remote limiter for its cost alone.
 const maxTries = 8
 
-// decide decides from the held units, or fetches. If it cannot, the outcome is that the remote limiter has to be called directly.
-func (l *Limiter[K]) decide(ctx context.Context, key K, o want) outcome[K] {
+// decide decides from the held units, or fetches. If it cannot, the result is that the remote limiter has to be called directly.
+func (l *Limiter[K]) decide(ctx context.Context, key K, o want) result[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.asked.Add(1)
-		return outcome[K]{err: err}
+		return result[K]{err: err}
 	}
 	out := l.tryHere(ctx, key, o)
 	if !out.local {
@@ -243,9 +238,9 @@ func (l *Limiter[K]) decide(ctx context.Context, key K, o want) outcome[K] {
 	return out
 }
 
-func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out outcome[K]) {
+func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out result[K]) {
 	if o.cost == 0 || o.cost > l.maxBatch {
-		return outcome[K]{todo: direct}
+		return result[K]{todo: direct}
 	}
 	for range maxTries {
 		h := l.acquire(key)
@@ -261,7 +256,7 @@ func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out outcome[K]
 		}
 		o.failed = out.failed
 	}
-	return outcome[K]{todo: direct, failed: o.failed}
+	return result[K]{todo: direct, failed: o.failed}
 }
 
 // acquire returns the key's holding, or nil if there is no room for one. A new one knows
@@ -271,7 +266,7 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 		return h
 	}
 	var known remoteState
-	if limits := l.Limits(); len(limits) == 1 {
+	if limits := l.Describe().Limits; len(limits) == 1 {
 		known.limit = l.fetcher.limits.share(limits[0])
 	}
 	return l.table.add(key, known)

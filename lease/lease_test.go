@@ -447,10 +447,10 @@ func TestKeysThatCannotBeFoundAgainAreRefused(t *testing.T) {
 
 func TestLimitsAreThoseOfTheRemoteLimiter(t *testing.T) {
 	l := leased(t, newServer(t, plenty), lease.Options[string]{MaxBatch: 10})
-	require.Equal(t, []ratelimit.Limit{plenty}, l.Limits())
+	require.Equal(t, []ratelimit.Limit{plenty}, l.Describe().Limits)
 	none, err := lease.New[string](struct{ ratelimit.Reserver[string] }{newServer(t, plenty)}, &lease.Options[string]{MaxBatch: 1})
 	require.NoError(t, err)
-	require.Empty(t, none.Limits())
+	require.Empty(t, none.Describe().Limits)
 }
 
 // With MaxBatch 1 and no memory of denials, a lease is the remote limiter.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // remote is the limiter behind. It bounds each call, and counts.
@@ -96,10 +97,11 @@ func (r *remote[K]) charge(key K, cost int) error {
 
 // explain distinguishes an error caused by the bound of this package from an error of the caller's context.
 func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
-	if err == nil || errors.Is(err, ratelimit.ErrUnavailable) {
+	cause := outcome.CauseOf(err)
+	if cause == outcome.CauseNone || cause == outcome.CauseUnavailable {
 		return err
 	}
-	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	late := cause == outcome.CauseEnded
 	if failures.Ended(caller) && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
 		return err // else our bound was first, and the caller's context has ended since
 	}

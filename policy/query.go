@@ -154,7 +154,7 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
 		if d.Allowed && err == nil {
 			p.count(q, true)
-		} else if o := outcome.Of(*d, err); o == outcome.Denied || o == outcome.Exceeds {
+		} else if outcome.Of(*d, err).Denies() {
 			q.blame(d)
 			p.count(q, false)
 		}

@@ -4,7 +4,6 @@ package edge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -35,7 +34,7 @@ type Event[R Request] struct {
 }
 
 // Cause returns the cause of the event's error.
-func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseOf(e.Request.Context(), e.Err) }
+func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseFor(e.Request.Context(), e.Err) }
 
 // Options are the options common to the middlewares, with their defaults filled in.
 type Options[R Request] struct {
@@ -225,15 +224,13 @@ func (c *Core[R]) WaitFor(e *Event[R], cost int) {
 }
 
 func (c *Core[R]) outcome(e *Event[R]) Outcome {
-	switch {
-	case e.Err == nil && e.Decision.Allowed && (e.Decision.Delay <= 0 || !c.TooLate(e.Request, e.Decision.Delay)):
-		return Allowed
-	case e.Err == nil:
-		return Denied
-	case errors.Is(e.Err, ratelimit.ErrExceedsLimit):
-		return Exceeds
-	}
 	switch cause := e.Cause(); {
+	case cause == outcome.CauseNone && e.Decision.Allowed && (e.Decision.Delay <= 0 || !c.TooLate(e.Request, e.Decision.Delay)):
+		return Allowed
+	case cause == outcome.CauseNone:
+		return Denied
+	case cause == outcome.CauseExceeds, cause == outcome.CauseBlocked:
+		return Exceeds
 	case cause.Rejected():
 		e.Err = outcome.Plain(e.Err)
 		return Rejected
@@ -310,7 +307,7 @@ func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	text := c.textOf(&e.Decision.Limit)
 	a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Limit: text}
 	switch {
-	case e.Outcome == Exceeds && rpcstatus.IsBlocked(e.Err):
+	case e.Cause() == outcome.CauseBlocked:
 		a.Message, a.Never = text.Blocked, true
 	case e.Outcome == Exceeds:
 		a.Message, a.Never = text.Exceeds, true

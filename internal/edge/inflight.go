@@ -62,43 +62,29 @@ func (i *Inflight[R, K]) Stats() InflightStats {
 
 // Refusal is why a request got no permit. The zero Refusal is none.
 type Refusal struct {
-	Err  error
-	Kind RefusalKind
-	Wait time.Duration // of NoRoom and TableFull: the recent wait of requests that were served
+	Err   error
+	Cause outcome.Cause
+	Wait  time.Duration // of CauseLimited, CauseGone and CauseTableFull: the recent wait of requests that were served
 }
-
-// RefusalKind is the kind of a refusal.
-type RefusalKind uint8
-
-// The kinds of refusals.
-const (
-	NoRoom      RefusalKind = iota + 1
-	Left                    // the request's context has ended
-	TableFull               // clients have brought too many keys
-	TooLarge                // it needs more than there ever is
-	Blocked                 // its key has a limit of 0
-	BadKey                  // its key is missing or malformed
-	Undecidable             // the server is at fault, or the cost is negative
-)
 
 // ByClient reports whether clients can have brought the refusal about: they have brought too many keys, or a negative cost. A lack of room
 // is not one client's fault.
 func (r Refusal) ByClient() bool {
-	return r.Kind == TableFull || errors.Is(r.Err, ratelimit.ErrNegativeCost)
+	return r.Cause == outcome.CauseTableFull || r.Cause == outcome.CauseCost
 }
 
 // Answer returns the answer to a call that got no permit. The context is the call's.
 func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.Answer {
-	switch r.Kind {
-	case Left:
+	switch r.Cause {
+	case outcome.CauseGone:
 		return rpcstatus.Gone(ctx)
-	case NoRoom, TableFull:
+	case outcome.CauseLimited, outcome.CauseTableFull:
 		return rpcstatus.NoRoom(r.Wait)
-	case TooLarge:
+	case outcome.CauseExceeds:
 		return rpcstatus.TooLarge
-	case Blocked:
+	case outcome.CauseBlocked:
 		return rpcstatus.Blocked
-	case BadKey:
+	case outcome.CauseKey:
 		return rpcstatus.BadKey(keyCode)
 	}
 	return rpcstatus.Undecidable
@@ -143,36 +129,31 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 // refuse counts a refusal and returns it. The error is the limiter's if that was called, else the key function's.
 func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 	outcome.MarkRefused(r.Context())
-	why, count := Refusal{Err: err, Kind: kind(r, err, asked)}, &i.failed
-	switch why.Kind {
-	case NoRoom, Left:
+	why, count := Refusal{Err: err, Cause: causeOf(r, err, asked)}, &i.failed
+	switch why.Cause {
+	case outcome.CauseLimited, outcome.CauseGone:
 		count = &i.shed
 		fallthrough
-	case TableFull:
+	case outcome.CauseTableFull:
 		stats, _ := i.limiter.Stats(key)
 		why.Wait = stats.Wait
-	case BadKey:
+	case outcome.CauseKey:
 		count = &i.rejected
 	}
 	count.Add(1)
 	return why
 }
 
-func kind[R Request](r R, err error, asked bool) RefusalKind {
-	is := func(target error) bool { return errors.Is(err, target) }
+// causeOf returns the cause of a refusal. A limiter that has waited for MaxWait had no room.
+func causeOf[R Request](r R, err error, asked bool) outcome.Cause {
+	cause := outcome.CauseOf(err)
 	switch {
 	case r.Context().Err() != nil:
-		return Left
-	case asked && (is(ratelimit.ErrLimited) || is(context.DeadlineExceeded) || is(context.Canceled)):
-		return NoRoom
-	case is(ratelimit.ErrTableFull):
-		return TableFull
-	case rpcstatus.IsBlocked(err):
-		return Blocked
-	case is(ratelimit.ErrExceedsLimit):
-		return TooLarge
-	case outcome.CauseOf(r.Context(), err) == outcome.CauseKey:
-		return BadKey
+		return outcome.CauseGone
+	case cause == outcome.CauseEnded && asked:
+		return outcome.CauseLimited
+	case cause == outcome.CauseLimited && !asked:
+		return outcome.CauseOther
 	}
-	return Undecidable
+	return cause
 }

@@ -10,23 +10,29 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// Cause is the cause of a failed decision: the side at fault, from which the middlewares derive the answer.
+// Cause classifies the error of a call: the side at fault, and whether it was refused. The metrics, the answers of the middlewares and the
+// evidence about a remote limiter depend on it.
 type Cause uint8
 
 const (
-	CauseOther         Cause = iota // the limiter or a key function failed
+	CauseNone          Cause = iota // there is no error
+	CauseOther                      // the limiter or a key function failed
 	CauseUnavailable                // the limiter's store is down
 	CauseTableFull                  // clients use too many keys
 	CauseKey                        // the client's key is missing or malformed
 	CauseCost                       // the cost is negative, which a client may have caused
-	CauseGone                       // the request's context has ended: the client hung up
 	CauseMisconfigured              // the server is misconfigured
+	CauseBlocked                    // no cost can ever pass
+	CauseExceeds                    // this cost can never pass
+	CauseLimited                    // there is no room now
+	CauseEnded                      // a context has ended, of the caller or with a timeout of the limiter's own
+	CauseGone                       // the request's context has ended: the client hung up
 
 	Causes = iota // the number of causes
 )
 
-// causes maps errors to causes. The first match counts: a misconfigured
-// key function's error is an ErrNoKey as well.
+// causes maps errors to causes. The first match counts: a misconfigured key function's error is an ErrNoKey as well, an ErrBlocked is an
+// ErrExceedsLimit, and a store that exceeds its own timeout may wrap context.DeadlineExceeded.
 var causes = []struct {
 	err   error
 	cause Cause
@@ -37,34 +43,58 @@ var causes = []struct {
 	{ratelimit.ErrInvalidKey, CauseKey},
 	{ratelimit.ErrNegativeCost, CauseCost},
 	{ratelimit.ErrTableFull, CauseTableFull},
+	{ratelimit.ErrBlocked, CauseBlocked},
+	{ratelimit.ErrExceedsLimit, CauseExceeds},
+	{ratelimit.ErrUnavailable, CauseUnavailable},
+	{ratelimit.ErrLimited, CauseLimited},
+	{context.DeadlineExceeded, CauseEnded},
+	{context.Canceled, CauseEnded},
 }
 
-// CauseOf returns the cause of an error, given the request's context. A client that hangs
-// up makes the call of a remote limiter fail, with any error.
-func CauseOf(ctx context.Context, err error) Cause {
+// CauseOf returns the cause of an error.
+func CauseOf(err error) Cause {
+	if err == nil {
+		return CauseNone
+	}
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
 			return c.cause
 		}
 	}
-	switch {
-	case ctx.Err() != nil:
-		return CauseGone
-	case errors.Is(err, ratelimit.ErrUnavailable):
-		return CauseUnavailable
-	}
 	return CauseOther
 }
 
-// FailsOpen reports whether the option FailOpen applies. For an error that a client can cause,
-// it would be a way past every limit.
-func (c Cause) FailsOpen() bool { return c == CauseOther || c == CauseUnavailable }
+// CauseFor returns the cause of the error of a request with that context. A client that hangs up makes the call of a remote limiter fail,
+// with any error.
+func CauseFor(ctx context.Context, err error) Cause {
+	cause := CauseOf(err)
+	switch cause {
+	case CauseOther, CauseUnavailable, CauseEnded:
+		if ctx.Err() != nil {
+			return CauseGone
+		}
+	}
+	return cause
+}
+
+// Refused reports whether a limiter has refused the call, now or for ever.
+func (c Cause) Refused() bool {
+	return c == CauseLimited || c == CauseExceeds || c == CauseBlocked || c == CauseTableFull
+}
 
 // ByClient reports whether the client may have caused the error.
-func (c Cause) ByClient() bool { return !c.FailsOpen() && c != CauseMisconfigured }
+func (c Cause) ByClient() bool {
+	return c == CauseKey || c == CauseGone || c == CauseTableFull || c == CauseCost
+}
+
+// FailsOpen reports whether the option FailOpen applies. For an error that a client can cause, it would be a way past every limit.
+func (c Cause) FailsOpen() bool { return !c.ByClient() && c != CauseMisconfigured }
 
 // Rejected reports whether the client alone has caused the error: it has sent no valid key, or has disconnected.
 func (c Cause) Rejected() bool { return c == CauseKey || c == CauseGone }
+
+// Retryable reports whether the same request may be decided when retried shortly.
+func (c Cause) Retryable() bool { return c == CauseUnavailable || c == CauseTableFull }
 
 // Level returns the level of the log line.
 func (c Cause) Level() slog.Level {
@@ -93,6 +123,3 @@ func Plain(err error) error {
 	}
 	return err
 }
-
-// Retryable reports whether the same request may be decided when retried shortly.
-func (c Cause) Retryable() bool { return c == CauseUnavailable || c == CauseTableFull }

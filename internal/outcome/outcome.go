@@ -1,13 +1,7 @@
 // Package outcome classifies the results of decisions, in the terms of the metrics.
 package outcome
 
-import (
-	"context"
-	"errors"
-
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/keyfunc"
-)
+import "github.com/weir-go/ratelimit"
 
 // Outcome is the class of a decision's result.
 type Outcome uint8
@@ -18,7 +12,7 @@ const (
 	Denied              // not now; also a Wait that gave up because its turn would come too late
 	Exceeds             // the cost can never pass: [ratelimit.ErrExceedsLimit], [ratelimit.ErrBlocked]
 	Unavailable         // the engine could not decide: [ratelimit.ErrUnavailable]
-	Rejected            // the client's request has no valid key: [keyfunc.ErrNoKey], [keyfunc.ErrMalformedKey]
+	Rejected            // the client's request has no valid key
 	Failed              // another error: of the call, or the end of the caller's context
 
 	Count = iota // the number of outcomes
@@ -41,25 +35,20 @@ func (o Outcome) String() string {
 // deadline has no result, and so it is Failed. A store that exceeded its own timeout
 // is Unavailable, although such an error may also wrap [context.DeadlineExceeded].
 func Of(d ratelimit.Decision, err error) Outcome {
-	switch {
-	case err == nil && d.Allowed:
+	switch cause := CauseOf(err); {
+	case cause == CauseNone && d.Allowed:
 		return Allowed
-	case err == nil:
+	case cause == CauseNone, cause == CauseLimited, cause == CauseEnded && !d.Allowed && d.RetryAfter > 0:
 		return Denied
-	case errors.Is(err, keyfunc.ErrMisconfigured): // the server's fault, although it is also an ErrNoKey
-		return Failed
-	case errors.Is(err, keyfunc.ErrNoKey), errors.Is(err, keyfunc.ErrMalformedKey), errors.Is(err, ratelimit.ErrInvalidKey):
-		return Rejected
-	case errors.Is(err, ratelimit.ErrExceedsLimit):
+	case cause == CauseExceeds, cause == CauseBlocked:
 		return Exceeds
-	case errors.Is(err, ratelimit.ErrUnavailable):
+	case cause == CauseUnavailable:
 		return Unavailable
-	case errors.Is(err, ratelimit.ErrLimited):
-		return Denied
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		if !d.Allowed && d.RetryAfter > 0 {
-			return Denied
-		}
+	case cause == CauseKey:
+		return Rejected
 	}
 	return Failed
 }
+
+// Denies reports whether a limit has denied the request, now or for ever.
+func (o Outcome) Denies() bool { return o == Denied || o == Exceeds }

@@ -1,11 +1,5 @@
 package rpcstatus
 
-import (
-	"errors"
-
-	"github.com/weir-go/ratelimit"
-)
-
 // Words are the texts of answers for requests over HTTP, and for calls over gRPC and Connect. They hold nothing of a key and nothing of an
 // error's text.
 type Words struct {
@@ -32,7 +26,3 @@ var (
 		TooLarge: "The request needs more than there ever is. Do not retry it.",
 	}
 )
-
-// IsBlocked reports whether no cost at all can pass, given an error that wraps
-// [ratelimit.ErrExceedsLimit].
-func IsBlocked(err error) bool { return errors.Is(err, ratelimit.ErrBlocked) }

@@ -162,8 +162,7 @@ func (o *Options) complete() error {
 // OnDecision records denials, including the denial of a Wait that has given up: it is for [policy.Options.OnDecision]. It keeps
 // no Rules, so ReuseRules can be set.
 func (a *Log) OnDecision(d policy.Decision) {
-	o := outcome.Of(d.Decision, d.Err)
-	whole := o == outcome.Denied || o == outcome.Exceeds
+	whole := outcome.Of(d.Decision, d.Err).Denies()
 	for i := range d.Rules {
 		switch r := &d.Rules[i]; {
 		case r.Shadow:
@@ -180,10 +179,9 @@ func (a *Log) OnDecision(d policy.Decision) {
 // a limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
 	return func(e ratelimit.Event[K]) {
-		if o := outcome.Of(e.Decision, e.Err); o != outcome.Denied && o != outcome.Exceeds {
-			return
+		if outcome.Of(e.Decision, e.Err).Denies() {
+			a.add(a.violation(clean(limiter), key(e.Key), e.Cost, e.Decision))
 		}
-		a.add(a.violation(clean(limiter), key(e.Key), e.Cost, e.Decision))
 	}
 }
 
