@@ -87,7 +87,7 @@ func TestThousandGoroutinesOnManyKeysGetEachCapacityExactly(t *testing.T) {
 	for k := range admitted {
 		require.EqualValues(t, 5, admitted[k].Load(), k)
 	}
-	require.Equal(t, keys, limiter.Len())
+	require.Equal(t, keys, limiter.Stats().Keys)
 }
 
 // Other limiters free live quota when they sweep, or lose charges to an entry that was found before the sweep.
@@ -148,19 +148,19 @@ func crowd(t *testing.T, limiter *ratelimit.Keyed[string], maxKeys, keys int) (a
 	var sum, over atomic.Int64
 	stop := meanwhile(func() {
 		limiter.Sweep()
-		over.Store(max(over.Load(), int64(limiter.Len())))
+		over.Store(max(over.Load(), int64(limiter.Stats().Keys)))
 	})
 	storm(16, func(i int) {
 		for n := range 3000 {
 			if limiter.Allow(strconv.Itoa((n*(2*i+1)+i)%keys), 1) {
 				sum.Add(1)
 			}
-			over.Store(max(over.Load(), int64(limiter.Len())))
+			over.Store(max(over.Load(), int64(limiter.Stats().Keys)))
 		}
 	})
 	stop()
 	require.LessOrEqual(t, over.Load(), int64(maxKeys))
-	require.Equal(t, limiter.Len(), limiter.Stats().Keys)
+	require.Equal(t, limiter.Stats().Keys, limiter.Stats().Keys)
 	return sum.Load()
 }
 
@@ -300,7 +300,7 @@ func TestCostFarAboveTheCapacityIsNever(t *testing.T) {
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 			require.False(t, d.Allowed)
 			require.Zero(t, d.RetryAfter, "retrying is of no use")
-			require.Zero(t, r.limiter.Len())
+			require.Zero(t, r.limiter.Stats().Keys)
 		}
 	}
 }
@@ -320,7 +320,7 @@ func TestPeekingNeverConsumes(t *testing.T) {
 			_, _ = limiter.Peek("k", 1)
 		}
 	})
-	require.Zero(t, limiter.Len())
+	require.Zero(t, limiter.Stats().Keys)
 	require.True(t, limiter.Allow("k", 100))
 }
 
@@ -358,7 +358,7 @@ func TestInventedKeysDoNotFlushAThrottledOne(t *testing.T) {
 			for i := range 10_000 {
 				clock.now.Add(1000)
 				limiter.Allow(strconv.Itoa(i), 1)
-				require.LessOrEqual(t, limiter.Len(), 64)
+				require.LessOrEqual(t, limiter.Stats().Keys, 64)
 			}
 			require.False(t, limiter.Allow("attacker", 1), "%v", l)
 			require.Zero(t, limiter.Stats().EvictedThrottled)
@@ -374,7 +374,7 @@ func TestMappedAddressesDoNotShareAKey(t *testing.T) {
 		require.False(t, limiter.Allow(netip.MustParseAddr(text), 1), text)
 	}
 	require.True(t, limiter.Allow(netip.Addr{}, 1))
-	require.Equal(t, 8, limiter.Len())
+	require.Equal(t, 8, limiter.Stats().Keys)
 }
 
 func TestNoGoroutineIsLeftOver(t *testing.T) {
@@ -396,7 +396,7 @@ func TestKeysThatComeOnceAreForgotten(t *testing.T) {
 		clock.now.Add(int64(time.Second))
 		limiter.Allow(strconv.Itoa(i), 1)
 	}
-	require.Less(t, limiter.Len(), 200, "as many as came in the last minute, or so")
+	require.Less(t, limiter.Stats().Keys, 200, "as many as came in the last minute, or so")
 	require.Zero(t, limiter.Stats().Evicted)
 }
 

@@ -320,7 +320,7 @@ func ExampleOptions_fullTable() {
 		_, err := limiter.Take(context.Background(), phone, 1)
 		fmt.Println(phone, err)
 	}
-	fmt.Println(limiter.Len(), "keys")
+	fmt.Println(limiter.Stats().Keys, "keys")
 	// Output:
 	// +1 <nil>
 	// +2 <nil>
@@ -506,6 +506,27 @@ func ExampleHour() {
 	// calendar 60/minute UTC begins again at 10:00:00
 }
 
+// A limit of the whole service beside one of each user: both are charged, or none.
+func ExampleGlobal() {
+	service := ratelimit.Must(ratelimit.New[struct{}](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
+	users := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
+	limiter := ratelimit.Must(ratelimit.All(
+		ratelimit.Global[string](service),
+		ratelimit.By(users, func(user string) (string, error) { return user, nil }),
+	))
+	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
+		fmt.Println(user, limiter.Allow(user, 1))
+	}
+	fmt.Println("the service has room for one more:", service.Allow(struct{}{}, 1))
+	// Output:
+	// ann true
+	// ann true
+	// ann false
+	// bob true
+	// bob false
+	// the service has room for one more: false
+}
+
 // Callers that leave take no time from callers that stay, and at most 1,000 wait.
 func ExampleOptions_maxWaiting() {
 	ctx := context.Background()
@@ -515,7 +536,7 @@ func ExampleOptions_maxWaiting() {
 		fmt.Println(err) // the caller has left, or too many wait
 		return
 	}
-	fmt.Println(jobs.Keyed().Stats().Waiting, "wait")
+	fmt.Println(jobs.Stats().Waiting, "wait")
 	// Output:
 	// 0 wait
 }

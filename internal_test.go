@@ -313,7 +313,7 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 		require.Less(t, refusals, n/mostLooks, "the key that is fresh is found")
 	}
 	require.Nil(t, l.keys.find(n/2))
-	require.Equal(t, n, l.Len())
+	require.Equal(t, n, l.Stats().Keys)
 }
 
 // A new key may find its shard's order due to be built anew, or all keys of the shard due for a look. The shards of a
@@ -334,7 +334,7 @@ func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, n, l.Len())
+	require.Equal(t, n, l.Stats().Keys)
 	require.LessOrEqual(t, places, 3000)
 }
 

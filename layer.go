@@ -116,8 +116,8 @@ func makeSource[R any, K comparable](l *Keyed[K], key func(R) (K, error)) made[R
 	}
 }
 
-// Global returns the layer that charges one budget for every request: the limit of a whole service. [Single.Keyed] is
-// such a limiter.
+// Global returns the layer that charges one budget for every request: the limit of a whole service. Make its limiter with
+// New[struct{}]. Its own calls have the key struct{}{}.
 func Global[R any](l *Keyed[struct{}]) Layer[R] {
 	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
 }

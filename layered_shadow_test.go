@@ -68,7 +68,7 @@ func TestADeniedRequestChargesNoShadow(t *testing.T) {
 	require.True(t, enforced.Allow("ann", 1))
 	enforced.events = nil
 	assert.False(t, stack.Allow(call{user: "ann"}, 1))
-	assert.Zero(t, tried.Len(), "nor is its key tracked")
+	assert.Zero(t, tried.Stats().Keys, "nor is its key tracked")
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 1, Decision: ratelimit.Decision{
 		Allowed: true, Limit: tried.Limits()[0], Remaining: 3}}, tried.last(t), "it would have said yes")
 	assert.Equal(t, time.Minute, enforced.last(t).Decision.RetryAfter)

@@ -63,7 +63,7 @@ func TestAllLayersAreChargedOrNone(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "route", d.Limit.Name)
 	assert.Equal(t, time.Minute, d.RetryAfter)
-	assert.Equal(t, 1, user.Len(), "a denial inserts no keys")
+	assert.Equal(t, 1, user.Stats().Keys, "a denial inserts no keys")
 }
 
 func TestTheLayerWithTheLongestRetryDenies(t *testing.T) {
@@ -104,7 +104,7 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 		assert.False(t, stack.Allow(call{user: "ann"}, 1))
 		assert.Equal(t, 1, remaining(t, l, "ann"))
 	}
-	assert.Equal(t, 1, l.Len())
+	assert.Equal(t, 1, l.Stats().Keys)
 }
 
 // A call between the lookups of two layers inserts their key, or takes it away.
@@ -183,7 +183,7 @@ func TestALayersOwnCostIsChecked(t *testing.T) {
 	cost := 0
 	stack := stackOf(t, model.WithCost(ratelimit.By(l, byUser), func(call) int { return cost }))
 	require.True(t, stack.Allow(call{user: "ann"}, 9))
-	assert.Zero(t, l.Len(), "a cost of 0 creates no key")
+	assert.Zero(t, l.Stats().Keys, "a cost of 0 creates no key")
 	cost = 4
 	_, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -208,7 +208,7 @@ func TestSkippedLayersDoNotApply(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
 	}
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
 	require.False(t, stack.Allow(call{user: "ann"}, 1))
 }
@@ -227,7 +227,7 @@ func TestAKeyErrorDeniesAndChargesNothing(t *testing.T) {
 	_, err = stack.Reserve(t.Context(), call{user: "ann"}, 1, 0)
 	require.ErrorIs(t, err, broken)
 	require.ErrorIs(t, stack.Wait(t.Context(), call{user: "ann"}, 1), broken)
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 }
 
 func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
@@ -335,7 +335,7 @@ func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
 		d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
 		require.ErrorIs(t, err, ratelimit.ErrTableFull)
 		assert.Equal(t, ratelimit.Decision{Limit: stack.Limits()[1]}, d)
-		assert.Zero(t, l.Len(), "what was inserted for it is gone again")
+		assert.Zero(t, l.Stats().Keys, "what was inserted for it is gone again")
 		require.True(t, stack.Allow(call{user: "/", route: "/"}, 1), "one key does fit")
 	}
 }

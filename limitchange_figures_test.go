@@ -185,7 +185,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 		again := runHistory(t, seed, from, to)
 		again.clock.set(now + after)
 		again.l.Sweep()
-		return again.l.Len() == 0
+		return again.l.Stats().Keys == 0
 	}
 	if to.Capacity() >= from.Capacity() { // else the table may keep the excess longer
 		require.True(t, gone(peek.ResetAfter), what)
@@ -285,7 +285,7 @@ func TestNothingIsLeftOfAChaos(t *testing.T) {
 			c.clock.advance(20 * 366 * 24 * time.Hour)
 			for _, l := range c.limiters {
 				l.Sweep()
-				require.Zero(t, l.Len())
+				require.Zero(t, l.Stats().Keys)
 			}
 		}
 	}
@@ -352,7 +352,7 @@ func (c *chaos) step(t *testing.T, rnd *rand.Rand, limits []ratelimit.Limit) {
 	case 12:
 		_ = l.Adjust(key, rnd.IntN(10)-5)
 	}
-	if n := l.Len(); n > c.most {
+	if n := l.Stats().Keys; n > c.most {
 		t.Errorf("%d keys of %d", n, c.most)
 	}
 }
@@ -404,7 +404,7 @@ func TestAKeyHasOneBudgetWhateverItsPlan(t *testing.T) {
 		}
 		assert.Equal(t, want.Named("own"), d.Limit, "a limit without a name takes that of the limiter's")
 	}
-	assert.Equal(t, 1, l.Len())
+	assert.Equal(t, 1, l.Stats().Keys)
 	assert.Equal(t, 19, remaining(t, l, "ann"), "without Layer.Limit the limiter's own limit holds")
 	assert.True(t, l.Allow("ann", 19))
 	d, err := stack.Peek(planned{"ann", perHour(51).Named("mine")}, 1)
@@ -445,8 +445,8 @@ func TestAnInvalidLimitOfARequestDeniesIt(t *testing.T) {
 	require.ErrorContains(t, err, "layer 1: Layer.Limit: ")
 	require.ErrorContains(t, err, "Rate.Units is -1")
 	assert.False(t, d.Allowed)
-	assert.Zero(t, l.Len())
-	assert.Zero(t, other.Len())
+	assert.Zero(t, l.Stats().Keys)
+	assert.Zero(t, other.Stats().Keys)
 }
 
 func TestLimitsOfARequestThatDoNotCountLeaveWhatWasSpent(t *testing.T) {
@@ -560,7 +560,7 @@ func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 		assert.Equal(t, i == 0, d.Allowed, "3 are charged, and 3 by the shadow")
 		assert.Equal(t, 1, d.Remaining)
 	}
-	assert.Equal(t, 1, l.Len())
+	assert.Equal(t, 1, l.Stats().Keys)
 }
 
 // TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey: a request's limit is not taken for a result of LimitFor.

@@ -199,7 +199,7 @@ func TestLimitForGivesEachKeyItsPlan(t *testing.T) {
 	assert.Equal(t, map[string]int{"free": 1, "pro": 1, "big": 2, "nobody": 1}, asked, "tracked keys are asked for once")
 	_, err := l.Take(t.Context(), "banned", 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.Equal(t, 3, l.Len())
+	assert.Equal(t, 3, l.Stats().Keys)
 }
 
 func TestABadLimitFromLimitForDenies(t *testing.T) {
@@ -216,7 +216,7 @@ func TestABadLimitFromLimitForDenies(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 	require.ErrorIs(t, l.Adjust("k", 1), ratelimit.ErrInvalidLimit)
 	require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrInvalidLimit)
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 	bad.Burst = 1
 	assert.True(t, l.Allow("k", 1))
 }
@@ -282,7 +282,7 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 		},
 	})
 	require.True(t, l.Allow("k", 1))
-	assert.Equal(t, 3, l.Len())
+	assert.Equal(t, 3, l.Stats().Keys)
 }
 
 // While limits change from one goroutine, others must never get more than the
@@ -794,7 +794,7 @@ func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
 	assert.Zero(t, l.Sweep())
 	restored := newWith(t, to, ratelimit.Options[string]{Clock: clock})
 	require.NoError(t, restored.Restore(l.Saved(), 0))
-	assert.Equal(t, 1, restored.Len())
+	assert.Equal(t, 1, restored.Stats().Keys)
 	for _, l := range []*ratelimit.Keyed[string]{l, restored} {
 		require.NoError(t, l.SetLimit(from))
 		assert.Equal(t, 10, remaining(t, l, "k"), "90 are set aside for another half hour, and 10 counted")

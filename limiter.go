@@ -403,9 +403,6 @@ func (l *Keyed[K]) Reset(key K) {
 // Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
-// Len returns the number of tracked keys.
-func (l *Keyed[K]) Len() int { return int(l.table().count.Load()) }
-
 // table returns the key table, or panics if there is none.
 func (l *Keyed[K]) table() *table[K] {
 	l.keys.requireInit()

@@ -134,7 +134,7 @@ func TestNothingIsChargedFor(t *testing.T) {
 					require.NoError(t, r.Settle(test.cost))
 					require.ErrorIs(t, l.Wait(t.Context(), "k", test.cost), test.err)
 					assert.Equal(t, 5-known, remaining(t, l, "k"))
-					assert.Equal(t, min(1, known), l.Len())
+					assert.Equal(t, min(1, known), l.Stats().Keys)
 				}
 			})
 		}
@@ -188,11 +188,11 @@ func testKeys[K comparable](t *testing.T, keys ...K) {
 				require.NoError(t, err)
 				require.False(t, d.Allowed, "key %d", i)
 			}
-			require.Equal(t, len(keys), l.Len())
+			require.Equal(t, len(keys), l.Stats().Keys)
 			for _, key := range keys {
 				l.Reset(key)
 			}
-			require.Zero(t, l.Len())
+			require.Zero(t, l.Stats().Keys)
 		}
 	})
 }
@@ -225,7 +225,7 @@ func refuses[K comparable](t *testing.T, l *ratelimit.Keyed[K], key K) {
 	require.ErrorIs(t, l.Adjust(key, 1), ratelimit.ErrInvalidKey)
 	l.Reset(key)
 	l.Refresh(key)
-	require.Zero(t, l.Len())
+	require.Zero(t, l.Stats().Keys)
 
 	total := newWith(t, ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.Options[struct{}]{})
 	stack := ratelimit.Must(ratelimit.All(ratelimit.Global[K](total), ratelimit.By(l, func(key K) (K, error) { return key, nil })))
@@ -233,8 +233,8 @@ func refuses[K comparable](t *testing.T, l *ratelimit.Keyed[K], key K) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	_, err = stack.Peek(key, 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
-	require.Zero(t, l.Len())
-	require.Zero(t, total.Len(), "charged")
+	require.Zero(t, l.Stats().Keys)
+	require.Zero(t, total.Stats().Keys, "charged")
 }
 
 func TestUnlimitedAllowsAllAndTracksNothing(t *testing.T) {
@@ -249,7 +249,7 @@ func TestUnlimitedAllowsAllAndTracksNothing(t *testing.T) {
 		require.NoError(t, err)
 		r.Settle(math.MaxInt)
 	}
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 }
 
 func TestBlockedAllowsNothingAndTracksNothing(t *testing.T) {
@@ -260,7 +260,7 @@ func TestBlockedAllowsNothingAndTracksNothing(t *testing.T) {
 	require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrExceedsLimit)
 	require.NoError(t, l.Adjust("k", 1))
 	assert.True(t, l.Allow("k", 0))
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 }
 
 // clockFunc is a clock that is a function.
@@ -295,7 +295,7 @@ func TestOnDecisionSeesEveryDecisionOnceAndNoPeek(t *testing.T) {
 		Clock: new(testClock),
 		OnDecision: func(e ratelimit.Event[string]) {
 			events = append(events, e)
-			l.Len() // outside every lock
+			l.Stats() // outside every lock
 			_, _ = l.Peek(e.Key, 1)
 		},
 	})
@@ -367,7 +367,6 @@ func TestAZeroKeyedSaysWhatToUseInstead(t *testing.T) {
 		"Refresh0": func(l *ratelimit.Keyed[string]) { l.Refresh() },
 		"SetLimit": func(l *ratelimit.Keyed[string]) { _ = l.SetLimit(onceADay) },
 		"Sweep":    func(l *ratelimit.Keyed[string]) { l.Sweep() },
-		"Len":      func(l *ratelimit.Keyed[string]) { l.Len() },
 		"Stats":    func(l *ratelimit.Keyed[string]) { l.Stats() },
 		"Limits":   func(l *ratelimit.Keyed[string]) { l.Limits() },
 	} {

@@ -104,7 +104,7 @@ func TestEvictionForgetsTheKeyThatCostsLeast(t *testing.T) {
 			clock := new(testClock)
 			l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 3})
 			test.play(t, l, clock)
-			require.Equal(t, 3, l.Len())
+			require.Equal(t, 3, l.Stats().Keys)
 			require.True(t, l.Allow(-1, 1))
 			assert.Equal(t, test.stats, l.Stats())
 			assert.Equal(t, test.kept, known(t, l, 3))
@@ -164,7 +164,7 @@ func TestIdleKeysLeaveInTheOrderInWhichTheyCame(t *testing.T) {
 				l.Reset(want[i])
 				want = slices.Delete(want, i, i+1)
 			}
-			require.Equal(t, len(want), l.Len())
+			require.Equal(t, len(want), l.Stats().Keys)
 		}
 		require.ElementsMatch(t, want, known(t, l, keys), "seed %d", seed)
 	}
@@ -185,12 +185,12 @@ func TestSweepFindsFreshKeysBetweenOthers(t *testing.T) {
 		}
 		clock.advance(s)
 		require.Equal(t, 1000-len(want), l.Sweep())
-		require.Equal(t, len(want), l.Len())
+		require.Equal(t, len(want), l.Stats().Keys)
 		require.Equal(t, want, known(t, l, 1000))
 		require.Zero(t, l.Sweep())
 		clock.advance(9 * s)
 		require.Equal(t, len(want), l.Sweep())
-		require.Zero(t, l.Len())
+		require.Zero(t, l.Stats().Keys)
 	}
 }
 

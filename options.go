@@ -114,7 +114,7 @@ type Stats struct {
 func (l *Keyed[K]) Stats() Stats {
 	t := l.table()
 	s := Stats{
-		Keys:             l.Len(),
+		Keys:             int(t.count.Load()),
 		Waiting:          int(l.waiting.n.Load()),
 		Expired:          t.expired.Load(),
 		Evicted:          t.evicted.Load(),

@@ -78,7 +78,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 				require.NoError(t, l.Restore(maps.All(saved), elapsed))
 				clock.advance(min(elapsed, 1<<61))
 				if elapsed == math.MaxInt64 {
-					require.Zero(t, l.Len())
+					require.Zero(t, l.Stats().Keys)
 					continue
 				}
 				for range 5 {
@@ -132,7 +132,7 @@ func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
 		require.NoError(t, l.SetLimit(ratelimit.Blocked()))
 		break
 	}
-	require.Equal(t, 2, l.Len())
+	require.Equal(t, 2, l.Stats().Keys)
 	for _, d := range l.All() {
 		_ = d
 	}
@@ -259,7 +259,7 @@ func TestRestoreSkipsWhatItCannotReadAndSaysSo(t *testing.T) {
 		}
 		err := l.Restore(pairs, 0)
 		require.Error(t, err)
-		require.Equal(t, 1, l.Len(), "%v: %v", limit, err)
+		require.Equal(t, 1, l.Stats().Keys, "%v: %v", limit, err)
 		sameAnswers(t, old, l, "k", limit)
 		joined := err.(interface{ Unwrap() []error }).Unwrap()
 		require.Len(t, joined, len(saved)+7)
@@ -333,7 +333,7 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, MaxKeys: 2, OnFull: ratelimit.RefuseNew})
 	err := l.Restore(old.Saved(), 0)
 	require.ErrorIs(t, err, ratelimit.ErrTableFull)
-	require.Equal(t, 2, l.Len())
+	require.Equal(t, 2, l.Stats().Keys)
 	require.Equal(t, 1, strings.Count(err.Error(), "saved key"))
 	clock.advance(time.Minute)
 	require.True(t, l.Allow("d", 2), "restored keys make room when they are fresh")
@@ -531,7 +531,7 @@ func FuzzRestore(f *testing.F) {
 		err := l.Restore(func(yield func(string, ratelimit.Saved) bool) { yield("k", saved) }, time.Duration(elapsed))
 		require.Equal(t, kept, saved)
 		if err != nil {
-			require.Zero(t, l.Len())
+			require.Zero(t, l.Stats().Keys)
 			return
 		}
 		for _, again := range l.Saved() { // restored keys can be saved and restored

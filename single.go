@@ -5,9 +5,12 @@ import (
 	"time"
 )
 
-// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with [NewSingle]. It is a
-// [Keyed] limiter of one key. Its methods are Keyed's without the key parameter, and Keyed's methods without a key, such as
-// SetLimit. The methods of the zero Single panic.
+// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with [NewSingle]. Its methods
+// are [Keyed]'s without the key parameter, and Keyed's methods without a key, such as SetLimit. The methods of the zero Single
+// panic.
+//
+// A limit that is also a layer, or passes through a function for any [Limiter], is a Keyed[struct{}], made with
+// New[struct{}] and called with struct{}{} as the key: see [Global].
 type Single struct{ *oneKey }
 
 type oneKey = Keyed[struct{}]
@@ -31,37 +34,37 @@ func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 	return &Single{l}, nil
 }
 
-// Keyed returns the limiter as one with keys, whose one key is struct{}{}, for [Global].
-func (s *Single) Keyed() *Keyed[struct{}] {
+// keyed returns the limiter of the one key. The methods of the limiter of a zero Single panic with the reason.
+func (s *Single) keyed() *oneKey {
 	if s.oneKey == nil {
-		return new(oneKey) // whose methods panic with the reason
+		return new(oneKey)
 	}
 	return s.oneKey
 }
 
 // Allow is [Keyed.Allow].
-func (s *Single) Allow(cost int) bool { return s.Keyed().Allow(struct{}{}, cost) }
+func (s *Single) Allow(cost int) bool { return s.keyed().Allow(struct{}{}, cost) }
 
 // Take is [Keyed.Take].
 func (s *Single) Take(ctx context.Context, cost int) (Decision, error) {
-	return s.Keyed().Take(ctx, struct{}{}, cost)
+	return s.keyed().Take(ctx, struct{}{}, cost)
 }
 
 // Peek is [Keyed.Peek].
-func (s *Single) Peek(cost int) (Decision, error) { return s.Keyed().Peek(struct{}{}, cost) }
+func (s *Single) Peek(cost int) (Decision, error) { return s.keyed().Peek(struct{}{}, cost) }
 
 // Wait is [Keyed.Wait].
 func (s *Single) Wait(ctx context.Context, cost int) error {
-	return s.Keyed().Wait(ctx, struct{}{}, cost)
+	return s.keyed().Wait(ctx, struct{}{}, cost)
 }
 
 // Reserve is [Keyed.Reserve].
 func (s *Single) Reserve(ctx context.Context, cost int, maxDelay time.Duration) (*Reservation, error) {
-	return s.Keyed().Reserve(ctx, struct{}{}, cost, maxDelay)
+	return s.keyed().Reserve(ctx, struct{}{}, cost, maxDelay)
 }
 
 // Adjust is [Keyed.Adjust].
-func (s *Single) Adjust(delta int) error { return s.Keyed().Adjust(struct{}{}, delta) }
+func (s *Single) Adjust(delta int) error { return s.keyed().Adjust(struct{}{}, delta) }
 
 // Reset is [Keyed.Reset].
-func (s *Single) Reset() { s.Keyed().Reset(struct{}{}) }
+func (s *Single) Reset() { s.keyed().Reset(struct{}{}) }

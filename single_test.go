@@ -32,27 +32,6 @@ func ExampleSingle() {
 	// Output: four steps took at least 30ms: true
 }
 
-// A limit of the whole service beside one of each user: both are charged, or none.
-func ExampleSingle_Keyed() {
-	service := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
-	users := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
-	limiter := ratelimit.Must(ratelimit.All(
-		ratelimit.Global[string](service.Keyed()),
-		ratelimit.By(users, func(user string) (string, error) { return user, nil }),
-	))
-	for _, user := range []string{"ann", "ann", "ann", "bob", "bob"} {
-		fmt.Println(user, limiter.Allow(user, 1))
-	}
-	fmt.Println("the service has room for one more:", service.Allow(1))
-	// Output:
-	// ann true
-	// ann true
-	// ann false
-	// bob true
-	// bob false
-	// the service has room for one more: false
-}
-
 // TestASingleDoesWhatAKeyedDoes makes the same calls, at the same times, on a Single and on a
 // Keyed limiter of one key.
 func TestASingleDoesWhatAKeyedDoes(t *testing.T) {

@@ -51,15 +51,15 @@ func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
 	r, err := stack.Reserve(t.Context(), c, 0, 0)
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
-	assert.Zero(t, tokens.Len()+requests.Len()+tried.Len(), "nothing is tracked before it is settled")
+	assert.Zero(t, tokens.Stats().Keys+requests.Stats().Keys+tried.Stats().Keys, "nothing is tracked before it is settled")
 	require.NoError(t, r.Settle(500))
 	require.NoError(t, r.Settle(9), "only the first counts")
 	assert.Equal(t, 500, remaining(t, tokens, "ann"))
 	d, err := stack.Peek(c, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 100, d.Remaining, "under the request's own limit")
-	assert.Zero(t, requests.Len())
-	assert.Zero(t, tried.Len())
+	assert.Zero(t, requests.Stats().Keys)
+	assert.Zero(t, tried.Stats().Keys)
 	require.NoError(t, tokens.SetLimit(ratelimit.Unlimited()))
 	require.NoError(t, r.Cancel())
 }
@@ -119,7 +119,7 @@ func TestAnErrorOfOneLayerIsToldWithTheAnswersOfTheOthers(t *testing.T) {
 			require.Error(t, err)
 			assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err, Decision: ratelimit.Decision{
 				Allowed: true, Limit: first.Limits()[0], Remaining: 5}}, first.last(t))
-			assert.Zero(t, first.Len())
+			assert.Zero(t, first.Stats().Keys)
 			for _, e := range full.events {
 				assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err,
 					Decision: ratelimit.Decision{Limit: full.Limits()[0]}}, e)
@@ -248,7 +248,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 			stack := stackOf(t, model.WithCost(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
 			require.True(t, stack.Allow(call{user: "ann"}, 1))
 			assert.False(t, free.last(t).Spent)
-			assert.Zero(t, free.Len(), "it creates no key")
+			assert.Zero(t, free.Stats().Keys, "it creates no key")
 			require.True(t, free.Allow("ann", 1))
 			clock.advance(1000 * time.Hour)
 			free.events = nil
@@ -314,7 +314,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	sum := min(2*uint64(math.MaxInt), math.MaxInt64) // an int has 32 bits on some machines
 	assert.ErrorContains(t, err, fmt.Sprintf("cost %d is", sum), "a sum that is too large is told as the largest figure there is")
-	assert.Zero(t, l.Len())
+	assert.Zero(t, l.Stats().Keys)
 }
 
 func TestASettlementTooLargeToCountIsADebt(t *testing.T) {
@@ -472,7 +472,7 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	}
 	assert.Equal(t, units-remaining(t, shared, "ann"), sum)
 	for _, l := range small {
-		assert.LessOrEqual(t, l.Len(), 4)
+		assert.LessOrEqual(t, l.Stats().Keys, 4)
 	}
 }
 
@@ -589,7 +589,7 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, decisions)
 	require.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}, d)
-	require.Zero(t, missing.Len(), "a denial tracks no key")
+	require.Zero(t, missing.Stats().Keys, "a denial tracks no key")
 	require.Equal(t, 3, remaining(t, missing, "/"))
 
 	// Nothing is pinned: other keys take the only place.

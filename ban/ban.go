@@ -274,12 +274,6 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
 }
 
-// Limits returns the limits of limiter, and behind them the limits of bans.
-func (b *Limiter[K]) Limits() []ratelimit.Limit {
-	b.requireInit()
-	return b.Describe().Limits
-}
-
 // Describe returns the description of limiter, with the limits of bans behind its own.
 func (b *Limiter[K]) Describe() ratelimit.Description {
 	b.requireInit()

@@ -205,7 +205,7 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 	require.ErrorIs(t, j.Strike(ctx, "k", -1), ratelimit.ErrNegativeCost)
 	require.ErrorIs(t, j.Strike(ctx, "k", math.MinInt), ratelimit.ErrNegativeCost)
 	require.NoError(t, j.Strike(ctx, "k", 0))
-	require.Zero(t, j.strikes.Len())
+	require.Zero(t, j.strikes.Stats().Keys)
 	require.NoError(t, j.Strike(ctx, "k", 4))
 	require.True(t, j.Allow("k", 1))
 	require.NoError(t, j.Strike(ctx, "k", 1))
@@ -251,7 +251,7 @@ func TestLiftForgetsBanAndStrikesAndResetTheBudgetToo(t *testing.T) {
 	require.NoError(t, j.Lift(ctx, "never seen"))
 	require.NoError(t, ratelimit.Adjust(ctx, ratelimit.Limiter[string](j), "k", -1))
 	require.True(t, j.Allow("k", 1))
-	require.Equal(t, []ratelimit.Limit{jailLimit, banLimit}, j.Limits())
+	require.Equal(t, []ratelimit.Limit{jailLimit, banLimit}, j.Describe().Limits)
 }
 
 func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
@@ -412,11 +412,11 @@ func TestNewRefusesWhatCannotBan(t *testing.T) {
 	}
 	var zero ban.Limiter[string]
 	for name, call := range map[string]func(){
-		"Take":   func() { _, _ = zero.Take(t.Context(), "k", 1) },
-		"Strike": func() { _ = zero.Strike(t.Context(), "k", 1) },
-		"Lift":   func() { _ = zero.Lift(t.Context(), "k") },
-		"Limits": func() { zero.Limits() },
-		"Stats":  func() { zero.Stats() },
+		"Take":     func() { _, _ = zero.Take(t.Context(), "k", 1) },
+		"Strike":   func() { _ = zero.Strike(t.Context(), "k", 1) },
+		"Lift":     func() { _ = zero.Lift(t.Context(), "k") },
+		"Describe": func() { zero.Describe() },
+		"Stats":    func() { zero.Stats() },
 	} {
 		require.PanicsWithValue(t, "ban: a Limiter that was not made by New", call, name)
 	}
@@ -544,7 +544,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	r, err := j.Reserve(ctx, "k", 0, 0)
 	require.NoError(t, err)
 	require.Equal(t, ratelimit.Decision{Allowed: true, Limit: banLimit, ResetAfter: time.Hour}, r.Decision)
-	require.Zero(t, j.limiter.Len(), "the limiter is not asked before")
+	require.Zero(t, j.limiter.Stats().Keys, "the limiter is not asked before")
 	require.NoError(t, r.Settle(5))
 	require.NoError(t, r.Settle(5), "only the first counts")
 	d, err := j.limiter.Peek("k", 1)
@@ -560,7 +560,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, r.Settle(actual))
 	}
-	require.Equal(t, 1, j.limiter.Len())
+	require.Equal(t, 1, j.limiter.Stats().Keys)
 
 	// The context may have ended by then; the limiter's answer is returned.
 	gone, cancel := context.WithCancel(ctx)
@@ -604,7 +604,7 @@ func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 	require.Equal(t, banned, take(t, b, 1))
 	require.True(t, b.Allow("other", 1))
 	require.NoError(t, b.Adjust(ctx, "k", 9))
-	require.Equal(t, []ratelimit.Limit{banLimit}, b.Limits())
+	require.Equal(t, []ratelimit.Limit{banLimit}, b.Describe().Limits)
 	require.False(t, b.Describe().BooksAhead)
 	require.False(t, b.Describe().ReplacesCost)
 	require.NoError(t, b.Reset(ctx, "k"))

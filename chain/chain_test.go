@@ -26,11 +26,11 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 
 	d, err := chain.Take(t.Context(), "ann", 4)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: chain.Limits()[0], Remaining: 1, ResetAfter: time.Minute}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: chain.Describe().Limits[0], Remaining: 1, ResetAfter: time.Minute}, d)
 	clock.Advance(s)
 	d, err = chain.Take(t.Context(), "ann", 5)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: chain.Limits()[1], Remaining: 4, RetryAfter: 59 * s, ResetAfter: 59 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: chain.Describe().Limits[1], Remaining: 4, RetryAfter: 59 * s, ResetAfter: 59 * s}, d)
 	assert.Equal(t, 5, remaining(t, first, "ann"), "given back")
 	assert.Equal(t, 4, remaining(t, last, "ann"))
 	assert.False(t, chain.Allow("ann", 5))
@@ -204,7 +204,7 @@ func TestTheZeroLimiterSaysWhatIsWrong(t *testing.T) {
 	assert.PanicsWithValue(t, want, func() { _, _ = zero.Take(t.Context(), "k", 1) })
 	assert.PanicsWithValue(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
 	assert.PanicsWithValue(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
-	assert.PanicsWithValue(t, want, func() { zero.Limits() })
+	assert.PanicsWithValue(t, want, func() { zero.Describe() })
 	assert.PanicsWithValue(t, want, func() { zero.Stats() })
 	assert.PanicsWithValue(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
 }
@@ -213,7 +213,7 @@ func TestAChainTellsTheLimitsOfAll(t *testing.T) {
 	a := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
 	b := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
 	chain := chainOf(t, chainOf(t, a, b), allows(ratelimit.Decision{}), b)
-	assert.Equal(t, []ratelimit.Limit{a.Limits()[0], b.Limits()[0], {}, b.Limits()[0]}, chain.Limits())
+	assert.Equal(t, []ratelimit.Limit{a.Limits()[0], b.Limits()[0], {}, b.Limits()[0]}, chain.Describe().Limits)
 }
 
 func TestAChainWaits(t *testing.T) {
@@ -384,7 +384,7 @@ func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
 					break
 				}
 			}
-			assert.Equal(t, want, got.ResetAfter, "%v, cost %d", chained.Limits(), cost)
+			assert.Equal(t, want, got.ResetAfter, "%v, cost %d", chained.Describe().Limits, cost)
 		}
 	}
 	assert.Greater(t, denials, 1000)

@@ -153,16 +153,11 @@ func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) 
 	return d, err
 }
 
-// Limits returns the limit that tenants share.
-func (l *Limiter[K]) Limits() []ratelimit.Limit {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return []ratelimit.Limit{l.budget.limit}
-}
-
 // Describe returns the limit that tenants share. BooksAhead is false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.Limits()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}}
 }
 
 // SetLimit changes the limit. Spending stays. Places and callers in line stay, unless their cost is now too large: these

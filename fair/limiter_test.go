@@ -260,7 +260,7 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	require.ErrorIs(t, l.SetLimit(ratelimit.Unlimited()), ratelimit.ErrInvalidLimit)
 	require.Zero(t, l.Stats().Tracked)
-	require.Equal(t, []ratelimit.Limit{bucket}, l.Limits())
+	require.Equal(t, []ratelimit.Limit{bucket}, l.Describe().Limits)
 	require.False(t, l.Describe().BooksAhead)
 }
 

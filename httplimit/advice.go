@@ -52,7 +52,8 @@ func (a Advice) pace(now time.Time) pace.Advice {
 // statusOverloaded is the status of some overloaded servers, such as Anthropic's.
 const statusOverloaded = 529
 
-// AdviceOf returns how a [Transport] without an Advice function reads a response received now.
+// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response received now: for an Advice
+// function that adds to it or records it, and for clients without a Transport.
 func AdviceOf(resp *http.Response) Advice { return adviceOf(resp, time.Now()) }
 
 func adviceOf(resp *http.Response, now time.Time) (a Advice) {

@@ -5,6 +5,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -44,4 +45,26 @@ func ExampleNewTransport() {
 	fmt.Println(resp.Status, time.Since(start) >= time.Second)
 	// Output:
 	// 200 OK true
+}
+
+// A server that announces the quota of the day in a field of its own, beside the usual fields.
+func ExampleAdviceOf() {
+	advice := func(resp *http.Response) (httplimit.Advice, bool) {
+		a := httplimit.AdviceOf(resp)
+		if left, err := strconv.ParseInt(resp.Header.Get("X-Quota-Today"), 10, 64); err == nil {
+			a.Budgets = append(a.Budgets, httplimit.AdviceBudget{Name: "today", Left: left, Reset: time.Hour})
+		}
+		return a, true
+	}
+	// httplimit.TransportOptions{Advice: advice} obeys both. Here, the advice of one response:
+	a, _ := advice(&http.Response{StatusCode: http.StatusOK, Header: http.Header{
+		"Ratelimit":     {`"minute";r=20;t=30`},
+		"X-Quota-Today": {"5000"},
+	}})
+	for _, b := range a.Budgets {
+		fmt.Println(b.Name, b.Left, b.Reset)
+	}
+	// Output:
+	// minute 20 30s
+	// today 5000 1h0m0s
 }

@@ -87,11 +87,11 @@ func TestHeldRequestsMoveUpWhenOthersLeave(t *testing.T) {
 		"PerIP":  func() *httplimit.Middleware { return must(httplimit.PerIP(leaky, nil)) },
 		"PerKey": func() *httplimit.Middleware { return must(httplimit.PerKey(leaky, httplimit.RemoteIP, nil)) },
 		"All": func() *httplimit.Middleware {
-			whole := ratelimit.Must(ratelimit.NewSingle(ratelimit.LeakyBucket(ratelimit.PerSecond(20), 200).Named("whole"), nil))
+			whole := ratelimit.Must(ratelimit.New[struct{}](ratelimit.LeakyBucket(ratelimit.PerSecond(20), 200).Named("whole"), nil))
 			each := ratelimit.Must(ratelimit.New[netip.Addr](leaky, nil))
 			window := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000).Named("calls"), nil))
 			return must(httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(each, httplimit.RemoteIP),
-				ratelimit.Global[*http.Request](whole.Keyed()), ratelimit.By(window, httplimit.RemoteIP))), nil))
+				ratelimit.Global[*http.Request](whole), ratelimit.By(window, httplimit.RemoteIP))), nil))
 		},
 		"PerIP, MaxHold of a token bucket": func() *httplimit.Middleware {
 			return must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(20), 5), &httplimit.Options{MaxHold: 10 * time.Second}))

@@ -77,7 +77,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			assert.Equal(t, uint64(burst+regained-d.Remaining), served.Load(), "in %v", since)
 			assert.Equal(t, served.Load()-burst, load.ok.Load())
 			assert.Equal(t, httplimit.Stats{Allowed: 1 + load.ok.Load(), Denied: load.denied.Load()}, m.Stats())
-			assert.Equal(t, 1, perIP.Len())
+			assert.Equal(t, 1, perIP.Stats().Keys)
 			assertNoGoroutineLeft(t, before)
 		})
 	}

@@ -23,8 +23,8 @@ func playInvalidKey(h *history) {
 		h.must(errors.Is(err, ratelimit.ErrInvalidKey) && !d.Allowed, chargesNothing, "the key NaN answers %s", described(d, err))
 		h.must(!l.Allow(nan, cost), chargesNothing, "the key NaN is allowed")
 	}
-	if c, ok := l.(interface{ Len() int }); ok {
-		h.must(c.Len() == 0, chargesNothing, "the key NaN is tracked")
+	if count := countOf(l); count != nil {
+		h.must(count() == 0, chargesNothing, "the key NaN is tracked")
 	}
 }
 

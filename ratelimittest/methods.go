@@ -41,8 +41,8 @@ func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	if s, ok := l.(interface{ Sweep() int }); ok {
 		set(c, "Sweep", &m.sweep, s.Sweep)
 	}
-	if s, ok := l.(interface{ Len() int }); ok {
-		set(c, "Len", &m.count, s.Len)
+	if count := countOf(l); count != nil {
+		set(c, "Len", &m.count, count)
 	}
 	if r, ok := l.(ratelimit.Reserver[string]); ok {
 		set(c, "Reserve", &m.reserver, r)
@@ -55,6 +55,17 @@ func set[F any](c *Config, name string, to *F, method F) {
 	if !slices.Contains(c.Skip, name) {
 		*to = method
 	}
+}
+
+// countOf returns the function that counts a limiter's tracked keys: its Len, or the Keys of its Stats.
+func countOf(l any) func() int {
+	switch l := l.(type) {
+	case interface{ Len() int }:
+		return l.Len
+	case interface{ Stats() ratelimit.Stats }:
+		return func() int { return l.Stats().Keys }
+	}
+	return nil
 }
 
 func peekOf(l any) func(context.Context, string, int) (ratelimit.Decision, error) {

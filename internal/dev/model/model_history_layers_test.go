@@ -423,8 +423,8 @@ func (p *pile) play(m layerMove) (text string) {
 		tracked += j.len()
 	}
 	got.d.Limit, want.d.Limit = none, none
-	if !agree(got.d, want.d) || !sameError(got.err, want.err) || p.limiter.Len() != tracked {
-		return fmt.Sprintf("got:  %+v, %v, %d keys\nwant: %+v, %v, %d keys", got.d, got.err, p.limiter.Len(), want.d, want.err, tracked)
+	if !agree(got.d, want.d) || !sameError(got.err, want.err) || p.limiter.Stats().Keys != tracked {
+		return fmt.Sprintf("got:  %+v, %v, %d keys\nwant: %+v, %v, %d keys", got.d, got.err, p.limiter.Stats().Keys, want.d, want.err, tracked)
 	}
 	return ""
 }

@@ -146,7 +146,7 @@ func (w *world) ask(m move) answer {
 		}
 	}
 	err := w.limiter.Wait(ctx, m.key, m.n)
-	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Len()}
+	return answer{d: ratelimit.Decision{Allowed: err == nil}, err: err, len: w.limiter.Stats().Keys}
 }
 
 // agrees returns the difference between Peek and the Take after it at the same instant, "" if there is none.
@@ -163,7 +163,7 @@ func agrees(m move, said ratelimit.Decision, peeked error, got answer) string {
 // compare has the key's model make the same call. Where the table is too small, no model knows
 // which keys are forgotten: there Peek and Take agree, and the table keeps its bound.
 func (w *world) compare(m move, got answer) string {
-	if n := w.limiter.Len(); w.max > 0 && n > w.max {
+	if n := w.limiter.Stats().Keys; w.max > 0 && n > w.max {
 		return fmt.Sprintf("%d keys are tracked, of %d at most", n, w.max)
 	}
 	if w.refuse {

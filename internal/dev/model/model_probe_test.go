@@ -61,7 +61,7 @@ func (p *probe) remaining() {
 func (p *probe) resetAfter() {
 	at := p.last.raw + int64(p.d.ResetAfter)
 	used, fresh := replay(p, p.limit, p.ops), newRig(p, p.limit)
-	known := used.limiter.Len() == 1
+	known := used.limiter.Stats().Keys == 1
 	capacity := p.limit.Capacity()
 	for i, n := range []int{0, 1, capacity/2 + 1, capacity/3 + 1, 1, capacity} {
 		o := op{kind: opTake, raw: at + int64(i)*int64(Span(p.limit))/4, n: n}

@@ -85,7 +85,7 @@ func (r *rig) do(o op) (a answer) {
 	default:
 		r.change(o, &a)
 	}
-	a.len = r.limiter.Len()
+	a.len = r.limiter.Stats().Keys
 	return a
 }
 

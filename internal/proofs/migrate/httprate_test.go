@@ -57,8 +57,8 @@ func TestHTTPRateMiddleware(t *testing.T) {
 		"everybody together": func() (theirs, ours func(http.Handler) http.Handler, err error) {
 			//lint:ignore SA1019 it is what many programs call
 			theirs = httprate.LimitAll(3, time.Hour)
-			all := ratelimit.Must(ratelimit.NewSingle(ratelimit.SlidingCounter(ratelimit.PerHour(3)), nil))
-			limit, err := httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.Global[*http.Request](all.Keyed()))), nil)
+			all := ratelimit.Must(ratelimit.New[struct{}](ratelimit.SlidingCounter(ratelimit.PerHour(3)), nil))
+			limit, err := httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.Global[*http.Request](all))), nil)
 			return theirs, limit.Wrap, err
 		},
 		"by header": func() (theirs, ours func(http.Handler) http.Handler, err error) {

@@ -19,7 +19,7 @@ func (c *counted) pages(root string) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"internal", "testdata"}, d.Name())):
+		case d.IsDir() && file != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"internal", "testdata"}, d.Name())):
 			return filepath.SkipDir
 		case filepath.Ext(file) != ".md" || slices.Contains([]string{"CHANGELOG.md", "CONTRIBUTING.md"}, d.Name()):
 			return nil

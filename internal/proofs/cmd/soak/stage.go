@@ -21,7 +21,6 @@ type limiter interface {
 	SetLimit(limit ratelimit.Limit) error
 	Refresh(keys ...uint64)
 	Sweep() int
-	Len() int
 	Stats() ratelimit.Stats
 }
 
@@ -209,7 +208,7 @@ func (s *stage) fail(err error) {
 func (s *stage) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		for _, l := range []limiter{s.refusing, s.evicting} {
-			if n := l.Len(); n > s.maxKeys {
+			if n := l.Stats().Keys; n > s.maxKeys {
 				s.fail(fmt.Errorf("%d keys are tracked, of %d at most", n, s.maxKeys))
 			}
 		}
