@@ -249,8 +249,10 @@ func dateOf(value string) (at time.Time, ok bool) {
 			continue
 		}
 		name, offset := at.Zone()
-		named := strings.HasSuffix(layout, "MST")
-		return at, !named || offset != 0 || name == "UTC" || name == "GMT"
+		if strings.HasSuffix(layout, "MST") && offset == 0 && name != "UTC" && name != "GMT" {
+			continue // time.Parse takes an unknown name for UTC, and "+0000" for a name
+		}
+		return at, true
 	}
 	return at, false
 }

@@ -444,6 +444,7 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"Retry-After as a date in the zone UTC":             {429, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 UTC"}, 8 * time.Second},
 		"Retry-After as a date of RFC 850 in the zone UTC":  {429, []string{date, "Retry-After: Friday, 01-Aug-25 12:00:08 UTC"}, 8 * time.Second},
 		"Retry-After as a date with an offset":              {429, []string{date, "Retry-After: Fri, 01 Aug 2025 14:00:08 +0200"}, 8 * time.Second},
+		"Retry-After as a date with an offset of zero":      {503, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 +0000"}, 8 * time.Second},
 		"Retry-After as a date with a day of one digit":     {429, []string{date, "Retry-After: Fri, 1 Aug 2025 12:00:08 GMT"}, 8 * time.Second},
 		"Retry-After as a date in a zone of unknown offset": {503, []string{date, "Retry-After: Fri, 01 Aug 2025 12:00:08 EST"}, 0},
 		"Retry-After as a date of RFC 3339":                 {429, []string{date, "Retry-After: 2025-08-01T12:00:08Z"}, 8 * time.Second},
