@@ -83,6 +83,10 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 	for _, d := range denied {
 		assert.NotContains(t, d.Key, "s3cret")
 	}
+	long := policy.Subject{Rule: "tokens", Key: []string{strings.Repeat("long", 1000)}}
+	d, err := p.Peek(t.Context(), long, 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed, "a secret of any length has its budget")
 	for _, key := range []string{"s3cret-a", ex.Rules[0].Key} {
 		require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "tokens", Key: []string{key}}))
 		assert.True(t, ask("/x?v=2&token=s3cret-a"), "the value, or its hash as it is listed")

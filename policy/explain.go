@@ -41,6 +41,10 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 		return Explanation{}, err
 	}
 	ex := Explanation{KillSwitch: g.set.KillSwitch}
+	if err := unreadable(r); err != nil && !ex.KillSwitch {
+		ex.Err = err
+		return ex, nil
+	}
 	all := g.index.Match(r)
 	matching := all
 	if n := slices.IndexFunc(all, func(i int) bool { return i >= len(g.rules) }); n >= 0 {

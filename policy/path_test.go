@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -91,4 +92,33 @@ func TestPathsThatAreNoPathsAreComparedAsTheyAre(t *testing.T) {
 	for _, path := range []string{"/*", "a b", "/%", "/%zz", "%", "//"} {
 		assert.True(t, p.Allow(policy.Attributes{"path": path}, 1), path)
 	}
+}
+
+// A server takes the path of such a target for empty, and a proxy sends the rest on: the next server reads a path in it.
+func TestATargetWithoutAPathIsRefused(t *testing.T) {
+	const rules = `
+- {name: charges, match: {route: /v1/charges}, limit: blocked}
+- {name: public, allow: true, match: {route: /public/}}`
+	p := inForceOf(t, rules)
+	for _, target := range []string{"x:y:/v1/charges", "x:y://h/v1/charges", "x:y:z:/v1/charges", "x:v1/charges", "x:y:/public/", "http:y"} {
+		r := httptest.NewRequest("POST", "/", nil)
+		r.URL = ratelimit.Must(url.ParseRequestURI(target))
+		_, err := p.Take(t.Context(), policy.HTTP(r, nil), 1)
+		require.ErrorIs(t, err, keyfunc.ErrMalformedKey, target)
+		require.NotContains(t, err.Error(), target)
+		ex, err := p.Explain(policy.HTTP(r, nil), 1)
+		require.NoError(t, err)
+		require.ErrorIs(t, ex.Err, keyfunc.ErrMalformedKey, target)
+		require.ErrorIs(t, p.Adjust(t.Context(), policy.HTTP(r, nil), 1), keyfunc.ErrMalformedKey)
+		assert.True(t, p.Allow(policy.HTTP(r, policy.Attributes{"path": "/x"}), 1), "the program knows the path")
+		assert.False(t, p.Allow(policy.HTTP(r, policy.Attributes{"path": "/v1/charges"}), 1))
+	}
+	for _, target := range []string{"http:/v1/charges", "http://h/v1/charges", "x:/v1/charges", "x://v1/v1/charges"} {
+		assert.False(t, byPath(t, p, target), target)
+	}
+	for _, target := range []string{"*", "http://h", "http:/public/x"} {
+		assert.True(t, byPath(t, p, target), target)
+	}
+	killed := ratelimit.Must(policy.New(parsed(t, "kill_switch: true\nrules:"+rules), nil))
+	assert.True(t, byPath(t, killed, "x:y:/v1/charges"))
 }

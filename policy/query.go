@@ -99,6 +99,9 @@ func check(r Request, cost int) error {
 // load computes the charge of each rule that applies. It answers the request if none does, or if one cannot
 // decide: unless another exempts the request, the first that cannot is an error.
 func (q *query) load() {
+	if q.err = unreadable(q.request); q.err != nil {
+		return
+	}
 	candidates := q.in.index.Candidates(q.request, &q.memory)
 	if len(q.in.replaces) > 0 {
 		q.replaced = q.in.replaced(q.request, q.cost, candidates, q.replaced[:0])

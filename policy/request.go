@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -30,7 +31,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //   - method, and host (in lower case; the port for CONNECT only);
 //   - path, escaped as it was sent. Servers read a path in several ways: they split it before or after decoding it, and clean it
 //     or not. A rule that limits matches a route if any of these readings does. A rule with Allow matches only if all of them do.
-//     Conditions and keys use the decoded and cleaned path;
+//     Conditions and keys use the decoded and cleaned path. A target without a path, such as "x:y", is [keyfunc.ErrMalformedKey];
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
 //   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
 //   - header:NAME: a header field that occurs once and is not empty;
@@ -71,6 +72,24 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 		return h.cookie(field)
 	}
 	return "", false
+}
+
+// errOpaque is the error of a request whose target is a URI without a path, such as "x:y:/v1/charges". A server takes its path for
+// empty, and a proxy sends "y:/v1/charges" on: the next server reads a path that no rule has seen.
+var errOpaque = &requestError{keyfunc.ErrMalformedKey, "the target of the request is a URI without a path"}
+
+// unreadable returns errOpaque if a request has no path that rules can be compared with.
+func unreadable(r Request) error {
+	h, ok := r.(*httpRequest)
+	if !ok || h.r.URL.Opaque == "" {
+		return nil
+	}
+	if h.more != nil {
+		if _, ok := h.more.Attribute(attrPath); ok {
+			return nil
+		}
+	}
+	return errOpaque
 }
 
 // query returns a parameter's only value in the query of the URL. Pairs that cannot be read count as none, as in

@@ -168,7 +168,7 @@ func (c *rule) keyOf(values []string) (string, error) {
 	}
 	values = slices.Clone(values)
 	for i, part := range c.parts {
-		if values[i] == "" || len(values[i]) > maxText {
+		if values[i] == "" || len(values[i]) > maxText && !part.hash {
 			return "", fmt.Errorf("policy: rule %q: %q has %d bytes, want 1 to %d", c.Name, part.attribute, len(values[i]), maxText)
 		}
 		text := part.textOf(values[i])

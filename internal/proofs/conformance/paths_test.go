@@ -43,6 +43,7 @@ var spellings = []string{
 	"/files/big/a.iso", "/files/big%2Fa.iso", "/files/x/%2e%2e/big/a.iso", "/files/x/../big/a.iso", "/files/public/%2e%2e/big/a.iso", "/files/public/../big/a.iso",
 	"/files/public%2F..%2Fbig/a.iso", "/files/%62ig/a.iso", "/files//big/a.iso", "/files/big/%61.iso", "/files%2Fbig%2Fa.iso", "/files/public/x%2F..%2F..%2Fbig%2Fa.iso",
 	"/files/big/../public/a.iso", "/files/big/%2e%2e/public/a.iso", "/%66iles/public/%2E%2E/big/a.iso",
+	"http://h/v1/charges", "http:/v1/charges", "x:y:/v1/charges", "x:y://h/search/x", "x:y:z:/v1/charges", "x:v1/charges",
 }
 
 // TestNoSpellingOfAPathReachesAGuardedHandler sends each spelling to routers that decode, clean and split paths in ways of
