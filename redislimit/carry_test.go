@@ -117,6 +117,49 @@ func TestRetryAfterIsTrueBehindBookingsAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
+// A booking stays booked for its instant, and no more than the lowered capacity counts of the spending before it. It can be
+// cancelled as before.
+func TestALoweredLimitBarsNoKeyForTheSpendingBeforeItsBookings(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+			continue // nothing is booked beside the queue
+		}
+		for _, cancelled := range []bool{false, true} {
+			lower := limit
+			lower.Rate.Units, lower.Burst = 3, min(3, limit.Burst)
+			memory, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: f.clock})
+			require.NoError(t, err)
+			l := f.limiter(limit, fmt.Sprint("lowered", limit.Name, cancelled))
+			require.True(t, memory.Allow("k", 10) && l.Allow("k", 10))
+			q, err := memory.Reserve(t.Context(), "k", 4, time.Hour)
+			require.NoError(t, err)
+			r, err := l.Reserve(t.Context(), "k", 4, time.Hour)
+			require.NoError(t, err)
+			require.Positive(t, r.Delay)
+			require.Equal(t, q.Delay, r.Delay)
+			require.NoError(t, memory.SetLimit(lower))
+			require.NoError(t, l.SetLimit(lower))
+			require.False(t, memory.Allow("k", 1) || l.Allow("k", 1))
+			if cancelled {
+				require.NoError(t, q.Cancel())
+				require.NoError(t, r.Cancel())
+			}
+			for range 40 {
+				want, err := memory.Peek("k", 1)
+				require.NoError(t, err)
+				got, err := l.Peek(t.Context(), "k", 1)
+				require.NoError(t, err)
+				require.Equal(t, inMicroseconds(want), got, "%v, cancelled: %v", limit, cancelled)
+				f.clock.Advance(7 * time.Second)
+			}
+			got, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Zero(t, got.ResetAfter, "%v", limit)
+		}
+	}
+}
+
 func TestRetryAfterIsTrueAfterLimitForHasChanged(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

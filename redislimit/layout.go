@@ -45,7 +45,7 @@ const (
 
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
-	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and ahead
+	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and 7 bytes that are 0
 	bookingSize = 14                        // the instant and the cost
 )
 

@@ -11,11 +11,11 @@ end
 local function fold(a, f, s)
   s.at, s.n, s.m = s.base.at, s.base.n, s.base.m
   for i = 1, #s.bookedAts do a.spend(f, s, s.bookedAts[i], s.bookedCosts[i]) end
-  s.newest = max(s.ahead, s.bookedAts[#s.bookedAts] or 0)
+  s.newest = s.bookedAts[#s.bookedAts] or 0
 end
 
 local function unbook(s)
-  s.base, s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = nil, nil, nil, nil, nil, 0
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = nil, nil, nil, nil, 0
 end
 
 -- popDue moves the bookings that are past into the base. The figures are the state's own.
@@ -35,7 +35,7 @@ local function popDue(s, now)
       s.bookedAts[i - k], s.bookedCosts[i - k], s.bookedOpens[i - k] = ats[i], costs[i], opens[i]
     end
   end
-  if #s.bookedAts == 0 and s.ahead <= now then
+  if #s.bookedAts == 0 then
     s.at, s.n, s.m = s.base.at, s.base.n, s.base.m
     unbook(s)
   end
@@ -44,7 +44,7 @@ end
 local function book(a, f, s, at, cost, open)
   if not s.base then
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
-    s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens = 0, {}, {}, {}
+    s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
   end
   local k = #s.bookedAts
   if s.bookedAts[k] == at then
@@ -141,21 +141,19 @@ local function fromAside(a, f, s, now, sp, actual)
   return actual + off
 end
 
--- refund gives back the difference between the spending's cost and its real cost, as far as that does no harm: nothing of a
--- bucket whose figures have changed, and nothing that merged bookings depend on.
+-- refund gives back the difference between the spending's cost and its real cost, as far as that does no harm: of a bucket
+-- whose figures have changed, only a booking.
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
-  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed then return end
+  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not (s.base and sp.at > now) then return end
   if sp.changed and s.aside > 0 then actual = fromAside(a, f, s, now, sp, actual) end
   if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end
   elseif sp.open then
-    if not s.base or s.ahead <= now then settleOpen(f, s, now, sp, actual) end
-  elseif not s.base then
-    a.refund(f, s, now, sp, actual)
-  elseif s.ahead <= now then
-    a.refund(f, s.base, now, sp, actual)
+    settleOpen(f, s, now, sp, actual)
+  else
+    a.refund(f, s.base or s, now, sp, actual)
   end
   tidy(a, f, s, now)
 end

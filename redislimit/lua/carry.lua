@@ -1,5 +1,5 @@
 -- A changed limit: spending stays, exactly where the new figures can express it, otherwise rounded up. Bookings keep their
--- instants, but are merged.
+-- instants: they are removed before the spending is carried over, and booked again behind it.
 --
 -- A denial writes nothing, so the calls that follow it carry the same stored state over again. All do it as of one instant,
 -- f.since or the state's last reading, and so come to the same result: one call's reply also holds for the next.
@@ -18,11 +18,10 @@ local function convert(from, to, s, now)
 end
 
 -- across carries the sum of the spending over to another algorithm.
-local function across(from, to, s, now, ahead)
+local function across(from, to, s, now)
   local n = min(algorithms[from.kind].spent(from, s, now), to.debt)
   s.at, s.n, s.m, s.ats, s.costs = now, 0, 0, {}, {}
   if n == 0 then return end
-  if to.kind == LOG then now = max(now, ahead) end
   algorithms[to.kind].charge(to, s, now, n)
 end
 
@@ -35,7 +34,7 @@ local function aged(from, to, s, now)
   if k == 1 and to.kind == COUNTER then s.m = min(from.units, to.units) end
 end
 
-local function carrySpent(from, to, s, now, ahead)
+local function carrySpent(from, to, s, now)
   algorithms[from.kind].advance(from, s, now)
   if from.kind <= LEAKY and to.kind <= LEAKY then return convert(from, to, s, now) end
   if from.kind == LOG and to.kind == LOG then
@@ -44,7 +43,7 @@ local function carrySpent(from, to, s, now, ahead)
   elseif from.kind == CALENDAR and to.kind == CALENDAR and to.per == from.per then
     s.n = min(s.n, to.debt)
   elseif from.kind == CALENDAR or to.kind == CALENDAR then
-    across(from, to, s, now, ahead)
+    across(from, to, s, now)
   elseif from.kind == COUNTER and to.kind == COUNTER and to.per >= from.per or from.kind == FIXED and to.kind == FIXED then
     aged(from, to, s, now)
     s.n = min(s.n, to.debt)
@@ -56,26 +55,24 @@ local function carrySpent(from, to, s, now, ahead)
     s.n, s.m = min(algorithms[from.kind].spent(from, s, now), to.debt), 0
     aged(from, to, s, now)
   else
-    across(from, to, s, now, ahead)
+    across(from, to, s, now)
   end
 end
 
--- leave returns the spending under the limit that a key leaves, and the part of it that is a debt: the excess over the
--- capacity, and the later bookings, which are merged.
+-- leave returns the spending by now under the limit that a key leaves, and the part of it that is a debt: the excess over the
+-- capacity.
 local function leave(from, s, now)
   local a, x = algorithms[from.kind], { base = without(s, now), aside = s.aside, lapses = s.lapses }
   a.advance(from, x.base, now)
-  local n = a.spent(from, x.base, now)
-  x.over = from.cap and max(0, n - from.cap) or 0
-  x.spent = a.spent(from, s, now)
-  x.debt = x.over + max(0, x.spent - n)
+  x.spent = a.spent(from, x.base, now)
+  x.debt = from.cap and max(0, x.spent - from.cap) or 0
   return x
 end
 
 -- lapsing returns when all but the debt would have been regained.
 local function lapsing(from, x, now)
   local a = algorithms[from.kind]
-  if x.over > 0 then a.forgive(from, x.base, now, x.over) end
+  if x.debt > 0 then a.forgive(from, x.base, now, x.debt) end
   return max(a.regained(from, x.base), x.lapses)
 end
 
@@ -88,11 +85,10 @@ local function uncount(f, s, now, n)
   s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed
 end
 
--- lowered makes a state count no more than the capacity and the debt, and sets the rest aside, until the limit that was left
--- would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the reason. While a later
--- window is booked, all units count.
+-- lowered makes a state without later bookings count no more than the capacity and the debt, and sets the rest aside, until the
+-- limit that was left would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the
+-- reason.
 local function lowered(f, s, now, from, x)
-  if x.debt > x.over and f.kind >= FIXED and f.kind ~= LOG then return end
   local a = algorithms[f.kind]
   local counted, total, most = a.spent(f, s, now), x.spent + x.aside, f.cap + x.debt
   local n = min(total, most, f.debt) - counted
@@ -104,7 +100,6 @@ local function lowered(f, s, now, from, x)
   s.aside, s.lapses = 0, 0
   if total <= most then return end
   local rest, at = min(total - a.spent(f, s, now), MOST), lapsing(from, x, now)
-  if x.debt > x.over then rest = min(rest, total - most) end
   if rest > 0 and at > now then s.aside, s.lapses = rest, min(at, TOP) end
 end
 
@@ -123,25 +118,53 @@ local function same(s, f, at)
   return not above(s, s.base or s, at, f.cap)
 end
 
+-- later removes the bookings after now, and returns their instants and costs. The due bookings have been popped.
+local function later(s, now)
+  if s.kind == LOG then return log.unbook(s, now) end
+  local ats, costs = s.bookedAts or {}, s.bookedCosts or {}
+  if s.base then s.at, s.n, s.m = s.base.at, s.base.n, s.base.m end
+  unbook(s)
+  return ats, costs
+end
+
+-- rebook books costs of another limit. A log keeps as much of one at its instant as a window holds, and the excess becomes a
+-- debt, unless the other limit was a log. A calendar has no data about windows after the next one.
+local function rebook(f, s, now, ats, costs, logs)
+  local a, over, d = algorithms[f.kind], 0, dates[f.per]
+  for i = 1, #ats do
+    local at, cost = ats[i], costs[i]
+    if f.kind == LOG then
+      if not logs and cost > f.units then cost, over = f.units, over + cost - f.units end
+      a.spend(f, s, at, cost)
+    elseif f.kind == LEAKY then
+      a.spend(f, s, at, cost)
+    else
+      if f.kind == CALENDAR and d then at = min(at, max(now, micros(d.to))) end
+      book(a, f, s, at, cost)
+    end
+  end
+  if over > 0 then
+    over, s.n = over + s.n, 0
+    s.at = log.earliest(f, s, now, min(over, f.units))
+    s.n = over
+  end
+end
+
 -- carry puts a state under other figures, as of an instant.
 local function carry(s, f, at)
   lapse(s, at)
-  local from, ahead = figures(s.kind, s.units, s.per), s.newest
+  local from, ats, costs = figures(s.kind, s.units, s.per), nil, nil
   if s.kind <= LEAKY then from.cap = s.cap end
-  if s.kind == LOG then ahead = newestEntry(s) end
+  local logs = from.kind == LOG and f.kind == LOG -- a debt's place depends on the later bookings
   local x = leave(from, s, at)
-  unbook(s)
+  if not logs then ats, costs = later(s, at) end
   s.openFroms, s.openLeasts = {}, {} -- by other figures nothing is given back
-  carrySpent(from, f, s, at, ahead)
-  local booked = f.kind == LOG and s.kind == LOG and log.unbook(s, at)
+  carrySpent(from, f, s, at)
+  if logs then ats, costs = later(s, at) end
   lowered(f, s, at, from, x)
-  if booked then log.rebook(f, s, booked) end
   s.cap = f.kind <= LEAKY and f.cap or nil
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
-  if ahead > at and f.kind ~= LOG and f.kind ~= LEAKY then
-    s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
-    s.ahead, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = ahead, {}, {}, {}, ahead
-  end
+  rebook(f, s, at, ats, costs, logs)
 end
 
 -- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures

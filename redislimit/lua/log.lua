@@ -136,19 +136,15 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- unbook removes the later bookings, and returns them. rebook spends them again.
+-- unbook removes the later bookings, and returns their instants and costs.
 function log.unbook(s, now)
-  local booked, ats, costs = {}, s.ats, s.costs
-  while #ats > 0 and ats[#ats] > now do
-    local at, cost = table.remove(ats), table.remove(costs)
-    s.m = s.m - cost
-    table.insert(booked, 1, { at, cost })
+  local ats, costs, k = {}, {}, #s.ats
+  while k > 0 and s.ats[k] > now do k = k - 1 end
+  for i = k + 1, #s.ats do
+    ats[i - k], costs[i - k] = s.ats[i], s.costs[i]
+    s.ats[i], s.costs[i], s.m = nil, nil, s.m - costs[i - k]
   end
-  return booked
-end
-
-function log.rebook(f, s, booked)
-  for i = 1, #booked do log.spend(f, s, booked[i][1], booked[i][2]) end
+  return ats, costs
 end
 
 function log.newest(f, s) return max(newestEntry(s), (lastDebt(f, s))) end

@@ -4,10 +4,10 @@
 --
 -- and m 7 for the counter, the log and the calendar. layout.go describes these, and has the names.
 --
--- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), ahead
--- 7, and the bookings (at 7, cost 7 each). Up to the instant ahead, base holds merged bookings. A token bucket with open
--- reservations begins with the kind OPEN, and behind its first 44 bytes their number follows, 1 byte, and for each the instant
--- and the least debt, 7 each. A booking that is open adds 2^52 to its cost.
+-- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), 7 bytes
+-- that are 0, and the bookings (at 7, cost 7 each). A token bucket with open reservations begins with the kind OPEN, and behind
+-- its first 44 bytes their number follows, 1 byte, and for each the instant and the least debt, 7 each. A booking that is open
+-- adds 2^52 to its cost.
 --
 -- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind its
 -- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
@@ -56,7 +56,7 @@ end
 local function parseBooked(s, raw, pos)
   if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
-  b.at, b.n, b.m, s.ahead = unpack('>I7I7I7I7', raw, pos)
+  b.at, b.n, b.m = unpack('>I7I7I7', raw, pos)
   s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
   for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
@@ -65,8 +65,7 @@ local function parseBooked(s, raw, pos)
     if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
     s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
   end
-  s.newest = max(s.newest, s.ahead)
-  if s.kind == LEAKY or not whole(b.at, b.n, b.m, s.ahead) then return nil end
+  if s.kind == LEAKY or not whole(b.at, b.n, b.m) then return nil end
   if b.n > (s.kind == TOKEN and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   return s
 end
@@ -141,7 +140,7 @@ local function format(s)
   local parts = { head }
   if opens > 0 then parts[2] = pack('>B', opens) end
   for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
-  if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, s.ahead) end
+  if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, 0) end
   for i = 1, s.base and #s.bookedAts or 0 do
     parts[#parts + 1] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i] + (s.bookedOpens[i] and MOST or 0))
   end
