@@ -93,6 +93,7 @@ func TestSuiteOnMariaDB(t *testing.T) {
 		c.Accepts = func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmCalendar && accepts(l) }
 	}
 	ratelimittest.Run(t, c)
+	corrections(t, db, sqllimit.MySQL, clock)
 }
 
 func TestLimitsOnMariaDB(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/ratelimittest"
@@ -123,6 +124,39 @@ func TestSuiteOnPostgreSQL(t *testing.T) {
 	db.SetMaxIdleConns(20)
 	budgetTable(t, db)
 	ratelimittest.Run(t, suiteOf(db, sqllimit.PostgreSQL, clock))
+	corrections(t, db, sqllimit.PostgreSQL, clock)
+}
+
+// corrections plays settlements below the estimate, and a limit that is lowered and raised again, on a server.
+func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) {
+	t.Run("calls that overlap use the whole limit", func(t *testing.T) {
+		l := limiterOn(t, db, model.TokensPerMinute, sqllimit.Options{Dialect: dialect, Name: "overlap"})
+		assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
+	})
+	t.Run("a lowered limit bars a key for its own refill at most", func(t *testing.T) {
+		for _, limit := range []ratelimit.Limit{
+			ratelimit.TokenBucket(ratelimit.PerDay(1000), 1000), ratelimit.LeakyBucket(ratelimit.PerDay(1000), 1000), ratelimit.FixedWindow(ratelimit.PerDay(1000)),
+			ratelimit.SlidingLog(ratelimit.PerDay(1000)), ratelimit.SlidingCounter(ratelimit.PerDay(1000)), ratelimit.Calendar(1000, ratelimit.Day("UTC")),
+		} {
+			l := limiterOn(t, db, limit, sqllimit.Options{Dialect: dialect, Name: "lowered-" + limit.Algorithm.String()})
+			ask := func(cost, remaining int) ratelimit.Decision {
+				d, err := l.Take(t.Context(), "k", cost)
+				require.NoError(t, err)
+				require.Equal(t, remaining, d.Remaining, "%v", limit)
+				return d
+			}
+			ask(900, 100)
+			lower := limit
+			lower.Rate.Units, lower.Burst = 10, min(10, limit.Burst)
+			require.NoError(t, l.SetLimit(lower))
+			require.LessOrEqual(t, ask(0, 0).ResetAfter, lower.RefillTime(), "%v", limit)
+			require.NoError(t, l.SetLimit(limit))
+			ask(0, 100)
+			require.NoError(t, l.SetLimit(lower))
+			clock.Advance(ask(0, 0).ResetAfter)
+			ask(10, 0)
+		}
+	})
 }
 
 // written are the algorithms that the suite plays on a server for each change: no statement depends on the algorithm, and sqllimit's
