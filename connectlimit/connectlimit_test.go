@@ -20,6 +20,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/connectlimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -371,4 +372,52 @@ func TestClientsAreLeftAlone(t *testing.T) {
 	require.NoError(t, c.say(t.Context(), "x"))
 	_, err := c.stream(t.Context())
 	require.NoError(t, err)
+}
+
+// TestA401SaysHowToAuthenticate, as RFC 9110 requires it.
+func TestA401SaysHowToAuthenticate(t *testing.T) {
+	answers := func(i connect.Interceptor) *http.Response {
+		s := service(t, i)
+		resp, err := s.Client().Post(s.URL+echoProcedure, "application/json", strings.NewReader(`"x"`))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp
+	}
+	for name, row := range map[string]struct {
+		opts   connectlimit.Options
+		status int
+		want   []string
+	}{
+		"by default":        {connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, 401, []string{"Bearer"}},
+		"another challenge": {connectlimit.Options{KeyCode: connect.CodeUnauthenticated, Challenge: `Basic realm="api"`}, 401, []string{`Basic realm="api"`}},
+		"another code":      {connectlimit.Options{KeyCode: connect.CodePermissionDenied}, 403, nil},
+		"the default code":  {connectlimit.Options{}, 400, nil},
+		"an answer with another challenge": {connectlimit.Options{KeyCode: connect.CodeUnauthenticated,
+			OnRefused: func(_ connectlimit.Event, answer *connect.Error) *connect.Error {
+				answer.Meta().Set("WWW-Authenticate", "Digest")
+				return answer
+			}}, 401, []string{"Digest"}},
+	} {
+		i, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Header("X-Tenant"), &row.opts)
+		resp := answers(i)
+		assert.Equal(t, row.status, resp.StatusCode, name)
+		assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"), name)
+
+		inflightLimit, err := connectlimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), connectlimit.Header("X-Tenant"),
+			&connectlimit.InflightOptions{KeyCode: row.opts.KeyCode, Challenge: row.opts.Challenge})
+		require.NoError(t, err)
+		if row.opts.OnRefused == nil {
+			resp = answers(inflightLimit)
+			assert.Equal(t, row.status, resp.StatusCode, name)
+			assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"), name)
+		}
+	}
+	blocked, _ := keyed(t, ratelimit.Blocked(), everyone, &connectlimit.Options{KeyCode: connect.CodeUnauthenticated})
+	assert.Empty(t, answers(blocked).Header.Values("WWW-Authenticate"), "the call has a valid key")
+
+	_, err := connectlimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), everyone), &connectlimit.Options{Challenge: "Bearer"})
+	require.EqualError(t, err, "connectlimit: Options.Challenge is given, and KeyCode is invalid_argument, want unauthenticated")
+	_, err = connectlimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), everyone,
+		&connectlimit.InflightOptions{KeyCode: connect.CodeUnauthenticated, Challenge: "Bearer\nX-Evil: 1"})
+	require.EqualError(t, err, `connectlimit: InflightOptions.Challenge has '\n' at position 6, which a header field cannot carry`)
 }

@@ -32,6 +32,9 @@ type InflightOptions struct {
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
+	// Challenge is the value of WWW-Authenticate, as in [Options].
+	Challenge string
+
 	// OnRefused returns the answer to a refused call, given the usual one, which is sent for nil.
 	OnRefused func(c *Call, err error, answer *connect.Error) *connect.Error
 }
@@ -64,6 +67,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
 	if i.opts.KeyCode == 0 {
 		i.opts.KeyCode = connect.CodeInvalidArgument
+	}
+	if err := edge.CompleteChallenge("connectlimit: InflightOptions", i.opts.KeyCode, connect.CodeUnauthenticated, &i.opts.Challenge); err != nil {
+		return nil, err
 	}
 	return i, nil
 }
@@ -156,7 +162,7 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 
 // refuse answers a call that got no permit.
 func (i *Inflight[K]) refuse(c *Call, why edge.Refusal) error {
-	answer := errorOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)))
+	answer := errorOf(why.Answer(c.Context(), rpcstatus.Code(i.opts.KeyCode)), why.Cause, i.opts.Challenge)
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(c, why.Err, answer); other != nil {
 			answer = other

@@ -219,11 +219,11 @@ func (i *Interceptor) pass(e *event) error {
 		}
 		if e.Outcome == edge.Allowed {
 			outcome.MarkRefused(ctx)
-			return errorOf(rpcstatus.Gone(ctx))
+			return errorOf(rpcstatus.Gone(ctx), outcome.CauseGone, "")
 		}
 	}
 	outcome.MarkRefused(ctx)
-	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)))
+	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)), e.Cause(), i.opts.Challenge)
 	told, _ := i.fields(ctx, e)
 	told.add(answer.Meta())
 	if i.opts.OnRefused != nil {
@@ -255,8 +255,8 @@ func (f limitFields) add(h http.Header) {
 	}
 }
 
-// errorOf returns an answer as connect-go has it.
-func errorOf(a rpcstatus.Answer) *connect.Error {
+// errorOf returns an answer as connect-go has it. A call without a valid key gets the challenge, if there is one.
+func errorOf(a rpcstatus.Answer, cause outcome.Cause, challenge string) *connect.Error {
 	err := connect.NewError(connect.Code(a.Code), errors.New(a.Message))
 	details, n := a.Details(new([rpcstatus.RetryInfoSize]byte))
 	for _, d := range details[:n] {
@@ -269,6 +269,9 @@ func errorOf(a rpcstatus.Answer) *connect.Error {
 	}
 	if a.Wait > 0 {
 		err.Meta().Set("Retry-After", strconv.FormatInt(int64((a.Wait-1)/time.Second)+1, 10))
+	}
+	if cause == outcome.CauseKey && challenge != "" {
+		err.Meta().Set("WWW-Authenticate", challenge)
 	}
 	return err
 }

@@ -42,6 +42,10 @@ type Options struct {
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
 	KeyCode connect.Code
 
+	// Challenge is the value of WWW-Authenticate where KeyCode is [connect.CodeUnauthenticated], which is 401 over Connect, such as
+	// `Basic realm="api"`. It defaults to "Bearer".
+	Challenge string
+
 	// LimitFields sends RateLimit-Policy and RateLimit, as [httplimit.DialectDraft11] has them, with unary calls that
 	// return no error and with calls that are denied. A name that an interceptor outside uses gets a number; so give other
 	// names than middleware of httplimit outside.
@@ -86,6 +90,9 @@ func (o *Options) complete() error {
 	}
 	if o.KeyCode == 0 {
 		o.KeyCode = connect.CodeInvalidArgument
+	}
+	if err := edge.CompleteChallenge("connectlimit: Options", o.KeyCode, connect.CodeUnauthenticated, &o.Challenge); err != nil {
+		return err
 	}
 	if o.Now == nil {
 		o.Now = time.Now

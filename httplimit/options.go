@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -118,23 +117,12 @@ func (o *Options) validate() error {
 	return checkKeyCode("Options", o.KeyCode, &o.Challenge)
 }
 
-// checkKeyCode checks the status of a request without a valid key, and completes its challenge, which no status but 401
-// has.
+// checkKeyCode checks the status of a request without a valid key, and completes its challenge.
 func checkKeyCode(options string, code int, challenge *string) error {
-	switch {
-	case code != 0 && (code < 400 || code > 499):
+	if code != 0 && (code < 400 || code > 499) {
 		return fmt.Errorf("httplimit: %s.KeyCode is %d, want 400 to 499, or 0 for 400", options, code)
-	case code != http.StatusUnauthorized && *challenge != "":
-		return fmt.Errorf("httplimit: %s.Challenge is given, and KeyCode is %d, want 401", options, code)
-	case code == http.StatusUnauthorized:
-		*challenge = cmp.Or(*challenge, "Bearer")
 	}
-	for i, c := range *challenge {
-		if c < ' ' || c > '~' {
-			return fmt.Errorf("httplimit: %s.Challenge has %q at position %d, which a header field cannot carry", options, c, i)
-		}
-	}
-	return nil
+	return edge.CompleteChallenge("httplimit: "+options, code, http.StatusUnauthorized, challenge)
 }
 
 // defaults fills in the functions that were left nil, and brings names into the form of

@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -126,6 +127,23 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {
 		return wholeKey(pkg, thing, "give its key to ratelimit.Map or ratelimit.By")
+	}
+	return nil
+}
+
+// CompleteChallenge checks the WWW-Authenticate of an answer to a request without a valid key, and makes it "Bearer" if it is empty. A
+// 401 must have one (RFC 9110, section 15.5.2), and no other answer has.
+func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C, challenge *string) error {
+	switch {
+	case keyCode == unauthenticated:
+		*challenge = cmp.Or(*challenge, "Bearer")
+	case *challenge != "":
+		return fmt.Errorf("%s.Challenge is given, and KeyCode is %v, want %v", options, keyCode, unauthenticated)
+	}
+	for i, c := range *challenge {
+		if c < ' ' || c > '~' {
+			return fmt.Errorf("%s.Challenge has %q at position %d, which a header field cannot carry", options, c, i)
+		}
 	}
 	return nil
 }
