@@ -29,7 +29,8 @@ const (
 
 // Follow puts each set of a source in force until the context ends, and then returns the context's error. A set that is invalid
 // or cannot be loaded changes nothing: its error is logged and recorded in [Policies.Stats], and Follow tries again after 100
-// ms, later every 5 s. Run one Follow for each Policies.
+// ms, later every 5 s. The first 20 warnings of [Check] about a set that is put in force are logged. Run one Follow for each
+// Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {
@@ -114,7 +115,21 @@ func (f *follower) reload(ctx context.Context) bool {
 	}
 	p.logger().Log(ctx, level, text, slog.String("version", s.Version), slog.Uint64("generation", s.Generation),
 		slog.Int("rules", s.Rules), slog.Bool("kill_switch", s.KillSwitch))
+	f.warn(set.warnings())
 	return true
+}
+
+// maxWarnings is the maximum number of warnings that are logged for each set.
+const maxWarnings = 20
+
+// warn logs the warnings about a set that is in force.
+func (f *follower) warn(all []*Error) {
+	for _, w := range all[:min(len(all), maxWarnings)] {
+		f.p.logger().Warn("policy: a rule in force has a mistake", slog.String("rule", w.Rule), slog.String("field", w.Field), slog.Any("warning", w.Err))
+	}
+	if more := len(all) - maxWarnings; more > 0 {
+		f.p.logger().Warn("policy: the rules in force have more mistakes", slog.Int("unlogged", more))
+	}
 }
 
 // limitsNothing reports whether no request can be limited: an empty table, or a match that was forgotten in a rule that

@@ -127,6 +127,39 @@ func TestFollowWarnsOfRulesThatLetEverythingPass(t *testing.T) {
 	}
 }
 
+// TestFollowLogsTheWarningsOfCheckForEverySource although the set comes from no file's text.
+func TestFollowLogsTheWarningsOfCheckForEverySource(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(5))
+	src := &oneSet{change: make(chan struct{}, 1)}
+	src.set.Store(&policy.Set{Version: "first", Attributes: []string{"user"}, Rules: []policy.Rule{
+		{Name: "fine", Key: []string{"user"}, Limit: limit},
+		{Name: "unknown", Key: []string{"usr"}, Limit: limit},
+		{Name: "dear", Limit: limit, Cost: policy.Cost{Number: 6}},
+	}})
+	p, out := followed(t, src)
+	warnings := func() (all []string) {
+		for l := range strings.Lines(out.String()) {
+			if strings.Contains(l, "mistake") {
+				all = append(all, l)
+			}
+		}
+		return all
+	}
+	require.Eventually(t, func() bool { return len(warnings()) == 2 }, 20*time.Second, time.Millisecond)
+	assert.Regexp(t, `level=WARN .* rule=unknown field=rules\[1\].key\[0\] warning="the attribute \\"usr\\" is not among the attributes of the set`, warnings()[0])
+	assert.Regexp(t, `level=WARN .* rule=dear field=rules\[2\].cost warning="the rule's cost of 6 is above 5`, warnings()[1])
+
+	many := &policy.Set{Version: "many"}
+	for i := range 100 {
+		many.Rules = append(many.Rules, policy.Rule{Name: fmt.Sprint("r", i), Limit: limit, Cost: policy.Cost{Number: 6}})
+	}
+	src.set.Store(many)
+	src.change <- struct{}{}
+	becomes(t, p, "many")
+	require.Eventually(t, func() bool { return len(warnings()) == 2+21 }, 20*time.Second, time.Millisecond)
+	assert.Contains(t, warnings()[22], "unlogged=80")
+}
+
 func TestFileFollowsEveryWayOfChangingAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	write(t, path, versioned("v1"))

@@ -42,7 +42,9 @@ func Check(data []byte) (*Set, []*Error) {
 	if len(all) > 0 {
 		set = nil
 	} else {
-		all = p.warnings(set)
+		for _, w := range set.warnings() {
+			all = append(all, p.located(w))
+		}
 	}
 	sortErrors(all)
 	return set, all

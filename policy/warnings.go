@@ -11,19 +11,19 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// warnings returns the valid parts of a set that are surely mistakes.
-func (p *parser) warnings(set *Set) (all []*Error) {
-	rules := set.Complete()
+// warnings returns the parts of a valid set that are surely mistakes.
+func (s *Set) warnings() (all []*Error) {
+	rules := s.Complete()
 	for i := range rules {
 		r := &rules[i]
 		report := func(field string, err error) {
 			if len(all) < maxProblems {
-				all = append(all, p.located(r.wrong(i, field, err)))
+				all = append(all, r.wrong(i, field, err))
 			}
 		}
 		r.neverPasses(report)
 		r.neverCome(report)
-		r.unsupplied(set, report)
+		r.unsupplied(s, report)
 		r.addressesInHeaders(report)
 	}
 	return all
@@ -32,8 +32,8 @@ func (p *parser) warnings(set *Set) (all []*Error) {
 // supplied is the list of attributes in warnings.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes that no request has: all that are neither declared in the file nor supplied by [HTTP]; if the
-// file declares none, only names that resemble an attribute of HTTP.
+// unsupplied reports attributes that no request has: all that are neither declared in the set nor supplied by [HTTP]; if the
+// set declares none, only names that resemble an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
@@ -41,7 +41,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		case seen[name] || sentByClient(name) || slices.Contains(set.Attributes, name):
 			return
 		case len(set.Attributes) > 0:
-			report(field, fmt.Errorf("the attribute %q is not among the file's attributes, and %s", name, supplied))
+			report(field, fmt.Errorf("the attribute %q is not among the attributes of the set, and %s", name, supplied))
 		default:
 			meant := looksLike(name)
 			if meant == "" {
