@@ -1,10 +1,8 @@
--- A bucket: the cost fits while the debt is at most x µs, and y of z more. Where whole µs allowed it at the last reading, only
--- the price is read.
+-- A bucket: the cost fits while the debt is at most x µs, and y of z more. The price is whole µs and a part of one.
 local raw = redis.pcall('GET', key)
-local id, x = unpack('>c${ID_SIZE}I7', ask, pos + $ASK_ID)
+local id, x, y, z, price, part = unpack('>c${ID_SIZE}I7I7I7I7I7', ask, pos + $ASK_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
-local m, mark, expiry, needed, value, life, y, z, price, part
-local wide = false -- it may owe more than the capacity
+local m, mark, expiry, needed, value, life
 if raw then
   local debt = #raw ~= $STATE_SIZE -- the table of an error has no length
   if debt then
@@ -17,24 +15,20 @@ if raw then
   end
   local figures, last
   figures, last, at, n = unpack('>c${ID_SIZE}I7I7I7', raw)
-  if figures ~= id or last > $LATEST or at > $TOP then break end
+  if figures ~= id or last > $LATEST or at > $TOP or n >= z then break end
   if last > now then now = last end
-  if at - last >= x and not debt then wide = last end
+  local over = at - last - x - price
+  if (over > 0 or over == 0 and n > 0) and not debt then
+    -- A key that owes more than the capacity, as of when it is put under the limit, had a larger one.
+    local since = unpack('>I7', ask, pos + $ASK_SINCE)
+    if since == 0 or since > now then last = now elseif since > last then last = since end
+    local u, p = x + price, y + part
+    if p >= z then u, p = u + 1, p - z end
+    if at - last > u or at - last == u and n > p then break end
+  end
 end
 local ok = at - now <= x
-if ok or wide then
-  y, z, price, part = unpack('>I7I7I7I7', ask, pos + $ASK_SECOND)
-  if n >= z and raw then break end
-end
-if wide then -- A key that owes more than the capacity, as of when it is put under the limit, had a larger one.
-  local since = unpack('>I7', ask, pos + $ASK_SINCE)
-  if since == 0 or since > now then wide = now elseif since > wide then wide = since end
-  local u, p = x + price, y + part
-  if p >= z then u, p = u + 1, p - z end
-  if at - wide > u or at - wide == u and n > p then break end
-end
 if ok then
-  if raw then mark, expiry = unpack('>c4I4', raw, $STATE_GEN) end
   if at < now then at, n = now, 0 end
   ok = at - now < x or n <= y
 end
