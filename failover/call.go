@@ -125,7 +125,7 @@ type job struct {
 
 // call makes a call, and returns the answer for the caller when it leaves.
 func (c *caller) call(ctx context.Context, j job) (answer, ending) {
-	if failures.Ended(ctx) {
+	if outcome.EndOf(ctx) != nil {
 		return leaves(ctx)
 	}
 	e, shutting := j.begin(false)
@@ -209,7 +209,7 @@ func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *tur
 		return v.answer, v.ending
 	case <-bounded.Done():
 	case <-over:
-		if !failures.Ended(bounded) {
+		if outcome.EndOf(bounded) == nil {
 			a, o = answer{err: errOverdue(c.timeout)}, busy
 		}
 	case <-ctx.Done():
@@ -365,7 +365,7 @@ func judge(bounded context.Context, a answer) ending {
 		return answered
 	case cause == outcome.CauseUnavailable:
 		return unavailable
-	case cause == outcome.CauseEnded, failures.Ended(bounded):
+	case cause == outcome.CauseEnded, outcome.EndOf(bounded) != nil:
 		return overdue
 	}
 	return refused
@@ -373,7 +373,7 @@ func judge(bounded context.Context, a answer) ending {
 
 // judgeBy returns the ending of a call under the caller's own context. An error after its end is the caller's, whatever the other faults.
 func judgeBy(ctx context.Context, a answer) ending {
-	if a.err != nil && !a.panicked && failures.Ended(ctx) {
+	if a.err != nil && !a.panicked && outcome.EndOf(ctx) != nil {
 		_, o := leaves(ctx)
 		return o
 	}

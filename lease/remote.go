@@ -102,10 +102,10 @@ func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 		return err
 	}
 	late := cause == outcome.CauseEnded
-	if failures.Ended(caller) && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
+	if outcome.EndOf(caller) != nil && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
 		return err // else our bound was first, and the caller's context has ended since
 	}
-	if late || failures.Ended(bounded) {
+	if late || outcome.EndOf(bounded) != nil {
 		return fmt.Errorf("%w: %w", r.overdue(), err)
 	}
 	return err

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 const (
@@ -64,7 +65,7 @@ func (s *store) servers(ctx context.Context) ([]redis.Cmdable, error) {
 			servers = append(servers, shard)
 		}
 		if len(servers) == 0 {
-			return nil, &unavailable{cause: errors.New("no server of the Ring is up")}
+			return nil, &outcome.Undecided{Cause: errors.New("no server of the Ring is up")}
 		}
 	case *redis.ClusterClient:
 		var mu sync.Mutex
@@ -110,7 +111,7 @@ func (s *store) bounded(ctx context.Context, call func(context.Context) error) e
 		if ctx.Err() != nil {
 			return ended(ctx.Err(), false)
 		}
-		return &unavailable{cause: fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, within.Err())}
+		return &outcome.Undecided{Cause: fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, within.Err())}
 	}
 }
 

@@ -6,35 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // errForeignState is for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
-
-// unavailable wraps the causes of a missing decision.
-type unavailable struct {
-	cause error
-	sent  bool
-}
-
-func (e *unavailable) Error() string {
-	if e.sent {
-		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause)
-	}
-	return fmt.Sprintf("%v: %v", ratelimit.ErrUnavailable, e.cause)
-}
-
-func (e *unavailable) Unwrap() []error {
-	if e.sent {
-		return []error{ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause}
-	}
-	return []error{ratelimit.ErrUnavailable, e.cause}
-}
 
 // refusals are the beginnings of the replies with which Redis refuses to run a script because of its present state, and may run
 // it later.
@@ -49,28 +28,14 @@ func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
 		return classifyAnswer(err, text)
 	}
-	if cause := endOf(ctx); cause != nil {
+	if cause := outcome.EndOf(ctx); cause != nil {
 		return ended(cause, sent)
 	}
-	return &unavailable{err, sent}
-}
-
-// endOf returns why a context has ended. A connection's deadline may strike a moment
-// before the timer of the context that it comes from.
-func endOf(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
+	return &outcome.Undecided{Cause: err, Sent: sent}
 }
 
 // ended is the error of a caller whose own context has ended.
-func ended(cause error, sent bool) error {
-	if sent {
-		return fmt.Errorf("redislimit: %w: %w", ratelimit.ErrUnanswered, cause)
-	}
-	return fmt.Errorf("redislimit: %w", cause)
-}
+func ended(cause error, sent bool) error { return outcome.Ended("redislimit", cause, sent) }
 
 // refused reports whether an answer is one of the refusals.
 func refused(text string) bool {
@@ -88,7 +53,7 @@ func answerOf(err error) string {
 
 func classifyAnswer(err error, text string) error {
 	if refused(text) {
-		return &unavailable{err, false}
+		return &outcome.Undecided{Cause: err}
 	}
 	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "undeclared key") || strings.Contains(text, "non local key") {
 		return fmt.Errorf("%w (%w)", errSlots, err)

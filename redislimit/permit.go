@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
@@ -92,7 +93,7 @@ func (p *Permit) inTime() error {
 		return nil
 	}
 	p.of.releaseLater(p)
-	return &unavailable{errLate, false}
+	return &outcome.Undecided{Cause: errLate}
 }
 
 // take requests the slots, and a place in line if the caller waits.

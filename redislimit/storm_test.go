@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // ledger holds the spending that a key must have according to its callers' results: between two figures, and a multiple of its
@@ -140,7 +141,7 @@ func (s *stormed) class(ctx context.Context, err error, took time.Duration, call
 		s.unavailable++
 		return
 	}
-	if cause := endOf(ctx); cause == nil || !errors.Is(err, cause) {
+	if cause := outcome.EndOf(ctx); cause == nil || !errors.Is(err, cause) {
 		_, file, line, _ := runtime.Caller(1)
 		_, own := ctx.Deadline()
 		s.t.Errorf("%s:%d an error that is neither the caller's end nor ErrUnavailable: %v (the context: %v, deadline %v)", file, line, err, ctx.Err(), own)

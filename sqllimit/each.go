@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // Each calls visit with each key that has a row, and the result of [Limiter.Peek] for a cost of 1, until visit returns false. Some keys are
@@ -19,7 +20,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	for from, more := []byte(l.space), true; more; {
 		page, err := l.page(ctx, from)
 		if err != nil {
-			if cause := endOf(ctx); cause != nil {
+			if cause := outcome.EndOf(ctx); cause != nil {
 				return ended(cause, false)
 			}
 			return l.store.classify(err, false)

@@ -1,52 +1,17 @@
 package sqllimit
 
 import (
-	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
-	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// unavailable wraps the causes of "could not decide".
-type unavailable struct {
-	cause error
-	sent  bool
-}
-
-func (e *unavailable) Error() string {
-	if e.sent {
-		return fmt.Sprintf("%v: %v: %v", ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause)
-	}
-	return fmt.Sprintf("%v: %v", ratelimit.ErrUnavailable, e.cause)
-}
-
-func (e *unavailable) Unwrap() []error {
-	if e.sent {
-		return []error{ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.cause}
-	}
-	return []error{ratelimit.ErrUnavailable, e.cause}
-}
-
 // ended is the error of a caller whose own context has ended.
-func ended(cause error, sent bool) error {
-	if sent {
-		return fmt.Errorf("sqllimit: %w: %w", ratelimit.ErrUnanswered, cause)
-	}
-	return fmt.Errorf("sqllimit: %w", cause)
-}
-
-// endOf returns why a context has ended: a deadline may have passed before the context's timer fires.
-func endOf(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
-}
+func ended(cause error, sent bool) error { return outcome.Ended("sqllimit", cause, sent) }
 
 // inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
 var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
@@ -112,5 +77,5 @@ func (s *store) classify(err error, sent bool) error {
 	case len(state) == 5 && mistakes[state[:2]]:
 		return fmt.Errorf("sqllimit: table %s, which Schema describes: %w", s.table, err)
 	}
-	return &unavailable{err, sent}
+	return &outcome.Undecided{Cause: err, Sent: sent}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -300,7 +301,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 		}
 	}
 	sent := conn != nil && !notDone(err)
-	if cause := endOf(ctx); cause != nil {
+	if cause := outcome.EndOf(ctx); cause != nil {
 		return ended(cause, sent)
 	}
 	return l.store.classify(err, sent)

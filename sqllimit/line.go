@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // order is one caller's demand on a key. The result may be read once done is closed.
@@ -79,10 +80,10 @@ func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
 		}
 	case <-timer:
 		if was := o.leave(); !o.isDone() {
-			if err := endOf(ctx); err != nil {
+			if err := outcome.EndOf(ctx); err != nil {
 				return ended(err, was)
 			}
-			return &unavailable{fmt.Errorf("no answer within %v (Options.Timeout)", l.timeout), was}
+			return &outcome.Undecided{Cause: fmt.Errorf("no answer within %v (Options.Timeout)", l.timeout), Sent: was}
 		}
 	}
 	return o.err

@@ -1,18 +1,9 @@
 package failures
 
 import (
-	"context"
 	"fmt"
 	"runtime"
-	"time"
 )
-
-// Ended reports whether a context has ended. On a busy machine the context's timer fires late: a limiter that compares times
-// detects the deadline before Err does.
-func Ended(ctx context.Context) bool {
-	deadline, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
-}
 
 // PanicText describes the value of a limiter's panic by its type, since its text may contain a key. Only the text of a
 // runtime error is included.

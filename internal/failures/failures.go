@@ -1,6 +1,6 @@
 // Package failures records, for the duration of one decision, the limiters that have failed to make it. A decision may take
 // several calls and must not wait for a failed limiter twice: package lease adds the record to the context, and package
-// failover reads it. The package also classifies failed calls for both.
+// failover reads it. Both describe panics by this package.
 package failures
 
 import (

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -71,4 +73,42 @@ func TestEachCauseHasItsConsequences(t *testing.T) {
 		got.retryable, got.level = cause.Retryable(), cause.Level()
 		assert.Equal(t, want, got, "cause %d", cause)
 	}
+}
+
+func TestACallThatWasSentMayHaveBeenCharged(t *testing.T) {
+	broken := errors.New("broken pipe")
+	for _, sent := range []bool{false, true} {
+		err := error(&outcome.Undecided{Cause: broken, Sent: sent})
+		assert.ErrorIs(t, err, broken)
+		assert.Equal(t, outcome.CauseUnavailable, outcome.CauseOf(err))
+		assert.Equal(t, sent, errors.Is(err, ratelimit.ErrUnanswered))
+		left := outcome.Ended("pkg", context.Canceled, sent)
+		assert.Equal(t, outcome.CauseEnded, outcome.CauseOf(left))
+		assert.Equal(t, sent, errors.Is(left, ratelimit.ErrUnanswered))
+	}
+	assert.EqualError(t, &outcome.Undecided{Cause: broken, Sent: true},
+		"ratelimit: unavailable: ratelimit: sent and not answered, so it may have been charged: broken pipe")
+	assert.EqualError(t, outcome.Ended("pkg", context.Canceled, false), "pkg: context canceled")
+}
+
+// lateTimer is a context whose timer has not fired at its deadline.
+type lateTimer struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c lateTimer) Deadline() (time.Time, bool) { return c.deadline, true }
+
+func TestAContextEndsAtItsDeadlineAlthoughItsTimerIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := lateTimer{t.Context(), time.Now().Add(time.Second)}
+		time.Sleep(time.Second - 1)
+		assert.NoError(t, outcome.EndOf(ctx))
+		time.Sleep(1)
+		assert.Equal(t, context.DeadlineExceeded, outcome.EndOf(ctx))
+		gone, leave := context.WithCancel(t.Context())
+		assert.NoError(t, outcome.EndOf(gone))
+		leave()
+		assert.Equal(t, context.Canceled, outcome.EndOf(gone))
+	})
 }
