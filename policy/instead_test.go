@@ -116,9 +116,10 @@ func TestRulesTakeThePlaceOfOthers(t *testing.T) {
 
 func TestReplacementsThatCannotBeAreErrors(t *testing.T) {
 	for rules, says := range map[string]string{
-		`- {name: a, limit: blocked, instead: [b]}`:                                            `rules[0].instead[0]: no rule "b"`,
-		`- {name: api, limit: blocked}` + "\n" + `- {name: b, limit: blocked, instead: [apy]}`: `no rule "apy"; "api", maybe`,
-		`- {name: a, limit: blocked, instead: [A]}`:                                            `the rule itself`,
+		`- {name: a, limit: blocked, instead: [b]}`:                                                                                                         `rules[0].instead[0]: no rule "b"`,
+		`- {name: api, limit: blocked}` + "\n" + `- {name: b, limit: blocked, instead: [apy]}`:                                                              `no rule "apy"; "api", maybe`,
+		`- {name: a, limit: blocked, instead: [b, B]}` + "\n" + `- {name: b, limit: blocked}`:                                                               `rules[0].instead[1]: the rule "b" is there twice`,
+		`- {name: a, limit: blocked, instead: [A]}`:                                                                                                         `the rule itself`,
 		`- {name: a, limit: blocked, instead: [b]}` + "\n" + `- {name: b, limit: blocked, instead: c}` + "\n" + `- {name: c, limit: blocked, instead: [a]}`: `a cycle, in which each rule takes the place of the next: a, b, c, a`,
 		`- {name: a, limit: blocked, instead: [b]}` + "\n" + `- {name: b, allow: true}`:                                                                     `exempts requests`,
 		`- {name: b, allow: true, instead: [a]}` + "\n" + `- {name: a, limit: blocked}`:                                                                     `it has a match only`,

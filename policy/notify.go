@@ -48,8 +48,34 @@ type notices struct {
 type noticeKey struct{ rule, key string }
 
 type notice struct {
-	percent int           // the highest threshold that was notified of
-	until   time.Duration // when the key is fresh again, by the policies' clock
+	shares []share
+	until  time.Duration // when the key is fresh again, by the policies' clock
+}
+
+// share is the highest threshold of a limit that was notified of.
+type share struct{ capacity, percent int }
+
+// maxShares bounds the limits of one key whose notices are known.
+const maxShares = 8
+
+// notified returns the highest threshold of a limit that needs no notice any more: it, or the same share of a larger limit, was
+// notified of. A key whose limit has been raised, as by another plan, is notified of the shares of that.
+func (n *notice) notified(capacity int) (percent int) {
+	for _, s := range n.shares {
+		if s.capacity >= capacity {
+			percent = max(percent, s.percent)
+		}
+	}
+	return percent
+}
+
+// add records a notice.
+func (n *notice) add(added share) {
+	n.shares = slices.DeleteFunc(n.shares, func(s share) bool { return s.capacity <= added.capacity && s.percent <= added.percent })
+	if len(n.shares) == maxShares {
+		n.shares = slices.Delete(n.shares, 0, 1)
+	}
+	n.shares = append(n.shares, added)
 }
 
 // reached returns the thresholds without a notice since the key was fresh.
@@ -85,11 +111,14 @@ func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision,
 		id.key = strings.Clone(id.key)
 		n.keys[id] = known
 	}
-	first := 0
-	for first < highest && thresholds[first] <= known.percent {
+	capacity := d.Limit.Capacity()
+	first, done := 0, known.notified(capacity)
+	for first < highest && thresholds[first] <= done {
 		first++
 	}
-	known.percent = max(known.percent, thresholds[highest-1])
+	if first < highest {
+		known.add(share{capacity, thresholds[highest-1]})
+	}
 	return thresholds[first:highest]
 }
 

@@ -132,6 +132,25 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
 }
 
+// A customer who has used up the quota of a plan, and moves to a larger one, is warned before the end of that.
+func TestAKeyWhoseLimitIsRaisedIsNotifiedOfTheSharesOfThat(t *testing.T) {
+	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%], plans: {pro: fixed-window 1000/h, max: fixed-window 2000/h}}`)
+	charge := func(plan string, units int) []string {
+		for range units {
+			n.Allow(policy.Attributes{"user": "ann", "plan": plan}, 1)
+		}
+		return n.take()
+	}
+	assert.Equal(t, []string{"quota ann 80%, 20 left", "quota ann 100%, 0 left"}, charge("", 110))
+	assert.Empty(t, charge("pro", 699))
+	assert.Equal(t, []string{"quota ann 80%, 200 left"}, charge("pro", 1))
+	assert.Empty(t, charge("", 3), "a share of a lower limit, of which the key knows")
+	assert.Empty(t, charge("max", 500))
+	assert.Equal(t, []string{"quota ann 100%, 0 left"}, charge("pro", 2), "1300 of 1000, for the first time")
+	assert.Empty(t, charge("max", 299))
+	assert.Equal(t, []string{"quota ann 80%, 400 left"}, charge("max", 301)[:1])
+}
+
 // A bucket that traffic keeps near a threshold does not notify at each crossing.
 func TestABucketNotifiesOnceUntilItIsFull(t *testing.T) {
 	n := newNotifying(t, `- {name: api, key: user, limit: token-bucket 10/s burst 100, notify: 80%}`)

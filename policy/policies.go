@@ -29,9 +29,9 @@ type Options struct {
 	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
 	// OnThreshold is called when the spending of a key reaches a share of its limit, for rules with [Rule.Notify]. It is called once
-	// for each key and threshold until the key is fresh again, after a charge by Take, Settle or Adjust. It runs in the caller's
-	// goroutine, under no lock. With budgets on Redis, each process may call it once, and at least one does. It may be called
-	// again after a restart.
+	// for each key and threshold until the key is fresh again, after a charge by Take, Settle or Adjust; once more for each limit
+	// to which the key's limit is raised. It runs in the caller's goroutine, under no lock. With budgets on Redis, each process may
+	// call it once, and at least one does. It may be called again after a restart.
 	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool

@@ -114,6 +114,8 @@ func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 				err = errors.New("the rule itself")
 			case rules[other].Allow:
 				err = fmt.Errorf("the rule %q exempts requests, and has no limit to take the place of", rules[other].Name)
+			case slices.Contains(instead[i], other):
+				err = fmt.Errorf("the rule %q is there twice", rules[other].Name)
 			default:
 				instead[i] = append(instead[i], other)
 			}
