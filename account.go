@@ -127,26 +127,26 @@ func (a *account) arrive(reading int64) meter.Moment {
 	return m
 }
 
-// offer returns how a cost would be spent, or the time at which it could be. It spends nothing. The caller holds the lock, and
+// offer returns how a cost would be spent up to ahead after now, or the time at which it could be. It spends nothing. The caller holds the lock, and
 // has let the moment arrive.
-func (a *account) offer(m meter.Moment, cost int64, q request) meter.Offer {
-	o := a.plan.Offer(a.State, m, cost, q.ahead(a.plan))
+func (a *account) offer(m meter.Moment, cost, ahead int64) meter.Offer {
+	o := a.plan.Offer(a.State, m, cost, ahead)
 	o.Changes = a.changes
 	return o
 }
 
 // look answers a cost under the plan, and spends nothing. The caller holds the lock.
 func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
-	s, m := a.view(p, reading, q)
+	s, m := a.view(p, reading, q.peek)
 	p.answer(s, m, cost, d)
 }
 
 // view returns the state under a plan. The times computed from it hold only if the key regains under that plan from now on. So
 // every call except Peek, which must change nothing, puts the key under the plan. A fresh key has no such times. The caller
 // holds the lock.
-func (a *account) view(p *plan, reading int64, q request) (meter.State, meter.Moment) {
+func (a *account) view(p *plan, reading int64, peek bool) (meter.State, meter.Moment) {
 	m := a.at(reading)
-	if a.plan.Refresh(&a.State); !q.peek && a.plan.Forgotten(a.State) > m.Now {
+	if a.plan.Refresh(&a.State); !peek && a.plan.Forgotten(a.State) > m.Now {
 		a.adopt(p, reading)
 	}
 	if a.plan.equals(p) {

@@ -300,10 +300,10 @@ func (s *stack[R]) preview(q request) error {
 		return errKeysGone
 	}
 	for i := range s.firm {
-		s.firm[i].preview(s.reading, q)
+		s.firm[i].preview(s.reading, &q)
 	}
 	for i := range s.shadows {
-		s.shadows[i].preview(s.reading, peekRequest)
+		s.shadows[i].preview(s.reading, &peekRequest)
 	}
 	if s.asked && !q.peek {
 		s.markStale()
@@ -436,9 +436,9 @@ func (s *stack[R]) check(q request) (fits, gone bool) {
 	}
 	for i := range s.firm {
 		if s.exceeds {
-			s.firm[i].preview(s.reading, q)
+			s.firm[i].preview(s.reading, &q)
 		} else {
-			s.firm[i].check(s.reading, q)
+			s.firm[i].check(s.reading, &q)
 		}
 	}
 	return s.allFit(), false
@@ -449,7 +449,7 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	fits = true
 	for i := range s.firm {
 		if i != s.late {
-			s.firm[i].check(s.reading, q)
+			s.firm[i].check(s.reading, &q)
 			fits = fits && s.firm[i].fits()
 		}
 	}
@@ -469,7 +469,7 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 		s.locks = append(s.locks, c.a)
 		s.held = true
 	}
-	if c.check(s.reading, q); fits && c.fits() {
+	if c.check(s.reading, &q); fits && c.fits() {
 		return true, false
 	}
 	return s.allFit(), false
@@ -531,14 +531,14 @@ func (s *stack[R]) commit(q request) {
 		q.keep = meter.Final
 	}
 	if s.late != none {
-		s.commitLate(q)
+		s.commitLate(q.keep)
 	} else {
 		for i := range s.firm {
-			s.firm[i].commit(q)
+			s.firm[i].commit(q.keep)
 		}
 	}
 	for i := range s.shadows {
-		s.shadows[i].try(s.reading, q)
+		s.shadows[i].try(s.reading, &q)
 	}
 	if s.changed {
 		s.unpin()
@@ -548,12 +548,12 @@ func (s *stack[R]) commit(q request) {
 }
 
 // commitLate commits the charges of the enforcing layers, first the charge of the account that all requests share.
-func (s *stack[R]) commitLate(q request) {
-	s.firm[s.late].commit(q)
+func (s *stack[R]) commitLate(keep meter.Keep) {
+	s.firm[s.late].commit(keep)
 	s.unlockCommon()
 	for i := range s.firm {
 		if i != s.late {
-			s.firm[i].commit(q)
+			s.firm[i].commit(keep)
 		}
 	}
 }
@@ -581,7 +581,7 @@ func (s *stack[R]) refuse(q request) {
 	if s.ask(false); s.observed() {
 		q.peek = true // the result of a shadow is no reason to change its key
 		for i := range s.shadows {
-			s.shadows[i].preview(s.reading, q)
+			s.shadows[i].preview(s.reading, &q)
 		}
 	}
 	s.finish(false)

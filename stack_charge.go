@@ -66,7 +66,7 @@ func (c *charge) add(amount int64, own bool) {
 // check gets an offer from the account, and records the reading: from now on the key's time does not go back behind it. If the
 // limit has changed, the key is put under the newer one, which is the account's if another decision was quicker. The caller
 // holds the lock.
-func (c *charge) check(reading int64, q request) {
+func (c *charge) check(reading int64, q *request) {
 	if c.a == nil {
 		c.preview(reading, q)
 		return
@@ -74,7 +74,7 @@ func (c *charge) check(reading int64, q request) {
 	c.a.adopt(c.p, reading)
 	c.p, c.checked = c.a.plan, true
 	if c.m = c.a.arrive(reading); !c.trivial() {
-		c.o = c.a.offer(c.m, c.cost, q)
+		c.o = c.a.offer(c.m, c.cost, q.ahead(c.p))
 	}
 }
 
@@ -86,10 +86,10 @@ func (c *charge) skip(reading int64) {
 
 // preview computes the account's offer, for an answer without a charge. It records nothing in the account, so its state is a
 // copy. A key that is not tracked begins in the state that unseen.begin returns. The caller holds the lock.
-func (c *charge) preview(reading int64, q request) {
+func (c *charge) preview(reading int64, q *request) {
 	c.checked = false
 	if c.a != nil {
-		c.viewed, c.m = c.a.view(c.p, reading, q)
+		c.viewed, c.m = c.a.view(c.p, reading, q.peek)
 	} else {
 		c.m.Reading = reading
 		c.m.Now, c.viewed = c.unseen.begin(c.p, reading, q.peek)
@@ -134,13 +134,13 @@ func (c *charge) err() error {
 func (c *charge) fits() bool { return !c.never && !c.o.Denied(c.m.Reading) }
 
 // commit spends the account's offer. The caller holds the lock, and has held it since the offer.
-func (c *charge) commit(q request) {
+func (c *charge) commit(keep meter.Keep) {
 	if c.a == nil || c.cost == 0 {
 		return
 	}
-	c.a.plan.Accept(&c.a.State, c.m.Now, c.o, c.cost, q.keep)
+	c.a.plan.Accept(&c.a.State, c.m.Now, c.o, c.cost, keep)
 	c.a.use.allowed()
-	c.spent, c.keep = true, q.keep
+	c.spent, c.keep = true, keep
 }
 
 // refuse marks the account as throttled if it denied the charge. The others had room, and a denial by another layer is no
@@ -153,14 +153,13 @@ func (c *charge) refuse() {
 
 // try spends the cost if the account allows it. A cost that it can never allow changes nothing.
 // The caller holds the lock.
-func (c *charge) try(reading int64, q request) {
+func (c *charge) try(reading int64, q *request) {
 	if c.exceeds() {
-		q.peek = true
-		c.preview(reading, q)
+		c.preview(reading, &peekRequest)
 		return
 	}
 	if c.check(reading, q); c.fits() {
-		c.commit(q)
+		c.commit(q.keep)
 	} else {
 		c.refuse()
 	}
