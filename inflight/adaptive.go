@@ -26,7 +26,8 @@ type Sample struct {
 	Cancelled float64
 	// Dropped is true if at least a quarter of the outcomes were [Dropped], or Cancelled is more than half.
 	Dropped bool
-	// Drops is the share of outcomes, 0 to 1, that were [Dropped], and Outcomes is the number of outcomes.
+	// Drops is the share of outcomes, 0 to 1, that were [Dropped], and Outcomes is the number of outcomes, including work
+	// that began before the window.
 	Drops    float64
 	Outcomes int
 	// Goodput is the number of successes per second.

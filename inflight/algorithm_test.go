@@ -403,7 +403,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	}
 	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 20, Goodput: 390, Served: 100 * time.Millisecond, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take")
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 39, Goodput: 390, Served: 100 * time.Millisecond, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take, and that they were not dropped")
 }
 
 // Work that is cancelled or still under way takes at least as long as it has lasted.

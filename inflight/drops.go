@@ -16,6 +16,10 @@ import "math"
 //     before the run, and that share becomes the floor: only drops above the floor count from then on.
 //   - The share of drops stays, and goodput does too: the limit did not bound the load. The run goes on from there.
 //
+// A window with few drops by chance interrupts a run. A run that was interrupted so goes on where it was. If it began anew, at
+// the limit that it had reached, each run would be compared with the one before, and the limit would fall step by step to its
+// least without any result.
+//
 // Several processes in front of one backend make a single run misleading: the capacity that one of them gives up, the
 // others take. So each cure, as evidence that the drops depend on the limit, lets one later run without effect be disregarded.
 //
@@ -26,12 +30,13 @@ type drops struct {
 	recent float64  // the share of drops, smoothed
 	state  dropping // how far a run is
 	top    float64  // the limit at which the run began
-	start  float64  // the limit at which its comparison began
+	start  float64  // the limit at which its comparison began; 0 if a new run begins with the next many drops
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit to which a climb or a lift returns
 	quick  bool     // the drops take no longer than successes
 	before dropSum  // the first windows of the comparison
-	after  dropSum  // its windows at a much lower limit, or after its end
+	after  dropSum  // its windows at a much lower limit
+	trial  dropSum  // the windows of a check, a climb or a lift
 	trust  int      // runs without effect to disregard
 	calm   int      // windows since the last run, or since trust last fell
 	knee   float64  // the limit at which cured drops began; 0 for none
@@ -65,6 +70,8 @@ const (
 	lessGood     = 0.85 // of the goodput before: it has fallen with the limit
 	moreGood     = 1.3  // times the goodput before: it has grown with the limit
 	cure         = 0.5  // of the share before, without the floor: the drops have gone away
+	unequal      = 2    // standard deviations: a smaller difference of shares may be chance
+	certain      = 4    // the same: a larger one is none
 	leastFloor   = 0.05 // a smaller share is not worth a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
 	allLost      = 0.9  // of the share above the floor: no window has more by chance alone
@@ -89,6 +96,13 @@ func (d *dropSum) add(share, outcomes, goodput float64) {
 	d.outcomes += outcomes
 	d.dropped += share * outcomes
 	d.goodput += goodput
+}
+
+func (d *dropSum) merge(e *dropSum) {
+	d.windows += e.windows
+	d.outcomes += e.outcomes
+	d.dropped += e.dropped
+	d.goodput += e.goodput
 }
 
 // share is the share of drops.
@@ -122,14 +136,14 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		d.floor += forget * (share - d.floor)
 	}
 	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm has set Dropped
-		d.state, d.calm = steady, 0
+		d.state, d.calm, d.start = steady, 0, 0
 		return true, 0
 	}
 	excess := share - d.floor
 	needed := max(d.threshold(), min(3*chance(d.floor, n), allLost*(1-d.floor)))
 	many := s.Dropped && excess >= needed
 	if d.state == checking || d.state == climbing || d.state == lifted {
-		d.after.add(share, n, goodput)
+		d.trial.add(share, n, goodput)
 	}
 	switch d.state {
 	case climbing:
@@ -144,23 +158,23 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 	switch {
 	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // also if one window has fewer drops
 	case d.state == falling && !many:
-		d.state, d.after = checking, dropSum{}
-		d.after.add(share, n, goodput)
+		d.state, d.trial = checking, dropSum{}
+		d.trial.add(share, n, goodput)
 		return false, d.check(limit)
 	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n): // or by chance
 		if d.calm++; d.calm >= calmWindows {
-			d.calm, d.trust = 0, max(0, d.trust-1)
+			d.calm, d.trust, d.start = 0, max(0, d.trust-1), 0
 		}
 		return false, 0
 	}
 	d.calm = 0
-	if d.state != falling {
+	if d.state != falling && (d.trust > 0 || limit >= d.start) {
 		*d = drops{
 			floor: d.floor, recent: d.recent, trust: d.trust, knee: d.knee, tardy: d.tardy,
-			state: falling, top: limit, start: limit, quick: true,
+			top: limit, start: limit, quick: true,
 		}
 	}
-	d.last = limit
+	d.state, d.last = falling, limit
 	d.quick = d.quick && s.Served > 0 && 2*s.RTT < 3*s.Served
 	switch {
 	case d.before.windows < firstDrops:
@@ -189,7 +203,10 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 		return true, 0
 	}
 	share, ratio := d.after.share(), d.after.mean()/max(1e-9, d.before.mean())
-	if share >= asMany*d.before.share() && leastFloor <= share && share <= mostFloor {
+	// A run begins with a window that has many drops by chance. Where a cure has shown that drops may depend on the limit, each
+	// smaller share counts as fewer drops all the same.
+	stayed := share >= asMany*d.before.share() || d.trust == 0 && d.before.differ(&d.after) < unequal
+	if stayed && leastFloor <= share && share <= mostFloor {
 		inexact := 0.7 * math.Sqrt(1/d.before.others()+1/d.after.others()) // most of the standard deviation of the ratio
 		switch {
 		case ratio < min(lessGood, 1-inexact) && d.trust > 0:
@@ -197,9 +214,10 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 			d.after = dropSum{}
 			return true, 0
 		case ratio < min(lessGood, 1-inexact):
-			d.state, d.floor, d.knee = steady, share, 0
-			return false, d.start
-		case ratio < lessGood && d.after.windows < mostDrops:
+			restore = d.start
+			d.learn(share)
+			return false, restore
+		case ratio < lessGood+inexact/2 && d.after.windows < mostDrops:
 			return true, 0
 		}
 	}
@@ -211,21 +229,36 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	return true, 0
 }
 
-// check ends a run after which the drops have gone away, once that is certain, or after some windows. It returns the
-// limit from then on, or 0 if that stays as it is.
+// learn ends a run without effect.
+func (d *drops) learn(floor float64) { d.state, d.floor, d.knee, d.start = steady, floor, 0, 0 }
+
+// check ends a run after which the drops have gone away, once that is certain. If it is not certain after some windows, the
+// run goes on, now or with the next window that has many drops. Check returns the limit from then on, or 0 if that stays as it
+// is.
 func (d *drops) check(limit float64) (to float64) {
-	cured := d.before.differ(&d.after) > 4 && d.after.share()-d.floor < cure*(d.before.share()-d.floor)
-	if !cured && d.after.windows < checkDrops {
+	cured := d.before.differ(&d.trial) > certain && d.trial.share()-d.floor < cure*(d.before.share()-d.floor)
+	switch {
+	case !cured && d.trial.windows < checkDrops:
+		return 0
+	case !cured:
+		if d.before.windows >= firstDrops && limit <= muchLower*d.start {
+			d.after.merge(&d.trial)
+		}
+		d.state = steady
+		if d.trial.share()-d.floor >= d.threshold() {
+			d.state = falling
+		}
 		return 0
 	}
-	d.state = steady
+	start := d.start
+	d.state, d.start = steady, 0
 	switch {
-	case !cured, d.before.share() > mostFloor:
+	case d.before.share() > mostFloor:
 	case d.quick && limit <= muchLower*d.top:
 		d.state, d.good = climbing, limit
 		return min(d.top, climbStep*limit)
 	default:
-		d.careful(d.start)
+		d.careful(start)
 	}
 	return 0
 }
@@ -250,9 +283,10 @@ func (d *drops) climb(limit float64, many bool) (to float64) {
 	return 0
 }
 
-// lift takes in a window at the least limit, and returns a higher one if it is to be tried, and else 0: after an outage
-// of the whole backend, which has become one of a part of it. Without such an outage, a run ends before the least limit, or
-// the limit falls because the others in front of the same backend leave it no capacity; then a lift would mislead.
+// lift takes in a window of a run at the least limit, and returns a higher one if it is to be tried, and else 0. It is tried
+// where no lower limit can show anything: after an outage of the whole backend, which has become one of a part of it, and in a
+// run that began so low that it has nothing to be compared with. If others in front of the same backend leave this limit no
+// capacity, a lift would mislead. Cures show that, and each delays a lift.
 func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
 	if d.bottom.windows >= laterDrops {
 		d.bottom = dropSum{}
@@ -261,29 +295,47 @@ func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
 	d.wait++
 	switch {
 	case d.bottom.windows < laterDrops:
+		return 0
 	case d.bottom.share() > mostFloor:
 		d.total = true
-	case d.total && d.wait >= d.pause:
-		d.wait, d.pause = 0, min(mostPause, max(liftPause, 2*d.pause))
-		d.state, d.good, d.after = lifted, limit, dropSum{}
-		return max(limit+1, min(liftStep*limit, d.top/2))
+		return 0
+	case d.total:
+		to = min(liftStep*limit, d.top/2)
+	case muchLower*d.start >= limit:
+		return 0
+	case d.trust > 0:
+		if d.wait >= liftPause {
+			d.wait, d.trust = 0, d.trust-1
+		}
+		return 0
+	default:
+		to = liftStep * limit
 	}
-	return 0
+	if d.wait < d.pause {
+		return 0
+	}
+	d.wait, d.pause = 0, min(mostPause, max(liftPause, 2*d.pause))
+	d.state, d.good, d.trial = lifted, limit, dropSum{}
+	return max(limit+1, to)
 }
 
 // lifting returns the limit after a window of a lift. If the share of drops is not higher than before, and goodput has
 // grown with the limit, that share becomes the floor.
 func (d *drops) lifting(limit float64, many bool) (to float64) {
+	higher := d.trial.differ(&d.bottom)
+	better := d.trial.share() <= mostFloor && d.trial.mean() > moreGood*d.bottom.mean()
+	last := d.trial.windows >= mostDrops
 	switch {
 	case !many:
 		d.state = steady
 		return 0
-	case d.after.windows < laterDrops:
+	case d.trial.windows < laterDrops:
 		return limit
-	}
-	if d.after.differ(&d.bottom) < 1 && d.after.share() <= mostFloor && d.after.mean() > moreGood*d.bottom.mean() {
-		d.state, d.floor, d.knee = steady, d.after.share(), 0
+	case better && (higher < 1 || last && higher < unequal):
+		d.learn(d.trial.share())
 		return 0
+	case !last && higher < unequal:
+		return limit
 	}
 	d.state, d.before, d.after, d.bottom = falling, d.bottom, dropSum{}, dropSum{}
 	return d.good

@@ -130,6 +130,85 @@ func TestDropsByChanceDoNotLowerTheLimit(t *testing.T) {
 	}
 }
 
+// In windows of 20 outcomes, a share of 30 % has few drops now and then by chance, and very many: such a window neither ends an
+// experiment nor begins it anew from the limit that it has reached.
+func TestChanceDoesNotKeepTheLimitLowDuringAPartialOutage(t *testing.T) {
+	for name, adaptive := range adaptives {
+		for _, share := range []float64{0.25, 0.3, 0.4, 0.5, 0.7} {
+			low := 0
+			for seed := range uint64(100) {
+				l, rng := settled(adaptive), rand.New(rand.NewPCG(seed, 6))
+				for i := range 100 {
+					dropped := 0.0
+					for range 20 {
+						if rng.Float64() < share {
+							dropped++
+						}
+					}
+					busy := float64(min(l.limit, 20))
+					l.limit = l.alg.Update(inflight.Sample{
+						RTT: service, Served: service, Ended: 20, InFlight: l.limit, Mean: busy, Crowd: busy, Max: 200,
+						Drops: dropped / 20, Dropped: dropped >= 5, Outcomes: 20, Goodput: busy / service.Seconds() * (0.8 + 0.4*rng.Float64()),
+					})
+					if i >= 50 && l.limit <= 3 {
+						low++
+					}
+				}
+			}
+			assert.Less(t, low, 20, "%s, %v: of 5000 windows", name, share)
+		}
+	}
+}
+
+// A run that begins at the least limit cannot be compared with a lower one.
+func TestAPartialOutageDoesNotKeepALimitThatWasAtItsLeastThere(t *testing.T) {
+	for name, adaptive := range map[string]inflight.Adaptive{
+		"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Start: 1, Timeout: 2 * service}),
+		"Vegas":    inflight.Vegas(&inflight.VegasOptions{Start: 1}),
+		"Gradient": inflight.Gradient(&inflight.GradientOptions{Start: 1}),
+	} {
+		for _, share := range []float64{0.3, 0.5, 0.9} {
+			l := &loop{adaptive(), 1, 20, service}
+			l.drop(60, share)
+			assert.GreaterOrEqual(t, l.limit, 15, "%s, %v", name, share)
+		}
+	}
+}
+
+// Successes wait in a queue for longer than a window lasts, and most of these that begin in a window do not end in it. Drops take
+// a millisecond. Their share is still their share of all calls.
+func TestTheShareOfDropsDoesNotDependOnTheQueue(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(slices.Repeat([]int{100}, 1000)...)
+	l := newLimiter(t, 100, &options{Clock: clock, Adaptive: adaptive})
+	type call struct {
+		ends    time.Duration
+		permit  inflight.Permit
+		outcome inflight.Outcome
+	}
+	var calls []call
+	for i := range 20_000 { // one each millisecond
+		now := clock.Now()
+		c := call{now + 90*time.Millisecond, take(t, l, "a", 1), inflight.Success}
+		if i%10 < 3 {
+			c.ends, c.outcome = now+time.Millisecond, inflight.Dropped
+		}
+		calls = append(calls, c)
+		clock.Advance(time.Millisecond)
+		calls = slices.DeleteFunc(calls, func(c call) bool {
+			if c.ends > clock.Now() {
+				return false
+			}
+			c.permit.Done(c.outcome)
+			return true
+		})
+	}
+	require.Greater(t, len(*samples), 100)
+	for _, s := range (*samples)[5:] {
+		assert.InDelta(t, 0.3, s.Drops, 0.05)
+	}
+}
+
 // Events that fall into an experiment leave no lasting trace.
 func TestEventsDuringAnExperimentDoNotLast(t *testing.T) {
 	for name, adaptive := range adaptives {

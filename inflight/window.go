@@ -47,6 +47,8 @@ type window struct {
 	late    int           // was cancelled after no less than all that was done in this window and the one before took
 	unsure  int           // was cancelled sooner, but not at once
 	dropped int           // of these
+	older   int           // outcomes of work that began before it, but is not too old to count
+	refused int           // of these, dropped
 	expired int           // as late as the work counted in late
 	peak    int
 	since   time.Duration // so far held is counted
@@ -101,6 +103,9 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		w.served = plus(w.served, rtt)
 	}
 	if order <= w.before {
+		if start >= w.from {
+			w.addOlder(rtt, o)
+		}
 		switch {
 		case start < w.from:
 		case o == Success:
@@ -150,6 +155,20 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 	return true
 }
 
+// addOlder takes in the outcome of work that began before the window. The share of drops counts it: drops that take less time
+// than successes would otherwise be overrepresented, as most of them begin and end within the window, and most successes do
+// not if they wait in a queue. That excess would go away with the queue under a lower limit, like drops that overload causes.
+// Drops that take longer than every success do not count, as they are not overrepresented, and hang at any limit.
+func (w *window) addOlder(rtt time.Duration, o Outcome) {
+	switch {
+	case o == Success, o == Cancelled && rtt > w.usual/2:
+		w.older++
+	case o == Dropped && rtt <= max(w.longest, w.known):
+		w.older++
+		w.refused++
+	}
+}
+
 // plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
@@ -179,9 +198,10 @@ func (w *window) over(now time.Duration) bool {
 // sample returns the sample of the window.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
-	s := Sample{InFlight: w.peak, Dropped: w.dropped*dropShare >= n || 2*left > float64(n)}
+	all, dropped := n+w.older, w.dropped+w.refused
+	s := Sample{InFlight: w.peak, Dropped: dropped*dropShare >= all || 2*left > float64(n), Outcomes: all}
 	if n > 0 {
-		s.Cancelled, s.Drops, s.Outcomes = left/float64(n), float64(w.dropped)/float64(n), n
+		s.Cancelled, s.Drops = left/float64(n), float64(dropped)/float64(all)
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
