@@ -1,7 +1,6 @@
 package ratelimit_test
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
 // testClock is a clock that is set by hand.
@@ -67,36 +67,10 @@ var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin")),
 }
 
-// engine is a limiter of another kind: its answers and errors are set by the test.
-type engine struct {
-	take    func() (ratelimit.Decision, error)
-	settled []int
-	fails   error // of Settle
-}
+// engine is a limiter of another kind.
+type engine = model.Engine
 
-func (e *engine) Allow(key string, cost int) bool {
-	d, _ := e.Take(context.Background(), key, cost)
-	return d.Allowed
-}
-
-func (e *engine) Take(context.Context, string, int) (ratelimit.Decision, error) { return e.take() }
-
-func (e *engine) Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error) {
-	d, err := e.take()
-	return ratelimit.NewReservation(d, func(actual int) error {
-		e.settled = append(e.settled, actual)
-		return e.fails
-	}), err
-}
-
-func allows(d ratelimit.Decision) *engine {
-	d.Allowed = true
-	return &engine{take: func() (ratelimit.Decision, error) { return d, nil }}
-}
-
-func fails(err error) *engine {
-	return &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, err }}
-}
+var allows, fails = model.Allows, model.Fails
 
 // rig is a limiter and the clock that it is on.
 type rig struct {

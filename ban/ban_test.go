@@ -114,7 +114,7 @@ func TestWhatIsNoStrike(t *testing.T) {
 		"degraded": {d: ratelimit.Decision{Degraded: true, RetryAfter: s}},
 		"an error": {err: ratelimit.ErrUnavailable},
 	} {
-		l := &engine{take: func() (ratelimit.Decision, error) { return answer.d, answer.err }}
+		l := &engine{Answer: func() (ratelimit.Decision, error) { return answer.d, answer.err }}
 		b := banOf(t, l, j.strikes, j.bans)
 		d, err := b.Take(t.Context(), "k", 1)
 		require.ErrorIs(t, err, answer.err, name)
@@ -375,8 +375,10 @@ type resettable struct {
 	err error
 }
 
-func (r *resettable) Peek(context.Context, string, int) (ratelimit.Decision, error) { return r.take() }
-func (r *resettable) Reset(context.Context, string) error                           { return r.err }
+func (r *resettable) Peek(context.Context, string, int) (ratelimit.Decision, error) {
+	return r.Answer()
+}
+func (r *resettable) Reset(context.Context, string) error { return r.err }
 
 // flakyBans fails to take.
 type flakyBans struct {
@@ -405,7 +407,7 @@ func TestNewRefusesWhatCannotBan(t *testing.T) {
 		{l, l, none, "ban: New was given no bans"},
 		{l, stack, l, "ban: strikes: *ratelimit.Layered[string] has no Reset: unsupported operation"},
 		{l, l, stack, "ban: bans: *ratelimit.Layered[string] has no Reset: unsupported operation"},
-		{l, l, &engine{}, "ban: bans: *ban_test.engine has no Peek: unsupported operation"},
+		{l, l, &engine{}, "ban: bans: *model.Engine has no Peek: unsupported operation"},
 	} {
 		_, err := ban.New(test.l, test.strikes, test.bans)
 		require.EqualError(t, err, test.want)
@@ -564,12 +566,12 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 
 	// The context may have ended by then; the limiter's answer is returned.
 	gone, cancel := context.WithCancel(ctx)
-	fails := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, nil }}
+	fails := &engine{Answer: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, nil }}
 	b := banOf(t, fails, j.strikes, j.bans)
 	r, err = b.Reserve(gone, "other", 0, 0)
 	require.NoError(t, err)
 	cancel()
-	fails.take = func() (ratelimit.Decision, error) { return ratelimit.Decision{}, ratelimit.ErrUnavailable }
+	fails.Answer = func() (ratelimit.Decision, error) { return ratelimit.Decision{}, ratelimit.ErrUnavailable }
 	require.ErrorIs(t, r.Settle(1), ratelimit.ErrUnavailable)
 }
 

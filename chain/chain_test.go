@@ -42,16 +42,16 @@ func TestTheFirstDenialEndsAChain(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("first"))
 	asked := allows(ratelimit.Decision{Remaining: 9})
-	never := &engine{take: func() (ratelimit.Decision, error) { panic("asked") }}
+	never := &engine{Answer: func() (ratelimit.Decision, error) { panic("asked") }}
 	require.True(t, first.Allow("ann", 1))
 	d, err := chainOf(t, asked, first, never).Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Limit: first.Limits()[0], RetryAfter: s, ResetAfter: s}, d)
-	assert.Equal(t, []int{0}, asked.settled)
+	assert.Equal(t, []int{0}, asked.Settled)
 	r, err := chainOf(t, asked, first, never).Reserve(t.Context(), "ann", 1, 0)
 	require.NoError(t, err)
 	assert.Equal(t, d, r.Decision)
-	assert.Equal(t, []int{0, 0}, asked.settled)
+	assert.Equal(t, []int{0, 0}, asked.Settled)
 	require.NoError(t, r.Settle(3), "there is nothing to settle")
 }
 
@@ -76,19 +76,19 @@ func TestAnErrorEndsAChainAndGivesBack(t *testing.T) {
 
 func TestAnAllowedDecisionWithAnErrorIsNoSuccess(t *testing.T) {
 	odd := errors.New("odd")
-	confused := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, odd }}
+	confused := &engine{Answer: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, odd }}
 	for _, chain := range []*chain.Limiter[string]{chainOf(t, confused), chainOf(t, confused, confused)} {
 		d, err := chain.Take(t.Context(), "ann", 1)
 		require.ErrorIs(t, err, odd)
 		assert.False(t, d.Allowed)
 	}
-	assert.Equal(t, []int{0}, confused.settled, "what was reserved is given back")
+	assert.Equal(t, []int{0}, confused.Settled, "what was reserved is given back")
 }
 
 func TestAFailedGiveBackIsToldBesideAnErrorOfTheSameKind(t *testing.T) {
 	lost := errors.New("connection lost")
 	first := allows(ratelimit.Decision{})
-	first.fails = lost
+	first.SettleFail = lost
 	chain := chainOf(t, first, fails(ratelimit.ErrUnavailable))
 	_, err := chain.Reserve(t.Context(), "ann", 1, 0)
 	require.ErrorIs(t, err, lost)
@@ -107,13 +107,13 @@ func TestAChainIsSettledInAllLimiters(t *testing.T) {
 	require.NoError(t, r.Settle(2))
 	require.NoError(t, r.Settle(9), "only the first counts")
 	assert.Equal(t, 7, remaining(t, a, "ann"))
-	assert.Equal(t, []int{2}, b.settled)
+	assert.Equal(t, []int{2}, b.Settled)
 	assert.Equal(t, 7, remaining(t, c, "ann"))
 
-	b.fails = errors.New("lost")
+	b.SettleFail = errors.New("lost")
 	r, err = chain.Reserve(t.Context(), "ann", 2, 0)
 	require.NoError(t, err)
-	require.ErrorIs(t, r.Cancel(), b.fails)
+	require.ErrorIs(t, r.Cancel(), b.SettleFail)
 	assert.Equal(t, 7, remaining(t, a, "ann"), "the others are settled all the same")
 	assert.Equal(t, 7, remaining(t, c, "ann"))
 }
@@ -150,7 +150,7 @@ func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
 		{first: 1, last: 9, cost: 5, want: 6},
 		{first: math.MaxInt, last: math.MaxInt, cost: math.MaxInt, want: math.MaxInt},
 	} {
-		denies := &engine{take: func() (ratelimit.Decision, error) {
+		denies := &engine{Answer: func() (ratelimit.Decision, error) {
 			return ratelimit.Decision{Remaining: test.last, RetryAfter: s, Delay: s, Degraded: test.cost == 5}, nil
 		}}
 		d, err := chainOf(t, allows(ratelimit.Decision{Remaining: test.first, ResetAfter: 2 * s, Degraded: test.cost != 5}), denies).
@@ -162,7 +162,7 @@ func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
 
 func TestALimiterThatPanicsLosesNothingOfTheOthers(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
-	bomb := &engine{take: func() (ratelimit.Decision, error) { panic("bomb") }}
+	bomb := &engine{Answer: func() (ratelimit.Decision, error) { panic("bomb") }}
 	require.PanicsWithValue(t, "bomb", func() { chainOf(t, l, bomb).Allow("ann", 2) })
 	require.PanicsWithValue(t, "bomb", func() { _, _ = chainOf(t, l, bomb).Reserve(t.Context(), "ann", 2, 0) })
 	assert.Equal(t, 3, remaining(t, l, "ann"))
@@ -177,7 +177,7 @@ func (unsettling) Reserve(context.Context, string, int, time.Duration) (*ratelim
 
 func TestAPanicOfASettlementKeepsNoneFromTheOthers(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
-	bomb, denies := unsettling{}, &engine{take: func() (d ratelimit.Decision, err error) { return d, nil }}
+	bomb, denies := unsettling{}, &engine{Answer: func() (d ratelimit.Decision, err error) { return d, nil }}
 	require.PanicsWithValue(t, "bomb", func() { chainOf(t, l, bomb, denies).Allow("ann", 2) })
 	assert.Equal(t, 3, remaining(t, l, "ann"))
 	res, err := chainOf(t, l, bomb).Reserve(t.Context(), "ann", 3, 0)

@@ -145,7 +145,7 @@ func TestAChainsWaitFailsAtOnceIfTheDeadlineComesFirst(t *testing.T) {
 		require.Zero(t, time.Since(began))
 		require.Equal(t, 10, remaining(t, local, "k"))
 
-		never := &engine{take: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, nil }}
+		never := &engine{Answer: func() (ratelimit.Decision, error) { return ratelimit.Decision{}, nil }}
 		require.ErrorIs(t, chainOf(t, local, never).Wait(t.Context(), "k", 1), ratelimit.ErrLimited, "denied without a time to wait for")
 		require.ErrorIs(t, chainOf(t, local, full).Wait(ctx, "k", 2), ratelimit.ErrExceedsLimit)
 	})
@@ -240,7 +240,7 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	require.True(t, full.Allow("k", 1))
 	newChain := func() *chain.Limiter[string] {
 		first := allows(ratelimit.Decision{Remaining: 9})
-		first.fails = lost
+		first.SettleFail = lost
 		return chainOf(t, first, full)
 	}
 	check := func(t *testing.T, chain *chain.Limiter[string], d ratelimit.Decision, err error) {
@@ -293,8 +293,8 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	})
 	t.Run("a panic", func(t *testing.T) {
 		first := allows(ratelimit.Decision{})
-		first.fails = lost
-		chain := chainOf(t, first, &engine{take: func() (ratelimit.Decision, error) { panic("bomb") }})
+		first.SettleFail = lost
+		chain := chainOf(t, first, &engine{Answer: func() (ratelimit.Decision, error) { panic("bomb") }})
 		require.Panics(t, func() { chain.Allow("k", 1) })
 		assert.EqualValues(t, 1, chain.Stats().FailedGiveBacks)
 	})
