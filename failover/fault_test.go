@@ -13,23 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 )
 
-// moody fails in all ways, at random.
-func moody(ctx context.Context) error {
-	switch rand.IntN(6) {
-	case 0:
-		return errDown
-	case 1:
-		panic("down")
-	case 2:
-		<-ctx.Done()
-		return ctx.Err()
-	case 3:
-		time.Sleep(time.Duration(rand.IntN(int(10 * time.Millisecond)))) // may be too late
-	}
-	return nil
-}
+var moody = crowd.Moody(6, errDown, 10*time.Millisecond)
 
 func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	before := runtime.NumGoroutine()
@@ -57,7 +44,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	require.Zero(t, errs.Load(), "no caller sees an error")
 	st := l.Stats()
 	require.Equal(t, decisions.Load(), st.Primary+st.Instead)
-	backTo(t, before)
+	crowd.Gone(t, before)
 }
 
 // allFaults reports whether each kind of failure has occurred. The primary fails at random, so no number of decisions is sure to cover them
@@ -106,16 +93,4 @@ func TestNoDecisionTakesLongerThanTimeout(t *testing.T) {
 		wg.Wait()
 		time.Sleep(time.Minute)
 	})
-}
-
-// backTo waits until no more goroutines are running than before. A goroutine without work needs a moment to end.
-func backTo(t *testing.T, before int) {
-	t.Helper()
-	for range 10_000 {
-		if runtime.NumGoroutine() <= before {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }

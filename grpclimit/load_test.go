@@ -20,6 +20,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 )
 
 // echoOnce sends a message and receives its echo.
@@ -76,7 +77,7 @@ func TestMessagesOfThousandStreamsSpendOneBudget(t *testing.T) {
 		assert.Equal(t, uint64(denied.Load()), stats.Denied)
 		assert.GreaterOrEqual(t, denied.Load(), int64(streams-beyond/more), "the others had enough")
 	})
-	assert.Eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+2 }, 20*time.Second, 10*time.Millisecond)
+	crowd.Gone(t, goroutines+1)
 }
 
 const megabyte = 1 << 20

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -78,7 +79,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			assert.Equal(t, served.Load()-burst, load.ok.Load())
 			assert.Equal(t, httplimit.Stats{Allowed: 1 + load.ok.Load(), Denied: load.denied.Load()}, m.Stats())
 			assert.Equal(t, 1, perIP.Stats().Keys)
-			assertNoGoroutineLeft(t, before)
+			crowd.Gone(t, before)
 		})
 	}
 }
@@ -104,12 +105,6 @@ func liveHeap() uint64 {
 }
 
 func loadTime() time.Duration { return testsize.Of(200*time.Millisecond, 5*time.Second) }
-
-// assertNoGoroutineLeft waits for goroutines that are about to end.
-func assertNoGoroutineLeft(t *testing.T, before int) {
-	assert.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, // the condition's own
-		10*time.Second, 10*time.Millisecond, "a goroutine is left over")
-}
 
 // load is a server on the loopback interface and clients that keep their connections.
 type load struct {

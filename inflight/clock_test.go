@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -27,29 +26,16 @@ type lockCheck struct {
 
 func (c *lockCheck) Now() time.Duration {
 	n := c.reads.Add(1)
-	if !free(&c.l.table.mu) {
+	if !crowd.Unlocked(&c.l.table.mu) {
 		c.t.Error("the table is locked")
 		return 0
 	}
 	for _, e := range c.l.entries(nil) {
-		if !free(e.mutex()) {
+		if !crowd.Unlocked(e.mutex()) {
 			c.t.Errorf("key %s is locked", e.key)
 		}
 	}
 	return time.Duration(n) * time.Millisecond
-}
-
-// free reports whether a lock is free. Another goroutine releases it soon, once it runs again; the reader of the clock does
-// not.
-func free(mu *sync.Mutex) bool {
-	for range 2_000_000 { // for 0.4 s at least
-		if mu.TryLock() {
-			mu.Unlock()
-			return true
-		}
-		runtime.Gosched()
-	}
-	return false
 }
 
 func TestTheClockIsReadUnderNoLock(t *testing.T) {

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"context"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 )
 
 // lockCheck is a clock that fails the test if its caller holds a lock of the limiter.
@@ -24,28 +23,16 @@ type lockCheck struct {
 
 func (c *lockCheck) Now() time.Duration {
 	n := c.reads.Add(1)
-	if !free(&c.l.table.mu) {
+	if !crowd.Unlocked(&c.l.table.mu) {
 		c.t.Error("the table is locked")
 		return 0
 	}
 	for _, h := range c.l.table.all() {
-		if !free(&h.mu) {
+		if !crowd.Unlocked(&h.mu) {
 			c.t.Errorf("key %s is locked", h.key)
 		}
 	}
 	return time.Duration(n) * time.Millisecond
-}
-
-// free reports whether a lock is free. Another goroutine releases it soon, once it runs again; the goroutine that reads the clock does not.
-func free(mu *sync.Mutex) bool {
-	for range 2_000_000 { // for 0.4 s at least
-		if mu.TryLock() {
-			mu.Unlock()
-			return true
-		}
-		runtime.Gosched()
-	}
-	return false
 }
 
 // slow is a remote limiter whose answers take their time.

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -187,21 +187,7 @@ func TestAFullTableOfWaitingKeysAsksDirectly(t *testing.T) {
 	})
 }
 
-// moody fails in all ways, at random.
-func moody(ctx context.Context) error {
-	switch rand.IntN(12) {
-	case 0:
-		return errDown
-	case 1:
-		panic("down")
-	case 2:
-		<-ctx.Done()
-		return ctx.Err()
-	case 3:
-		time.Sleep(time.Duration(rand.IntN(int(3 * time.Millisecond)))) // may be too late
-	}
-	return nil
-}
+var moody = crowd.Moody(12, errDown, 3*time.Millisecond)
 
 func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 	before := runtime.NumGoroutine()
@@ -223,7 +209,7 @@ func TestFaultsWhile64GoroutinesDecide(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	flushed(t, l)
-	backTo(t, before)
+	crowd.Gone(t, before)
 }
 
 // flushed flushes until that succeeds: batches whose return failed before, or comes too late, make it fail.
@@ -232,18 +218,6 @@ func flushed(t *testing.T, l *lease.Limiter[string]) {
 	for err := l.Flush(context.Background()); err != nil; err = l.Flush(context.Background()) {
 		require.ErrorIs(t, err, errUnavailable)
 	}
-}
-
-// backTo waits until no more goroutines are running than before. A goroutine without work needs a moment to end.
-func backTo(t *testing.T, before int) {
-	t.Helper()
-	for range 10_000 {
-		if runtime.NumGoroutine() <= before {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
 // decideSomehow makes a decision of some kind, and returns its charge.

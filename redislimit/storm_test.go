@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -418,16 +419,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	if where.end != nil {
 		where.end()
 	}
-	for range 2000 {
-		if runtime.NumGoroutine() <= before {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	if n := runtime.NumGoroutine(); n > before+2 {
-		b := make([]byte, 1<<20)
-		t.Errorf("%d goroutines are left of %d\n%s", n, before, b[:runtime.Stack(b, true)])
-	}
+	crowd.Gone(t, before+2)
 }
 
 // warmAll makes the connections and the scripts known.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/crowd"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -504,7 +505,7 @@ func crowded(t *testing.T, f *fixture, name string, timeout time.Duration, conte
 		defer c.mu.Unlock()
 		return c.batches == 0 && c.isEmpty() && !c.armed
 	}, 20*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+5 }, 20*time.Second, 10*time.Millisecond)
+	crowd.Gone(t, before+4)
 }
 
 func TestEveryCallerOfACrowdIsAnswered(t *testing.T) {
