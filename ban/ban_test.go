@@ -243,7 +243,7 @@ func TestLiftForgetsBanAndStrikesAndResetTheBudgetToo(t *testing.T) {
 	require.NoError(t, j.Strike(ctx, "k", 2))
 	require.NoError(t, j.Lift(ctx, "k"))
 	d := take(t, j, 1)
-	require.Equal(t, jailLimit, d.Limit, "what was spent stays spent")
+	require.Equal(t, jailLimit, d.Limit, "the spending of the budget stays")
 	require.False(t, d.Allowed)
 	require.NoError(t, j.Strike(ctx, "k", 2))
 	require.NoError(t, ratelimit.Reset(ctx, ratelimit.Limiter[string](j), "k"))

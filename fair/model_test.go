@@ -306,7 +306,7 @@ func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 				require.NoError(t, l.SetLimit(limit))
 				d := take(t, l, key, 0)
 				exact := times(rate, whole(int64(d.ResetAfter-(last-clock.Now()))))
-				require.GreaterOrEqual(t, exact.Cmp(total), 0, "seed %d: what was spent stays spent", seed)
+				require.GreaterOrEqual(t, exact.Cmp(total), 0, "seed %d: the total spending stays", seed)
 				require.Less(t, less(exact, total).Cmp(sum(rate, whole(3))), 0, "seed %d: %v of %v under %v", seed, exact.FloatString(3), total.FloatString(3), limit)
 				clock.Advance(max(d.ResetAfter, last-clock.Now()+forgotten))
 				require.Zero(t, take(t, l, key, 0).ResetAfter) // begin anew: the fraction that was rounded is not known

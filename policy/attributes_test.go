@@ -136,7 +136,7 @@ func TestALimitFromAnAttribute(t *testing.T) {
 		assert.Equal(t, 10, passed("bad"+string(rune('a'+i)), "pro", quota), "the rule's own limit: %.20s", quota)
 	}
 	assert.EqualValues(t, 7*60, p.Stats().BadLimits)
-	assert.Equal(t, 40-10, passed("ann", "", "40"), "what was spent stays spent")
+	assert.Equal(t, 40-10, passed("ann", "", "40"), "the spending stays under another limit")
 	ex, err := p.Explain(policy.Attributes{"user": "ann", "quota": "40"}, 1)
 	require.NoError(t, err)
 	assert.Contains(t, ex.String(), "fixed-window 40/h (from the attribute quota)")

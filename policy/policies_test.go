@@ -293,7 +293,7 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	assert.True(t, p.Stats().KillSwitch)
 	assert.True(t, (*told)[1].KillSwitch)
 	require.NoError(t, p.Update(parsed(t, text)))
-	assert.False(t, p.Allow(attrs{"user": "ann"}, 1), "what was spent stays spent, and nothing was charged")
+	assert.False(t, p.Allow(attrs{"user": "ann"}, 1), "the spending stays, and nothing was charged")
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
 }
 

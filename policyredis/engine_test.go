@@ -444,7 +444,7 @@ func TestAFleetFollowsOneFile(t *testing.T) {
 	assert.Equal(t, 10, take(), "one budget for both")
 	limit("fixed-window 25/h")
 	follow("fixed-window 25/h")
-	assert.Equal(t, 15, take(), "the limit was raised, and what was spent stays spent")
+	assert.Equal(t, 15, take(), "the limit was raised, and the spending stays")
 }
 
 // process is one of the fleet: this test's program, started as a child.

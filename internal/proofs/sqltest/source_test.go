@@ -243,7 +243,7 @@ func TestFollowASQLTable(t *testing.T) {
 			require.True(t, p.Allow(policy.Attributes{"user": "ann"}, 4))
 
 			exec(`UPDATE rate_limit_rule SET "limit" = 'fixed-window 50/h'`)
-			soon(t, func() bool { return remaining() == 46 }, "the limit is raised, and what was spent stays spent")
+			soon(t, func() bool { return remaining() == 46 }, "the limit is raised, and the spending stays")
 
 			exec(`UPDATE rate_limit_rule SET "limit" = 'often'`)
 			soon(t, func() bool { return p.Stats().LastError != nil }, "a bad row is reported")
