@@ -144,6 +144,7 @@ func TestAClockBehindMintsNothingAfterAFailover(t *testing.T) {
 }
 
 func TestASpentKeyIsSpentOnThePromotedReplica(t *testing.T) {
+	t.Parallel()
 	master, replica := startServer(t, "--repl-diskless-sync-delay", "0"), startServer(t)
 	host, port, err := net.SplitHostPort(master.addr)
 	require.NoError(t, err)

@@ -36,6 +36,7 @@ func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.Se
 // TestSuiteThroughAStack leaves out the differences of a stack: it books nothing ahead, and so its Wait tries again where a
 // limiter's reports a full queue.
 func TestSuiteThroughAStack(t *testing.T) {
+	testsize.Extra(t)
 	testsize.Sequential(t)
 	testsize.Client(t)
 	verdicts(t)

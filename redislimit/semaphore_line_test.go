@@ -481,6 +481,7 @@ func TestASemaphoreWithoutMessagesPollsAndLogsThatOnce(t *testing.T) {
 }
 
 func TestWaitersSurviveTheLossOfTheirMessages(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	all := []*Semaphore{f.semaphore(1), f.semaphore(1)}
 	done := make(chan struct{})
@@ -504,6 +505,7 @@ func TestWaitersSurviveTheLossOfTheirMessages(t *testing.T) {
 }
 
 func TestALostKeyLosesNoCaller(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	all := []*Semaphore{f.semaphore(2), f.semaphore(2)}
 	var wg sync.WaitGroup

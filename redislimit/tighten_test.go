@@ -33,6 +33,7 @@ func tightenings() (pairs [][2]ratelimit.Limit) {
 
 // Keys expire by the server's own clock, so this test waits for that, once for all.
 func TestATightenedLimitForgivesNothing(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	type told struct {
 		what string

@@ -1,4 +1,4 @@
-// Testrun runs the tests of all modules, two modules at a time, the slowest first. Arguments go to each go test. When a module ends it
+// Testrun runs the tests of all modules, three modules at a time, the slowest first. Arguments go to each go test. When a module ends it
 // prints the output of go test, and a line of progress. Tests that bound a time (testsize.Alone) run when all others have ended. The last
 // lines list the failed and the skipped tests, with the reasons. See scripts/test.
 //
@@ -25,8 +25,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// together is how many modules run at a time.
-const together = 2
+// together is the number of modules that run at a time: one more than the processors of a small machine, as tests wait for servers and
+// clocks about as long as they compute.
+const together = 3
 
 func main() {
 	log.SetFlags(0)
