@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -47,6 +48,7 @@ func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), o
 }
 
 func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
+	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
@@ -89,6 +91,7 @@ func (noTrailers) SetTrailer(metadata.MD) error { return nil }
 
 // Values that depend on the limit only are made once. A flood is denied for as long as the same answer holds.
 func TestADenialAllocatesLittle(t *testing.T) {
+	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}

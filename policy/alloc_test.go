@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -62,6 +63,7 @@ func TestReusedRulesTakeNoMemory(t *testing.T) {
 }
 
 func TestAReplacementCostsNoMemory(t *testing.T) {
+	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
 	p := inForceOf(t, `
 - {name: bulk, match: {route: "POST /api/bulk/"}, key: user, limit: fixed-window 1000000000/h, instead: [api]}
 - {name: api, match: {route: /api/}, key: user, limit: fixed-window 100/h}`)

@@ -90,8 +90,8 @@ func Client(t testing.TB) {
 	leaveOut(t, Server)
 }
 
-// Extra is the first call of a test that scripts/test leaves to -all and .ci/run: it takes seconds of processor and shares its subject
-// with quicker tests, or it needs another program than Go, Redis and PostgreSQL.
+// Extra is the first call of a test that scripts/test leaves to -all and .ci/run: it takes seconds and shares its subject with
+// quicker tests, or it needs another program than Go, Redis and PostgreSQL, or inlined code.
 func Extra(t testing.TB) {
 	t.Helper()
 	if os.Getenv(Variant) == Quick {

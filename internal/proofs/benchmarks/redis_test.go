@@ -15,7 +15,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/proofs/internal/callers"
 	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
+	"github.com/weir-go/ratelimit/redislimit"
 )
 
 func hostPort(addr string) (string, uint16) {
@@ -216,6 +218,18 @@ func BenchmarkRedisMemory(b *testing.B) {
 			require.NotEmpty(b, keys)
 			b.ReportMetric(float64(total), "B/key")
 			b.ReportMetric(float64(len(keys)), "redis-keys")
+		})
+	}
+}
+
+// BenchmarkLimits measures 16 callers on a Redis server, as package sqltest does on PostgreSQL.
+func BenchmarkLimits(b *testing.B) {
+	client := redisserver.Start(b)
+	for _, c := range callers.Cases() {
+		l := must(redislimit.New(client, c.Limit, &redislimit.Options{Timeout: time.Minute}))
+		c.Measure(b, "redislimit", func(ctx context.Context, key string) (bool, error) {
+			d, err := l.Take(ctx, key, 1)
+			return d.Allowed, err
 		})
 	}
 }

@@ -320,6 +320,7 @@ func TestNothingIsLostWithoutBeingCounted(t *testing.T) {
 // TestALockedTableHoldsUpAFlushForOneTimeout locks the table. A Flush ends after one Timeout and returns the reason; its rows
 // count as pending all the while.
 func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
+	testsize.Extra(t)
 	testsize.Alone(t)
 	db := openPostgres(t)
 	migrate(t, db, sqlsource.PostgreSQL)

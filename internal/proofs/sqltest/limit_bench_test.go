@@ -3,17 +3,11 @@ package sqltest
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/proofs/internal/redisserver"
-	"github.com/weir-go/ratelimit/redislimit"
+	"github.com/weir-go/ratelimit/internal/proofs/internal/callers"
 	"github.com/weir-go/ratelimit/sqllimit"
 )
 
@@ -47,8 +41,8 @@ func (f *forUpdate) take(ctx context.Context, key string) (allowed bool, err err
 	return true, tx.Commit()
 }
 
-// BenchmarkLimits measures 16 callers on a PostgreSQL server that syncs each commit to the disk, and on a Redis
-// server, beside a transaction with SELECT … FOR UPDATE.
+// BenchmarkLimits measures 16 callers on a PostgreSQL server that syncs each commit to the disk, beside a transaction with
+// SELECT … FOR UPDATE. Package benchmarks has one of the same name for redislimit.
 func BenchmarkLimits(b *testing.B) {
 	server := startPostgresWith(b, "-c fsync=on")
 	db := server.open(b)
@@ -57,58 +51,13 @@ func BenchmarkLimits(b *testing.B) {
 	budgetTable(b, db)
 	_, err := db.Exec("CREATE TABLE by_hand (key text PRIMARY KEY, spent bigint NOT NULL)")
 	require.NoError(b, err)
-	client := redisserver.Start(b)
-	for _, test := range []struct {
-		name string
-		most int
-		keys int64
-	}{
-		{"one key, allowed", 1 << 30, 1},
-		{"1000 keys, allowed", 1 << 30, 1000},
-		{"one key, denied", 1, 1},
-	} {
-		limit := ratelimit.TokenBucket(ratelimit.Per(test.most, 24*time.Hour), test.most).Named(fmt.Sprintf("b%d-%d", test.most, test.keys))
-		sqlLimiter := limiterOn(b, db, limit, sqllimit.Options{})
-		redisLimiter, err := redislimit.New(client, limit, &redislimit.Options{Timeout: time.Minute})
-		require.NoError(b, err)
-		byHand := &forUpdate{db, test.most}
-		for _, engine := range []struct {
-			name string
-			take func(ctx context.Context, key string) (bool, error)
-		}{
-			{"SELECT FOR UPDATE", func(ctx context.Context, key string) (bool, error) { return byHand.take(ctx, limit.Name+key) }},
-			{"sqllimit", func(ctx context.Context, key string) (bool, error) {
-				d, err := sqlLimiter.Take(ctx, key, 1)
-				return d.Allowed, err
-			}},
-			{"redislimit", func(ctx context.Context, key string) (bool, error) {
-				d, err := redisLimiter.Take(ctx, key, 1)
-				return d.Allowed, err
-			}},
-		} {
-			b.Run(test.name+"/"+engine.name, func(b *testing.B) {
-				var n, allowed atomic.Int64
-				var wg sync.WaitGroup
-				for range 16 {
-					wg.Go(func() {
-						for i := n.Add(1); i <= int64(b.N); i = n.Add(1) {
-							ok, err := engine.take(context.Background(), fmt.Sprint(i%test.keys))
-							if err != nil {
-								b.Error(err)
-								return
-							}
-							if ok {
-								allowed.Add(1)
-							}
-						}
-					})
-				}
-				wg.Wait()
-				if test.most > 1 && allowed.Load() < int64(b.N) {
-					b.Errorf("%d of %d were allowed", allowed.Load(), b.N)
-				}
-				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "decisions/s")
-			})
-		}
+	for _, c := range callers.Cases() {
+		l := limiterOn(b, db, c.Limit, sqllimit.Options{})
+		byHand := &forUpdate{db, c.Limit.Capacity()}
+		c.Measure(b, "SELECT FOR UPDATE", func(ctx context.Context, key string) (bool, error) { return byHand.take(ctx, c.Limit.Name+key) })
+		c.Measure(b, "sqllimit", func(ctx context.Context, key string) (bool, error) {
+			d, err := l.Take(ctx, key, 1)
+			return d.Allowed, err
+		})
 	}
 }

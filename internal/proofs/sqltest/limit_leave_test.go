@@ -19,6 +19,7 @@ func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
 	}
+	testsize.Extra(t)
 	testsize.Alone(t)
 	const rate = 100
 	server := startPostgres(t)
