@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,4 +110,44 @@ func filesRun(t *testing.T, dir string) (files []string) {
 	}
 	slices.Sort(files)
 	return slices.Compact(files)
+}
+
+// TestTheMapOfContributingHasEachPackageAndNoFileThatIsGone reads the rooms in CONTRIBUTING.md: a file of a row lies in one of the row's
+// packages, or at the root.
+func TestTheMapOfContributingHasEachPackageAndNoFileThatIsGone(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	require.NoError(t, err)
+	_, rooms, found := strings.Cut(string(text), "\n## Where things are\n")
+	require.True(t, found)
+	rooms, _, found = strings.Cut(rooms, "\nOne decision runs through")
+	require.True(t, found)
+	quoted := regexp.MustCompile("`([a-z_]+)(\\.go)?`")
+	packages := map[string]bool{}
+	for line := range strings.Lines(rooms) {
+		var row []string
+		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
+			name := m[1] + m[2]
+			if m[2] == "" {
+				packages[name] = true
+				row = append(row, name)
+				continue
+			}
+			exists := func(dir string) bool {
+				_, err := os.Stat(filepath.Join(root, dir, name))
+				return err == nil
+			}
+			assert.True(t, exists("") || slices.ContainsFunc(row, exists), "%s of %q does not exist", name, line)
+		}
+	}
+	for _, parent := range []string{"", "internal"} {
+		dirs, err := os.ReadDir(filepath.Join(root, parent))
+		require.NoError(t, err)
+		for _, d := range dirs {
+			files, err := filepath.Glob(filepath.Join(root, parent, d.Name(), "*.go"))
+			require.NoError(t, err)
+			if len(files) > 0 {
+				assert.True(t, packages[d.Name()], "%s is not in the map", d.Name())
+			}
+		}
+	}
 }
