@@ -90,11 +90,11 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return next(ctx, req)
 		}
 		err = i.serve(unaryCall(ctx, req), nil, func(e *event) (any, error) {
-			told, ctx := i.fields(ctx, e)
+			own, ctx := i.fields(ctx, e)
 			if resp, err = next(ctx, req); err != nil || resp == nil {
 				return nil, err
 			}
-			told.add(resp.Header())
+			own.add(resp.Header())
 			return resp.Any(), nil
 		})
 		return resp, err
@@ -224,8 +224,8 @@ func (i *Interceptor) pass(e *event) error {
 	}
 	outcome.MarkRefused(ctx)
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)), e.Cause(), i.opts.Challenge)
-	told, _ := i.fields(ctx, e)
-	told.add(answer.Meta())
+	own, _ := i.fields(ctx, e)
+	own.add(answer.Meta())
 	if i.opts.OnRefused != nil {
 		if other := i.opts.OnRefused(public(*e), answer); other != nil {
 			answer = other

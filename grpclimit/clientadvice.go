@@ -36,10 +36,10 @@ func answerOf(err error, header, trailer metadata.MD) (a answer) {
 		a.Answered = true
 		return a
 	}
-	info, told := retryDelay(st)
-	pushback, told2, stop := pushbackOf(trailer)
+	info, delayed := retryDelay(st)
+	pushback, pushed, stop := pushbackOf(trailer)
 	a.Answered = st.Code() == codes.ResourceExhausted
-	a.Refused = told || told2
+	a.Refused = delayed || pushed
 	a.retry = a.Refused && !stop && a.Answered
 	if a.Refused {
 		a.Wait = max(info, pushback, 1) // not 0, which means that there is no time
@@ -74,22 +74,22 @@ func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 }
 
 // retryDelay returns the longest wait in the details of a status, and whether they contain any.
-func retryDelay(st *status.Status) (wait time.Duration, told bool) {
+func retryDelay(st *status.Status) (wait time.Duration, found bool) {
 	for _, detail := range st.Details() {
 		info, ok := detail.(*errdetails.RetryInfo)
 		if !ok || info.RetryDelay == nil {
 			continue
 		}
 		if d := info.RetryDelay.AsDuration(); d >= 0 {
-			wait, told = max(wait, pace.Clamp(d)), true
+			wait, found = max(wait, pace.Clamp(d)), true
 		}
 	}
-	return wait, told
+	return wait, found
 }
 
 // pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids to retry, which by gRFC A6 is
 // anything but one number of 0 or more.
-func pushbackOf(trailer metadata.MD) (wait time.Duration, told, stop bool) {
+func pushbackOf(trailer metadata.MD) (wait time.Duration, found, stop bool) {
 	values := trailer[rpcstatus.PushbackKey]
 	if len(values) == 0 {
 		return 0, false, false

@@ -18,7 +18,7 @@ func replyTo(a rpcstatus.Answer) *reply {
 		return newReply(a)
 	}
 	last, _ := a.Limit.Last.Load().(*reply)
-	if last == nil || rpcstatus.Milliseconds(last.told.Wait) != rpcstatus.Milliseconds(a.Wait) || last.told.Message != a.Message {
+	if last == nil || rpcstatus.Milliseconds(last.answer.Wait) != rpcstatus.Milliseconds(a.Wait) || last.answer.Message != a.Message {
 		last = newReply(a)
 		a.Limit.Last.Store(last)
 	}
@@ -29,7 +29,7 @@ func replyTo(a rpcstatus.Answer) *reply {
 type reply struct {
 	refusal // the answer to a call without a cause of its own
 
-	told     rpcstatus.Answer
+	answer   rpcstatus.Answer
 	once     sync.Once // makes the fields below
 	pushback [1]string
 	md       metadata.MD
@@ -44,7 +44,7 @@ func newReply(a rpcstatus.Answer) *reply {
 		p.details[i] = &p.any[i]
 	}
 	p.Details = p.details[:n]
-	made := &reply{refusal: refusal{status: status.FromProto(&p.Status)}, told: a}
+	made := &reply{refusal: refusal{status: status.FromProto(&p.Status)}, answer: a}
 	protos.Put(p)
 	return made
 }
@@ -52,7 +52,7 @@ func newReply(a rpcstatus.Answer) *reply {
 // trailer returns the trailer that goes with the answer, nil if there is none. It must not be changed.
 func (r *reply) trailer() metadata.MD {
 	r.once.Do(func() {
-		if r.pushback[0] = r.told.Pushback(); r.pushback[0] != "" {
+		if r.pushback[0] = r.answer.Pushback(); r.pushback[0] != "" {
 			r.md = metadata.MD{rpcstatus.PushbackKey: r.pushback[:]}
 		}
 	})

@@ -154,15 +154,15 @@ func (d *memoryDecider) Reset(_ context.Context, c *Charges) error {
 // each visits the tracked keys of a rule, under the limit that limitFor returns for a key and the limit of its last
 // decision.
 func (d *memoryDecider) each(ctx context.Context, rule int, limitFor func(key string, last ratelimit.Limit) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
-	for key, said := range d.limiters[rule].All() {
-		if limit := limitFor(key, said.Limit); limit != said.Limit {
+	for key, standing := range d.limiters[rule].All() {
+		if limit := limitFor(key, standing.Limit); limit != standing.Limit {
 			var err error
-			said, err = d.bare.Peek(&observed{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
+			standing, err = d.bare.Peek(&observed{List: []Charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
 			if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 				return err
 			}
 		}
-		if ctx.Err() != nil || !visit(key, said) {
+		if ctx.Err() != nil || !visit(key, standing) {
 			return ctx.Err()
 		}
 	}

@@ -248,18 +248,18 @@ func (p *parser) fieldText(name string) string {
 }
 
 // unknown is the error about a field that is not known. It suggests a known field with a similar name.
-func unknown(field, told string, known []string) error {
+func unknown(field, label string, known []string) error {
 	for changes := range 3 {
 		for _, k := range known {
 			if alike(strings.ToLower(field), k, changes) {
-				return fmt.Errorf("unknown %s; %q, maybe", told, k)
+				return fmt.Errorf("unknown %s; %q, maybe", label, k)
 			}
 		}
 	}
 	if slices.Contains(known, "match") && slices.Contains([]string{"route", "attributes", "not", "prefix", "suffix", "absent"}, field) {
-		return fmt.Errorf("unknown %s; %q, maybe", told, "match."+field)
+		return fmt.Errorf("unknown %s; %q, maybe", label, "match."+field)
 	}
-	return fmt.Errorf("unknown %s, want one of %s", told, strings.Join(known, ", "))
+	return fmt.Errorf("unknown %s, want one of %s", label, strings.Join(known, ", "))
 }
 
 // alike reports whether two words differ by no more than this number of changes. A word that is cut short differs by one.

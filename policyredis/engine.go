@@ -278,13 +278,13 @@ func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelim
 	if !c.Bare {
 		return d.Layered.Peek(ctx, c, cost)
 	}
-	said, err := d.bare.Peek(ctx, c, cost)
+	standing, err := d.bare.Peek(ctx, c, cost)
 	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not called, but the caller needs the remaining budget
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
-			said.Remaining, said.Debt, said.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
+			standing.Remaining, standing.Debt, standing.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
 		}
 	}
-	return said, err
+	return standing, err
 }
 
 // Adjust implements [ratelimit.Adjuster].

@@ -200,10 +200,10 @@ func playPeekTake(h *history) {
 	for range 8 {
 		p.useAtRandom()
 		cost := p.cost(p.left().Remaining)
-		said, _ := p.peek(cost)
+		peeked, _ := p.peek(cost)
 		d, _ := p.take(cost)
-		p.must(said.Allowed == d.Allowed && said.RetryAfter == d.RetryAfter && said.Delay == d.Delay, chargesNothing,
-			"Peek says %s, and Take answers %s", described(said, nil), described(d, nil))
+		p.must(peeked.Allowed == d.Allowed && peeked.RetryAfter == d.RetryAfter && peeked.Delay == d.Delay, chargesNothing,
+			"Peek says %s, and Take answers %s", described(peeked, nil), described(d, nil))
 	}
 }
 

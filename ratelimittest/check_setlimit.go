@@ -92,11 +92,11 @@ func playPeekChanged(h *history) {
 		p.change(h.similar())
 		h.advance([]time.Duration{due, due + h.cfg.Resolution, h.upto(due), h.upto(2 * due), 0}[h.rng.IntN(5)])
 		cost := p.cost(p.limit.Capacity())
-		said, err := p.peek(cost)
+		peeked, err := p.peek(cost)
 		h.must(err == nil, chargesNothing, "cost %d is within the capacity: %v", cost, err)
 		d, _ := p.take(cost)
-		p.must(said.Allowed == d.Allowed && said.RetryAfter == d.RetryAfter && said.Delay == d.Delay, chargesNothing,
-			"the limit was changed; Peek says %s, and Take answers %s", described(said, nil), described(d, nil))
+		p.must(peeked.Allowed == d.Allowed && peeked.RetryAfter == d.RetryAfter && peeked.Delay == d.Delay, chargesNothing,
+			"the limit was changed; Peek says %s, and Take answers %s", described(peeked, nil), described(d, nil))
 	}
 }
 

@@ -58,15 +58,15 @@ type step struct {
 	format string
 	args   []any
 
-	call string // if not empty: instead of the format
-	key  *testedKey
-	cost int
-	said answer
+	call   string // if not empty: instead of the format
+	key    *testedKey
+	cost   int
+	answer answer
 }
 
 func (s step) String() string {
 	if s.call != "" {
-		return fmt.Sprintf("%-14v %s(%s, %d): %s", s.at, s.call, s.key.shown(), s.cost, s.said)
+		return fmt.Sprintf("%-14v %s(%s, %d): %s", s.at, s.call, s.key.shown(), s.cost, s.answer)
 	}
 	return fmt.Sprintf("%-14v ", s.at) + fmt.Sprintf(s.format, s.args...)
 }
@@ -143,7 +143,7 @@ func (h *history) note(format string, args ...any) {
 }
 
 func (p *testedKey) noteCall(call string, cost int, d ratelimit.Decision, err error) {
-	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, said: answer{d, err}})
+	p.steps = append(p.steps, step{at: p.now, call: call, key: p, cost: cost, answer: answer{d, err}})
 }
 
 // answer is a Decision, or an error, in few words.

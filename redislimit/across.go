@@ -46,7 +46,7 @@ func (l *lane) ask(b *batch, calls int) *call {
 
 // learn records the server's answer.
 func (l *lane) learn(asked *call) {
-	if said, ok := asked.reply.(int64); ok && said == 1 {
+	if passed, ok := asked.reply.(int64); ok && passed == 1 {
 		l.share.Store(uint32(shareNode))
 	}
 }

@@ -199,16 +199,16 @@ const shadowPrefix = "shadow:"
 
 // ofRule returns the row of a denial by a rule.
 func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
-	told := r.Decision
+	answer := r.Decision
 	if !r.Told {
-		told = d.Decision
+		answer = d.Decision
 	}
-	told.Degraded = d.Decision.Degraded
+	answer.Degraded = d.Decision.Degraded
 	rule := r.Rule
 	if r.Shadow {
 		rule = shadowPrefix + rule
 	}
-	v := a.violation(rule, r.Key, r.Cost, told)
+	v := a.violation(rule, r.Key, r.Cost, answer)
 	v.User = a.private(attribute(d.Request, "user"))
 	v.Route = a.routeOf(d.Request)
 	v.IP = a.private(attribute(d.Request, "ip"))

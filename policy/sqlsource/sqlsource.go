@@ -73,13 +73,13 @@ const maxRules = 10_000
 // Changes polls the versions. A failure is a change too, so that it is reported.
 func (s *source) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	last, told := s.fingerprint(ctx), time.Now()
+	last, signalled := s.fingerprint(ctx), time.Now()
 	go func() {
 		defer close(changes)
 		poll.Every(ctx, s.Poll, func() {
 			now := s.fingerprint(ctx)
-			if ctx.Err() == nil && (now != last || time.Since(told) >= reload) {
-				last, told = now, time.Now()
+			if ctx.Err() == nil && (now != last || time.Since(signalled) >= reload) {
+				last, signalled = now, time.Now()
 				poll.Signal(changes)
 			}
 		})

@@ -165,14 +165,14 @@ func copyExamples(from, to string) (n int, err error) {
 func (p packed) programs(env []string, out io.Writer) error {
 	dir := filepath.Join(p.dir, "build")
 	for _, m := range p.modules {
-		var said string
+		var output string
 		var err error
 		switch m.Dir {
 		case ".":
-			said, err = repo.Run(dir, env, "go", "run", m.Path()+"/examples/quickstart")
+			output, err = repo.Run(dir, env, "go", "run", m.Path()+"/examples/quickstart")
 		case "policy":
 			if err = get(dir, env, "-tool", m.Path()+"/cmd/policy@"+p.version); err == nil {
-				said, err = repo.Run(dir, env, "go", "tool", "policy", "check", filepath.Join(p.root, "examples/servers/gateway/rules.yaml"))
+				output, err = repo.Run(dir, env, "go", "tool", "policy", "check", filepath.Join(p.root, "examples/servers/gateway/rules.yaml"))
 			}
 		default:
 			continue
@@ -180,7 +180,7 @@ func (p packed) programs(env []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "the program of %s runs: %s\n", m.Path(), count(strings.Count(said, "\n"), "line"))
+		fmt.Fprintf(out, "the program of %s runs: %s\n", m.Path(), count(strings.Count(output, "\n"), "line"))
 	}
 	return nil
 }

@@ -177,8 +177,8 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 	// The server's own periodic work does not count: one run a second is the minimum.
 	cmd := exec.CommandContext(ctx, "valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", path, "--port", port, "--bind", "127.0.0.1",
 		"--save", "", "--appendonly", "no", "--dir", dir, "--hz", "1", "--dynamic-hz", "no", "--logfile", dir+"/log")
-	var said strings.Builder
-	cmd.Stderr = &said
+	var report strings.Builder
+	cmd.Stderr = &report
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
@@ -194,11 +194,11 @@ func count(ctx context.Context, path string, r row, calls int) (int64, error) {
 		err = ended
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w\n%s", err, said.String())
+		return 0, fmt.Errorf("%w\n%s", err, report.String())
 	}
-	found := total.FindStringSubmatch(said.String())
+	found := total.FindStringSubmatch(report.String())
 	if found == nil {
-		return 0, fmt.Errorf("valgrind has not told a sum:\n%s", said.String())
+		return 0, fmt.Errorf("valgrind has reported no sum:\n%s", report.String())
 	}
 	return strconv.ParseInt(strings.ReplaceAll(found[1], ",", ""), 10, 64)
 }
