@@ -230,7 +230,7 @@ func TestAKeyErrorDeniesAndChargesNothing(t *testing.T) {
 	assert.Zero(t, l.Stats().Keys)
 }
 
-func TestAllRefusesWhatCannotBeAStack(t *testing.T) {
+func TestAllRefusesLayersThatCannotBeAStack(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9)))
 	other := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(9)))
@@ -770,7 +770,7 @@ func TestThePicksOrderIsTheLayersOrder(t *testing.T) {
 	}
 }
 
-func TestAllOfRefusesWhatCannotBeAStack(t *testing.T) {
+func TestAllOfRefusesLayersThatCannotBeAStack(t *testing.T) {
 	_, err := ratelimit.AllOf[choice](nil)
 	require.EqualError(t, err, "ratelimit: AllOf needs a function that picks layers")
 	_, err = ratelimit.AllOf(thePicked)
@@ -799,7 +799,7 @@ func TestPickedLayersDoNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(50, decide))
 }
 
-func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	type request struct{ user, route string }
 	clock := new(testClock)
 	var events []ratelimit.Event[string]

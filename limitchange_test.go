@@ -23,7 +23,7 @@ var makers = []func(n int) ratelimit.Limit{
 	func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(n)) },
 }
 
-func TestWhatWasSpentStaysSpent(t *testing.T) {
+func TestSetLimitKeepsTheSpending(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
 			t.Run(fmt.Sprint(from(1).Algorithm, " to ", to(1).Algorithm), func(t *testing.T) {

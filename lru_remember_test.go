@@ -425,7 +425,7 @@ func peekOf(t *testing.T, l *ratelimit.Keyed[string], key string) ratelimit.Deci
 	return d
 }
 
-func TestResetForgetsWhatIsRemembered(t *testing.T) {
+func TestResetForgetsTheRememberedSpending(t *testing.T) {
 	for _, limit := range attackLimits() {
 		l, _ := remembering(t, limit, ratelimit.Options[string]{})
 		require.True(t, l.Allow("a", 5))

@@ -98,7 +98,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 	}
 }
 
-func TestAllListsTrackedKeysAsPeekSays(t *testing.T) {
+func TestAllAgreesWithPeek(t *testing.T) {
 	clock := new(testClock)
 	// IdleTTL is longer than the test, so that no new key drops another one of its shard.
 	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
@@ -231,7 +231,7 @@ func firsts[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {
 	}
 }
 
-func TestRestoreSkipsWhatItCannotReadAndSaysSo(t *testing.T) {
+func TestRestoreSkipsEntriesThatItCannotReadAndReportsThem(t *testing.T) {
 	for _, limit := range savedLimits() {
 		clock := new(testClock)
 		old := onClock(t, clock, limit)

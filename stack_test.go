@@ -185,7 +185,7 @@ func TestTheLongerRetryBindsWhicheverIsFreshLater(t *testing.T) {
 	assert.Equal(t, ratelimit.Decision{Limit: late.Limits()[0], RetryAfter: 5 * s, ResetAfter: 10 * s}, d)
 }
 
-func TestTheZeroLayeredSaysWhatIsWrong(t *testing.T) {
+func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	var zero ratelimit.Layered[call]
 	const want = "ratelimit: a Layered that was not made by All or AllOf"
 	for name, f := range map[string]func(){

@@ -94,7 +94,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	require.Equal(t, ban.Stats{Begun: 1}, j.Stats())
 }
 
-func TestWhatIsNoStrike(t *testing.T) {
+func TestDecisionsThatAreNoStrike(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	for range 9 {
 		_, err := j.Take(t.Context(), "k", 3)
@@ -393,7 +393,7 @@ func (f *flakyBans) Take(ctx context.Context, key string, cost int) (ratelimit.D
 	return f.Keyed.Take(ctx, key, cost)
 }
 
-func TestNewRefusesWhatCannotBan(t *testing.T) {
+func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), jailLimit)
 	stack, err := ratelimit.All(ratelimit.By(l, itself))
 	require.NoError(t, err)

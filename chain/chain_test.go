@@ -186,7 +186,7 @@ func TestAPanicOfASettlementKeepsNoneFromTheOthers(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, l, "ann"))
 }
 
-func TestNewRefusesWhatCannotBeAsked(t *testing.T) {
+func TestNewRefusesLimitersThatCannotDecide(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)))
 	_, err := chain.New[string]()
 	require.EqualError(t, err, "chain: New needs at least one limiter")
@@ -197,7 +197,7 @@ func TestNewRefusesWhatCannotBeAsked(t *testing.T) {
 	require.EqualError(t, err, "chain: limiter 0 is nil")
 }
 
-func TestTheZeroLimiterSaysWhatIsWrong(t *testing.T) {
+func TestTheZeroLimiterNamesTheFault(t *testing.T) {
 	var zero chain.Limiter[string]
 	const want = "chain: a Limiter that was not made by New"
 	assert.PanicsWithValue(t, want, func() { zero.Allow("k", 1) })
@@ -209,7 +209,7 @@ func TestTheZeroLimiterSaysWhatIsWrong(t *testing.T) {
 	assert.PanicsWithValue(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
 }
 
-func TestAChainTellsTheLimitsOfAll(t *testing.T) {
+func TestAChainDescribesTheLimitsOfAll(t *testing.T) {
 	a := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
 	b := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
 	chain := chainOf(t, chainOf(t, a, b), allows(ratelimit.Decision{}), b)
@@ -337,7 +337,7 @@ func (a *adjustable) Adjust(_ context.Context, _ string, delta int) error {
 	return a.err
 }
 
-func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
+func TestAChainAdjustsAllAndReturnsTheErrors(t *testing.T) {
 	a, b := &adjustable{engine: allows(ratelimit.Decision{}), err: ratelimit.ErrUnavailable}, &adjustable{engine: allows(ratelimit.Decision{})}
 	err := chainOf(t, a, b).Adjust(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
@@ -345,9 +345,9 @@ func TestAChainAdjustsAllAndTellsWhatFailed(t *testing.T) {
 	assert.Equal(t, []int{3, 3}, []int{a.n, b.n})
 }
 
-// TestADenialTellsWhenTheBudgetsAreFull expects the state after the denial: a limiter before the denying one has its charge
+// TestADenialReturnsTheTimeUntilTheBudgetsAreFull expects the state after the denial: a limiter before the denying one has its charge
 // back.
-func TestADenialTellsWhenTheBudgetsAreFull(t *testing.T) {
+func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	limits := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 12), ratelimit.FixedWindow(ratelimit.PerMinute(15)), ratelimit.SlidingLog(ratelimit.PerMinute(14)),
 		ratelimit.SlidingCounter(ratelimit.PerMinute(13)), ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), ratelimit.FixedWindow(ratelimit.PerHour(300)),

@@ -301,7 +301,7 @@ func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 }
 
 // A leaky bucket that is not last denies requests that it would delay: so does Peek.
-func TestPeekOfAChainSaysWhatTakeSays(t *testing.T) {
+func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	leaky := ratelimit.Must(ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), &ratelimit.Options[string]{Clock: clock}))
 	bucket := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), &ratelimit.Options[string]{Clock: clock}))

@@ -374,8 +374,8 @@ func TestClientsAreLeftAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestA401SaysHowToAuthenticate, as RFC 9110 requires it.
-func TestA401SaysHowToAuthenticate(t *testing.T) {
+// TestA401HasAChallenge, as RFC 9110 requires it.
+func TestA401HasAChallenge(t *testing.T) {
 	answers := func(i connect.Interceptor) *http.Response {
 		s := service(t, i)
 		resp, err := s.Client().Post(s.URL+echoProcedure, "application/json", strings.NewReader(`"x"`))

@@ -75,9 +75,9 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 	assert.ErrorContains(t, err, "the same policy name")
 }
 
-// TestNestedInterceptorsTellEachNameOnce, whichever of them answers: a name is one policy in one response, and the same one
+// TestNestedInterceptorsAnnounceEachNameOnce, whichever of them answers: a name is one policy in one response, and the same one
 // in all.
-func TestNestedInterceptorsTellEachNameOnce(t *testing.T) {
+func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	for protocol, options := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			per := func(n int) *connectlimit.Interceptor {

@@ -56,7 +56,7 @@ func TestHeaderHoldsTheAddress(t *testing.T) {
 }
 
 // A call is charged by the contents of its response.
-func TestResponseTellsTheCost(t *testing.T) {
+func TestTheResponseGivesTheCost(t *testing.T) {
 	for name, options := range protocols {
 		t.Run(name, func(t *testing.T) {
 			var got []connectlimit.Response
@@ -131,7 +131,7 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 	})
 }
 
-func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
+func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	gone, leave := context.WithCancel(t.Context())

@@ -33,7 +33,7 @@ var (
 
 func down(context.Context) error { return errDown }
 
-func TestNewNamesWhatIsInvalid(t *testing.T) {
+func TestNewNamesTheInvalidOption(t *testing.T) {
 	s := newStore(t, shared)
 	for _, row := range []struct {
 		name             string
@@ -502,7 +502,7 @@ func TestChangesOfStateAreToldInOrderUnderNoLock(t *testing.T) {
 	})
 }
 
-func TestAPanicTellsWhereAndNotWhat(t *testing.T) {
+func TestAPanicIsLoggedWithItsPlaceAndNotItsValue(t *testing.T) {
 	var out bytes.Buffer
 	s := newStore(t, shared)
 	l := over(t, s, newLocal(t, local), failover.Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})

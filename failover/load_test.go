@@ -234,7 +234,7 @@ func TestACallThatHasWaitedForItsTurnHasItsFullTimeout(t *testing.T) {
 }
 
 // A caller that never got a turn is no evidence about the primary.
-func TestWaitingInVainIsNoFailure(t *testing.T) {
+func TestWaitingForATurnThatDoesNotComeIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1, Failures: 1, Timeout: 10 * time.Millisecond})

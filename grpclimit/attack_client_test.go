@@ -27,7 +27,7 @@ import (
 )
 
 // A key function or a cost that panics ends its own call, and no other.
-func TestPanicOfAClientsFunctionHoldsUpNobody(t *testing.T) {
+func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
 	for name, opts := range map[string]grpclimit.ClientOptions{
 		"Cost": {Cost: func(c *grpclimit.ClientCall) int { return panicOn(c) }},
 		"Key":  {Key: func(c *grpclimit.ClientCall) string { return fmt.Sprint(panicOn(c)) }},
@@ -54,7 +54,7 @@ func panicOn(c *grpclimit.ClientCall) int {
 }
 
 // An invoker that panics, as another interceptor may, leaves the key as it was.
-func TestPanicBehindTheClientHoldsUpNobody(t *testing.T) {
+func TestPanicBehindTheClientHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := grpclimit.NewClient(forAll(t), nil)
 		require.NoError(t, err)

@@ -291,7 +291,7 @@ func TestACallWaitsForAMinuteAtMostByDefault(t *testing.T) {
 }
 
 // A server that demands a wait of centuries delays calls without a deadline, and fails the others at once. No figure overflows.
-func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
+func TestHugeFiguresMakeNoCallerWait(t *testing.T) {
 	for name, r := range map[string]reply{
 		"RetryInfo of years":        denial(200 * 365 * 24 * time.Hour),
 		"the longest RetryInfo":     {err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999})},
@@ -734,7 +734,7 @@ func TestCallersOptionsAreLeftAlone(t *testing.T) {
 	})
 }
 
-func TestNewClientRefusesWhatCannotWork(t *testing.T) {
+func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
 	var none *ratelimit.Layered[*grpclimit.ClientCall]
 	good := unlimited(t)
 	for want, row := range map[string]struct {
@@ -774,7 +774,7 @@ func TestClientStartsNoGoroutine(t *testing.T) {
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
-func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
+func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
 	const century = 100 * 365 * 24 * time.Hour
 	for name, r := range map[string]reply{
 		"RetryInfo": denial(century),
@@ -797,7 +797,7 @@ func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
 }
 
 // An announcement can be revoked: all waiting calls go on at once.
-func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
+func TestResetForgetsTheServersAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(once(denial(24 * time.Hour)))
 		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(*grpclimit.ClientCall) string { return "key" }})

@@ -174,7 +174,7 @@ func TestAPermitIsGivenBackWhateverPanics(t *testing.T) {
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
-func TestWhatAnAdaptiveLimitLearns(t *testing.T) {
+func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	for _, row := range []struct {
 		ctx    context.Context
 		stream bool

@@ -117,7 +117,7 @@ func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
 	})
 }
 
-func TestWhatAClientsAdaptiveLimitLearns(t *testing.T) {
+func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	unary, stream := &grpclimit.ClientCall{}, &grpclimit.ClientCall{ServerStream: true}
 	hurriedUnary, hurriedStream := grpclimit.NewClientCall(hurried(t), false), grpclimit.NewClientCall(hurried(t), true)
 	for _, row := range []struct {

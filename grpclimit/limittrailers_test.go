@@ -153,8 +153,8 @@ func TestClientKeepsToWhatTrailersTell(t *testing.T) {
 	})
 }
 
-// TestNestedInterceptorsTellEachNameOnce: a name is one policy in one response.
-func TestNestedInterceptorsTellEachNameOnce(t *testing.T) {
+// TestNestedInterceptorsAnnounceEachNameOnce: a name is one policy in one response.
+func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	per := func(n int) *grpclimit.Interceptor {
 		return interceptor(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(n))), grpclimit.Options{LimitTrailers: true})

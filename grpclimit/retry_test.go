@@ -246,7 +246,7 @@ func TestStockClientSaysThatItIsItsFirstRetry(t *testing.T) {
 }
 
 // A call that can never pass is not tried again, and neither is a call that has to wait for longer than a pushback can express.
-func TestStockClientDoesNotRetryInVain(t *testing.T) {
+func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
 		cost  int

@@ -221,7 +221,7 @@ func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
 }
 
 // A call is charged by the contents of its response.
-func TestResponseTellsTheCost(t *testing.T) {
+func TestTheResponseGivesTheCost(t *testing.T) {
 	settling := func(t *testing.T) (*grpclimit.Interceptor, func() int, *grpclimit.Response) {
 		l, left := budget(t)
 		seen := new(grpclimit.Response)

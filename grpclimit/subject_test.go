@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 )
 
-func TestSubjectsThatRepeatATypeAreToldApart(t *testing.T) {
+func TestSubjectsThatRepeatATypeAreDistinguished(t *testing.T) {
 	seen := map[string]bool{}
 	for _, names := range [][]string{{"bob"}, {"alice", "bob"}, {"bob", "alice"}} {
 		var subject pkix.RDNSequence

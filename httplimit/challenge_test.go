@@ -26,8 +26,8 @@ func withoutKey(t *testing.T, opts httplimit.Options, contentType string) *http.
 	return w.Result()
 }
 
-// TestA401SaysHowToAuthenticate, as RFC 9110 requires it.
-func TestA401SaysHowToAuthenticate(t *testing.T) {
+// TestA401HasAChallenge, as RFC 9110 requires it.
+func TestA401HasAChallenge(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts httplimit.Options
 		kind string

@@ -207,7 +207,7 @@ func TestIPv6BitsSayWhatCountsAsOneClient(t *testing.T) {
 	}
 }
 
-func TestClientIPRefusesWhatCannotBeMeant(t *testing.T) {
+func TestClientIPRefusesOptionsThatCannotBeMeant(t *testing.T) {
 	for want, opts := range map[string]httplimit.ClientIPOptions{
 		"IPv6Bits is -1":                       {IPv6Bits: -1},
 		"IPv6Bits is 129":                      {IPv6Bits: 129},
@@ -454,7 +454,7 @@ func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestHeaderIPRefusesWhatCannotBeMeant(t *testing.T) {
+func TestHeaderIPRefusesOptionsThatCannotBeMeant(t *testing.T) {
 	some := prefixes(t, "10.0.0.0/8")
 	for want, row := range map[string]struct {
 		header  string

@@ -360,8 +360,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestLongNamesOfBudgetsAreToldApart though only a part of them is kept.
-func TestLongNamesOfBudgetsAreToldApart(t *testing.T) {
+// TestLongNamesOfBudgetsAreDistinguished though only a part of them is kept.
+func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("x", 1000)
 		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {

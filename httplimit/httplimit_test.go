@@ -303,7 +303,7 @@ func TestRequestWhoseDeadlineComesBeforeItsTurnIsNotA200(t *testing.T) {
 	})
 }
 
-func TestNewRefusesWhatCannotWork(t *testing.T) {
+func TestNewRefusesOptionsThatCannotWork(t *testing.T) {
 	good := limiterOf(t, nil, ratelimit.Unlimited())
 	named := func(names ...string) ratelimit.Limiter[*http.Request] {
 		s := new(listing)

@@ -371,7 +371,7 @@ func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 	assert.Equal(t, inflight.Stats{Limit: 1, Bound: 1, Weight: 1}, s)
 }
 
-func TestWhatAnInflightTransportLearns(t *testing.T) {
+func TestAnInflightTransportLearnsFromOutcomes(t *testing.T) {
 	ok := httptest.NewRequest("GET", "/", nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

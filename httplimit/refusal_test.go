@@ -90,7 +90,7 @@ func TestABlockedKeyIsNotToldThatItAsksForTooMuch(t *testing.T) {
 }
 
 // One limiter may answer both at the same time: none is remembered for the other.
-func TestABlockedKeyAndACostAboveTheCapacityAreToldApart(t *testing.T) {
+func TestABlockedKeyAndACostAboveTheCapacityAreDistinguished(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1))
 	limiter := &stub{decision: ratelimit.Decision{Limit: limit}}
 	h := middleware(t, limiter, httplimit.Options{}).Wrap(unreachable(t))

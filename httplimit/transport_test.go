@@ -542,7 +542,7 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 	}
 }
 
-func TestHugeFiguresAreWaitedForByNobody(t *testing.T) {
+func TestHugeFiguresMakeNoCallerWait(t *testing.T) {
 	for _, lines := range [][]string{
 		{"Retry-After: 99999999999999999999999999"}, {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
 		{`RateLimit: "a";r=0;t=999999999999999`}, {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1e308"},
@@ -1027,7 +1027,7 @@ func TestErrorOfTheBaseIsReturnedAndLetsOthersGo(t *testing.T) {
 	})
 }
 
-func TestNewTransportRefusesWhatCannotWork(t *testing.T) {
+func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 	good := reserver(t, ratelimit.Unlimited())
 	for want, row := range map[string]struct {
 		l    ratelimit.Reserver[*http.Request]
@@ -1069,7 +1069,7 @@ func TestTargetHost(t *testing.T) {
 }
 
 // A server, or an impostor in its place, demands a century.
-func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
+func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"seconds": {"Retry-After: 3155760000"}, "a date": {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
 		"draft 11": {`RateLimit: "a";r=0;t=3155760000`}, "X-RateLimit": {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3155760000"},
@@ -1089,7 +1089,7 @@ func TestNoServerIsBelievedForLongerThanIsSaid(t *testing.T) {
 }
 
 // The announcement of a server can be revoked: all waiting requests go on at once, in their order, up to the limit.
-func TestResetForgetsWhatTheServerHasSaid(t *testing.T) {
+func TestResetForgetsTheServersAdvice(t *testing.T) {
 	for name, lines := range map[string][]string{
 		"Retry-After": {"Retry-After: 86400"}, "RateLimit": {`RateLimit: "a";r=0;t=86400`}, "nothing": nil,
 	} {

@@ -89,7 +89,7 @@ func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
 	}
 }
 
-func TestAHeaderWithOneAddressRefusesWhatCannotBeMeant(t *testing.T) {
+func TestAHeaderWithOneAddressRefusesOptionsThatCannotBeMeant(t *testing.T) {
 	proxies := prefixes(t, "10.0.0.0/8")
 	for want, opts := range map[string]httplimit.ClientIPOptions{
 		"ClientIPOptions.Header: X-Real-Ip needs":  {Header: "X-Real-IP"},

@@ -62,7 +62,7 @@ func TestOutcomesAreTold(t *testing.T) {
 }
 
 // A request is charged by its response: by a header field, and by its length.
-func TestResponseTellsTheCost(t *testing.T) {
+func TestTheResponseGivesTheCost(t *testing.T) {
 	for name, write := range map[string]func(w http.ResponseWriter){
 		"Write":       func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 7)) },
 		"WriteString": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "1234567") },

@@ -198,7 +198,7 @@ func TestHeavierKeyGetsMore(t *testing.T) {
 	})
 }
 
-func TestNewKeysThatKeepComingHoldUpNobody(t *testing.T) {
+func TestNewKeysThatKeepComingHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{Total: 1, MaxQueue: 10})
 		q := &line{l: l}

@@ -41,7 +41,7 @@ func TestFlushGivesAllBatchesBack(t *testing.T) {
 	})
 }
 
-func TestFlushWaitsForWhatIsBeingFetched(t *testing.T) {
+func TestFlushWaitsForFetches(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100})

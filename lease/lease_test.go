@@ -25,7 +25,7 @@ var plenty = ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
 // tight is a limit that regains nothing while a test runs.
 func tight(burst int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerDay(1), burst) }
 
-func TestNewNamesWhatIsInvalid(t *testing.T) {
+func TestNewNamesTheInvalidOption(t *testing.T) {
 	s := newServer(t, plenty)
 	for _, row := range []struct {
 		name string
@@ -445,7 +445,7 @@ func TestKeysThatCannotBeFoundAgainAreRefused(t *testing.T) {
 	require.True(t, a.Allow("k", 1))
 }
 
-func TestLimitsAreThoseOfTheRemoteLimiter(t *testing.T) {
+func TestTheLimitsAreTheRemoteLimiters(t *testing.T) {
 	l := leased(t, newServer(t, plenty), lease.Options[string]{MaxBatch: 10})
 	require.Equal(t, []ratelimit.Limit{plenty}, l.Describe().Limits)
 	none, err := lease.New[string](struct{ ratelimit.Reserver[string] }{newServer(t, plenty)}, &lease.Options[string]{MaxBatch: 1})

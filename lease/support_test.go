@@ -58,7 +58,7 @@ func TestResetFreesACustomerWithOneCall(t *testing.T) {
 	})
 }
 
-func TestResetForgetsWhatIsHeldAndWhatIsBeingFetched(t *testing.T) {
+func TestResetForgetsHeldUnitsAndFetches(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, tight(1000))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 50})
@@ -83,7 +83,7 @@ func TestResetForgetsWhatIsHeldAndWhatIsBeingFetched(t *testing.T) {
 	})
 }
 
-func TestPeekCountsWhatIsHeld(t *testing.T) {
+func TestPeekCountsTheHeldUnits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, tight(100))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})

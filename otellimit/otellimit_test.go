@@ -55,7 +55,7 @@ func TestTimedIsTheLimiterItMeasures(t *testing.T) {
 	require.ErrorIs(t, ratelimit.Wait(ctx, l, "k", 1), context.DeadlineExceeded)
 }
 
-func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
+func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	reader := sdk.NewManualReader()
 	m, err := otellimit.New(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"))
 	require.NoError(t, err)

@@ -73,8 +73,8 @@ rules:
 	assert.Equal(t, 2, left(t, p, attrs{"user": "bob", "path": "/other"}), "nor has what bob was denied")
 }
 
-// TestAllowSaysWhatTakeSays compares the two on policies that are in the same state.
-func TestAllowSaysWhatTakeSays(t *testing.T) {
+// TestAllowAgreesWithTake compares the two on policies that are in the same state.
+func TestAllowAgreesWithTake(t *testing.T) {
 	const rules = `
 rules:
 - {name: user, match: {route: /}, key: user, limit: fixed-window 3/h, overrides: [{key: mallory, limit: blocked}]}

@@ -22,7 +22,7 @@ import (
 
 // Callers of a server that pauses leave at random moments. Each key has its own cost: a key whose
 // spending is no multiple of that was charged for a request of another key.
-func TestWhoeverLeavesChargesNobodyElse(t *testing.T) {
+func TestACallerThatLeavesChargesNoOther(t *testing.T) {
 	store := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: store.Addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { client.Close() })

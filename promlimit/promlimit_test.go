@@ -57,7 +57,7 @@ func TestNewThatFailsLeavesNothingRegistered(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestErrorsAreCountedByWhatTheyAre(t *testing.T) {
+func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)
 	require.NoError(t, err)

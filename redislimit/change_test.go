@@ -73,8 +73,8 @@ func TestAPasswordThatIsMissingIsAMistake(t *testing.T) {
 	assert.ErrorContains(t, err, "NOAUTH")
 }
 
-// TestWhatWasSpentStaysSpent changes a limit to each other one and back.
-func TestWhatWasSpentStaysSpent(t *testing.T) {
+// TestSetLimitKeepsTheSpending changes a limit to each other one and back.
+func TestSetLimitKeepsTheSpending(t *testing.T) {
 	f := newFixture(t)
 	wide := []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(20), 40),
@@ -323,7 +323,7 @@ func TestManyNewKeysAfterAChangeFromACalendar(t *testing.T) {
 	}
 }
 
-func TestEachSaysWhatPeekSaysOfAQueue(t *testing.T) {
+func TestEachAgreesWithPeekOfAQueue(t *testing.T) {
 	l, err := New(startServer(t).client(), ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), &Options{Name: "queue", Timeout: 10 * time.Second})
 	require.NoError(t, err)
 	require.True(t, l.Allow("k", 3))

@@ -431,7 +431,7 @@ func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
 	assert.Equal(t, math.MaxInt, d.Remaining)
 }
 
-func TestObserveTellsWhatEachLayerSaidOfARequest(t *testing.T) {
+func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
 	watch := func(y ratelimit.Layer[string]) ratelimit.Layer[string] {

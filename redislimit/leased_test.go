@@ -158,7 +158,7 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 }
 
-func TestLeasedSaysWhatIsWrong(t *testing.T) {
+func TestLeasedNamesTheFault(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
 	l := newOn(t, client, perMinute(10), "a", Options{})

@@ -368,7 +368,7 @@ func (c *silentConn) Read(b []byte) (int, error) {
 }
 
 // A client that does not heed deadlines goes on with calls that have no waiting caller. Later calls are sent all the same.
-func TestCallsThatAllHaveLeftHoldUpNobody(t *testing.T) {
+func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 	s := startServer(t)
 	var silent atomic.Bool
 	asked := make(chan struct{}, maxBatches)

@@ -106,7 +106,7 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	assert.Equal(t, []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerHour(500)).Named("plan")}, half.Limits())
 }
 
-func TestLocalSaysWhatIsWrong(t *testing.T) {
+func TestLocalNamesTheFault(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
 	l, err := New(client, ratelimit.TokenBucket(ratelimit.Per(1, time.Second), 1).Named("api"), nil)

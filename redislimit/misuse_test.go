@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-func TestZeroValuesSayWhatIsWrong(t *testing.T) {
+func TestZeroValuesNameTheFault(t *testing.T) {
 	const limiter, layered = "redislimit: a Limiter that was not made by New", "redislimit: a Layered that was not made by All or AllOf"
 	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Allow("k", 1) })
 	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Limits() })

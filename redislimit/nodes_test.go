@@ -70,7 +70,7 @@ func TestDecisionsShareRoundTripsByServer(t *testing.T) {
 	}
 }
 
-func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
+func TestAServerThatHangsHoldsUpNoOther(t *testing.T) {
 	a, b := startServer(t), startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": a.addr, "b": b.addr}, HeartbeatFrequency: time.Hour})
 	defer redistest.Close(t, ring)

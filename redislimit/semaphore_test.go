@@ -278,7 +278,7 @@ func TestASemaphoreWhoseLimitChanges(t *testing.T) {
 	assert.Equal(t, SemaphoreStats{InFlight: 1}, f.snapshot(s))
 }
 
-func TestASemaphoreSaysWhatIsWrong(t *testing.T) {
+func TestASemaphoreNamesTheFault(t *testing.T) {
 	f := newFixture(t)
 	var none *redis.Client
 	for _, c := range []struct {

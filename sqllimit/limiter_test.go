@@ -316,7 +316,7 @@ func TestConnectionsThatTurnOutBrokenAreReplaced(t *testing.T) {
 	require.True(t, l.Allow("k", 1))
 }
 
-func TestWhoLeavesBeforeTheWriteIsNotCharged(t *testing.T) {
+func TestACallerThatLeavesBeforeTheWriteIsNotCharged(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), patient)
 	g := newGate("read")
@@ -343,7 +343,7 @@ func TestWhoLeavesBeforeTheWriteIsNotCharged(t *testing.T) {
 	require.Equal(t, 9, d.Remaining)
 }
 
-func TestWhoLeavesDuringTheWriteIsToldSo(t *testing.T) {
+func TestACallerThatLeavesDuringTheWriteGetsErrUnanswered(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), patient)
 	g := newGate("insert")

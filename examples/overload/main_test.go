@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
+func TestTheCommittedPictureIsTheCommandsOutput(t *testing.T) {
 	want, err := os.ReadFile("../../docs/overload.svg")
 	require.NoError(t, err)
 	assert.True(t, picture(1) == string(want), "docs/overload.svg is out of date: go run ./examples/overload -o docs/overload.svg")

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
+func TestTheCommittedPictureIsTheCommandsOutput(t *testing.T) {
 	want, err := os.ReadFile("../../docs/shapes.svg")
 	require.NoError(t, err)
 	out := filepath.Join(t.TempDir(), "shapes.svg")

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-func TestWhatBecameOfADecision(t *testing.T) {
+func TestEachDecisionHasAnOutcome(t *testing.T) {
 	denied := ratelimit.Decision{RetryAfter: time.Second}
 	redisTimeout := fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, context.DeadlineExceeded)
 	for _, test := range []struct {

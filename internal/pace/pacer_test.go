@@ -42,7 +42,7 @@ func send(ctx context.Context, pc *pace.Pacer[string], request string) error {
 	return nil
 }
 
-func TestPanicInTheLimiterHoldsUpNobody(t *testing.T) {
+func TestPanicInTheLimiterHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), bomb), pace.Options[string]{})
 		require.NoError(t, send(t.Context(), pc, "first"))

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCommittedPictureIsWhatTheCommandDraws(t *testing.T) {
+func TestTheCommittedPictureIsTheCommandsOutput(t *testing.T) {
 	want, err := os.ReadFile("../../../docs/fair.svg")
 	require.NoError(t, err)
 	out := filepath.Join(t.TempDir(), "fair.svg")
