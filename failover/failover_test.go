@@ -508,7 +508,7 @@ func TestAPanicIsLoggedWithItsPlaceAndNotItsValue(t *testing.T) {
 	l := over(t, s, newLocal(t, local), failover.Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	s.fail(func(context.Context) error { panic("no entry for secret-key") })
 	require.True(t, take(t, l, 1).Degraded)
-	require.Contains(t, out.String(), "the primary panicked with a string, at github.com/weir-go/ratelimit/failover_test.TestAPanicTells")
+	require.Contains(t, out.String(), "the primary panicked with a string, at github.com/weir-go/ratelimit/failover_test.TestAPanicIsLogged")
 	require.NotContains(t, out.String(), "secret-key")
 	require.EqualValues(t, 1, l.Stats().Panics)
 }
