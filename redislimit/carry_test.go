@@ -160,6 +160,20 @@ func TestALoweredLimitBarsNoKeyForTheSpendingBeforeItsBookings(t *testing.T) {
 	}
 }
 
+func TestAGrantOfMoreThanCountsTakesFromTheUnitsSetAside(t *testing.T) {
+	f := newFixture(t)
+	for _, limit := range fiveLimits() {
+		lower := limit
+		lower.Rate.Units, lower.Burst = 2, min(2, limit.Burst)
+		l := f.limiter(limit, "granted"+limit.Name)
+		require.True(t, l.Allow("k", 10))
+		require.NoError(t, l.SetLimit(lower))
+		require.NoError(t, l.Adjust(t.Context(), "k", -6))
+		require.NoError(t, l.SetLimit(limit))
+		assert.Equal(t, 6, f.left(l, "k"), "%v", limit)
+	}
+}
+
 func TestRetryAfterIsTrueAfterLimitForHasChanged(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)

@@ -265,6 +265,20 @@ func TestAReservationGivesBackOfTheRestFirst(t *testing.T) {
 	}
 }
 
+func TestAGrantOfMoreThanCountsTakesFromTheRest(t *testing.T) {
+	for kind := TokenBucket; kind < Calendar; kind++ {
+		from, to := meterOf(kind, 100, 1000, 100), meterOf(kind, 10, 10, 10)
+		var s State
+		require.True(t, from.Allow(&s, 0, 100))
+		s = to.Migrate(from, s, 0)
+		to.Adjust(&s, 0, -40)
+		to.Refresh(&s)
+		assert.EqualValues(t, 60, s.asideAt(0).units, "%v", kind)
+		s = from.Migrate(to, s, 0)
+		assert.EqualValues(t, 40, from.Remaining(s, 0), "%v", kind)
+	}
+}
+
 func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 	for kind := TokenBucket; kind < Calendar; kind++ {
 		from, to := meterOf(kind, 100, 1000, 100), meterOf(kind, 10, 10, 10)
