@@ -67,9 +67,7 @@ var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin")),
 }
 
-// engine is a limiter of another kind.
-type engine = model.Engine
-
+// Engines of another kind, with the results that they are given.
 var allows, fails = model.Allows, model.Fails
 
 // rig is a limiter and the clock that it is on.
