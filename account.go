@@ -127,8 +127,8 @@ func (a *account) arrive(reading int64) meter.Moment {
 	return m
 }
 
-// offer returns how a cost would be spent up to ahead after now, or the time at which it could be. It spends nothing. The caller holds the lock, and
-// has let the moment arrive.
+// offer returns how a cost would be spent up to ahead after now, or the time at which it could be. It spends nothing. The caller
+// holds the lock, and has let the moment arrive.
 func (a *account) offer(m meter.Moment, cost, ahead int64) meter.Offer {
 	o := a.plan.Offer(a.State, m, cost, ahead)
 	o.Changes = a.changes

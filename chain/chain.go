@@ -51,8 +51,9 @@ func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 	return c.limiters
 }
 
-// Describe returns the limits of all limiters in order, the zero Limit for one whose limits are not known. BooksAhead has the last limiter's value if all before it are [ratelimit.Unlimited]; else it is
-// false. ReplacesCost is true if it is for one of the limiters.
+// Describe returns the limits of all limiters in order, the zero Limit for one whose limits are not known. BooksAhead has the
+// last limiter's value if all before it are [ratelimit.Unlimited]; else it is false. ReplacesCost is true if it is for one of
+// the limiters.
 func (c *Limiter[R]) Describe() ratelimit.Description {
 	d := ratelimit.Description{BooksAhead: c.booksAhead()}
 	for _, l := range c.all() {

@@ -96,7 +96,8 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Describe returns the primary's limits, nil if they are not known. BooksAhead and ReplacesCost are true if they are for one of the two limiters.
+// Describe returns the primary's limits, nil if they are not known. BooksAhead and ReplacesCost are true if they are for one of
+// the two limiters.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
 	d.BooksAhead = d.BooksAhead || instead.BooksAhead

@@ -132,7 +132,7 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
 }
 
-// A customer who has used up the quota of a plan, and moves to a larger one, is warned before the end of that.
+// After a move from an exhausted plan to a larger one, the key is notified of the shares of the larger plan.
 func TestAKeyWhoseLimitIsRaisedIsNotifiedOfTheSharesOfThat(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%], plans: {pro: fixed-window 1000/h, max: fixed-window 2000/h}}`)
 	charge := func(plan string, units int) []string {

@@ -191,8 +191,8 @@ func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T
 	}
 }
 
-// A counter's window before weighs less under a shorter window, and more under a longer one again: what counts must not be lost
-// on the way.
+// The previous window of a counter weighs less under a shorter window, and more under a longer one again. The change to and fro
+// loses no spending that counts.
 func TestACounterThatIsFlippedAtOneInstantPassesItsCapacityOnce(t *testing.T) {
 	short, long := meterOf(SlidingCounter, 6, 5, 0), meterOf(SlidingCounter, 4, 25, 0)
 	var s State
