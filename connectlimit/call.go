@@ -109,13 +109,7 @@ var remoteIP = clientaddr.Remote()
 
 // ClientIP is [httplimit.ClientIP] for calls.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	return keyOf(clientaddr.New(clientaddr.Options{
-		TrustedProxies:   opts.TrustedProxies,
-		TrustUnixSockets: opts.TrustUnixSockets,
-		TrustedHops:      opts.TrustedHops,
-		Header:           opts.Header,
-		IPv6Bits:         opts.IPv6Bits,
-	}))
+	return keyOf(clientaddr.New(clientaddr.Options(opts)))
 }
 
 func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {

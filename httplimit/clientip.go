@@ -47,13 +47,7 @@ var remoteIP = clientaddr.Remote()
 // Forwarded above 16 KiB, several values instead of one, and a connection without an address. It is
 // [keyfunc.ErrNoKey] if the header is missing, has trusted proxies only, or fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
-	return keyOf(clientaddr.New(clientaddr.Options{
-		TrustedProxies:   opts.TrustedProxies,
-		TrustUnixSockets: opts.TrustUnixSockets,
-		TrustedHops:      opts.TrustedHops,
-		Header:           opts.Header,
-		IPv6Bits:         opts.IPv6Bits,
-	}))
+	return keyOf(clientaddr.New(clientaddr.Options(opts)))
 }
 
 // HeaderIP is [ClientIP] for a field that holds exactly one address, such as CF-Connecting-IP or X-Real-IP, and that the

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 const (
@@ -33,9 +34,7 @@ const (
 // [Options.Timeout] if that is longer. Errors are as for Peek; the error of a single key is returned at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	if visit == nil {
 		return errors.New("redislimit: Each was given no visit function")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/turns"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Limiter keeps one budget for each key in Redis. Processes with the same Redis, Prefix and Name share it. Make one with [New].
@@ -24,7 +25,7 @@ type Limiter struct {
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
 	leases     sharedLeases
-	lines      turns.Lines[place] // of the callers that wait in this process
+	lines      turns.Lines[turns.Key] // of the callers that wait in this process
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -165,9 +166,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func(
 
 // decide decides on one key.
 func (l *Limiter) decide(ctx context.Context, r *request, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, err error) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	if err = ctx.Err(); err != nil {
 		return d, ended(err, false)
 	}
@@ -210,9 +209,7 @@ func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 // Adjust corrects a key's spending: see [ratelimit.Keyed.Adjust]. A debt is at most 2^52. A delta of 0 does nothing. Errors are
 // as for Take.
 func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)
 	}
@@ -226,11 +223,9 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 // Reset makes the key fresh. Earlier reservations have no effect any more. Errors are as for Take.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
-	l.lines.Reset(func(p place) bool { return p.key == key })
+	l.lines.Reset(func(k turns.Key) bool { return k.Budget == key })
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // kinds has every algorithm. Kind 0 counts nothing.
@@ -156,18 +157,8 @@ func (p *plan) check(cost int64) error {
 		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
 	case cost <= p.capacity:
 		return nil
-	case p.limit.Algorithm == ratelimit.AlgorithmBlocked:
-		return fmt.Errorf("%w: the limit%s allows no cost above 0", ratelimit.ErrBlocked, p.quoted())
 	}
-	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v",
-		ratelimit.ErrExceedsLimit, p.quoted(), cost, p.capacity, p.limit)
-}
-
-func (p *plan) quoted() string {
-	if p.limit.Name == "" {
-		return ""
-	}
-	return fmt.Sprintf(" %q", p.limit.Name)
+	return outcome.Exceeding(p.limit, cost)
 }
 
 // clampAhead returns how many whole microseconds ahead a cost may be booked.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 const (
@@ -153,9 +154,7 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 // Redis could not decide, and also [ratelimit.ErrUnanswered] if the slots may have been taken. Such slots are given back in the
 // background as soon as Redis answers, or end after Hold. With an error the permit is nil.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	limit, err := s.limitOf(key, n)
 	if err != nil {
 		return nil, err
@@ -184,9 +183,7 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 // after one second and Timeout without a reply. If the context ends, Acquire gives back its place and the slots that it may
 // have taken, within Timeout. If that fails, the error says so, and it is tried again in the background.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	p := s.permit(key, n)
 	for late := 1; ; late++ {
 		err := p.acquire(ctx)
@@ -240,9 +237,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 
 // ask runs a script and returns its reply.
 func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string) (string, error) {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	c.keys, c.test = []string{redisKey}, s.store.testWords()
 	reply, err := s.store.eval(ctx, c)
 	if err != nil && strings.Contains(answerOf(err), "WRONGTYPE") {

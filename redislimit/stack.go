@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -442,8 +443,7 @@ func (s *stack[R]) wait(ctx context.Context, r R, cost int) error {
 			return err
 		}
 		if due := s.due(); due > left {
-			return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-				context.DeadlineExceeded, cost, due-left, left, d.Limit)
+			return outcome.TooLate(d.Limit, cost, due-left, left)
 		}
 		if err := wait.Sleep(ctx, d.RetryAfter); err != nil {
 			return ended(err, false)

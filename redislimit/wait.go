@@ -2,9 +2,10 @@ package redislimit
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -18,9 +19,7 @@ import (
 // [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered, that takes up to 50
 // ms; if there is no reply by then, the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = wait.OrBackground(ctx)
 	d, err := l.wait(ctx, key, cost)
 	l.report(key, cost, d, err)
 	return err
@@ -31,27 +30,16 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return l.lines.Wait(ctx, place{key, cost}, left, func() (*ratelimit.Reservation, error) {
+	return l.lines.Wait(ctx, turns.Key{Budget: key, Cost: cost}, left, func() (*ratelimit.Reservation, error) {
 		r := new(request)
 		r.call.undone = true
 		d, err := l.decide(ctx, r, key, cost, left, opKeep)
-		switch {
-		case err != nil:
-		case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
-			err = fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
-		case !d.Allowed:
-			err = fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-				context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+		if err == nil && !d.Allowed {
+			err = outcome.Unbooked(d, cost, left)
 		}
 		if err != nil {
 			return ratelimit.NewReservation(d, nil), err
 		}
 		return ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))), nil
 	})
-}
-
-// place is a line of callers whose bookings can be exchanged.
-type place struct {
-	key  string
-	cost int
 }

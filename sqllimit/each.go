@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Each calls visit with each key that has a row, and the result of [Limiter.Peek] for a cost of 1, until visit returns false. Some keys are
@@ -15,7 +16,7 @@ import (
 // invalid limit or a damaged row is left out; Each then returns the first such error at the end.
 func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
 	l.check()
-	ctx = orBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	var first error
 	for from, more := []byte(l.space), true; more; {
 		page, err := l.page(ctx, from)

@@ -31,7 +31,7 @@ type Limiter struct {
 	mu    sync.Mutex       // guards the fields below, and the orders of lines
 	lines map[string]*line // of the keys that are decided on
 
-	waiting turns.Lines[place] // the callers that wait in this process
+	waiting turns.Lines[turns.Key] // the callers that wait in this process
 
 	contended contended
 	sweeper   sweeper
@@ -69,13 +69,6 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	return l, nil
 }
 
-func orBackground(ctx context.Context) context.Context {
-	if ctx == nil {
-		return context.Background()
-	}
-	return ctx
-}
-
 // check panics for the zero Limiter.
 func (l *Limiter) check() {
 	if l == nil || l.lines == nil {
@@ -110,7 +103,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 
 // checked returns a context that has not ended, and the plan of a key that a row can have.
 func (l *Limiter) checked(ctx context.Context, key string) (context.Context, *plan, error) {
-	ctx = orBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if err := ctx.Err(); err != nil {
 		l.check()
 		return ctx, nil, ended(err, false)
@@ -234,7 +227,7 @@ func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) e
 // within [Options.Timeout], and returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context
 // ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
-	d, err := l.wait(orBackground(ctx), key, cost)
+	d, err := l.wait(wait.OrBackground(ctx), key, cost)
 	l.report(key, cost, d, err)
 	return err
 }
@@ -245,26 +238,17 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		l.check()
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return l.waiting.Wait(ctx, place{key, cost}, left, func() (*ratelimit.Reservation, error) {
+	return l.waiting.Wait(ctx, turns.Key{Budget: key, Cost: cost}, left, func() (*ratelimit.Reservation, error) {
 		d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
 		switch {
 		case err != nil:
-		case !d.Allowed && (left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining):
-			err = fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
 		case !d.Allowed:
-			err = fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-				context.DeadlineExceeded, cost, d.RetryAfter, left, d.Limit)
+			err = outcome.Unbooked(d, cost, left)
 		case cost > 0:
 			return ratelimit.NewReservation(d, l.settler(key, cost, o)), nil
 		}
 		return ratelimit.NewReservation(d, nil), err
 	})
-}
-
-// place is a line of callers whose bookings can be exchanged.
-type place struct {
-	key  string
-	cost int
 }
 
 // Adjust adjusts a key's spending: see [ratelimit.Keyed.Adjust]. It fails as Take does.
@@ -279,7 +263,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 // Reset forgets the key and its spending. Reservations made before lose their effect. It fails as Take does.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
-	ctx = orBackground(ctx)
+	ctx = wait.OrBackground(ctx)
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)
 	}
@@ -294,7 +278,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
-		defer l.waiting.Reset(func(p place) bool { return p.key == key })
+		defer l.waiting.Reset(func(k turns.Key) bool { return k.Budget == key })
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
 		if err == nil {
 			return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/calendar"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // Times are the database's, in whole microseconds since 1970.
@@ -114,17 +115,8 @@ func (p *plan) check(cost int) error {
 		return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
 	case cost <= p.limit.Capacity():
 		return nil
-	case p.limit.Algorithm == ratelimit.AlgorithmBlocked:
-		return fmt.Errorf("%w: the limit%s allows no cost above 0", ratelimit.ErrBlocked, p.quoted())
 	}
-	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v", ratelimit.ErrExceedsLimit, p.quoted(), cost, p.limit.Capacity(), p.limit)
-}
-
-func (p *plan) quoted() string {
-	if p.limit.Name == "" {
-		return ""
-	}
-	return fmt.Sprintf(" %q", p.limit.Name)
+	return outcome.Exceeding(p.limit, int64(cost))
 }
 
 // dates are a calendar's windows in microseconds. Equal periods share one, so that spending carries over between their limits.

@@ -23,7 +23,7 @@ const (
 	forwarded    = "Forwarded"
 )
 
-// Options are httplimit.ClientIPOptions.
+// Options have the fields of httplimit.ClientIPOptions, in the same order, so that these can be converted.
 type Options struct {
 	TrustedProxies   []netip.Prefix
 	TrustUnixSockets bool

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Undecided is the error of a call that a remote limiter could not decide: [ratelimit.ErrUnavailable], and
@@ -27,6 +28,33 @@ func (e *Undecided) Unwrap() []error {
 		return []error{ratelimit.ErrUnavailable, ratelimit.ErrUnanswered, e.Cause}
 	}
 	return []error{ratelimit.ErrUnavailable, e.Cause}
+}
+
+// Exceeding returns a store's error for a cost that the limit can never allow.
+func Exceeding(l ratelimit.Limit, cost int64) error {
+	name := ""
+	if l.Name != "" {
+		name = fmt.Sprintf(" %q", l.Name)
+	}
+	if l.Algorithm == ratelimit.AlgorithmBlocked { // for which "cost 1 is above 0" would explain nothing
+		return fmt.Errorf("%w: the limit%s allows no cost above 0", ratelimit.ErrBlocked, name)
+	}
+	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v", ratelimit.ErrExceedsLimit, name, cost, l.Capacity(), l)
+}
+
+// TooLate returns a store's error for a Wait whose context ends before its turn could come.
+func TooLate(l ratelimit.Limit, cost int, excess, left time.Duration) error {
+	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
+		context.DeadlineExceeded, cost, excess, left, l)
+}
+
+// Unbooked returns a store's error for a Wait whose booking was denied. The decision is that of a Reserve with the time left as the
+// maximum delay. Without a deadline only a lack of room for bookings denies it, and a leaky bucket's queue may be full, too.
+func Unbooked(d ratelimit.Decision, cost int, left time.Duration) error {
+	if left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining {
+		return fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+	}
+	return TooLate(d.Limit, cost, d.RetryAfter, left)
 }
 
 // EndOf returns the reason for which a context has ended, nil if it has not. On a busy machine the context's timer fires late: code that

@@ -20,6 +20,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
+// Key identifies a line: its callers book the same cost of one key's budget.
+type Key struct {
+	Budget string
+	Cost   int
+}
+
 // Lines holds a line for each key, which identifies a budget and a cost. The zero Lines is ready to use.
 type Lines[K comparable] struct {
 	mu    sync.Mutex
