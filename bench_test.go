@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // Benchmark names carry their dimensions as key=value, so that benchstat can pivot:
@@ -428,25 +429,17 @@ func BenchmarkMemory(b *testing.B) {
 func memory[K comparable](b *testing.B, name string, limit ratelimit.Limit, make func() []K) {
 	b.Run(fmt.Sprintf("type=%s/keys=%d/algorithm=%v", name, most(), limit.Algorithm), func(b *testing.B) {
 		keys := make()
-		var grown uint64
+		var grown int64
 		for b.Loop() {
-			before := heap()
+			before := testsize.Heap()
 			l := grow(limit, keys)
-			grown = heap() - before
+			grown = testsize.Heap() - before
 			runtime.KeepAlive(l)
 		}
 		runtime.KeepAlive(keys)
 		b.ReportMetric(float64(grown)/float64(len(keys)), "B/key")
 		b.ReportMetric(0, "ns/op")
 	})
-}
-
-// heap returns the bytes in use.
-func heap() uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }
 
 // spentKeys is a limiter with many keys that are not fresh.

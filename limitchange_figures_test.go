@@ -245,23 +245,17 @@ func TestOldErasAreForgotten(t *testing.T) {
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), LimitFor: func(key int) ratelimit.Limit {
 		return ratelimit.TokenBucket(ratelimit.PerDay(key%plans+1), key%plans+1)
 	}})
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	var first uint64
+	var first int64
 	for era := range eras {
 		for key := range plans {
 			l.Allow(key, 1)
 		}
 		l.Allow(plans*(era+1), 1) // a visitor who does not come again
 		if l.Refresh(); era == 1 {
-			first = heap()
+			first = testsize.Heap()
 		}
 	}
-	assert.Less(t, heap(), first+plans*eras*16, "less than a pointer or two for each plan there ever was")
+	assert.Less(t, testsize.Heap(), first+plans*eras*16, "less than a pointer or two for each plan there ever was")
 	runtime.KeepAlive(l)
 }
 

@@ -651,15 +651,9 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 
 // heapGrowth returns by how many bytes f makes the heap grow.
 func heapGrowth(f func()) int64 {
-	used := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := used()
+	before := testsize.Heap()
 	f()
-	return used() - before
+	return testsize.Heap() - before
 }
 
 func TestDroppedKeysLeaveNothingBehind(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/internal/dev/model"
-	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 const (
@@ -20,27 +19,17 @@ const (
 // engine is a limiter of another kind.
 type engine = model.Engine
 
-var allows, fails = model.Allows, model.Fails
-
-func onClock(t testing.TB, clock *ratelimittest.Clock, limit ratelimit.Limit) *ratelimit.Keyed[string] {
-	t.Helper()
-	l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
-	require.NoError(t, err)
-	return l
-}
+var (
+	allows, fails = model.Allows, model.Fails
+	onClock       = model.OnClock
+	remaining     = model.Remaining
+)
 
 func limiterWith(t testing.TB, limit ratelimit.Limit, opts ratelimit.Options[string]) *ratelimit.Keyed[string] {
 	t.Helper()
 	l, err := ratelimit.New(limit, &opts)
 	require.NoError(t, err)
 	return l
-}
-
-func remaining(t testing.TB, l *ratelimit.Keyed[string], key string) int {
-	t.Helper()
-	d, err := l.Peek(key, 0)
-	require.NoError(t, err)
-	return d.Remaining
 }
 
 func chainOf(t testing.TB, limiters ...ratelimit.Reserver[string]) *chain.Limiter[string] {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // answers are heads of responses in the forms that the documentation of these APIs shows, and their meaning. All were sent at noon of
@@ -341,23 +341,14 @@ func TestAServersNamesFillNoMemory(t *testing.T) {
 					"X-Ratelimit-Resource": {name(n)}, "X-Ratelimit-Remaining": {"1000000"}, "X-Ratelimit-Reset": {"3600"},
 				}}, nil
 			}), reserver(t, ratelimit.Unlimited()), opts)
-			before := heap()
+			before := testsize.Heap()
 			for n := range answers {
 				fetch(t, c, "http://a/"+strconv.Itoa(10_000_000+n))
 			}
-			assert.Less(t, heap()-before, int64(256<<10))
+			assert.Less(t, testsize.Heap()-before, int64(256<<10))
 			transport.Reset("http://a")
 		})
 	}
-}
-
-// heap returns the number of bytes in use.
-func heap() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // TestLongNamesOfBudgetsAreDistinguished though only a part of them is kept.

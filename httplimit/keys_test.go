@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -203,7 +204,7 @@ func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 		"path value": httplimit.PathValue("t"), "header": httplimit.Header("X-Tenant"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := liveHeap()
+			before := testsize.Heap()
 			var keys []string
 			for range 100 {
 				raw := "GET /items?" + junk + " HTTP/1.1\r\nHost: x\r\nX-Tenant: acme\r\n\r\n"
@@ -214,7 +215,7 @@ func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 				require.NoError(t, err)
 				keys = append(keys, k)
 			}
-			assert.Less(t, liveHeap(), before+1<<20, "10 MiB of requests have passed")
+			assert.Less(t, testsize.Heap(), before+1<<20, "10 MiB of requests have passed")
 			runtime.KeepAlive(keys)
 		})
 	}

@@ -91,17 +91,9 @@ func TestLoadLeavesNoMemoryBehind(t *testing.T) {
 	load := newLoad(t, m.Wrap(ok), "HTTP/1.1", 32)
 	defer load.close()
 	load.requests(t, 2_000)
-	before := liveHeap()
+	before := testsize.Heap()
 	load.requests(t, 8_000)
-	assert.Less(t, liveHeap(), before+128<<10, "16 bytes for each request would show")
-}
-
-func liveHeap() uint64 {
-	var s runtime.MemStats
-	runtime.GC()
-	runtime.GC() // pools are emptied by the second
-	runtime.ReadMemStats(&s)
-	return s.HeapAlloc
+	assert.Less(t, testsize.Heap(), before+128<<10, "16 bytes for each request would show")
 }
 
 func loadTime() time.Duration { return testsize.Of(200*time.Millisecond, 5*time.Second) }

@@ -25,23 +25,15 @@ func bytesPerKey(t *testing.T, holdFor time.Duration, warm func(l *lease.Limiter
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000).Named("shared")
 	l, err := lease.New[string](free{limit}, &lease.Options[string]{MaxBatch: 64, HoldFor: holdFor, BatchFor: holdFor})
 	require.NoError(t, err)
-	before := heap()
+	before := testsize.Heap()
 	for _, name := range names {
 		warm(l, name)
 	}
 	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
-	after := heap()
+	after := testsize.Heap()
 	require.Equal(t, n, l.Stats().Keys)
 	runtime.KeepAlive(names)
 	return float64(after-before) / float64(n)
-}
-
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }
 
 // free is a remote limiter that keeps nothing.
@@ -89,13 +81,13 @@ func TestAKeyDoesNotKeepTheRequestThatItWasCutFrom(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000), 1_000_000)
 	l, err := lease.New[string](keeper{free{limit}}, &lease.Options[string]{MaxBatch: 64, HoldFor: time.Hour, BatchFor: time.Hour})
 	require.NoError(t, err)
-	before := heap()
+	before := testsize.Heap()
 	for i := range n {
 		request := fmt.Sprintf("tenant:%09d", i) + strings.Repeat("x", size)
 		require.True(t, l.Allow(request[:16], 1))
 	}
 	time.Sleep(100 * time.Millisecond) // for batches fetched ahead
-	kept := int64(heap()) - int64(before)
+	kept := testsize.Heap() - before
 	require.Equal(t, n, l.Stats().Keys)
 	require.Less(t, kept, int64(n*size/10))
 }

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
@@ -169,37 +169,28 @@ func partOf(text string) string {
 	return string(line)[:n]
 }
 
-// heap returns the bytes in use, of garbage that was collected.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // memory of pools needs two
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
 func TestDeniedKeysKeepNoneOfTheirRequests(t *testing.T) {
 	p, err := policy.New(parsed(t, "rules: [{name: tenants, key: tenant, limit: blocked}]"), nil)
 	require.NoError(t, err)
-	before := heap()
+	before := testsize.Heap()
 	for i := range 200 {
 		p.Allow(policy.Attributes{"tenant": partOf(fmt.Sprint("tenant", i))}, 1)
 	}
-	assert.Less(t, heap()-before, uint64(20<<20), "bytes for 200 denied tenants")
+	assert.Less(t, testsize.Heap()-before, int64(20<<20), "bytes for 200 denied tenants")
 	assert.Len(t, p.Denied(1000), 200)
 }
 
 func TestAReservationKeepsItsKeysAndNotItsRequest(t *testing.T) {
 	p, err := policy.New(parsed(t, "rules: [{name: tenants, key: tenant, limit: fixed-window 1000/h}]"), nil)
 	require.NoError(t, err)
-	before := heap()
+	before := testsize.Heap()
 	var open []*ratelimit.Reservation
 	for i := range 50 {
 		res, err := p.Reserve(t.Context(), policy.Attributes{"tenant": fmt.Sprint("tenant", i), "body": partOf("x")}, 1, 0)
 		require.NoError(t, err)
 		open = append(open, res)
 	}
-	assert.Less(t, heap()-before, uint64(10<<20), "bytes for 50 open reservations")
+	assert.Less(t, testsize.Heap()-before, int64(10<<20), "bytes for 50 open reservations")
 	for _, res := range open {
 		res.Cancel()
 	}

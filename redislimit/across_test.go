@@ -253,12 +253,6 @@ func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
 	assert.Equal(t, 3, seen.undeclared, "and later once more")
 }
 
-// answer is an error that Redis has answered.
-type answer string
-
-func (e answer) Error() string { return string(e) }
-func (answer) RedisError()     {}
-
 func (c manySlots) testRefused(t *testing.T) {
 	client := clusterClient(t, c.Cluster)
 	var seen scriptCalls
@@ -269,11 +263,11 @@ func (c manySlots) testRefused(t *testing.T) {
 	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	require.Equal(t, shareNode, sharing(on.share.Load()))
 
-	seen.refuse = answer("READONLY You can't write against a read only replica.")
+	seen.refuse = answered("READONLY You can't write against a read only replica.")
 	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...), "by themselves they are told where to go")
 	assert.Equal(t, shareNode, sharing(on.share.Load()))
 
-	seen.refuse = answer("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
+	seen.refuse = answered("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
 	a, b := newAsking(l, keys[0], 1), newAsking(l, keys[1], 1)
 	both := &batch{staying: 2, calls: []*call{&a.call, &b.call}}
 	a.call.batch, b.call.batch = both, both

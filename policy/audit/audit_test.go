@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -19,15 +18,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 )
 
 // nowhere is a database that is down.
-type nowhere struct{}
+type nowhere struct{ idle }
 
 func (nowhere) Connect(context.Context) (sqldriver.Conn, error) { return nil, errors.New("down") }
-func (nowhere) Driver() sqldriver.Driver                        { return nil }
 
 // slowRequest takes a long time to return its user.
 type slowRequest struct {
@@ -78,21 +77,25 @@ func TestALateDenialMakesNoRoomForRows(t *testing.T) {
 	})
 }
 
+// idle is the part of a database that does nothing: transactions end well, and queries are refused.
+type idle struct{}
+
+func (idle) Driver() sqldriver.Driver                        { return nil }
+func (idle) Close() error                                    { return nil }
+func (idle) Begin() (sqldriver.Tx, error)                    { return idle{}, nil }
+func (idle) Commit() error                                   { return nil }
+func (idle) Rollback() error                                 { return nil }
+func (idle) NumInput() int                                   { return -1 }
+func (idle) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, errors.ErrUnsupported }
+
 // paths are the routes that a database is to store.
 type paths struct {
-	sqldriver.Conn
+	idle
 	stored *[]string
 }
 
 func (p paths) Connect(context.Context) (sqldriver.Conn, error) { return p, nil }
-func (paths) Driver() sqldriver.Driver                          { return nil }
-func (paths) Close() error                                      { return nil }
-func (p paths) Begin() (sqldriver.Tx, error)                    { return p, nil }
-func (paths) Commit() error                                     { return nil }
-func (paths) Rollback() error                                   { return nil }
 func (p paths) Prepare(string) (sqldriver.Stmt, error)          { return p, nil }
-func (paths) NumInput() int                                     { return -1 }
-func (paths) Query([]sqldriver.Value) (sqldriver.Rows, error)   { return nil, errors.ErrUnsupported }
 
 func (p paths) Exec(args []sqldriver.Value) (sqldriver.Result, error) {
 	for _, a := range args {
@@ -137,20 +140,22 @@ func TestFlushAfterItsContextHasEndedBlamesNoOther(t *testing.T) {
 }
 
 // slowlyDown is a database that is down, which takes a second to find out.
-type slowlyDown struct{ attempts *int }
+type slowlyDown struct {
+	idle
+	attempts *int
+}
 
 func (d slowlyDown) Connect(context.Context) (sqldriver.Conn, error) {
 	*d.attempts++
 	time.Sleep(time.Second)
 	return nil, errors.New("down")
 }
-func (slowlyDown) Driver() sqldriver.Driver { return nil }
 
 // Denials go on while the log is closed, and find no place.
 func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
-		db := sql.OpenDB(slowlyDown{&attempts})
+		db := sql.OpenDB(slowlyDown{attempts: &attempts})
 		defer db.Close()
 		log, err := audit.New(db, &audit.Options{MaxPending: 1, Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
@@ -176,21 +181,16 @@ func TestCloseGivesUpWhileDenialsGoOn(t *testing.T) {
 
 // choosy is a database that refuses the key "bad", and has old rows, of which it deletes a thousand in 100 ms.
 type choosy struct {
+	idle
 	old       *int
 	statement string
 }
 
 func (c choosy) Connect(context.Context) (sqldriver.Conn, error) { return c, nil }
-func (c choosy) Driver() sqldriver.Driver                        { return nil }
-func (c choosy) Close() error                                    { return nil }
-func (c choosy) Begin() (sqldriver.Tx, error)                    { return c, nil }
-func (c choosy) Commit() error                                   { return nil }
-func (c choosy) Rollback() error                                 { return nil }
 func (c choosy) Prepare(statement string) (sqldriver.Stmt, error) {
-	return choosy{c.old, statement}, nil
+	return choosy{old: c.old, statement: statement}, nil
 }
-func (c choosy) NumInput() int                                   { return -1 }
-func (c choosy) Query([]sqldriver.Value) (sqldriver.Rows, error) { return nil, errors.ErrUnsupported }
+
 func (c choosy) Exec(args []sqldriver.Value) (sqldriver.Result, error) {
 	switch {
 	case strings.HasPrefix(c.statement, "DELETE"):
@@ -248,13 +248,6 @@ func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
 		n := copy(line, text)
 		return string(line)[:n]
 	}
-	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	db := sql.OpenDB(nowhere{})
 	defer db.Close()
 	log, err := audit.New(db, &audit.Options{Every: time.Hour, Logger: slog.New(slog.DiscardHandler)})
@@ -262,7 +255,7 @@ func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
 	p, err := policy.New(parsed(t, "rules: [{name: api, key: tenant, limit: blocked}]"), &policy.Options{OnDecision: log.OnDecision})
 	require.NoError(t, err)
 	of := audit.Of(log, "search", func(key string) string { return key })
-	before := heap()
+	before := testsize.Heap()
 	for range 2 {
 		for i := range 100 {
 			tenant := fmt.Sprint("tenant", i)
@@ -270,7 +263,7 @@ func TestPendingRowsKeepNoneOfTheirRequests(t *testing.T) {
 			of(ratelimit.Event[string]{Key: part(tenant)})
 		}
 	}
-	assert.Less(t, heap()-before, uint64(20<<20), "bytes for 200 rows")
+	assert.Less(t, testsize.Heap()-before, int64(20<<20), "bytes for 200 rows")
 	assert.GreaterOrEqual(t, log.Stats().Pending, 200) // more, if a minute has begun in between
 	require.Error(t, log.Close(t.Context()))
 }
