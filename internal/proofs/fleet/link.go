@@ -10,56 +10,23 @@ import (
 // link stands between a region and the store of another one. It delays data each way, and it can be cut: then data in transit
 // is lost, and so is the connection.
 type link struct {
-	listener net.Listener
-	to       string
-	delay    time.Duration // each way
-	cut      atomic.Bool
-
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	*relay
+	delay time.Duration // each way
+	cut   atomic.Bool
 }
 
-func startLink(to string, delay time.Duration) (*link, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	k := &link{listener: l, to: to, delay: delay, conns: make(map[net.Conn]bool)}
-	go k.serve()
-	return k, nil
+func startLink(to string, delay time.Duration) (k *link, err error) {
+	k = &link{delay: delay}
+	k.relay, err = startRelay(to, k.carry)
+	return k, err
 }
 
-func (k *link) addr() string { return k.listener.Addr().String() }
-
-func (k *link) serve() {
-	for {
-		c, err := k.listener.Accept()
-		if err != nil {
-			return
-		}
-		go k.pass(c)
-	}
-}
-
-// pass passes one connection on, until either side closes it.
-func (k *link) pass(client net.Conn) {
-	server, err := net.Dial("tcp", k.to)
-	if err != nil {
-		_ = client.Close()
-		return
-	}
+func (k *link) carry(client, server net.Conn) {
 	pair := [2]net.Conn{client, server}
-	k.mu.Lock()
-	k.conns[client], k.conns[server] = true, true
-	k.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(func() { k.carry(server, client, pair) })
-	wg.Go(func() { k.carry(client, server, pair) })
+	wg.Go(func() { k.copy(server, client, pair) })
+	wg.Go(func() { k.copy(client, server, pair) })
 	wg.Wait()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.conns, client)
-	delete(k.conns, server)
 }
 
 // chunk is the data of one read.
@@ -68,8 +35,8 @@ type chunk struct {
 	due   time.Time
 }
 
-// carry copies one direction, late. Chunks travel at once, as on a real link.
-func (k *link) carry(to, from net.Conn, pair [2]net.Conn) {
+// copy copies one direction, late. Chunks travel at once, as on a real link.
+func (k *link) copy(to, from net.Conn, pair [2]net.Conn) {
 	chunks := make(chan chunk, 1024)
 	go func() {
 		defer close(chunks)
@@ -99,11 +66,7 @@ func (k *link) carry(to, from net.Conn, pair [2]net.Conn) {
 
 // mend ends a cut: the connections that were open do not come back.
 func (k *link) mend() {
-	k.mu.Lock()
-	for c := range k.conns {
-		_ = c.Close()
-	}
-	k.mu.Unlock()
+	k.hangUp()
 	k.cut.Store(false)
 }
 

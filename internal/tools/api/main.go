@@ -6,7 +6,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -14,10 +13,8 @@ import (
 	"go/parser"
 	"go/printer"
 	"go/token"
-	"io/fs"
 	"log"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -80,8 +77,20 @@ func describe(root string) ([]string, error) {
 		if !m.Published() {
 			continue
 		}
-		if err := find(root, m, modules, packages, between); err != nil {
+		own, err := m.Packages(root, "examples")
+		if err != nil {
 			return nil, err
+		}
+		for path, p := range own {
+			if p.IsCommand() {
+				continue
+			}
+			packages[path] = p
+			for _, imported := range p.Imports {
+				if m.Dir != "." && strings.HasPrefix(imported, modules[0].Path()+"/internal/") {
+					between[imported] = true
+				}
+			}
 		}
 	}
 	var lines []string
@@ -97,40 +106,6 @@ func describe(root string) ([]string, error) {
 	}
 	slices.Sort(lines)
 	return slices.Compact(lines), nil
-}
-
-// find records a module's packages, and the internal packages of the root module that they import.
-func find(root string, m repo.Module, modules []repo.Module, packages map[string]*build.Package, between map[string]bool) error {
-	base := filepath.Join(root, filepath.FromSlash(m.Dir))
-	return filepath.WalkDir(base, func(dir string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		if dir != base {
-			name := d.Name()
-			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || strings.HasPrefix(name, ".") || name == "testdata" || name == "examples" {
-				return filepath.SkipDir
-			}
-		}
-		p, err := build.ImportDir(dir, 0)
-		if none := (*build.NoGoError)(nil); errors.As(err, &none) || err == nil && p.IsCommand() {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(base, dir)
-		if err != nil {
-			return err
-		}
-		packages[path.Join(m.Path(), filepath.ToSlash(rel))] = p
-		for _, imported := range p.Imports {
-			if m.Dir != "." && strings.HasPrefix(imported, modules[0].Path()+"/internal/") {
-				between[imported] = true
-			}
-		}
-		return nil
-	})
 }
 
 // ofPackage describes the exported names of a package.

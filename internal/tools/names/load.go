@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"go/ast"
 	"go/build"
@@ -10,7 +9,6 @@ import (
 	"go/token"
 	"go/types"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -45,9 +43,11 @@ type loader struct {
 func load(root string, modules []repo.Module) (all, tests []*loaded, foreign []*types.Package, err error) {
 	l := &loader{set: token.NewFileSet(), dirs: map[string]*build.Package{}, ready: map[string]*loaded{}, unknown: map[string]*types.Package{}}
 	for _, m := range modules {
-		if err := l.find(root, m, modules); err != nil {
+		own, err := m.Packages(root)
+		if err != nil {
 			return nil, nil, nil, err
 		}
+		maps.Copy(l.dirs, own)
 	}
 	if l.standard, err = l.compiled(root); err != nil {
 		return nil, nil, nil, err
@@ -88,34 +88,6 @@ func hasExamples(file *ast.File) bool {
 
 func isExample(f *ast.FuncDecl) bool {
 	return f.Recv == nil && strings.HasPrefix(f.Name.Name, "Example")
-}
-
-// find records a module's packages.
-func (l *loader) find(root string, m repo.Module, modules []repo.Module) error {
-	base := filepath.Join(root, filepath.FromSlash(m.Dir))
-	return filepath.WalkDir(base, func(dir string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
-			return err
-		}
-		if dir != base {
-			if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
-				return filepath.SkipDir
-			}
-		}
-		p, err := build.ImportDir(dir, 0)
-		if none := (*build.NoGoError)(nil); errors.As(err, &none) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(base, dir)
-		if err != nil {
-			return err
-		}
-		l.dirs[path.Join(m.Path(), filepath.ToSlash(rel))] = p
-		return nil
-	})
 }
 
 // compiled returns an importer of the packages of the standard library.

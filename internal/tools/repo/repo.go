@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"go/build"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -60,6 +61,36 @@ func Modules(root string) ([]Module, error) {
 	if err == nil && (len(all) == 0 || all[0].Dir != ".") {
 		err = fmt.Errorf("%s holds no module of its own", root)
 	}
+	return all, err
+}
+
+// Packages returns the packages of a module, by import path. It skips the folders that match a name, besides the folders of other modules,
+// hidden ones, and testdata.
+func (m Module) Packages(root string, skipped ...string) (map[string]*build.Package, error) {
+	all := make(map[string]*build.Package)
+	base := filepath.Join(root, filepath.FromSlash(m.Dir))
+	err := filepath.WalkDir(base, func(dir string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if dir != base {
+			name := d.Name()
+			_, err := os.Stat(filepath.Join(dir, "go.mod"))
+			if err == nil || strings.HasPrefix(name, ".") || name == "testdata" || slices.Contains(skipped, name) {
+				return filepath.SkipDir
+			}
+		}
+		p, err := build.ImportDir(dir, 0)
+		if none := (*build.NoGoError)(nil); errors.As(err, &none) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(base, dir)
+		all[path.Join(m.Path(), filepath.ToSlash(rel))] = p
+		return err
+	})
 	return all, err
 }
 
