@@ -107,7 +107,7 @@ type learner struct {
 	updating bool
 	due      Sample
 	each     func(f func(order uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
-	busy     []*slot                                              // with Options.Shared: keys with something in flight
+	busy     []*semaphore                                              // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                   // receives each change of the limit; nil for none
 }
 
@@ -201,7 +201,7 @@ func (l *learner) eachOfBusy(f func(order uint64, start time.Duration) bool) {
 }
 
 // idleLocked takes out a key that has nothing in flight any more.
-func (l *learner) idleLocked(s *slot) {
+func (l *learner) idleLocked(s *semaphore) {
 	end := len(l.busy) - 1
 	last := l.busy[end]
 	l.busy[s.busyAt], last.busyAt = last, s.busyAt

@@ -144,11 +144,11 @@ func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 				continue
 			}
 			held = append(held, p)
-			learner, start := p.slot.learner, p.slot.works.begunAt(p.place).start
+			learner, start := p.semaphore.learner, p.semaphore.works.begunAt(p.place).start
 			if last, ok := latest[learner]; ok {
 				require.GreaterOrEqual(t, start, last, "seed %d", seed)
 			}
-			require.GreaterOrEqual(t, start, p.slot.until, "seed %d: its slot-time", seed)
+			require.GreaterOrEqual(t, start, p.semaphore.until, "seed %d: its slot-time", seed)
 			require.GreaterOrEqual(t, start, learner.window.since, "seed %d: its window", seed)
 			latest[learner] = start
 		}

@@ -4,7 +4,7 @@ import "time"
 
 // configureLocked puts a configuration into force. An adaptive limit keeps its learnt value, within the bound. The caller then
 // calls Limiter.changedLocked.
-func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
+func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 	if cfg.asked < s.asked {
 		return
 	}
@@ -21,7 +21,7 @@ func (s *slot) configureLocked(cfg config, base int, now time.Duration) {
 
 // boundLocked changes the upper bound, and ends the waiters that are above it now. The caller then calls
 // Limiter.changedLocked.
-func (s *slot) boundLocked(bound int, now time.Duration) {
+func (s *semaphore) boundLocked(bound int, now time.Duration) {
 	limit := bound
 	if s.common.adaptive != nil { // a shared limit is no key's own
 		limit = s.learner.limit(bound)
@@ -35,7 +35,7 @@ func (s *slot) boundLocked(bound int, now time.Duration) {
 }
 
 // expelLocked ends the waiters whose request can never fit.
-func (s *slot) expelLocked() {
+func (s *semaphore) expelLocked() {
 	for w := s.first; w != nil; {
 		next := w.next
 		if err := s.possibleLocked(w.n); err != nil {

@@ -15,7 +15,7 @@ func TestWhatADecisionTouchesIsOneLine(t *testing.T) {
 	}
 	const line = 64
 	var e entry[string]
-	assert.Zero(t, unsafe.Offsetof(e.slot))
+	assert.Zero(t, unsafe.Offsetof(e.semaphore))
 	assert.LessOrEqual(t, unsafe.Offsetof(e.works)+unsafe.Offsetof(e.works.first)+unsafe.Sizeof(e.works.first), uintptr(line))
 	assert.LessOrEqual(t, unsafe.Sizeof(e), uintptr(6*line))
 	assert.Greater(t, unsafe.Sizeof(e), uintptr(352), "the next smaller block is no multiple of a line")

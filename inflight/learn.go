@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// takeWindowLocked ends the window of the slot's learner.
-func (s *slot) takeWindowLocked(now time.Duration) {
+// takeWindowLocked ends the window of the semaphore's learner.
+func (s *semaphore) takeWindowLocked(now time.Duration) {
 	p, l := s.pool(), s.learner
 	if p.learner == nil {
 		l.take(now, s.bound, s.inFlight)
@@ -14,7 +14,7 @@ func (s *slot) takeWindowLocked(now time.Duration) {
 
 // learn passes the due window to the algorithm, under no lock, and puts its result
 // into force. An algorithm that panics leaves the limit as it is.
-func (s *slot) learn() {
+func (s *semaphore) learn() {
 	l, p := s.learner, s.pool()
 	limit := l.at
 	defer func() {

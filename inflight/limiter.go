@@ -105,9 +105,9 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	}
 }
 
-// enter returns the key's slot, locked, or nil if n is 0; and a reading of the clock from before that, if
+// enter returns the key's semaphore, locked, or nil if n is 0; and a reading of the clock from before that, if
 // timed.
-func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, error) {
+func (l *Limiter[K]) enter(key K, n int, timed bool) (*semaphore, time.Duration, error) {
 	if most := l.common.most(); n <= 0 || n > most {
 		return nil, 0, checkUnits(n, most)
 	}
@@ -116,26 +116,26 @@ func (l *Limiter[K]) enter(key K, n int, timed bool) (*slot, time.Duration, erro
 			return nil, 0, err
 		}
 	}
-	return l.slotOf(key, timed)
+	return l.semaphoreOf(key, timed)
 }
 
-// slotOf returns the key's slot, locked, and a reading of the clock from before that, if timed.
-func (l *Limiter[K]) slotOf(key K, timed bool) (*slot, time.Duration, error) {
+// semaphoreOf returns the key's semaphore, locked, and a reading of the clock from before that, if timed.
+func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, error) {
 	if e := l.table.find(key); e != nil {
 		now := l.common.reading(timed)
 		e.mutex().Lock()
 		if !e.dead {
-			return &e.slot, now, nil
+			return &e.semaphore, now, nil
 		}
 		e.mutex().Unlock()
 	}
 	return l.create(key, timed)
 }
 
-// create is like slotOf, for a key that is not in the table, or is about to leave it. User code is called before the table is
+// create is like semaphoreOf, for a key that is not in the table, or is about to leave it. User code is called before the table is
 // locked. If a Refresh has come in between, user code is called again once the key is in the table, where each further Refresh
 // finds it.
-func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
+func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err
 	}
@@ -151,7 +151,7 @@ func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
 	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
 		old.mutex().Lock()
 		l.table.mu.Unlock()
-		return &old.slot, now, nil
+		return &old.semaphore, now, nil
 	}
 	s, err := l.insertUnlock(e, cfg, now)
 	if s == nil || cfg.asked > l.refreshed.Load() {
@@ -160,12 +160,12 @@ func (l *Limiter[K]) create(key K, timed bool) (*slot, time.Duration, error) {
 	s.mutex().Unlock()
 	l.reconfigure(e)
 	l.allChanged()
-	return l.slotOf(key, timed)
+	return l.semaphoreOf(key, timed)
 }
 
-// insertUnlock publishes a new key's slot locked, so that it is not forgotten
+// insertUnlock publishes a new key's semaphore locked, so that it is not forgotten
 // before it is used. It unlocks the table.
-func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*slot, error) {
+func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*semaphore, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
 		if l.common.shadow {
@@ -176,7 +176,7 @@ func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*
 	e.mutex().Lock()
 	e.configureLocked(cfg, int(l.base.Load()), now)
 	l.table.publishLocked(e)
-	return &e.slot, nil
+	return &e.semaphore, nil
 }
 
 // configOf calls the functions in Options.

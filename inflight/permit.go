@@ -5,7 +5,7 @@ import "time"
 // A Permit holds units that are in flight until Release or Done is called. Only the first such call counts, on any goroutine
 // and any copy. The methods of the zero Permit do nothing.
 type Permit struct {
-	slot   *slot
+	semaphore   *semaphore
 	place  uint32 // of its work
 	serial uint64
 }
@@ -15,7 +15,7 @@ func (p Permit) Release() { p.Done(Success) }
 
 // Done gives the permit back and records the outcome of the work.
 func (p Permit) Done(o Outcome) {
-	s := p.slot
+	s := p.semaphore
 	if s == nil {
 		return
 	}
@@ -23,7 +23,7 @@ func (p Permit) Done(o Outcome) {
 		s.doneTimed(p, o)
 		return
 	}
-	s.mu.Lock() // a slot that is not timed has a lock of its own
+	s.mu.Lock() // a semaphore that is not timed has a lock of its own
 	var now time.Duration
 	if s.first != nil {
 		s.mu.Unlock()
@@ -40,7 +40,7 @@ func (p Permit) Done(o Outcome) {
 	s.unlockVacated()
 }
 
-func (s *slot) doneTimed(p Permit, o Outcome) {
+func (s *semaphore) doneTimed(p Permit, o Outcome) {
 	now := s.common.reading(true)
 	s.mutex().Lock()
 	w := s.endLocked(p)
@@ -62,7 +62,7 @@ func (s *slot) doneTimed(p Permit, o Outcome) {
 }
 
 // tryUnlock takes n units or returns the error, and unlocks.
-func (s *slot) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
+func (s *semaphore) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {
 			return Permit{}, s.shedUnlock(n, why)

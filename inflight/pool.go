@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// pool is the source of a key's permits: with [Options.Total] one for all keys, else one for each key. The lock of its slots
+// pool is the source of a key's permits: with [Options.Total] one for all keys, else one for each key. The lock of its semaphores
 // guards it: with one pool all keys have one lock, so that a decision takes one lock in either case, and keys and Total have no
 // lock order between them.
 type pool struct {
@@ -21,15 +21,15 @@ type pool struct {
 	learner  *learner // with Options.Shared, else nil
 
 	levels     []*tier // levels with waiters, the highest first
-	collecting *slot   // the slot whose first waiter keeps freed units, until it fits; nil for none
+	collecting *semaphore   // the semaphore whose first waiter keeps freed units, until it fits; nil for none
 }
 
 // tier is the waiters of one priority.
 type tier struct {
 	priority int
-	order    order    // slots that wait for Total, and not for their own limit
-	waiters  arrivals // of all slots
-	served   float64  // the least use when a slot was last served, plus one unit: keys come back no lower, so that a stream of new keys does not delay the others
+	byUse    useHeap  // semaphores that wait for Total, and not for their own limit
+	waiters  arrivals // of all semaphores
+	served   float64  // the least use when a semaphore was last served, plus one unit: keys come back no lower, so that a stream of new keys does not delay the others
 }
 
 // levelLocked returns the level of a priority, which is made if there is none.
@@ -61,15 +61,15 @@ func (p *pool) passedLocked(priority int) bool {
 		if l.priority < priority {
 			return false
 		}
-		if len(l.order) > 0 {
+		if len(l.byUse) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// joinLocked adds a waiter to its slot's queue.
-func (p *pool) joinLocked(s *slot, w *waiter) {
+// joinLocked adds a waiter to its semaphore's queue.
+func (p *pool) joinLocked(s *semaphore, w *waiter) {
 	s.wait = s.agedLocked(w.since) // while no call waited
 	s.push(w)
 	p.came++
@@ -79,7 +79,7 @@ func (p *pool) joinLocked(s *slot, w *waiter) {
 }
 
 // leaveLocked takes a waiter out. The caller then calls handOnLocked.
-func (p *pool) leaveLocked(s *slot, w *waiter) {
+func (p *pool) leaveLocked(s *semaphore, w *waiter) {
 	if p.collecting == s && s.first == w {
 		p.collecting = nil
 	}
@@ -101,8 +101,8 @@ func (p *pool) prunedLocked(l *tier) {
 	}
 }
 
-// moveLocked moves a slot and its waiters to another level. The caller then calls handOnLocked.
-func (p *pool) moveLocked(s *slot, priority int) {
+// moveLocked moves a semaphore and its waiters to another level. The caller then calls handOnLocked.
+func (p *pool) moveLocked(s *semaphore, priority int) {
 	if s.first == nil {
 		s.priority = priority
 		return
@@ -125,7 +125,7 @@ func (p *pool) changedLocked(now time.Duration) {
 		s.advance(s.inFlight, now)
 		p.sortLocked(s)
 	}
-	slices.SortFunc(all, func(a, b *slot) int {
+	slices.SortFunc(all, func(a, b *semaphore) int {
 		switch {
 		case a.waits == b.waits:
 			return cmp.Compare(a.used, b.used)
@@ -140,32 +140,32 @@ func (p *pool) changedLocked(now time.Duration) {
 	p.dispatchLocked(now)
 }
 
-// waitersLocked returns the slots that have waiters.
-func (p *pool) waitersLocked() (all []*slot) {
+// waitersLocked returns the semaphores that have waiters.
+func (p *pool) waitersLocked() (all []*semaphore) {
 	for _, l := range p.levels {
 		for w := l.waiters.newest; w != nil; w = w.older {
-			if w.slot.first == w {
-				all = append(all, w.slot)
+			if w.semaphore.first == w {
+				all = append(all, w.semaphore)
 			}
 		}
 	}
 	return all
 }
 
-// outLocked takes a slot out of the order of its level.
-func (p *pool) outLocked(s *slot, l *tier) {
+// outLocked takes a semaphore out of the heap of its level.
+func (p *pool) outLocked(s *semaphore, l *tier) {
 	if s.at >= 0 {
-		heap.Remove(&l.order, int(s.at))
+		heap.Remove(&l.byUse, int(s.at))
 	}
 	if p.collecting == s {
 		p.collecting = nil
 	}
 }
 
-// placeLocked adds a slot to the slots that wait for Total, or removes it, if it has no waiter or is at its own limit. Without
-// a Total, no slot waits for it. A key that begins to wait is made level with the waiting key of least use; a key that was at
+// placeLocked adds a semaphore to the semaphores that wait for Total, or removes it, if it has no waiter or is at its own limit. Without
+// a Total, no semaphore waits for it. A key that begins to wait is made level with the waiting key of least use; a key that was at
 // its own limit keeps its use, and has saved up nothing.
-func (p *pool) placeLocked(s *slot, now time.Duration) {
+func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
 		if s.at >= 0 {
@@ -179,49 +179,49 @@ func (p *pool) placeLocked(s *slot, now time.Duration) {
 	l := p.levelLocked(s.priority)
 	s.advance(s.inFlight, now)
 	least := l.served
-	if len(l.order) > 0 {
+	if len(l.byUse) > 0 {
 		least = max(least, l.first(now).used)
 	}
-	if s.used < least || !s.waits && len(l.order) > 0 {
+	if s.used < least || !s.waits && len(l.byUse) > 0 {
 		s.used = least
 	}
 	s.waits = true
 	p.turns++
 	s.turn = p.turns
-	heap.Push(&l.order, s)
+	heap.Push(&l.byUse, s)
 }
 
-// advanceLocked counts the work that the slot has in flight until now.
-func (p *pool) advanceLocked(s *slot, now time.Duration) {
+// advanceLocked counts the work that the semaphore has in flight until now.
+func (p *pool) advanceLocked(s *semaphore, now time.Duration) {
 	s.advance(s.inFlight, now)
 	p.sortLocked(s)
 }
 
-// sortLocked restores the order after the slot has used more.
-func (p *pool) sortLocked(s *slot) {
+// sortLocked restores the order after the semaphore has used more.
+func (p *pool) sortLocked(s *semaphore) {
 	if s.at >= 0 {
-		heap.Fix(&p.levelLocked(s.priority).order, int(s.at))
+		heap.Fix(&p.levelLocked(s.priority).byUse, int(s.at))
 	}
 }
 
-// first returns the slot of least use. Uses grow with the work in flight, so the heap's values are too low, until its first
-// slot is up to date and still first.
-func (l *tier) first(now time.Duration) *slot {
+// first returns the semaphore of least use. Uses grow with the work in flight, so the heap's values are too low, until its first
+// semaphore is up to date and still first.
+func (l *tier) first(now time.Duration) *semaphore {
 	for {
-		s := l.order[0]
+		s := l.byUse[0]
 		before := s.used
 		s.advance(s.inFlight, now)
 		if s.used == before {
 			return s
 		}
-		heap.Fix(&l.order, 0)
-		if l.order[0] == s {
+		heap.Fix(&l.byUse, 0)
+		if l.byUse[0] == s {
 			return s
 		}
 	}
 }
 
-// dispatchLocked serves the waiters in turn, until the next one does not fit. That waiter's slot collects freed units, until
+// dispatchLocked serves the waiters in turn, until the next one does not fit. That waiter's semaphore collects freed units, until
 // the waiter fits or a caller of a higher level comes.
 func (p *pool) dispatchLocked(now time.Duration) {
 	for p.total == noTotal || p.inFlight < p.total {
@@ -237,11 +237,11 @@ func (p *pool) dispatchLocked(now time.Duration) {
 	}
 }
 
-// nextLocked returns the slot whose turn it is, or nil.
-func (p *pool) nextLocked(now time.Duration) *slot {
+// nextLocked returns the semaphore whose turn it is, or nil.
+func (p *pool) nextLocked(now time.Duration) *semaphore {
 	for _, l := range p.levels {
 		switch {
-		case len(l.order) == 0:
+		case len(l.byUse) == 0:
 		case p.collecting != nil && p.collecting.priority == l.priority:
 			return p.collecting
 		default:
@@ -251,8 +251,8 @@ func (p *pool) nextLocked(now time.Duration) *slot {
 	return nil
 }
 
-// serveLocked gives the slot's first waiter its permit.
-func (p *pool) serveLocked(s *slot, now time.Duration) {
+// serveLocked gives the semaphore's first waiter its permit.
+func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if p.collecting == s {
 		p.collecting = nil
@@ -277,7 +277,7 @@ func (p *pool) shedLocked(priority int) bool {
 		return false
 	}
 	w := l.waiters.newest
-	s := w.slot
+	s := w.semaphore
 	p.leaveLocked(s, w)
 	s.countShedLocked()
 	w.end(ErrShed)
@@ -286,18 +286,18 @@ func (p *pool) shedLocked(priority int) bool {
 }
 
 // setLocked changes the limit and its upper bound. The caller then calls
-// placeLocked for all slots, and dispatchLocked.
+// placeLocked for all semaphores, and dispatchLocked.
 func (p *pool) setLocked(total, bound int) {
 	p.bound.Store(int64(bound))
 	p.total = min(max(total, 1), bound)
 }
 
-// order is a heap of slots, the slot of least use first.
-type order []*slot
+// useHeap is a heap of semaphores, the semaphore of least use first.
+type useHeap []*semaphore
 
-func (o order) Len() int { return len(o) }
+func (o useHeap) Len() int { return len(o) }
 
-func (o order) Less(i, j int) bool {
+func (o useHeap) Less(i, j int) bool {
 	a, b := o[i], o[j]
 	if a.used != b.used {
 		return a.used < b.used
@@ -305,18 +305,18 @@ func (o order) Less(i, j int) bool {
 	return a.turn < b.turn
 }
 
-func (o order) Swap(i, j int) {
+func (o useHeap) Swap(i, j int) {
 	o[i], o[j] = o[j], o[i]
 	o[i].at, o[j].at = int32(i), int32(j)
 }
 
-func (o *order) Push(x any) {
-	s := x.(*slot)
+func (o *useHeap) Push(x any) {
+	s := x.(*semaphore)
 	s.at = int32(len(*o))
 	*o = append(*o, s)
 }
 
-func (o *order) Pop() any {
+func (o *useHeap) Pop() any {
 	last := len(*o) - 1
 	s := (*o)[last]
 	s.at = -1

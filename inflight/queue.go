@@ -5,7 +5,7 @@ import "time"
 // waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
 // is closed once, and fields that were written before may be read after that.
 type waiter struct {
-	slot         *slot
+	semaphore         *semaphore
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait
@@ -18,7 +18,7 @@ type waiter struct {
 }
 
 // push adds a waiter to the key's queue.
-func (s *slot) push(w *waiter) {
+func (s *semaphore) push(w *waiter) {
 	w.prev = s.last
 	if s.last == nil {
 		s.first = w
@@ -30,7 +30,7 @@ func (s *slot) push(w *waiter) {
 }
 
 // remove takes out a waiter that is in the queue.
-func (s *slot) remove(w *waiter) {
+func (s *semaphore) remove(w *waiter) {
 	if w.prev == nil {
 		s.first = w.next
 	} else {

@@ -88,8 +88,8 @@ func (l *Limiter[K]) Totals() Totals {
 	return t
 }
 
-// stats returns how the slot stands, unless it was forgotten.
-func (s *slot) stats() (Stats, bool) {
+// stats returns how the semaphore stands, unless it was forgotten.
+func (s *semaphore) stats() (Stats, bool) {
 	now := s.common.reading(true)
 	s.mutex().Lock()
 	defer s.mutex().Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds keys' slots, never more of them than max. Finding one takes no lock. The
+// table finds keys' semaphores, never more of them than max. Finding one takes no lock. The
 // table's lock is taken to insert and remove, and before a key's lock, never after it.
 type table[K comparable] struct {
 	index  *keys.Map[K, *entry[K]]
@@ -19,9 +19,9 @@ type table[K comparable] struct {
 	idle  idleHeap[K] // all keys except keys that were found busy and have not been idle since
 }
 
-// entry is a slot and its place in the table.
+// entry is a semaphore and its place in the table.
 type entry[K comparable] struct {
-	slot
+	semaphore
 	key  K
 	rank uint64 // idleAt when the heap last looked: never above it
 }

@@ -7,7 +7,7 @@ import (
 
 // quitLocked removes a waiter that gives up. A waiter that was served at the same instant gives its permit back, so that it
 // goes to the next one.
-func (s *slot) quitLocked(w *waiter, now time.Duration) {
+func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
 		s.waited = now
@@ -25,12 +25,12 @@ func (s *slot) quitLocked(w *waiter, now time.Duration) {
 }
 
 // awaitUnlock waits in the key's queue. It unlocks.
-func (s *slot) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Permit, err error) {
+func (s *semaphore) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Permit, err error) {
 	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)
 	}
 	now = s.atLocked(now)
-	w := &waiter{slot: s, n: n, ready: make(chan struct{}), since: now}
+	w := &waiter{semaphore: s, n: n, ready: make(chan struct{}), since: now}
 	s.pool().joinLocked(s, w)
 	s.handOnLocked(now)
 	s.mutex().Unlock()

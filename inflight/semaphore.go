@@ -11,11 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// slot is one key's semaphore. Its lock guards all of it, but common, which never changes.
+// semaphore counts the slots of one key. Its lock guards all of it, but common, which never changes.
 //
 // Its first 64 bytes, a line of the processor's cache, are all that a decision of a fixed limit without Total
 // touches. With many keys, or cores, most of the time goes to such lines.
-type slot struct {
+type semaphore struct {
 	common   *common
 	limit    int     // units that may be in flight now: bound, or the learnt limit
 	inFlight int     // units
@@ -27,7 +27,7 @@ type slot struct {
 
 	last   *waiter
 	queued int  // waiters
-	own    pool // the slot's own pool, without Total
+	own    pool // the semaphore's own pool, without Total
 
 	bound   int      // units that may ever be in flight; 0 if the key is blocked
 	learner *learner // nil if the limit is fixed; with Options.Shared the learner of all keys
@@ -36,7 +36,7 @@ type slot struct {
 
 	share
 	priority   int
-	at         int32  // place in its level's order, or -1
+	at         int32  // place in its level's heap, or -1
 	busyAt     int32  // place in learner.busy, or -1
 	asked      uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
@@ -68,24 +68,24 @@ type common struct {
 	waits [len(wait.Buckets) + 1]atomic.Uint64
 }
 
-// mutex returns the lock of the slot and its pool.
-func (s *slot) mutex() *sync.Mutex {
+// mutex returns the lock of the semaphore and its pool.
+func (s *semaphore) mutex() *sync.Mutex {
 	if s.common.pool != nil {
 		return &s.common.mu
 	}
 	return &s.mu
 }
 
-// pool returns the slot's pool.
-func (s *slot) pool() *pool {
+// pool returns the semaphore's pool.
+func (s *semaphore) pool() *pool {
 	if p := s.common.pool; p != nil {
 		return p
 	}
 	return &s.own
 }
 
-// init prepares a slot, which has no configuration yet. It calls the caller's Adaptive.
-func (s *slot) init(c *common, report func(old, new int)) {
+// init prepares a semaphore, which has no configuration yet. It calls the caller's Adaptive.
+func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
 	s.weight, s.until = 1, -maxReading // until it is configured
 	s.own.total = noTotal
@@ -112,7 +112,7 @@ const maxReading = math.MaxInt64 / 4 // differences do not overflow
 
 // atLocked returns the instant as which a reading counts: time never goes back. The clock is read
 // before the lock, so readings come in any order.
-func (s *slot) atLocked(reading time.Duration) time.Duration {
+func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	if s.common.pool != nil {
 		return s.common.atLocked(reading)
 	}
@@ -120,7 +120,7 @@ func (s *slot) atLocked(reading time.Duration) time.Duration {
 	return s.until
 }
 
-// atLocked is like slot.atLocked, for keys that share one pool.
+// atLocked is like semaphore.atLocked, for keys that share one pool.
 func (c *common) atLocked(reading time.Duration) time.Duration {
 	c.last = max(c.last, reading)
 	return c.last
@@ -147,12 +147,12 @@ func checkUnits(n, total int) error {
 
 // fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is admitted
 // alone: else it could wait for ever, because the limit does not grow while nothing is in flight.
-func (s *slot) fitsLocked(n int) bool {
+func (s *semaphore) fitsLocked(n int) bool {
 	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound
 }
 
 // possibleLocked returns why n can never be in flight, if so.
-func (s *slot) possibleLocked(n int) error {
+func (s *semaphore) possibleLocked(n int) error {
 	if n > s.bound {
 		return errExceeds(n, s.bound, "key's limit")
 	}
@@ -161,7 +161,7 @@ func (s *slot) possibleLocked(n int) error {
 
 // freeLocked reports whether n units may be taken now: there is room, and no waiter that
 // comes first could use it.
-func (s *slot) freeLocked(n int) bool {
+func (s *semaphore) freeLocked(n int) bool {
 	if s.first != nil || !s.fitsLocked(n) {
 		return false
 	}
@@ -170,7 +170,7 @@ func (s *slot) freeLocked(n int) bool {
 }
 
 // takeLocked takes n units, which are free.
-func (s *slot) takeLocked(n int, now time.Duration) Permit {
+func (s *semaphore) takeLocked(n int, now time.Duration) Permit {
 	if s.common.timed {
 		return s.takeTimedLocked(n, now)
 	}
@@ -179,7 +179,7 @@ func (s *slot) takeLocked(n int, now time.Duration) Permit {
 	return Permit{s, place, serial}
 }
 
-func (s *slot) takeTimedLocked(n int, now time.Duration) Permit {
+func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 	s.advance(s.inFlight, now)
 	s.share.began(n)
 	s.pool().sortLocked(s)
@@ -208,7 +208,7 @@ func (s *slot) takeTimedLocked(n int, now time.Duration) Permit {
 }
 
 // endLocked takes out the work of a permit, and returns it.
-func (s *slot) endLocked(p Permit) (w work) {
+func (s *semaphore) endLocked(p Permit) (w work) {
 	if w.n = s.works.end(p.place, p.serial); w.n == 0 || !s.common.timed {
 		return w
 	}
@@ -221,14 +221,14 @@ func (s *slot) endLocked(p Permit) (w work) {
 }
 
 // chargeLocked counts the slot-time of work that has ended.
-func (s *slot) chargeLocked(w *work, now time.Duration) {
+func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.advance(s.inFlight, now)
 	s.share.ended(w.n, now-w.start)
 	s.pool().sortLocked(s)
 }
 
 // releasedLocked gives units back, and hands them on. The caller then calls unlockVacated.
-func (s *slot) releasedLocked(n int, now time.Duration) {
+func (s *semaphore) releasedLocked(n int, now time.Duration) {
 	s.inFlight -= n
 	p := s.common.pool
 	if p == nil {
@@ -246,20 +246,20 @@ func (s *slot) releasedLocked(n int, now time.Duration) {
 	}
 }
 
-// handOnLocked gives permits to the waiters that fit after the slot has changed.
-func (s *slot) handOnLocked(now time.Duration) {
+// handOnLocked gives permits to the waiters that fit after the semaphore has changed.
+func (s *semaphore) handOnLocked(now time.Duration) {
 	s.pool().placeLocked(s, now)
 	s.pool().dispatchLocked(now)
 }
 
 // countShedLocked counts a call that is refused, for the key and for all.
-func (s *slot) countShedLocked() {
+func (s *semaphore) countShedLocked() {
 	s.shed++
 	s.common.shed.Add(1)
 }
 
 // waitedLocked notes a wait: the mean of about the last eight.
-func (s *slot) waitedLocked(d, now time.Duration) {
+func (s *semaphore) waitedLocked(d, now time.Duration) {
 	i, _ := slices.BinarySearch(wait.Buckets[:], d.Seconds())
 	s.common.waits[i].Add(1)
 	if s.wait > 0 {
@@ -270,7 +270,7 @@ func (s *slot) waitedLocked(d, now time.Duration) {
 
 // agedLocked is the mean of recent waits, of which half is left after each such time, and each
 // second at least, in which no call waits.
-func (s *slot) agedLocked(now time.Duration) time.Duration {
+func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
 	}
@@ -278,10 +278,10 @@ func (s *slot) agedLocked(now time.Duration) time.Duration {
 }
 
 // limitLocked changes the limit in force.
-func (s *slot) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
+func (s *semaphore) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
 // shedUnlock counts a call that is refused, unlocks and returns the error.
-func (s *slot) shedUnlock(n int, why error) error {
+func (s *semaphore) shedUnlock(n int, why error) error {
 	defer s.mutex().Unlock()
 	if err := s.possibleLocked(n); err != nil {
 		return err
@@ -290,9 +290,9 @@ func (s *slot) shedUnlock(n int, why error) error {
 	return why
 }
 
-// unlockVacated unlocks after something has left the slot, and notes
+// unlockVacated unlocks after something has left the semaphore, and notes
 // if that was the last.
-func (s *slot) unlockVacated() {
+func (s *semaphore) unlockVacated() {
 	var unpark func()
 	if s.idleLocked() {
 		if s.common.inOrder.Load() {
@@ -308,8 +308,8 @@ func (s *slot) unlockVacated() {
 	}
 }
 
-// unlockAfter is unlockVacated if the slot was busy before, and else only unlocks.
-func (s *slot) unlockAfter(busy bool) {
+// unlockAfter is unlockVacated if the semaphore was busy before, and else only unlocks.
+func (s *semaphore) unlockAfter(busy bool) {
 	if busy {
 		s.unlockVacated()
 		return
@@ -317,4 +317,4 @@ func (s *slot) unlockAfter(busy bool) {
 	s.mutex().Unlock()
 }
 
-func (s *slot) idleLocked() bool { return s.inFlight == 0 && s.first == nil }
+func (s *semaphore) idleLocked() bool { return s.inFlight == 0 && s.first == nil }
