@@ -166,7 +166,7 @@ func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 				looks += bury(o, entries, key(i))
 				require.LessOrEqual(t, looks, 10*n, "after %d burials", i+1)
 			}
-			require.LessOrEqual(t, o.n, batchSize+1, "dead places do not stay")
+			require.LessOrEqual(t, o.n, blockSize+1, "dead places do not stay")
 		})
 	}
 }
@@ -180,8 +180,8 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 		looks += bury(o, entries, i)
 		entries = append(entries, &entry[int]{Key: len(entries)})
 		o.add(entries[n+i], 0)
-		require.LessOrEqual(t, o.tombstones, o.n/4+batchSize)
-		require.LessOrEqual(t, o.n, n*4/3+2*batchSize)
+		require.LessOrEqual(t, o.tombstones, o.n/4+blockSize)
+		require.LessOrEqual(t, o.n, n*4/3+2*blockSize)
 	}
 	require.LessOrEqual(t, looks, 20*n*10)
 	living := keysIn(o.runs(), entries)
@@ -192,7 +192,7 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 // The count of readers was lost when the order was built anew while one was reading. It went
 // below zero, and the places of the next reader were overwritten under its eyes.
 func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
-	const n = 20 * batchSize
+	const n = 20 * blockSize
 	o, entries := orderOf(n)
 	o.readers++ // a sweep, under way
 	for key := range n / 2 {
@@ -211,7 +211,7 @@ func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	for _, key := range keysIn(runs[1:], entries) {
 		require.Contains(t, want, key, "the place of a key that came later is not in the runs")
 	}
-	require.Subset(t, keysIn(runs[1:], entries), want[2*batchSize:], "no place is lost while it is read")
+	require.Subset(t, keysIn(runs[1:], entries), want[2*blockSize:], "no place is lost while it is read")
 	o.readers--
 	require.Zero(t, o.readers)
 }

@@ -28,7 +28,7 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 		if oldest == nil {
 			return
 		}
-		// That is the age of the first key of a batch: the key is no older. Below zero, the clock has stepped back. Then a
+		// That is the age of the first key of a block: the key is no older. Below zero, the clock has stepped back. Then a
 		// key's age is not known, and it is looked at.
 		if age := now - oldest.since; 0 <= age && age < ttl {
 			return
@@ -219,7 +219,7 @@ func newExpiryHeap[K comparable]() *expiryHeap[K] {
 func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var buf [dirtyBatch]*account
+	var buf [dirtyAtOnce]*account
 	h.collectLocked(buf[:])
 	d := &dueKey[K]{entry: e}
 	h.keys[&e.Value] = d
@@ -400,9 +400,9 @@ func (d *dirtyList) add(a *account) {
 	d.n++
 }
 
-// dirtyBatch is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
+// dirtyAtOnce is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
 // the list does not grow while there is room.
-const dirtyBatch = 64
+const dirtyAtOnce = 64
 
 // take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it. It keeps one page
 // that is empty.

@@ -12,11 +12,11 @@ import (
 // gave them a second chance. The lock of the shard guards it. It knows neither the spending of keys nor their use: the code
 // that takes places looks at both.
 //
-// simplelru keeps the order, of batches of keys rather than of keys: with an entry and a map cell of simplelru for each key, a
-// new key took half as long again, and 90 bytes more. The newest batch is outside of the list until it is full. So are the
+// simplelru keeps the order, of blocks of keys rather than of keys: with an entry and a map cell of simplelru for each key, a
+// new key took half as long again, and 90 bytes more. The newest block is outside of the list until it is full. So are the
 // oldest keys, because eviction compares a few of them. From the oldest to the newest:
 //
-//	oldest (a front) → batches (a list of full ones) → newest (a batch that is being filled)
+//	oldest (a front) → blocks (a list of full ones) → newest (a block that is being filled)
 //
 // Only take removes a place. A key that is removed out of order, by Sweep for one, leaves a tombstone behind: a place whose
 // account is not in the table any more. Tombstones are skipped when they are taken, and all of them are removed when they are a
@@ -24,22 +24,22 @@ import (
 //
 // The zero order is empty.
 type order[K comparable] struct {
-	batches    *simplelru.LRU[*batch[K], struct{}] // nil until a batch is full: most limiters have few keys
-	newest     *batch[K]                           // nil, or with at least one place
+	blocks    *simplelru.LRU[*block[K], struct{}] // nil until a block is full: most limiters have few keys
+	newest     *block[K]                           // nil, or with at least one place
 	oldest     *front[K]                           // nil until it is first needed
-	spare      *batch[K]                           // an empty one to use next, or nil
-	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no batch is used again
+	spare      *block[K]                           // an empty one to use next, or nil
+	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no block is used again
 	n          int                                 // places, tombstones included
 	tombstones int
 }
 
-// batchSize places are an allocation of 512 bytes.
-const batchSize = 61
+// blockSize places are an allocation of 512 bytes.
+const blockSize = 61
 
-// batch is a run of places, filled from the first to the last. A full one does not change
+// block is a run of places, filled from the first to the last. A full one does not change
 // any more until it is the oldest.
-type batch[K comparable] struct {
-	places [batchSize]*entry[K]
+type block[K comparable] struct {
+	places [blockSize]*entry[K]
 	n      int
 	since  int64 // the reading at which the first of them took its place; the others did so later
 }
@@ -49,8 +49,8 @@ const looks = 3
 
 // front is the run of the oldest places, from first to end. Before first is room to put back as many as eviction takes.
 type front[K comparable] struct {
-	places     [looks + batchSize]*entry[K]
-	since      int64 // of the batch that they were in
+	places     [looks + blockSize]*entry[K]
+	since      int64 // of the block that they were in
 	first, end int
 	read       int // up to where the accounts were read ahead
 }
@@ -78,7 +78,7 @@ func (f *front[K]) readAhead() {
 func (o *order[K]) add(e *entry[K], now int64) {
 	if o.newest == nil {
 		if o.newest, o.spare = o.spare, nil; o.newest == nil {
-			o.newest = new(batch[K])
+			o.newest = new(block[K])
 		}
 	}
 	if o.newest.n == 0 {
@@ -86,26 +86,26 @@ func (o *order[K]) add(e *entry[K], now int64) {
 	}
 	o.newest.places[o.newest.n] = e
 	o.newest.n++
-	if o.newest.n == batchSize {
+	if o.newest.n == blockSize {
 		o.close()
 	}
 	o.n++
 }
 
-// close puts the newest batch, which is full, behind the others.
+// close puts the newest block, which is full, behind the others.
 func (o *order[K]) close() {
-	if o.batches == nil {
-		o.batches, _ = simplelru.NewLRU[*batch[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
+	if o.blocks == nil {
+		o.blocks, _ = simplelru.NewLRU[*block[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
 	}
-	o.batches.Add(o.newest, struct{}{})
+	o.blocks.Add(o.newest, struct{}{})
 	o.newest = nil
 }
 
-// oldestBatch removes the oldest batch and returns it, nil if there is none. If none is full,
+// oldestBlock removes the oldest block and returns it, nil if there is none. If none is full,
 // that is the newest one, which may have any number of places.
-func (o *order[K]) oldestBatch() (b *batch[K]) {
-	if o.batches != nil {
-		b, _, _ = o.batches.RemoveOldest()
+func (o *order[K]) oldestBlock() (b *block[K]) {
+	if o.blocks != nil {
+		b, _, _ = o.blocks.RemoveOldest()
 	}
 	if b == nil {
 		b, o.newest = o.newest, nil
@@ -136,10 +136,10 @@ func (o *order[K]) take() (e *entry[K], ok bool) {
 	return e, true
 }
 
-// refill makes the oldest batch the front, and returns the front; nil if there is no batch. The batch becomes the spare one,
+// refill makes the oldest block the front, and returns the front; nil if there is no block. The block becomes the spare one,
 // unless another goroutine may still be reading it: then it is left as it is, for the garbage collector.
 func (o *order[K]) refill() *front[K] {
-	b := o.oldestBatch()
+	b := o.oldestBlock()
 	if b == nil {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (o *order[K]) refill() *front[K] {
 	f.read, f.since = 0, b.since
 	f.first, f.end = looks, looks+copy(f.places[looks:], b.places[:b.n])
 	if o.readers == 0 {
-		*b = batch[K]{}
+		*b = block[K]{}
 		o.spare = b
 	}
 	return f
@@ -172,15 +172,15 @@ func (o *order[K]) runs() [][]*entry[K] {
 	if o.n == 0 {
 		return nil
 	}
-	var batches []*batch[K]
-	if o.batches != nil {
-		batches = o.batches.Keys()
+	var blocks []*block[K]
+	if o.blocks != nil {
+		blocks = o.blocks.Keys()
 	}
-	runs := make([][]*entry[K], 0, len(batches)+2)
+	runs := make([][]*entry[K], 0, len(blocks)+2)
 	if f := o.oldest; f != nil {
 		runs = append(runs, f.places[f.first:f.end])
 	}
-	for _, b := range batches {
+	for _, b := range blocks {
 		runs = append(runs, b.places[:])
 	}
 	if o.newest != nil {
@@ -196,7 +196,7 @@ func (o *order[K]) runs() [][]*entry[K] {
 // table contains it, or it is gone.
 func (o *order[K]) addTombstone(alive func(*entry[K]) bool) {
 	o.tombstones++
-	if o.tombstones <= o.n/4+batchSize {
+	if o.tombstones <= o.n/4+blockSize {
 		return
 	}
 	old := *o
@@ -211,8 +211,8 @@ func (o *order[K]) addTombstone(alive func(*entry[K]) bool) {
 	if f := old.oldest; f != nil {
 		keep(f.places[f.first:f.end], f.since)
 	}
-	if old.batches != nil {
-		for _, b := range old.batches.Keys() {
+	if old.blocks != nil {
+		for _, b := range old.blocks.Keys() {
 			keep(b.places[:], b.since)
 		}
 	}

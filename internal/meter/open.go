@@ -112,15 +112,19 @@ func (l *ledger) opened(at int64, n int) {
 	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
 }
 
-// merge makes one of the two neighbours whose least debts differ least.
+// merge makes one of the two neighbours whose least debts differ least, or drops the oldest element if the reservations in it
+// give back less than that.
 func (l *ledger) merge() {
-	best, least := 1, int64(math.MaxInt64)
+	best, least := 0, l.opens[0].least
 	for i := 1; i < len(l.opens); i++ {
-		if d := l.opens[i].least.ticks - l.opens[i-1].least.ticks; d < least {
+		a, b := l.opens[i-1].least, l.opens[i].least
+		if d := (span{b.ticks - a.ticks, b.frac - a.frac}); d.less(least) {
 			best, least = i, d
 		}
 	}
-	l.opens[best-1].count += l.opens[best].count
+	if best > 0 {
+		l.opens[best-1].count += l.opens[best].count
+	}
 	l.opens = slices.Delete(l.opens, best, best+1)
 }
 
