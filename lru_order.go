@@ -24,7 +24,7 @@ import (
 //
 // The zero order is empty.
 type order[K comparable] struct {
-	blocks    *simplelru.LRU[*block[K], struct{}] // nil until a block is full: most limiters have few keys
+	blocks     *simplelru.LRU[*block[K], struct{}] // nil until a block is full: most limiters have few keys
 	newest     *block[K]                           // nil, or with at least one place
 	oldest     *front[K]                           // nil until it is first needed
 	spare      *block[K]                           // an empty one to use next, or nil

@@ -107,7 +107,7 @@ type learner struct {
 	updating bool
 	due      Sample
 	each     func(f func(order uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
-	busy     []*semaphore                                              // with Options.Shared: keys with something in flight
+	busy     []*semaphore                                         // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                   // receives each change of the limit; nil for none
 }
 

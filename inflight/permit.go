@@ -5,9 +5,9 @@ import "time"
 // A Permit holds units that are in flight until Release or Done is called. Only the first such call counts, on any goroutine
 // and any copy. The methods of the zero Permit do nothing.
 type Permit struct {
-	semaphore   *semaphore
-	place  uint32 // of its work
-	serial uint64
+	semaphore *semaphore
+	place     uint32 // of its work
+	serial    uint64
 }
 
 // Release is Done(Success).

@@ -20,8 +20,8 @@ type pool struct {
 	turns    uint64
 	learner  *learner // with Options.Shared, else nil
 
-	levels     []*tier // levels with waiters, the highest first
-	collecting *semaphore   // the semaphore whose first waiter keeps freed units, until it fits; nil for none
+	levels     []*tier    // levels with waiters, the highest first
+	collecting *semaphore // the semaphore whose first waiter keeps freed units, until it fits; nil for none
 }
 
 // tier is the waiters of one priority.

@@ -5,7 +5,7 @@ import "time"
 // waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
 // is closed once, and fields that were written before may be read after that.
 type waiter struct {
-	semaphore         *semaphore
+	semaphore    *semaphore
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait

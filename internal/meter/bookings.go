@@ -57,8 +57,8 @@ func (m *Meter) catchUp(s State, now int64) State {
 // popDue moves past bookings into the base. The value of the state does not change: if it is stale and no booking is past, it
 // remains stale.
 func (m *Meter) popDue(s State, now int64) State {
-	if line := s.Line(); line != nil && line.lastSlot() <= now {
-		s = m.refold(s) // before the line's turns without slots are booked behind these slots
+	if line := s.Line(); line != nil && line.lastBooking() <= now {
+		s = m.refold(s) // before the line's turns without bookings are booked behind these
 	}
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {

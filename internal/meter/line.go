@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Line is the queue of the calls that wait for one key's budget, first come, first served. The k-th turn is served at the k-th
-// slot, and each slot is a booking in the key's state. When a turn leaves, all turns behind it move up.
+// Line is the queue of the calls that wait for one key's budget, first come, first served. The k-th turn is served at the instant
+// of the k-th booking in the key's state. When a turn leaves, all turns behind it move up.
 //
-// If all turns are alike, any slot serves any turn: the last slot is given back, in constant time. Otherwise the slots from the
+// If all turns are alike, any booking serves any turn: the last one is given back, in constant time. Otherwise the bookings from the
 // vacant one on are given back, and at once only the first turn is booked again. The others are booked in order by the next
 // call that depends on them: a decision on the key, or a question about it. Many turns that leave in a row therefore cost no
 // more than a single turn that leaves, and one question.
@@ -20,12 +20,12 @@ import (
 // The lock that guards the key's state guards its line. The caller sleeps in real time, and keeps the correspondence of the two
 // clocks in At and Due.
 type Line struct {
-	turns  []*Turn    // in order
-	slots  []Spending // of the first turns, in order
-	next   uint64     // the number of the next turn
-	cost   int64      // of most turns, if most are alike
-	open   bool       // the same
-	unlike int        // the number of turns that differ from it
+	turns    []*Turn    // in order
+	bookings []Spending // of the first turns, in order
+	next     uint64     // the number of the next turn
+	cost     int64      // of most turns, if most are alike
+	open     bool       // the same
+	unlike   int        // the number of turns that differ from it
 
 	At  int64     // an instant
 	Due time.Time // the same instant in real time
@@ -38,26 +38,26 @@ type Turn struct {
 	Latest time.Time     // the real time at which it is served at the latest
 	Wake   chan struct{} // has room for one element
 	Over   bool          // it has left the line: it was served, or its cost was settled
-	Spent  Spending      // once it was served: its slot
+	Spent  Spending      // once it was served: its booking
 
 	Line   *Line
 	number uint64 // increases along the line
-	at     int64  // if it has no slot: the instant of its former slot; the next slot is not later
+	at     int64  // if it has no booking: the instant of its former booking; the next booking is not later
 }
 
 // Len returns the number of turns.
 func (l *Line) Len() int { return len(l.turns) }
 
-// First returns the first turn, nil if the line is empty, and the instant of its slot. In the line of a dropped key
+// First returns the first turn, nil if the line is empty, and the instant of its booking. In the line of a dropped key
 // it may have none.
 func (l *Line) First() (t *Turn, at int64, booked bool) {
 	switch {
 	case len(l.turns) == 0:
 		return nil, 0, false
-	case len(l.slots) == 0:
+	case len(l.bookings) == 0:
 		return l.turns[0], 0, false
 	}
-	return l.turns[0], l.slots[0].At, true
+	return l.turns[0], l.bookings[0].At, true
 }
 
 // Line returns the line of a state, nil if it has none.
@@ -78,8 +78,8 @@ func (s *State) attach(l *Line) {
 
 // Attach gives the line to a state that has been migrated to this meter.
 func (m *Meter) Attach(s *State, l *Line) {
-	for i := range l.slots {
-		l.slots[i].Part = 0 // as in split
+	for i := range l.bookings {
+		l.bookings[i].Part = 0 // as in split
 	}
 	if s.detail != nil && l.Len() > 0 {
 		s.attach(l)
@@ -114,13 +114,13 @@ func (m *Meter) hasBooking(s State, at int64) bool {
 		return false
 	case m.log:
 		i := s.log.search(at)
-		return i < s.log.len() && s.log.slot(i).at == at
+		return i < s.log.len() && s.log.mark(i).at == at
 	}
 	i := s.ledger.search(at)
 	return i < len(s.ledger.list) && s.ledger.list[i].at == at
 }
 
-// add inserts a turn and its slot behind all that are not later.
+// add inserts a turn and its booking behind all that are not later.
 func (l *Line) add(t *Turn, sp Spending) {
 	if len(l.turns) == 0 {
 		l.cost, l.open, l.unlike = t.Cost, t.Open, 0
@@ -128,22 +128,22 @@ func (l *Line) add(t *Turn, sp Spending) {
 	if !l.likes(t) {
 		l.unlike++
 	}
-	i := len(l.slots)
-	for i > 0 && l.slots[i-1].At > sp.At {
+	i := len(l.bookings)
+	for i > 0 && l.bookings[i-1].At > sp.At {
 		i--
 	}
 	t.Line, t.number = l, l.next
 	l.next++
-	l.turns, l.slots = slices.Insert(l.turns, i, t), slices.Insert(l.slots, i, sp)
+	l.turns, l.bookings = slices.Insert(l.turns, i, t), slices.Insert(l.bookings, i, sp)
 	for j := i + 1; j < len(l.turns); j++ {
 		t.number, l.turns[j].number = l.turns[j].number, t.number
 		t = l.turns[j]
 	}
 }
 
-// Serve takes the first turn out of the line. Its slot stays spent.
+// Serve takes the first turn out of the line. Its booking stays spent.
 func (m *Meter) Serve(s *State, now int64, l *Line) {
-	if s.Line() == l && len(l.slots) == 1 && len(l.turns) > 1 {
+	if s.Line() == l && len(l.bookings) == 1 && len(l.turns) > 1 {
 		*s = m.bookTurns(m.closeGaps(*s), l, now, 2)
 	}
 	l.Pop()
@@ -154,8 +154,8 @@ func (m *Meter) Serve(s *State, now int64, l *Line) {
 func (l *Line) Pop() {
 	t := l.turns[0]
 	l.remove(0)
-	if len(l.slots) > 0 {
-		t.Spent, l.slots = l.slots[0], l.slots[1:]
+	if len(l.bookings) > 0 {
+		t.Spent, l.bookings = l.bookings[0], l.bookings[1:]
 	}
 }
 
@@ -164,37 +164,37 @@ func (m *Meter) Leave(s *State, now int64, t *Turn) (first bool) {
 	*s = m.popDue(*s, now)
 	l := t.Line
 	i, equal := l.index(t), l.unlike == 0
-	switch n := len(l.slots); {
+	switch n := len(l.bookings); {
 	case i >= n: // nothing is booked for it
-	case equal && n < len(l.turns): // the first turn without a slot gets the last one
+	case equal && n < len(l.turns): // the first turn without a booking gets the last one
 	case equal:
-		*s = m.settle(*s, now, l.slots[n-1], 0)
-		l.slots = l.slots[:n-1]
+		*s = m.settle(*s, now, l.bookings[n-1], 0)
+		l.bookings = l.bookings[:n-1]
 	case s.Line() != l: // nothing of the line is booked any more
-		*s = m.settle(*s, now, l.slots[i], 0)
-		l.slots = slices.Delete(l.slots, i, i+1)
+		*s = m.settle(*s, now, l.bookings[i], 0)
+		l.bookings = slices.Delete(l.bookings, i, i+1)
 	default:
 		*s = m.vacate(*s, now, l, i)
 	}
 	l.remove(i)
-	if n := len(l.slots); n < len(l.turns) && s.Line() == l && (n == 0 || l.slots[n-1].At <= now) {
+	if n := len(l.bookings); n < len(l.turns) && s.Line() == l && (n == 0 || l.bookings[n-1].At <= now) {
 		*s = m.bookTurns(m.closeGaps(*s), l, now, n+1)
 	}
 	l.close(m, s)
 	return i == 0
 }
 
-// vacate gives the slots from the i-th on back, the last one first.
+// vacate gives the bookings from the i-th on back, the last one first.
 func (m *Meter) vacate(s State, now int64, l *Line, i int) State {
-	for j := len(l.slots) - 1; j >= i; j-- {
-		l.turns[j].at = l.slots[j].At
-		s = m.settle(s, now, l.slots[j], 0)
+	for j := len(l.bookings) - 1; j >= i; j-- {
+		l.turns[j].at = l.bookings[j].At
+		s = m.settle(s, now, l.bookings[j], 0)
 	}
-	l.slots = l.slots[:i]
+	l.bookings = l.bookings[:i]
 	return s
 }
 
-// Part takes a turn out of the line while its slot stays spent, and returns the slot. It reports whether the turn
+// Part takes a turn out of the line while its booking stays spent, and returns the booking. It reports whether the turn
 // was the first one.
 func (m *Meter) Part(s *State, t *Turn) (sp Spending, first bool) {
 	if s.detail != nil {
@@ -203,9 +203,9 @@ func (m *Meter) Part(s *State, t *Turn) (sp Spending, first bool) {
 	l := t.Line
 	i := l.index(t)
 	l.remove(i)
-	if sp = (Spending{At: t.at, Cost: t.Cost, Open: t.Open}); i < len(l.slots) {
-		sp = l.slots[i]
-		l.slots = slices.Delete(l.slots, i, i+1)
+	if sp = (Spending{At: t.at, Cost: t.Cost, Open: t.Open}); i < len(l.bookings) {
+		sp = l.bookings[i]
+		l.bookings = slices.Delete(l.bookings, i, i+1)
 	}
 	l.close(m, s)
 	return sp, i == 0
@@ -216,12 +216,12 @@ func (l *Line) Drop(t *Turn) (first bool) {
 	i := l.index(t)
 	equal := l.unlike == 0
 	l.remove(i)
-	if n := len(l.slots); n > len(l.turns) { // which has one for each turn then
+	if n := len(l.bookings); n > len(l.turns) { // which has one for each turn then
 		j := i
 		if equal {
 			j = n - 1
 		}
-		l.slots = slices.Delete(l.slots, j, j+1)
+		l.bookings = slices.Delete(l.bookings, j, j+1)
 	}
 	return i == 0
 }
@@ -236,25 +236,25 @@ func (l *Line) close(m *Meter, s *State) {
 	}
 }
 
-// lineUp books all turns that have no slot.
+// lineUp books all turns that have no booking.
 func (m *Meter) lineUp(s State) State {
-	if l := s.Line(); l != nil && 0 < len(l.slots) && len(l.slots) < len(l.turns) {
+	if l := s.Line(); l != nil && 0 < len(l.bookings) && len(l.bookings) < len(l.turns) {
 		return m.bookTurns(s, l, 0, len(l.turns))
 	}
 	return s
 }
 
-// bookTurns books turns until n of them have slots. The state is up to date. The first slot of all is not before now.
+// bookTurns books turns until n of them have bookings. The state is up to date. The first booking of all is not before now.
 //
 // Bookings that are not of the line keep their instants, and their places between the turns. A turn is not
-// booked behind its last slot: that would happen if the limit has become slower since.
+// booked behind its last booking: that would happen if the limit has become slower since.
 func (m *Meter) bookTurns(s State, l *Line, now int64, n int) State {
-	if k := len(l.slots); k > 0 {
-		now = l.slots[k-1].At
+	if k := len(l.bookings); k > 0 {
+		now = l.bookings[k-1].At
 	}
 	s, others := m.cut(s, now)
-	for len(l.slots) < n {
-		t := l.turns[len(l.slots)]
+	for len(l.bookings) < n {
+		t := l.turns[len(l.bookings)]
 		for ; len(others) > 0 && others[0].at < t.at; others = others[1:] {
 			s = m.paste(s, &others[0])
 		}
@@ -263,7 +263,7 @@ func (m *Meter) bookTurns(s State, l *Line, now int64, n int) State {
 			sp.At, sp.Part = at, part
 		}
 		s = m.book(s, sp)
-		l.slots, now = append(l.slots, sp), sp.At
+		l.bookings, now = append(l.bookings, sp), sp.At
 	}
 	for i := range others {
 		s = m.paste(s, &others[i])
@@ -339,12 +339,12 @@ func (m *Meter) paste(s State, b *booking) State {
 	return s
 }
 
-// lastSlot returns the instant of the last slot, or one after all others if there is none.
-func (l *Line) lastSlot() int64 {
-	if len(l.slots) == 0 {
+// lastBooking returns the instant of the last booking, or one after all others if there is none.
+func (l *Line) lastBooking() int64 {
+	if len(l.bookings) == 0 {
 		return math.MaxInt64
 	}
-	return l.slots[len(l.slots)-1].At
+	return l.bookings[len(l.bookings)-1].At
 }
 
 // index returns the index of a turn.

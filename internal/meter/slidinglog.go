@@ -68,7 +68,7 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 			excess -= debt.cost
 		}
 	}
-	return Add(r.slot(r.covering(excess)-1).at, l.per)
+	return Add(r.mark(r.covering(excess)-1).at, l.per)
 }
 
 // spend adds an entry, whether it fits or not. The instant is not before the newest: earliest ensures that, and it keeps the
@@ -138,7 +138,7 @@ func (l *slidingLog) advance(s State, now int64) State {
 		return s
 	}
 	k := 0
-	for ; r.slot(k).at <= now-l.per; k++ { // ends at the newest, which stays
+	for ; r.mark(k).at <= now-l.per; k++ { // ends at the newest, which stays
 	}
 	if k > 0 {
 		s.N -= r.popFront(k)
@@ -187,7 +187,7 @@ func (l *slidingLog) counts(s State, now int64) int64 {
 	switch since := now - l.per; {
 	case r.newest() <= since: // a Peek of an idle key
 		return 0
-	case r.slot(0).at > since: // nothing has left since the last decision
+	case r.mark(0).at > since: // nothing has left since the last decision
 		return s.N
 	default:
 		return s.N - r.sum(r.search(since+1))
@@ -232,7 +232,7 @@ func (l *slidingLog) replaced(s State, now int64) State {
 	}
 	s.M = 0
 	s = l.advance(s, now)
-	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.slot(i).at {
+	if i := s.log.search(now + 1); i == s.log.len() || at <= s.log.mark(i).at {
 		if part := min(debt, l.units-s.N); part > 0 {
 			s.log.insert(now, part)
 			s.N += part

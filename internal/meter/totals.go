@@ -35,20 +35,20 @@ const minTotals = 4
 
 func (r *totals) len() int { return int(r.n) }
 
-// slot returns the i-th mark, the oldest first.
-func (r *totals) slot(i int) *mark { return &r.buf[(int(r.head)+i)&(len(r.buf)-1)] }
+// mark returns the i-th mark, the oldest first.
+func (r *totals) mark(i int) *mark { return &r.buf[(int(r.head)+i)&(len(r.buf)-1)] }
 
 // sum returns the total cost of the oldest k.
 func (r *totals) sum(k int) int64 {
 	if k == 0 {
 		return 0
 	}
-	return r.slot(k-1).total - r.before
+	return r.mark(k-1).total - r.before
 }
 
 // get returns the i-th spending.
 func (r *totals) get(i int) entry {
-	return entry{r.slot(i).at, r.sum(i+1) - r.sum(i)}
+	return entry{r.mark(i).at, r.sum(i+1) - r.sum(i)}
 }
 
 // newest returns the instant of the newest spending, or one before all others.
@@ -56,14 +56,14 @@ func (r *totals) newest() int64 {
 	if r.n == 0 {
 		return math.MinInt64
 	}
-	return r.slot(int(r.n) - 1).at
+	return r.mark(int(r.n) - 1).at
 }
 
 // search returns the index of the first spending at that instant or later.
 func (r *totals) search(at int64) int {
 	lo, hi := 0, r.len()
 	for lo < hi {
-		if mid := int(uint(lo+hi) >> 1); r.slot(mid).at < at {
+		if mid := int(uint(lo+hi) >> 1); r.mark(mid).at < at {
 			lo = mid + 1
 		} else {
 			hi = mid
@@ -91,7 +91,7 @@ func (r *totals) covering(need int64) int {
 func (r *totals) add(at, cost int64) {
 	total := r.before
 	if r.n > 0 {
-		last := r.slot(int(r.n) - 1)
+		last := r.mark(int(r.n) - 1)
 		if last.at == at {
 			last.total += cost
 			return
@@ -100,7 +100,7 @@ func (r *totals) add(at, cost int64) {
 	}
 	r.reserve()
 	r.n++
-	*r.slot(int(r.n) - 1) = mark{at, total + cost}
+	*r.mark(int(r.n) - 1) = mark{at, total + cost}
 }
 
 // insert puts a spending at its place among the others.
@@ -110,7 +110,7 @@ func (r *totals) insert(at, cost int64) {
 		r.add(at, cost)
 		return
 	}
-	if r.slot(i).at != at {
+	if r.mark(i).at != at {
 		r.open(i, at)
 	}
 	r.change(i, cost)
@@ -124,26 +124,26 @@ func (r *totals) open(i int, at int64) {
 	if i < r.len()/2 { // the older ones move one place to the front
 		r.head--
 		for j := range i {
-			*r.slot(j) = *r.slot(j + 1)
+			*r.mark(j) = *r.mark(j + 1)
 		}
 	} else { // the newer ones move one place back
 		for j := r.len() - 1; j > i; j-- {
-			*r.slot(j) = *r.slot(j - 1)
+			*r.mark(j) = *r.mark(j - 1)
 		}
 	}
-	*r.slot(i) = mark{at, total}
+	*r.mark(i) = mark{at, total}
 }
 
 // close takes out the i-th mark, which costs nothing any more.
 func (r *totals) close(i int) {
 	if i < r.len()/2 {
 		for ; i > 0; i-- {
-			*r.slot(i) = *r.slot(i - 1)
+			*r.mark(i) = *r.mark(i - 1)
 		}
 		r.head++
 	} else {
 		for ; i < r.len()-1; i++ {
-			*r.slot(i) = *r.slot(i + 1)
+			*r.mark(i) = *r.mark(i + 1)
 		}
 	}
 	r.n--
@@ -154,13 +154,13 @@ func (r *totals) close(i int) {
 func (r *totals) change(i int, cost int64) {
 	if i < r.len()/2 {
 		for j := range i {
-			r.slot(j).total -= cost
+			r.mark(j).total -= cost
 		}
 		r.before -= cost
 		return
 	}
 	for ; i < r.len(); i++ {
-		r.slot(i).total += cost
+		r.mark(i).total += cost
 	}
 }
 
@@ -168,7 +168,7 @@ func (r *totals) change(i int, cost int64) {
 // has less or is not here.
 func (r *totals) reduce(at, n int64) int64 {
 	i := r.search(at)
-	if i == r.len() || r.slot(i).at != at {
+	if i == r.len() || r.mark(i).at != at {
 		return 0
 	}
 	cost := r.get(i).cost
@@ -186,7 +186,7 @@ func (r *totals) reduceNewest(n int64) int64 {
 	left := r.sum(r.len()) - n
 	r.n = uint32(r.covering(left))
 	if r.n > 0 {
-		r.slot(int(r.n) - 1).total = r.before + left
+		r.mark(int(r.n) - 1).total = r.before + left
 	}
 	r.shrink()
 	return n

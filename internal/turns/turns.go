@@ -1,8 +1,8 @@
 // Package turns implements the line of one process's callers that wait for a budget in a remote store, such as Redis.
 //
 // The callers of one line have booked the same cost of the same key, each in one round trip. Their bookings are therefore
-// interchangeable: the k-th turn has the k-th slot. When a caller leaves, all callers behind it move up, and the last slot
-// becomes vacant. A new caller takes a vacant slot without a round trip. Surplus vacant slots are given back, and all of them
+// interchangeable: the k-th turn has the k-th booking. When a caller leaves, all callers behind it move up, and the last booking
+// becomes vacant. A new caller takes a vacant booking without a round trip. Surplus vacant bookings are given back, and all of them
 // once the line is empty. Other processes do not take part: their callers keep their bookings.
 //
 // Only the first caller of a line has a timer. When it serves turns or leaves, it wakes the next one.
@@ -32,15 +32,15 @@ type Lines[K comparable] struct {
 	lines map[K]*line
 }
 
-// slot is a booking.
-type slot struct {
+// booking is the reservation of one turn.
+type booking struct {
 	due time.Time
 	res *ratelimit.Reservation
 }
 
 type line struct {
-	turns []*caller
-	slots []slot // ordered by due; at least as many as turns
+	turns    []*caller
+	bookings []booking // ordered by due; at least as many as turns
 }
 
 // caller is a waiting caller.
@@ -49,8 +49,8 @@ type caller struct {
 	served bool
 }
 
-// maxVacant returns the number of slots that stay vacant for new callers while the given number of callers wait. It is a small
-// fraction, since other processes queue behind these slots. In a short line, each caller that leaves gives a booking back at once.
+// maxVacant returns the number of bookings that stay vacant for new callers while the given number of callers wait. It is a small
+// fraction, since other processes queue behind these bookings. In a short line, each caller that leaves gives a booking back at once.
 func maxVacant(waiting int) int {
 	if waiting < 2 {
 		return 0
@@ -58,24 +58,24 @@ func maxVacant(waiting int) int {
 	return 1 + waiting/4
 }
 
-// Wait books a slot for a caller, unless a vacant slot is due within the time left, and sleeps until its turn. It returns the
+// Wait books for a caller, unless a vacant booking is due within the time left, and sleeps until its turn. It returns the
 // decision and nil, the error of book, or, if the context ends before the turn, the context's error joined with the errors of
 // bookings that could not be given back.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book func() (*ratelimit.Reservation, error)) (ratelimit.Decision, error) {
-	t, s := ls.vacant(key, left)
+	t, b := ls.vacant(key, left)
 	if t == nil {
 		res, err := book()
 		if err != nil {
 			return res.Decision, err
 		}
-		s = slot{time.Now().Add(res.Delay), res}
+		b = booking{time.Now().Add(res.Delay), res}
 		if left, err := wait.Left(ctx); res.Delay <= 0 || err != nil || res.Delay > left {
 			return res.Decision, res.Wait(ctx) // at once
 		}
-		t = ls.join(key, s)
+		t = ls.join(key, b)
 	}
-	d := s.res.Decision
-	d.Delay = max(0, time.Until(s.due))
+	d := b.res.Decision
+	d.Delay = max(0, time.Until(b.due))
 	unused, err := t.wait(ctx)
 	if errs := giveBack(unused); len(errs) > 0 {
 		err = errors.Join(append([]error{err}, errs...)...)
@@ -83,26 +83,26 @@ func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book fu
 	return d, err
 }
 
-// vacant returns a turn at the earliest vacant slot, and the slot, if it is due within the time left.
-func (ls *Lines[K]) vacant(key K, left time.Duration) (t *turn[K], s slot) {
+// vacant returns a turn with the earliest vacant booking, and the booking, if it is due within the time left.
+func (ls *Lines[K]) vacant(key K, left time.Duration) (t *turn[K], b booking) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.lines[key]
 	if l == nil {
-		return nil, s
+		return nil, b
 	}
 	now := time.Now()
-	if ls.serveLocked(key, l, now); len(l.slots) == len(l.turns) || l.slots[len(l.turns)].due.Sub(now) > left {
-		return nil, s
+	if ls.serveLocked(key, l, now); len(l.bookings) == len(l.turns) || l.bookings[len(l.turns)].due.Sub(now) > left {
+		return nil, b
 	}
 	t = &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
-	s = l.slots[len(l.turns)]
+	b = l.bookings[len(l.turns)]
 	l.turns = append(l.turns, t.turn)
-	return t, s
+	return t, b
 }
 
-// join returns a turn for a slot that has just been booked.
-func (ls *Lines[K]) join(key K, s slot) *turn[K] {
+// join returns a turn for a new booking.
+func (ls *Lines[K]) join(key K, b booking) *turn[K] {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.lines[key]
@@ -112,9 +112,9 @@ func (ls *Lines[K]) join(key K, s slot) *turn[K] {
 		}
 		ls.lines[key] = l
 	}
-	i := sort.Search(len(l.slots), func(i int) bool { return l.slots[i].due.After(s.due) })
+	i := sort.Search(len(l.bookings), func(i int) bool { return l.bookings[i].due.After(b.due) })
 	t := &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
-	l.slots = slices.Insert(l.slots, i, s)
+	l.bookings = slices.Insert(l.bookings, i, b)
 	l.turns = slices.Insert(l.turns, min(i, len(l.turns)), t.turn)
 	return t
 }
@@ -129,9 +129,9 @@ type turn[K comparable] struct {
 	turn  *caller
 }
 
-// wait sleeps until the turn is served. If the context ends first, it returns the context's error and the slots that the
+// wait sleeps until the turn is served. If the context ends first, it returns the context's error and the bookings that the
 // caller must give back.
-func (t *turn[K]) wait(ctx context.Context) (unused []slot, err error) {
+func (t *turn[K]) wait(ctx context.Context) (unused []booking, err error) {
 	for {
 		served, timer := t.look()
 		if served {
@@ -167,13 +167,13 @@ func (t *turn[K]) look() (served bool, timer *time.Timer) {
 		return true, nil
 	}
 	if l.turns[0] == t.turn {
-		timer = time.NewTimer(l.slots[0].due.Sub(now))
+		timer = time.NewTimer(l.bookings[0].due.Sub(now))
 	}
 	return false, timer
 }
 
-// leave removes a turn, unless it is served. It returns the vacant slots that are not kept.
-func (t *turn[K]) leave() (served bool, unused []slot) {
+// leave removes a turn, unless it is served. It returns the vacant bookings that are not kept.
+func (t *turn[K]) leave() (served bool, unused []booking) {
 	ls, l := t.lines, t.line
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -190,12 +190,12 @@ func (t *turn[K]) leave() (served bool, unused []slot) {
 // serveLocked serves all turns that are due.
 func (ls *Lines[K]) serveLocked(key K, l *line, now time.Time) {
 	served := false
-	for len(l.turns) > 0 && !l.slots[0].due.After(now) {
+	for len(l.turns) > 0 && !l.bookings[0].due.After(now) {
 		served = true
 		l.turns[0].served = true
 		l.turns[0].rouse()
 		l.turns[0], l.turns = nil, l.turns[1:]
-		l.slots[0], l.slots = slot{}, l.slots[1:]
+		l.bookings[0], l.bookings = booking{}, l.bookings[1:]
 	}
 	switch {
 	case !served:
@@ -208,34 +208,34 @@ func (ls *Lines[K]) serveLocked(key K, l *line, now time.Time) {
 	}
 }
 
-// trimLocked removes the surplus vacant slots, beginning with the last.
-func (ls *Lines[K]) trimLocked(key K, l *line) (unused []slot) {
-	if n := len(l.turns) + maxVacant(len(l.turns)); n < len(l.slots) {
-		unused = slices.Clone(l.slots[n:])
-		l.slots = slices.Delete(l.slots, n, len(l.slots))
+// trimLocked removes the surplus vacant bookings, beginning with the last.
+func (ls *Lines[K]) trimLocked(key K, l *line) (unused []booking) {
+	if n := len(l.turns) + maxVacant(len(l.turns)); n < len(l.bookings) {
+		unused = slices.Clone(l.bookings[n:])
+		l.bookings = slices.Delete(l.bookings, n, len(l.bookings))
 	}
-	if len(l.slots) == 0 && ls.lines[key] == l {
+	if len(l.bookings) == 0 && ls.lines[key] == l {
 		delete(ls.lines, key)
 	}
 	return unused
 }
 
-// Reset discards the vacant slots of the keys that match: their bookings no longer exist.
+// Reset discards the vacant bookings of the keys that match: their bookings no longer exist.
 func (ls *Lines[K]) Reset(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for key, l := range ls.lines {
 		if matches(key) {
-			clear(l.slots[len(l.turns):])
-			l.slots = l.slots[:len(l.turns)]
+			clear(l.bookings[len(l.turns):])
+			l.bookings = l.bookings[:len(l.turns)]
 		}
 	}
 }
 
-// giveBack gives slots back, the last one first, and returns the errors.
-func giveBack(slots []slot) (errs []error) {
-	for i := len(slots) - 1; i >= 0; i-- {
-		if err := slots[i].res.Cancel(); err != nil {
+// giveBack gives bookings back, the last one first, and returns the errors.
+func giveBack(bookings []booking) (errs []error) {
+	for i := len(bookings) - 1; i >= 0; i-- {
+		if err := bookings[i].res.Cancel(); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -156,7 +156,7 @@ func TestAVacantSlotTakesNoRoundTrip(t *testing.T) {
 			})
 			time.Sleep(2 * time.Millisecond)
 			if i == 2 {
-				require.Equal(t, before, r.trips.Load(), "it has the slot of the one that left")
+				require.Equal(t, before, r.trips.Load(), "it has the booking of the one that left")
 			}
 		}
 		wg.Wait()
