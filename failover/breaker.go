@@ -45,12 +45,12 @@ const (
 	failure
 )
 
-// slotsPerWindow is how finely the window moves.
-const slotsPerWindow = 20
+// partsPerWindow is how finely the window moves.
+const partsPerWindow = 20
 
-// slot counts results of a part of the window.
-type slot struct {
-	part      int64 // which part of time, counted in slots
+// part counts the results of a part of the window.
+type part struct {
+	number    int64 // of the part, in time
 	successes int
 	failures  int
 }
@@ -81,7 +81,7 @@ type breaker struct {
 	until   time.Time     // when an open one becomes half-open
 	probing bool          // half-open, and a call is under way
 	shut    chan struct{} // closed while the state is not StateClosed
-	slots   [slotsPerWindow]slot
+	parts   [partsPerWindow]part
 	row     int       // failures since the last success
 	began   time.Time // when the first of them was known
 
@@ -117,18 +117,18 @@ type ticket struct {
 	probe bool
 }
 
-// entry is the permission to make a call now, or the reason against it.
-type entry uint8
+// admission is the permission to make a call now, or the reason against it.
+type admission uint8
 
 const (
-	refusedEntry entry = iota // not now
-	needsTurn                 // once it has a turn
-	entered                   // yes
+	notAdmitted admission = iota // not now
+	needsTurn                    // once it has a turn
+	admitted                     // yes
 )
 
-// enter reports whether the primary may be called by a caller that has a turn, or has none. A caller that has entered must pass the ticket
+// enter reports whether the primary may be called by a caller that has a turn, or has none. A caller that is admitted must pass the ticket
 // to done. A caller that needs a turn stops waiting for it once shut is closed.
-func (b *breaker) enter(turn bool) (t ticket, e entry, shut <-chan struct{}) {
+func (b *breaker) enter(turn bool) (t ticket, a admission, shut <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch b.lookLocked() {
@@ -136,14 +136,14 @@ func (b *breaker) enter(turn bool) (t ticket, e entry, shut <-chan struct{}) {
 		if !turn {
 			return t, needsTurn, b.shut
 		}
-		return ticket{era: b.era}, entered, nil
+		return ticket{era: b.era}, admitted, nil
 	case StateHalfOpen:
 		if !b.probing {
 			b.probing = true
-			return ticket{b.era, true}, entered, nil
+			return ticket{b.era, true}, admitted, nil
 		}
 	}
-	return t, refusedEntry, nil
+	return t, notAdmitted, nil
 }
 
 // lookLocked returns the state as of now.
@@ -186,10 +186,10 @@ func (b *breaker) settled(era uint64, h health) {
 // countLocked counts a result, and reports whether it opens the breaker.
 func (b *breaker) countLocked(h health) bool {
 	now := time.Now()
-	part := int64(now.Sub(b.origin)) / int64(b.window/slotsPerWindow)
-	s := &b.slots[part%slotsPerWindow]
-	if s.part != part {
-		*s = slot{part: part}
+	number := int64(now.Sub(b.origin)) / int64(b.window/partsPerWindow)
+	s := &b.parts[number%partsPerWindow]
+	if s.number != number {
+		*s = part{number: number}
 	}
 	if h == success {
 		s.successes++
@@ -204,8 +204,8 @@ func (b *breaker) countLocked(h health) bool {
 		return true
 	}
 	failures, successes := 0, 0
-	for _, s := range b.slots {
-		if part-s.part < slotsPerWindow {
+	for _, s := range b.parts {
+		if number-s.number < partsPerWindow {
 			failures += s.failures
 			successes += s.successes
 		}
@@ -219,7 +219,7 @@ func (b *breaker) becomeLocked(to State) {
 	b.state = to
 	b.era++
 	b.probing = false
-	b.slots, b.row = [slotsPerWindow]slot{}, 0
+	b.parts, b.row = [partsPerWindow]part{}, 0
 	c := change{from: from, to: to, forced: b.forced, since: b.since}
 	if from == StateClosed && to != StateClosed {
 		b.since = time.Now()

@@ -117,7 +117,7 @@ type job struct {
 
 	// begin reports whether the call may be made. A caller that needs a turn calls it again with a turn; it stops waiting for that once
 	// shut, which may be nil, is closed.
-	begin func(turn bool) (e entry, shut <-chan struct{})
+	begin func(turn bool) (a admission, shut <-chan struct{})
 	judge func(ending, error) // called once with the ending of the call, unless it was not made
 
 	announce func() // reports the consequences of the judgement
@@ -128,11 +128,11 @@ func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	if outcome.EndOf(ctx) != nil {
 		return leaves(ctx)
 	}
-	e, shutting := j.begin(false)
-	switch e {
-	case refusedEntry:
+	verdict, shutting := j.begin(false)
+	switch verdict {
+	case notAdmitted:
 		return answer{}, shut
-	case entered:
+	case admitted:
 		return c.start(ctx, j, nil, nil)
 	}
 	t := c.turns.Load()
@@ -187,7 +187,7 @@ func leaves(ctx context.Context) (answer, ending) {
 
 // startInTurn makes a call whose turn has come, if it may still be made.
 func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
-	if e, _ := j.begin(true); e != entered {
+	if a, _ := j.begin(true); a != admitted {
 		<-t.taken
 		return answer{}, shut
 	}

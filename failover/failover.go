@@ -172,9 +172,9 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, end
 	j := job{
 		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },
 		late: q.late,
-		begin: func(turn bool) (e entry, shut <-chan struct{}) {
-			t, e, shut = l.breaker.enter(turn)
-			return e, shut
+		begin: func(turn bool) (a admission, shut <-chan struct{}) {
+			t, a, shut = l.breaker.enter(turn)
+			return a, shut
 		},
 		judge: func(o ending, err error) {
 			l.failed(o, err)
@@ -185,7 +185,7 @@ func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, end
 	if l.timeout >= 0 {
 		return l.caller.call(ctx, j)
 	}
-	if e, _ := j.begin(true); e != entered {
+	if got, _ := j.begin(true); got != admitted {
 		return answer{}, shut
 	}
 	a := guarded(ctx, j.f)

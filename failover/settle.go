@@ -34,14 +34,14 @@ var errUnasked = fmt.Errorf("failover: the primary was not called to settle, sin
 // settle settles a reservation of the primary, within the timeout. A failure counts for the breaker as a failed decision does.
 func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var era uint64
-	begin := func(turn bool) (entry, <-chan struct{}) {
+	begin := func(turn bool) (admission, <-chan struct{}) {
 		st := l.breaker.standing()
 		era = st.era
 		switch {
 		case st.state != StateClosed && l.counters.settleFailed.Load():
-			return refusedEntry, nil
+			return notAdmitted, nil
 		case turn:
-			return entered, nil
+			return admitted, nil
 		}
 		return needsTurn, nil
 	}
@@ -54,7 +54,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var a answer
 	var o ending
 	if l.timeout < 0 {
-		if e, _ := begin(true); e != entered {
+		if a, _ := begin(true); a != admitted {
 			return errUnasked
 		}
 		a = guarded(noContext, f)
