@@ -70,12 +70,12 @@ func (l *Limiter) standing(key string, r row) (d ratelimit.Decision, err error) 
 		capacity := p.limit.Capacity()
 		return ratelimit.Decision{Limit: p.limit, Allowed: capacity > 0, Remaining: capacity}, nil
 	}
-	e, err := open(r, p)
+	a, err := open(r, p)
 	if err != nil {
 		return d, l.store.classify(err, false)
 	}
-	o := &order{plan: p, cost: 1, ahead: math.MaxInt64, peek: true}
-	if err = e.take(o); err != nil {
+	o := &operation{plan: p, cost: 1, ahead: math.MaxInt64, peek: true}
+	if err = a.take(o); err != nil {
 		return d, l.store.classify(err, false)
 	}
 	return o.decision, nil

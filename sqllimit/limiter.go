@@ -28,7 +28,7 @@ type Limiter struct {
 	onDecision func(ratelimit.Event[string])
 	plan       atomic.Pointer[plan] // New's or SetLimit's
 
-	mu    sync.Mutex       // guards the fields below, and the orders of lines
+	mu    sync.Mutex       // guards the fields below, and the operations of lines
 	lines map[string]*line // of the keys that are decided on
 
 	waiting turns.Lines[turns.Key] // the callers that wait in this process
@@ -123,8 +123,8 @@ func checkKey(key string) error {
 	return fmt.Errorf("sqllimit: %w: it has %d bytes, want at most %d", ratelimit.ErrInvalidKey, len(key), maxKey)
 }
 
-// decide decides on a cost. It returns the order, for a settlement: nil if the database was not called.
-func (l *Limiter) decide(ctx context.Context, key string, cost int, o *order) (ratelimit.Decision, *order, error) {
+// decide decides on a cost. It returns the operation, for a settlement: nil if the database was not called.
+func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation) (ratelimit.Decision, *operation, error) {
 	var d ratelimit.Decision
 	ctx, p, err := l.checked(ctx, key)
 	if p != nil {
@@ -140,7 +140,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *order) (r
 		d.Allowed, d.Remaining = true, p.limit.Capacity()
 		return d, nil, nil
 	}
-	o.do, o.plan, o.cost, o.peek = (*entry).take, p, int64(cost), o.peek || cost == 0
+	o.do, o.plan, o.cost, o.peek = (*account).take, p, int64(cost), o.peek || cost == 0
 	if err = l.ask(ctx, key, o); err != nil {
 		return d, o, err
 	}
@@ -176,14 +176,14 @@ func (l *Limiter) Allow(key string, cost int) bool {
 // could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A
 // missing table, primary key or permission and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64})
+	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.report(key, cost, d, err)
 	return d, err
 }
 
 // Peek returns the answer that Take would give, with the present Remaining and ResetAfter. It fails as Take does.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	d, _, err := l.decide(ctx, key, cost, &order{ahead: math.MaxInt64, peek: true})
+	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64, peek: true})
 	return d, err
 }
 
@@ -195,13 +195,13 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	if optional.IsPassing(ctx) {
 		keep = meter.Booked
 	}
-	d, o, err := l.decide(ctx, key, cost, &order{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
+	d, o, err := l.decide(ctx, key, cost, &operation{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
 	l.report(key, cost, d, err)
 	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
 }
 
-// settler returns a function that settles an order, nil if the database was not called.
-func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) error {
+// settler returns a function that settles an operation, nil if the database was not called.
+func (l *Limiter) settler(key string, cost int, spent *operation) func(actual int) error {
 	if spent == nil {
 		return nil
 	}
@@ -213,9 +213,9 @@ func (l *Limiter) settler(key string, cost int, spent *order) func(actual int) e
 		if err != nil || !p.tracks() {
 			p = spent.plan
 		}
-		o := &order{plan: p, do: (*entry).settle, actual: int64(actual), spending: spent.spending, mark: spent.mark, changes: spent.changes}
+		o := &operation{plan: p, do: (*account).settle, actual: int64(actual), spending: spent.spending, mark: spent.mark, changes: spent.changes}
 		if cost == 0 {
-			o.do = (*entry).correct
+			o.do = (*account).correct
 		}
 		return l.ask(context.Background(), key, o)
 	}
@@ -239,7 +239,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return ratelimit.Decision{}, ended(err, false)
 	}
 	return l.waiting.Wait(ctx, turns.Key{Budget: key, Cost: cost}, left, func() (*ratelimit.Reservation, error) {
-		d, o, err := l.decide(ctx, key, cost, &order{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
+		d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
 		switch {
 		case err != nil:
 		case !d.Allowed:
@@ -257,7 +257,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || !p.tracks() {
 		return err
 	}
-	return l.ask(ctx, key, &order{plan: p, do: (*entry).correct, actual: int64(delta)})
+	return l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
 }
 
 // Reset forgets the key and its spending. Reservations made before lose their effect. It fails as Take does.

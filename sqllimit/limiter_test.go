@@ -61,12 +61,12 @@ func (g *gate) hold(step string) error {
 	return nil
 }
 
-// asks returns the number of orders that wait for the next decision on a key.
+// asks returns the number of operations that wait for the next decision on a key.
 func (l *Limiter) asks(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.lines[key]; k != nil {
-		return len(k.orders)
+		return len(k.operations)
 	}
 	return 0
 }
@@ -712,15 +712,15 @@ func FuzzRow(f *testing.F) {
 			plans = append(plans, p)
 		}
 		for _, p := range plans {
-			e, err := open(row{reading: now, found: true, at: now - max(min(passed, 1<<50), -1<<50), state: state}, p)
+			a, err := open(row{reading: now, found: true, at: now - max(min(passed, 1<<50), -1<<50), state: state}, p)
 			if err != nil {
 				continue
 			}
-			o := &order{plan: p, cost: 1, ahead: math.MaxInt64, keep: meter.Open}
-			require.NoError(t, e.take(o))
+			o := &operation{plan: p, cost: 1, ahead: math.MaxInt64, keep: meter.Open}
+			require.NoError(t, a.take(o))
 			require.GreaterOrEqual(t, o.decision.Remaining, 0)
-			require.NoError(t, e.adjust(p, -1))
-			next := e.next()
+			require.NoError(t, a.adjust(p, -1))
+			next := a.next()
 			next.reading, next.found = now, true
 			_, err = open(next, p)
 			require.NoError(t, err, "what is written can be read")

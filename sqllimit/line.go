@@ -15,9 +15,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// order is one caller's demand on a key. The result may be read once done is closed.
-type order struct {
-	do   func(*entry, *order) error
+// operation is one caller's demand on a key. The result may be read once done is closed.
+type operation struct {
+	do   func(*account, *operation) error
 	plan *plan
 
 	cost, ahead int64
@@ -39,22 +39,22 @@ type order struct {
 
 	// Of the last attempt:
 	answered bool
-	changed  bool // the order changes the key
+	changed  bool // the operation changes the key
 	after    bool // another one had changed it before
 }
 
-// The stages of an order.
+// The stages of an operation.
 const (
 	waiting int32 = iota
 	sent          // its change is being written
 	left          // its caller does not wait any more
 )
 
-// line is the orders of a key that wait for the next decision.
-type line struct{ orders []*order }
+// line is the operations of a key that wait for the next decision.
+type line struct{ operations []*operation }
 
-// ask has an order carried out, together with others of the key.
-func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
+// ask has an operation carried out, together with others of the key.
+func (l *Limiter) ask(ctx context.Context, key string, o *operation) error {
 	o.ctx, o.done = ctx, make(chan struct{})
 	var timer <-chan time.Time
 	if l.timeout >= 0 {
@@ -70,7 +70,7 @@ func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
 		l.lines[key] = k
 		go l.serve(key, k)
 	}
-	k.orders = append(k.orders, o)
+	k.operations = append(k.operations, o)
 	l.mu.Unlock()
 	select {
 	case <-o.done:
@@ -89,10 +89,10 @@ func (l *Limiter) ask(ctx context.Context, key string, o *order) error {
 	return o.err
 }
 
-// leave records that the caller does not wait any more, and reports whether the order's change was sent.
-func (o *order) leave() bool { return o.stage.Swap(left) == sent }
+// leave records that the caller does not wait any more, and reports whether the operation's change was sent.
+func (o *operation) leave() bool { return o.stage.Swap(left) == sent }
 
-func (o *order) isDone() bool {
+func (o *operation) isDone() bool {
 	select {
 	case <-o.done:
 		return true
@@ -106,7 +106,7 @@ const lingering = 50 * time.Millisecond
 
 // answeredSoon reports whether the answer is there after the caller's context has ended. A Wait whose booking has been sent
 // waits for it a little longer.
-func (o *order) answeredSoon() bool {
+func (o *operation) answeredSoon() bool {
 	if !o.undone || o.stage.Load() != sent {
 		return o.isDone()
 	}
@@ -120,33 +120,33 @@ func (o *order) answeredSoon() bool {
 	}
 }
 
-// serve carries out the orders of a key for as long as there are any.
+// serve carries out the operations of a key for as long as there are any.
 func (l *Limiter) serve(key string, k *line) {
 	row := []byte(l.space + key)
 	for {
 		l.mu.Lock()
-		orders := k.orders
-		if k.orders = nil; len(orders) == 0 {
+		operations := k.operations
+		if k.operations = nil; len(operations) == 0 {
 			delete(l.lines, key)
 			l.mu.Unlock()
 			return
 		}
 		l.mu.Unlock()
-		l.together(row, orders)
-		runtime.Gosched() // answered callers may send another order, and share the next decision
+		l.together(row, operations)
+		runtime.Gosched() // answered callers may send another operation, and share the next decision
 	}
 }
 
-// together carries out orders that have come while others were carried out, with one read and one write.
-func (l *Limiter) together(key []byte, orders []*order) {
-	b := &batch{l: l, key: key, orders: orders}
+// together carries out operations that have come while others were carried out, with one read and one write.
+func (l *Limiter) together(key []byte, operations []*operation) {
+	b := &batch{l: l, key: key, operations: operations}
 	ctx, end := b.bounded()
 	defer end()
 	err, sent := b.run(ctx)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && l.timeout >= 0 {
 		err = fmt.Errorf("no answer within %v (Options.Timeout): %w", l.timeout, err)
 	}
-	for _, o := range orders {
+	for _, o := range operations {
 		switch {
 		case err == nil:
 		case o.answered && !o.changed && !o.after: // nothing that was to be written matters to it
@@ -158,26 +158,26 @@ func (l *Limiter) together(key []byte, orders []*order) {
 	}
 }
 
-// batch is orders of one key that are carried out together.
+// batch is operations of one key that are carried out together.
 type batch struct {
-	l      *Limiter
-	key    []byte
-	orders []*order
+	l          *Limiter
+	key        []byte
+	operations []*operation
 }
 
-// bounded returns a context that ends when the last of the orders has to be answered. If an order has no such time, the context ends when
+// bounded returns a context that ends when the last of the operations has to be answered. If an operation has no such time, the context ends when
 // no caller waits any more.
 func (b *batch) bounded() (context.Context, func()) {
-	ctx := context.WithoutCancel(b.orders[0].ctx)
+	ctx := context.WithoutCancel(b.operations[0].ctx)
 	if b.l.timeout >= 0 {
-		return context.WithDeadline(ctx, b.orders[len(b.orders)-1].expires)
+		return context.WithDeadline(ctx, b.operations[len(b.operations)-1].expires)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var gone atomic.Int32
 	var stops []func() bool
-	for _, o := range b.orders {
+	for _, o := range b.operations {
 		stops = append(stops, context.AfterFunc(o.ctx, func() {
-			if int(gone.Add(1)) == len(b.orders) {
+			if int(gone.Add(1)) == len(b.operations) {
 				cancel()
 			}
 		}))
@@ -190,7 +190,7 @@ func (b *batch) bounded() (context.Context, func()) {
 	}
 }
 
-// run carries out the orders. With an error, sent reports whether changes may have been made.
+// run carries out the operations. With an error, sent reports whether changes may have been made.
 func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	conn, old, err := b.l.store.connected(ctx, b.key)
 	if err != nil {
@@ -224,11 +224,11 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	}
 }
 
-// attempt is the result of one attempt to write the changes of the orders.
+// attempt is the result of one attempt to write the changes of the operations.
 type attempt struct {
 	err    error
 	sent   bool   // of an error: whether changes may have been made
-	outrun outrun // by another process; then nothing was written and the orders are carried out again
+	outrun outrun // by another process; then nothing was written and the operations are carried out again
 }
 
 type outrun uint8
@@ -252,7 +252,7 @@ func (b *batch) writeOnce(ctx context.Context, conn *sql.Conn, old, next row, re
 	return attempt{outrun: outrunSeen}
 }
 
-// writeLocked carries the orders out again, in a transaction that locks the row.
+// writeLocked carries the operations out again, in a transaction that locks the row.
 func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
 	b.recall()
 	s := &b.l.store
@@ -298,29 +298,29 @@ var (
 	errAgain   = errors.New("another process was first")
 )
 
-// decide carries out the orders on a row, each after the ones before it. It returns the next row, nil if nothing changes.
+// decide carries out the operations on a row, each after the ones before it. It returns the next row, nil if nothing changes.
 func (b *batch) decide(old row) (next *row, reading int64, err error) {
-	e, err := open(old, b.orders[0].plan)
+	a, err := open(old, b.operations[0].plan)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, o := range b.orders {
+	for _, o := range b.operations {
 		if o.peek && o.stage.Load() == left || !o.peek && !o.stage.CompareAndSwap(waiting, sent) {
 			continue // its caller has left
 		}
-		before := e.edits
-		if o.err = o.do(e, o); o.err != nil {
+		before := a.edits
+		if o.err = o.do(a, o); o.err != nil {
 			o.err = b.l.store.classify(o.err, false)
 		}
-		o.answered, o.after, o.changed = true, before > 0, e.edits > before
+		o.answered, o.after, o.changed = true, before > 0, a.edits > before
 		if !o.changed {
 			o.stage.CompareAndSwap(sent, waiting)
 		}
 	}
-	if e.edits == 0 {
+	if a.edits == 0 {
 		return nil, old.reading, nil
 	}
-	r := e.next()
+	r := a.next()
 	if r.equals(old) { // MySQL does not count it as written, which would look like a conflict
 		return nil, old.reading, nil
 	}
@@ -329,7 +329,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 
 // recall records that the decisions were not written.
 func (b *batch) recall() {
-	for _, o := range b.orders {
+	for _, o := range b.operations {
 		o.stage.CompareAndSwap(sent, waiting)
 		o.answered, o.changed = false, false
 	}

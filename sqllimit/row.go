@@ -43,8 +43,8 @@ const (
 
 var errForeign = errors.New("the row's state is not one of this package and version")
 
-// entry is a key, while its row is decided on.
-type entry struct {
+// account is the state of a key, while its row is decided on.
+type account struct {
 	row
 	now int64 // the reading, or a later recorded one
 
@@ -61,21 +61,21 @@ type entry struct {
 }
 
 // open reads a row. It gets the plan only so that it need not make it anew.
-func open(r row, p *plan) (*entry, error) {
-	e := &entry{row: r, now: r.reading}
+func open(r row, p *plan) (*account, error) {
+	a := &account{row: r, now: r.reading}
 	if !r.found {
-		return e, nil
+		return a, nil
 	}
 	b := r.state
 	if len(b) < 2 || b[0] != version || b[1] > flagReset {
 		return nil, errForeign
 	}
-	e.reset = b[1] == flagReset
+	a.reset = b[1] == flagReset
 	if b = b[2:]; len(b) == 0 {
-		if !e.reset {
+		if !a.reset {
 			return nil, errForeign
 		}
-		return e, nil // as if the key had never been seen, also if the clock has stepped back since
+		return a, nil // as if the key had never been seen, also if the clock has stepped back since
 	}
 	size, n := binary.Uvarint(b)
 	if n <= 0 || size > uint64(len(b)-n) {
@@ -85,95 +85,95 @@ func open(r row, p *plan) (*entry, error) {
 	if b = b[n+int(size):]; len(b) < 5 {
 		return nil, errForeign
 	}
-	e.mark = binary.BigEndian.Uint32(b)
-	if e.changes, n = binary.Uvarint(b[4:]); n <= 0 {
+	a.mark = binary.BigEndian.Uint32(b)
+	if a.changes, n = binary.Uvarint(b[4:]); n <= 0 {
 		return nil, errForeign
 	}
-	e.stored, e.now = b[4+n:], max(r.reading, r.at)
-	if e.plan = p; p == nil || p.text != string(text) {
+	a.stored, a.now = b[4+n:], max(r.reading, r.at)
+	if a.plan = p; p == nil || p.text != string(text) {
 		limit, err := ratelimit.ParseLimit(string(text))
 		if err != nil {
 			return nil, errForeign
 		}
-		if e.plan, err = newPlan(limit); err != nil || !e.plan.tracks() {
+		if a.plan, err = newPlan(limit); err != nil || !a.plan.tracks() {
 			return nil, errForeign
 		}
 	}
 	var err error
-	e.meters, err = e.asOf(e.now)
-	return e, err
+	a.meters, err = a.asOf(a.now)
+	return a, err
 }
 
 // asOf returns the stored state as of an instant.
-func (e *entry) asOf(at int64) (meter.State, error) {
-	s, rest, err := e.plan.meter.ReadState(e.stored, at, at-e.at)
+func (a *account) asOf(at int64) (meter.State, error) {
+	s, rest, err := a.plan.meter.ReadState(a.stored, at, at-a.at)
 	if err != nil || len(rest) > 0 {
 		return s, errForeign
 	}
-	e.plan.meter.Advance(&s, at) // readings are wall time, so a window that is over stays so
+	a.plan.meter.Advance(&s, at) // readings are wall time, so a window that is over stays so
 	return s, nil
 }
 
 // before returns the state under the plan that the key is under, at the instant from which on it is
 // under p.
-func (e *entry) before(p *plan) (meter.State, int64, error) {
-	if e.edits > 0 {
-		e.plan.meter.Refresh(&e.meters)
-		return e.meters, e.now, nil
+func (a *account) before(p *plan) (meter.State, int64, error) {
+	if a.edits > 0 {
+		a.plan.meter.Refresh(&a.meters)
+		return a.meters, a.now, nil
 	}
-	at := e.now
+	at := a.now
 	if since := p.since.Load(); since != unset {
-		at = min(max(e.at, since), e.now)
+		at = min(max(a.at, since), a.now)
 	}
-	s, err := e.asOf(at)
+	s, err := a.asOf(at)
 	return s, at, err
 }
 
 // under returns the state under a plan, as of now.
-func (e *entry) under(p *plan) (*meter.State, error) {
+func (a *account) under(p *plan) (*meter.State, error) {
 	switch {
-	case e.plan != nil && e.plan.text == p.text:
-		p.meter.Advance(&e.meters, e.now)
-		return &e.meters, nil
-	case e.other != nil && e.other.text == p.text:
-		return &e.otherState, nil
+	case a.plan != nil && a.plan.text == p.text:
+		p.meter.Advance(&a.meters, a.now)
+		return &a.meters, nil
+	case a.other != nil && a.other.text == p.text:
+		return &a.otherState, nil
 	}
-	s := meter.State{At: e.now}
-	if e.plan != nil {
-		old, at, err := e.before(p)
+	s := meter.State{At: a.now}
+	if a.plan != nil {
+		old, at, err := a.before(p)
 		if err != nil {
 			return nil, err
 		}
-		s = p.meter.Migrate(&e.plan.meter, old, at)
+		s = p.meter.Migrate(&a.plan.meter, old, at)
 	}
-	p.meter.Advance(&s, e.now)
-	e.other, e.otherState = p, s
-	return &e.otherState, nil
+	p.meter.Advance(&s, a.now)
+	a.other, a.otherState = p, s
+	return &a.otherState, nil
 }
 
 // change makes a state that under has returned, and that was changed, the key's.
-func (e *entry) change(p *plan, s *meter.State) {
-	if s != &e.meters {
-		if e.plan == nil {
-			e.mark = rand.Uint32()
-		} else if a, b := e.plan.limit, p.limit; a.Algorithm != ratelimit.AlgorithmCalendar || b.Algorithm != a.Algorithm || a.Period != b.Period {
-			e.changes++ // under other units of its period, a calendar's windows are the same
+func (a *account) change(p *plan, s *meter.State) {
+	if s != &a.meters {
+		if a.plan == nil {
+			a.mark = rand.Uint32()
+		} else if was, is := a.plan.limit, p.limit; was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period {
+			a.changes++ // under other units of its period, a calendar's windows are the same
 		}
-		e.meters, e.otherState = *s, meter.State{}
+		a.meters, a.otherState = *s, meter.State{}
 	}
-	e.plan, e.other = p, nil
-	e.edits++
+	a.plan, a.other = p, nil
+	a.edits++
 }
 
-// take answers an order to spend. It reports whether that was allowed.
-func (e *entry) take(o *order) error {
+// take answers an operation to spend. It reports whether that was allowed.
+func (a *account) take(o *operation) error {
 	p := o.plan
-	s, err := e.under(p)
+	s, err := a.under(p)
 	if err != nil {
 		return err
 	}
-	p.decided(e.reading)
-	m := meter.Moment{Reading: e.reading, Now: e.now}
+	p.decided(a.reading)
+	m := meter.Moment{Reading: a.reading, Now: a.now}
 	offer := m.Free()
 	if o.cost > 0 {
 		ahead := o.ahead
@@ -183,77 +183,77 @@ func (e *entry) take(o *order) error {
 		offer = p.meter.Offer(*s, m, o.cost, ahead)
 	}
 	d := &o.decision
-	*d = ratelimit.Decision{Limit: p.limit, Allowed: !offer.Denied(e.reading)}
+	*d = ratelimit.Decision{Limit: p.limit, Allowed: !offer.Denied(a.reading)}
 	if !d.Allowed {
-		d.RetryAfter = between(e.reading, offer.Retry)
-	} else if offer.At > e.now {
-		d.Delay = between(e.reading, offer.At)
+		d.RetryAfter = between(a.reading, offer.Retry)
+	} else if offer.At > a.now {
+		d.Delay = between(a.reading, offer.At)
 	}
 	if d.Allowed && o.cost > 0 && !o.peek {
-		p.meter.Accept(s, e.now, offer, o.cost, o.keep)
+		p.meter.Accept(s, a.now, offer, o.cost, o.keep)
 		o.spending = offer.Spending(o.cost)
 		o.spending.Open = o.keep == meter.Open
 		if p.limit.Algorithm == ratelimit.AlgorithmCalendar {
 			o.spending.Part = s.M
 		}
-		e.change(p, s)
-		s = &e.meters
-		o.mark, o.changes = e.mark, e.changes
+		a.change(p, s)
+		s = &a.meters
+		o.mark, o.changes = a.mark, a.changes
 	}
-	remaining, debt, regained := p.meter.Standing(*s, e.now)
+	remaining, debt, regained := p.meter.Standing(*s, a.now)
 	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))
-	d.ResetAfter = between(e.reading, max(e.now, regained))
+	d.ResetAfter = between(a.reading, max(a.now, regained))
 	return nil
 }
 
-// settle corrects the spending of an order. Its plan is the limiter's current plan for the key.
-func (e *entry) settle(o *order) error {
+// settle corrects the spending of an operation. Its plan is the limiter's current plan for the key.
+func (a *account) settle(o *operation) error {
 	sp, p := o.spending, o.plan
-	if e.plan == nil || e.mark != o.mark {
+	if a.plan == nil || a.mark != o.mark {
 		// The key was reset, and there is nothing to settle; or its row was deleted because it was fresh.
-		if !e.reset && o.actual > sp.Cost {
-			return e.adjust(p, o.actual-sp.Cost)
+		if !a.reset && o.actual > sp.Cost {
+			return a.adjust(p, o.actual-sp.Cost)
 		}
 		return nil
 	}
-	sp.Changed = e.changes != o.changes
-	if p.text == e.plan.text {
-		e.plan.meter.Settle(&e.meters, e.now, sp, o.actual)
-		e.change(e.plan, &e.meters)
+	sp.Changed = a.changes != o.changes
+	if p.text == a.plan.text {
+		a.plan.meter.Settle(&a.meters, a.now, sp, o.actual)
+		a.change(a.plan, &a.meters)
 		return nil
 	}
-	s, at, err := e.before(p)
+	s, at, err := a.before(p)
 	if err != nil {
 		return err
 	}
-	e.plan.meter.Settle(&s, at, sp, o.actual)
-	e.plan.meter.Refresh(&s)
-	s = p.meter.Migrate(&e.plan.meter, s, at)
-	p.meter.Advance(&s, e.now)
-	e.change(p, &s)
+	a.plan.meter.Settle(&s, at, sp, o.actual)
+	a.plan.meter.Refresh(&s)
+	s = p.meter.Migrate(&a.plan.meter, s, at)
+	p.meter.Advance(&s, a.now)
+	a.change(p, &s)
 	return nil
 }
 
 // adjust charges a delta, or forgives one below 0.
-func (e *entry) adjust(p *plan, delta int64) error {
-	s, err := e.under(p)
+func (a *account) adjust(p *plan, delta int64) error {
+	s, err := a.under(p)
 	if err != nil {
 		return err
 	}
-	p.decided(e.reading)
-	p.meter.Adjust(s, e.now, delta)
-	e.change(p, s)
+	p.decided(a.reading)
+	p.meter.Adjust(s, a.now, delta)
+	a.change(p, s)
 	return nil
 }
 
 // ends returns the instant from which on the row may be deleted, under the limit that the key has now. A row is kept for
 // some time after the key is fresh: without it, a clock that steps back would have the key spend again.
-func (e *entry) ends(p *plan) (int64, error) {
-	at := e.at // the time of the write: spending that has ended since then is not to be advanced
-	s, err := e.asOf(at)
-	if err == nil && p.text != e.plan.text {
-		if s, at, err = e.before(p); err == nil {
-			s = p.meter.Migrate(&e.plan.meter, s, at)
+func (a *account) ends(p *plan) (int64, error) {
+	at := a.at // the time of the write: spending that has ended since then is not to be advanced
+	s, err := a.asOf(at)
+	if err == nil && p.text != a.plan.text {
+		if s, at, err = a.before(p); err == nil {
+			s = p.meter.Migrate(&a.plan.meter, s, at)
 		}
 	}
 	if err != nil {
@@ -263,21 +263,21 @@ func (e *entry) ends(p *plan) (int64, error) {
 }
 
 // next returns the row that takes the place of the entry's, after a change.
-func (e *entry) next() row {
-	m := &e.plan.meter
-	m.Refresh(&e.meters)
-	b := append(make([]byte, 0, 64+len(e.stored)), version, 0)
-	if e.reset {
+func (a *account) next() row {
+	m := &a.plan.meter
+	m.Refresh(&a.meters)
+	b := append(make([]byte, 0, 64+len(a.stored)), version, 0)
+	if a.reset {
 		b[1] = flagReset
 	}
-	b = binary.AppendUvarint(b, uint64(len(e.plan.text)))
-	b = append(b, e.plan.text...)
-	b = binary.BigEndian.AppendUint32(b, e.mark)
-	b = binary.AppendUvarint(b, e.changes)
-	r := row{at: e.now, state: m.AppendOpen(b, e.meters, e.now), expires: e.expires}
+	b = binary.AppendUvarint(b, uint64(len(a.plan.text)))
+	b = append(b, a.plan.text...)
+	b = binary.BigEndian.AppendUint32(b, a.mark)
+	b = binary.AppendUvarint(b, a.changes)
+	r := row{at: a.now, state: m.AppendOpen(b, a.meters, a.now), expires: a.expires}
 	// As long as expires is to come it stays, so that the database need not write its index. It only determines when the row is looked at.
-	if !e.found || e.expires <= e.now {
-		r.expires = meter.Add(max(e.now, m.Forgotten(e.meters)), e.plan.keep)
+	if !a.found || a.expires <= a.now {
+		r.expires = meter.Add(max(a.now, m.Forgotten(a.meters)), a.plan.keep)
 	}
 	return r
 }
@@ -291,4 +291,4 @@ func between(from, to int64) time.Duration {
 }
 
 // correct carries out an adjustment.
-func (e *entry) correct(o *order) error { return e.adjust(o.plan, o.actual) }
+func (a *account) correct(o *operation) error { return a.adjust(o.plan, o.actual) }

@@ -104,17 +104,17 @@ func (l *Limiter) ends(r keyRow) (at int64) {
 	if err != nil {
 		return unknown
 	}
-	e, err := open(r.row, p)
+	a, err := open(r.row, p)
 	switch {
 	case err != nil:
 		return unknown
-	case e.plan == nil: // the key was reset
+	case a.plan == nil: // the key was reset
 		return r.reading
 	}
-	ends, err := e.ends(e.plan)
-	if err == nil && p.tracks() && p.text != e.plan.text {
+	ends, err := a.ends(a.plan)
+	if err == nil && p.tracks() && p.text != a.plan.text {
 		var here int64
-		here, err = e.ends(p)
+		here, err = a.ends(p)
 		ends = max(ends, here)
 	}
 	if err != nil {
