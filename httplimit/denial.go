@@ -19,7 +19,7 @@ import (
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
 	var (
-		h, slots  = w.Header(), new([7]string)
+		h, values = w.Header(), new([7]string)
 		wait      = time.Duration(-1) // no Retry-After
 		custom    func(http.ResponseWriter, Event)
 		body      *problem
@@ -34,10 +34,10 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		blameClient(w) // the client has filled the queue
 	case e.Outcome == edge.Denied:
 		v := m.view(h, e)
-		m.setLimits(h, v, &e.Decision, slots[:3])
+		m.setLimits(h, v, &e.Decision, values[:3])
 		wait, custom, body = e.Decision.RetryAfter, m.opts.OnDenied, problemFor(&v.Denied, http.StatusTooManyRequests, v.Name, "")
 	case e.Outcome == edge.Exceeds:
-		custom, body = m.opts.OnExceeds, m.writeNever(h, e, slots[:3])
+		custom, body = m.opts.OnExceeds, m.writeNever(h, e, values[:3])
 	default:
 		reason := e.Cause()
 		if reason.Retryable() {
@@ -52,15 +52,15 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		custom, body = m.opts.OnError, m.problemOf(reason)
 	}
 	if wait >= 0 {
-		m.setRetryAfter(h, e, wait, slots[3:4:4])
+		m.setRetryAfter(h, e, wait, values[3:4:4])
 	}
-	set(h, "Cache-Control", "no-store", slots[4:5:5])
+	set(h, "Cache-Control", "no-store", values[4:5:5])
 	protocol := protocolOf(e.Request, m.opts.PlainHTTP)
 	switch {
 	case custom != nil:
 		custom(w, public(*e))
 	case protocol == noRPC:
-		body.write(w, e.Request, slots[5:])
+		body.write(w, e.Request, values[5:])
 	case abandoned && e.Outcome != edge.Denied: // denied for now is one whose delay would be too long
 		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
 	default:
@@ -70,12 +70,12 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 
 // writeNever writes the limit of a request whose cost can never pass, and returns the answer. The decision comes from an error and has no
 // remaining budget, unless the budget is always zero.
-func (m *Middleware) writeNever(h http.Header, e *event, slots []string) *problem {
+func (m *Middleware) writeNever(h http.Header, e *event, values []string) *problem {
 	v := m.view(h, e)
 	if v.Limit.Capacity() > 0 {
-		m.setPolicy(h, v, slots[:1:1])
+		m.setPolicy(h, v, values[:1:1])
 	} else {
-		m.setLimits(h, v, &e.Decision, slots)
+		m.setLimits(h, v, &e.Decision, values)
 	}
 	if e.Cause() == outcome.CauseBlocked {
 		return problemFor(&v.Blocked, http.StatusForbidden, v.Name, rpcstatus.Requests.Blocked)
@@ -85,9 +85,9 @@ func (m *Middleware) writeNever(h http.Header, e *event, slots []string) *proble
 
 // setRetryAfter writes a wait in whole seconds, rounded up and at least 1, so that it is never too early, with the client's jitter. With
 // Options.RetryAfterMs it also writes the wait in milliseconds.
-func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, slot []string) {
+func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, values []string) {
 	share := m.core.Share(e.Request, wait)
-	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), slot)
+	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), values)
 	if m.opts.RetryAfterMs {
 		h["Retry-After-Ms"] = []string{strconv.FormatInt(max(1, rpcstatus.Milliseconds(m.core.Spread(e.Request, wait))), 10)}
 	}
@@ -136,10 +136,10 @@ func (m members) encode() *problem {
 }
 
 // write sends the document; to HEAD, everything except the document.
-func (p *problem) write(w http.ResponseWriter, r *http.Request, slots []string) {
+func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string) {
 	h := w.Header()
-	set(h, "Content-Type", "application/problem+json", slots[0:1:1])
-	set(h, "Content-Length", p.length, slots[1:2:2])
+	set(h, "Content-Type", "application/problem+json", values[0:1:1])
+	set(h, "Content-Length", p.length, values[1:2:2])
 	w.WriteHeader(p.status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(p.body) // a client that has gone needs no answer

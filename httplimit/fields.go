@@ -9,35 +9,35 @@ import (
 	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
-// setLimits writes the fields with the remaining budget. The values are kept in slots, of which it uses up to three. If a layer with a cost
-// of its own binds, the decision has no remaining budget in units of the request: Remaining is above the limit's capacity then, and is not
+// setLimits writes the fields with the remaining budget. It stores up to three of their values in the slice. If a layer with a cost of its
+// own binds, the decision has no remaining budget in units of the request: Remaining is above the limit's capacity then, and is not
 // written.
-func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
+func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
 	case m.opts.Dialect == DialectDraft11:
-		m.setPolicy(h, v, slots[0:1:1])
+		m.setPolicy(h, v, values[0:1:1])
 		if known {
-			add(h, fieldLimit, v.Standing(d), slots[1:2:2])
+			add(h, fieldLimit, v.Standing(d), values[1:2:2])
 		}
 	case !known:
-		m.setPolicy(h, v, slots[0:1:1])
+		m.setPolicy(h, v, values[0:1:1])
 	case m.opts.Dialect != DialectNone:
-		m.setLegacy(h, v, d, slots)
+		m.setLegacy(h, v, d, values)
 	}
 }
 
 // setLegacy writes the three fields of an older dialect. They have room for one limit: of this middleware and of outer ones, the stricter
 // limit is written, or the limit that denies.
-func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, slots []string) {
+func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	names := &legacyFields[m.opts.Dialect]
 	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)
 	if d.Allowed && stricter(h, names, left, reset) {
 		return
 	}
-	set(h, names[0], v.Quota, slots[0:1:1])
-	set(h, names[1], strconv.FormatInt(left, 10), slots[1:2:2])
-	set(h, names[2], strconv.FormatInt(reset, 10), slots[2:3:3])
+	set(h, names[0], v.Quota, values[0:1:1])
+	set(h, names[1], strconv.FormatInt(left, 10), values[1:2:2])
+	set(h, names[2], strconv.FormatInt(reset, 10), values[2:3:3])
 }
 
 // stricter reports whether the fields that are there leave less than this, or as much
@@ -60,13 +60,13 @@ func first(lines []string) string {
 
 // setPolicy writes the field with the limit itself. In the older dialects it leaves the field of an outer middleware, so that the three
 // fields describe one limit.
-func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, slot []string) {
+func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []string) {
 	switch {
 	case v.Name == "" || m.opts.Dialect == DialectNone:
 	case m.opts.Dialect == DialectDraft11:
-		add(h, fieldPolicy, v.Policies(), slot)
+		add(h, fieldPolicy, v.Policies(), values)
 	case len(h[legacyFields[m.opts.Dialect][1]]) == 0:
-		set(h, legacyFields[m.opts.Dialect][0], v.Quota, slot)
+		set(h, legacyFields[m.opts.Dialect][0], v.Quota, values)
 	}
 }
 
@@ -101,17 +101,17 @@ func (m *Middleware) view(h http.Header, e *event) *limitfields.View {
 
 // set is Header.Set without an allocation: the name is canonical, and the value's
 // slice is given.
-func set(h http.Header, name, value string, slot []string) {
-	slot[0] = value
-	h[name] = slot
+func set(h http.Header, name, value string, values []string) {
+	values[0] = value
+	h[name] = values
 }
 
-// add adds a line to a list: middleware may be inside other middleware. The slot gets the value in any case.
-func add(h http.Header, name, value string, slot []string) {
+// add adds a line to a list: middleware may be inside other middleware. The first element of values holds the value in any case.
+func add(h http.Header, name, value string, values []string) {
 	if lines := h[name]; len(lines) > 0 {
-		slot[0] = value
+		values[0] = value
 		h[name] = append(lines, value)
 		return
 	}
-	set(h, name, value, slot)
+	set(h, name, value, values)
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches the text of limits: of the limits that the limiter lists, and of the others that it has decided with, which are plans of
+// Views caches the text of limits: of the limits that the limiter lists, and of the others that it has decided with, which are limits of
 // single keys or limits that were changed.
 type Views struct {
 	writer
-	ask   func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
-	named bool                     // the names must differ
-	known atomic.Pointer[list]
-	plans edge.Recent[ratelimit.Limit, *View]
+	ask    func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
+	named  bool                     // the names must differ
+	known  atomic.Pointer[list]
+	others edge.Recent[ratelimit.Limit, *View]
 }
 
 // Options are the settings of [Views].
@@ -35,7 +35,7 @@ type Options struct {
 func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
-	v.plans.Clear()
+	v.others.Clear()
 	v.ask = func() []ratelimit.Limit { return ratelimit.Describe(limiter).Limits }
 	limits := v.ask()
 	if limits == nil {
@@ -73,23 +73,23 @@ func (v *Views) Of(limit *ratelimit.Limit) *View {
 	if found := v.known.Load().find(limit); found != nil {
 		return found
 	}
-	if found, ok := v.plans.Find(*limit); ok && !found.list.over() {
+	if found, ok := v.others.Find(*limit); ok && !found.list.over() {
 		return found
 	}
 	return v.learn(limit)
 }
 
 // learn makes the view of a limit that was not known: the limiter's own has been
-// changed, or it is the plan of a single key.
+// changed, or it is the limit of a single key.
 func (v *Views) learn(limit *ratelimit.Limit) *View {
 	v.refresh()
 	known := v.known.Load()
 	if found := known.find(limit); found != nil {
 		return found
 	}
-	plan := known.with(*limit, v.writer)
-	v.plans.Add(*limit, plan)
-	return plan
+	view := known.with(*limit, v.writer)
+	v.others.Add(*limit, view)
+	return view
 }
 
 // renew writes a list anew because a calendar's next window, which may have another length, has begun.
@@ -99,7 +99,7 @@ func (v *Views) renew(old *list) {
 		limits[i] = w.Limit
 	}
 	if v.known.CompareAndSwap(old, v.list(limits)) {
-		v.plans.Clear()
+		v.others.Clear()
 	}
 }
 
@@ -113,7 +113,7 @@ func (v *Views) refresh() {
 		return
 	}
 	v.known.Store(v.list(limits))
-	v.plans.Clear()
+	v.others.Clear()
 }
 
 // outerKey is the key of the names that interceptors around have used, in the context of a call.

@@ -101,7 +101,7 @@ func (l *list) same(limits []ratelimit.Limit) bool {
 	return slices.EqualFunc(l.views, limits, func(v *View, limit ratelimit.Limit) bool { return v.Limit == limit })
 }
 
-// with returns the view of a key's own plan. In the list it replaces the limit of the same
+// with returns the view of a key's own limit. In the list it replaces the limit of the same
 // name, or else the first that differs from key to key. If there is neither, it is unknown
 // which limit it replaces, and it is listed alone.
 func (l *list) with(limit ratelimit.Limit, w writer) *View {

@@ -20,7 +20,7 @@ const (
 )
 
 // latency prints how long single decisions take.
-func latency(ctx context.Context, out io.Writer, p plan) error {
+func latency(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func latency(ctx context.Context, out io.Writer, p plan) error {
 		{"Take of a lease, 8 keys, all cores busy", leased, 8, runtime.NumCPU(), 0, false},
 	} {
 		var p50, p99, p999, late []time.Duration
-		for round := range p.rounds + 1 {
+		for round := range s.rounds + 1 {
 			var delays, times histogram
 			quiet := make(chan struct{})
 			go func() { delays = sleeper(quiet); close(quiet) }()
@@ -68,7 +68,7 @@ func latency(ctx context.Context, out io.Writer, p plan) error {
 			for c := range row.callers {
 				group.Go(func() {
 					var h histogram
-					for i := c * 1000; time.Since(start) < p.per; i++ {
+					for i := c * 1000; time.Since(start) < s.per; i++ {
 						key := keys[i%row.keys]
 						begin := time.Now()
 						if row.inMemory {

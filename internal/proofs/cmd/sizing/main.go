@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// plan is how much is measured.
-type plan struct {
+// settings is how much is measured.
+type settings struct {
 	keys   int           // of a large table
 	rounds int           // of which medians are taken
 	per    time.Duration // of one round of one row
@@ -28,7 +28,7 @@ type plan struct {
 
 var tables = []struct {
 	name  string
-	print func(context.Context, io.Writer, plan) error
+	print func(context.Context, io.Writer, settings) error
 }{
 	{"memory", memory},
 	{"cores", cores},
@@ -38,20 +38,20 @@ var tables = []struct {
 
 func main() {
 	only := flag.String("only", "", "the one table to print: memory, cores, redis or latency")
-	p := plan{}
-	flag.IntVar(&p.keys, "keys", 1_000_000, "keys of a large table")
-	flag.IntVar(&p.rounds, "count", 5, "rounds, of which medians are taken")
-	flag.DurationVar(&p.per, "for", time.Second, "how long one row is measured in one round")
+	var s settings
+	flag.IntVar(&s.keys, "keys", 1_000_000, "keys of a large table")
+	flag.IntVar(&s.rounds, "count", 5, "rounds, of which medians are taken")
+	flag.DurationVar(&s.per, "for", time.Second, "how long one row is measured in one round")
 	flag.Parse()
-	if err := run(context.Background(), os.Stdout, *only, p); err != nil {
+	if err := run(context.Background(), os.Stdout, *only, s); err != nil {
 		fmt.Fprintln(os.Stderr, "sizing:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, only string, p plan) error {
-	if p.keys < 1 || p.rounds < 1 || p.per <= 0 {
-		return fmt.Errorf("keys %d, count %d and for %v must be above zero", p.keys, p.rounds, p.per)
+func run(ctx context.Context, out io.Writer, only string, s settings) error {
+	if s.keys < 1 || s.rounds < 1 || s.per <= 0 {
+		return fmt.Errorf("keys %d, count %d and for %v must be above zero", s.keys, s.rounds, s.per)
 	}
 	printed := false
 	for _, t := range tables {
@@ -59,7 +59,7 @@ func run(ctx context.Context, out io.Writer, only string, p plan) error {
 			continue
 		}
 		printed = true
-		if err := t.print(ctx, out, p); err != nil {
+		if err := t.print(ctx, out, s); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 	}

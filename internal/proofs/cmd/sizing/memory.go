@@ -15,7 +15,7 @@ import (
 )
 
 // memory prints by how much the heap grows for each key.
-func memory(_ context.Context, out io.Writer, p plan) error {
+func memory(_ context.Context, out io.Writer, s settings) error {
 	keys := table{head: []string{"algorithm", "key", "bytes a key", "keys in 1 GiB"}}
 	row := func(algorithm, key string, bytes float64) {
 		keys.add(algorithm, key, fmt.Sprintf("%.0f", bytes), count(1<<30/bytes))
@@ -24,16 +24,16 @@ func memory(_ context.Context, out io.Writer, p plan) error {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(hour, 1000), ratelimit.LeakyBucket(hour, 1000), ratelimit.FixedWindow(hour), ratelimit.SlidingCounter(hour),
 	} {
-		row(limit.Algorithm.String(), "string, 11 bytes", heap(p, limit, 1, text))
+		row(limit.Algorithm.String(), "string, 11 bytes", heap(s, limit, 1, text))
 	}
 	for _, spent := range []int{1, 10, 100} {
-		row(fmt.Sprintf("sliding-log, %d spendings", spent), "string, 11 bytes", heap(plan{keys: max(1, p.keys/spent)}, ratelimit.SlidingLog(hour), spent, text))
+		row(fmt.Sprintf("sliding-log, %d spendings", spent), "string, 11 bytes", heap(settings{keys: max(1, s.keys/spent)}, ratelimit.SlidingLog(hour), spent, text))
 	}
 	bucket := ratelimit.TokenBucket(hour, 1000)
-	row("token-bucket", "string, 40 bytes", heap(p, bucket, 1, func(i int) string { return fmt.Sprintf("%040d", i) }))
-	row("token-bucket", "int", heap(p, bucket, 1, func(i int) int { return i }))
-	row("token-bucket", "netip.Addr", heap(p, bucket, 1, address))
-	row("token-bucket", "keyfunc.Hash", heap(p, bucket, 1, func(i int) keyfunc.Hash { return keyfunc.HashOf(text(i)) }))
+	row("token-bucket", "string, 40 bytes", heap(s, bucket, 1, func(i int) string { return fmt.Sprintf("%040d", i) }))
+	row("token-bucket", "int", heap(s, bucket, 1, func(i int) int { return i }))
+	row("token-bucket", "netip.Addr", heap(s, bucket, 1, address))
+	row("token-bucket", "keyfunc.Hash", heap(s, bucket, 1, func(i int) keyfunc.Hash { return keyfunc.HashOf(text(i)) }))
 	keys.print(out)
 	return nil
 }
@@ -46,10 +46,10 @@ func address(i int) netip.Addr {
 
 // heap returns how many bytes a limiter takes for each key that has spent so often. The text of the keys is
 // counted, as the limiter keeps a copy.
-func heap[K comparable](p plan, limit ratelimit.Limit, spent int, key func(int) K) float64 {
+func heap[K comparable](s settings, limit ratelimit.Limit, spent int, key func(int) K) float64 {
 	before := live()
-	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: p.keys}))
-	for i := range p.keys {
+	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: s.keys}))
+	for i := range s.keys {
 		k := key(i)
 		for range spent {
 			l.Allow(k, 1)
@@ -57,7 +57,7 @@ func heap[K comparable](p plan, limit ratelimit.Limit, spent int, key func(int) 
 	}
 	grown := live() - before
 	runtime.KeepAlive(l)
-	return float64(grown) / float64(p.keys)
+	return float64(grown) / float64(s.keys)
 }
 
 func live() int64 {
@@ -69,9 +69,9 @@ func live() int64 {
 }
 
 // cores prints decisions a second against GOMAXPROCS.
-func cores(_ context.Context, out io.Writer, p plan) error {
+func cores(_ context.Context, out io.Writer, s settings) error {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	t := table{head: []string{"GOMAXPROCS", "one key", "10 000 keys", count(float64(p.keys)) + " keys"}}
+	t := table{head: []string{"GOMAXPROCS", "one key", "10 000 keys", count(float64(s.keys)) + " keys"}}
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000)
 	warm := func(n int) (*ratelimit.Keyed[string], []string) {
 		l, keys := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{MaxKeys: n})), make([]string, n)
@@ -81,8 +81,8 @@ func cores(_ context.Context, out io.Writer, p plan) error {
 		}
 		return l, keys
 	}
-	many, manyKeys := warm(p.keys)
-	some, someKeys := warm(min(p.keys, 10_000))
+	many, manyKeys := warm(s.keys)
+	some, someKeys := warm(min(s.keys, 10_000))
 	for n := 1; n <= 2*runtime.NumCPU(); n *= 2 {
 		runtime.GOMAXPROCS(n)
 		name := fmt.Sprint(n)
@@ -90,10 +90,10 @@ func cores(_ context.Context, out io.Writer, p plan) error {
 			name += fmt.Sprintf(", on %d cores", runtime.NumCPU())
 		}
 		var one, ten, all []float64
-		for range p.rounds {
-			one = append(one, rate(some, someKeys[:1], n, p.per))
-			ten = append(ten, rate(some, someKeys, n, p.per))
-			all = append(all, rate(many, manyKeys, n, p.per))
+		for range s.rounds {
+			one = append(one, rate(some, someKeys[:1], n, s.per))
+			ten = append(ten, rate(some, someKeys, n, s.per))
+			all = append(all, rate(many, manyKeys, n, s.per))
 		}
 		t.add(name, count(median(one)), count(median(ten)), count(median(all)))
 	}

@@ -24,7 +24,7 @@ const timeout = 10 * time.Second
 const callers = 64
 
 // onRedis prints memory and processor time of a redis-server.
-func onRedis(ctx context.Context, out io.Writer, p plan) error {
+func onRedis(ctx context.Context, out io.Writer, s settings) error {
 	client, stop, err := server()
 	if err != nil {
 		return err
@@ -37,13 +37,13 @@ func onRedis(ctx context.Context, out io.Writer, p plan) error {
 		limit ratelimit.Limit
 		keys  int
 	}{
-		{slow, min(p.keys, 1000)},
-		{ratelimit.FixedWindow(hour), min(p.keys, 1000)},
-		{ratelimit.SlidingCounter(hour), min(p.keys, 1000)},
-		{ratelimit.SlidingLog(ratelimit.PerHour(2000)), min(p.keys, 1000)},
-		{slow, p.keys},
+		{slow, min(s.keys, 1000)},
+		{ratelimit.FixedWindow(hour), min(s.keys, 1000)},
+		{ratelimit.SlidingCounter(hour), min(s.keys, 1000)},
+		{ratelimit.SlidingLog(ratelimit.PerHour(2000)), min(s.keys, 1000)},
+		{slow, s.keys},
 	} {
-		u, err := spend(ctx, client, row.limit, row.keys, p)
+		u, err := spend(ctx, client, row.limit, row.keys, s)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ type usage struct {
 
 // spend spends once from each key, and measures the server's memory for them. Then it decides on the keys in turn, and measures
 // the processor time of a decision.
-func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, p plan) (u usage, err error) {
+func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, keys int, s settings) (u usage, err error) {
 	l, err := redislimit.New(client, limit.Named("api"), &redislimit.Options{Timeout: timeout})
 	if err != nil {
 		return u, err
@@ -114,13 +114,13 @@ func spend(ctx context.Context, client *redis.Client, limit ratelimit.Limit, key
 	}
 	u.key = median(sizes)
 	var times []time.Duration
-	for range p.rounds {
+	for range s.rounds {
 		before, err := used(ctx, client)
 		if err != nil {
 			return u, err
 		}
 		n := 0
-		for start := time.Now(); time.Since(start) < p.per; n += 5000 {
+		for start := time.Now(); time.Since(start) < s.per; n += 5000 {
 			if err := each(5000, func(i int) error { return take(ctx, l, (n+i)%keys) }); err != nil {
 				return u, err
 			}

@@ -15,12 +15,12 @@ import (
 func TestAllTablesArePrinted(t *testing.T) {
 	redistest.Program(t)
 	var out strings.Builder
-	require.NoError(t, run(t.Context(), &out, "", plan{keys: 2000, rounds: 1, per: 10 * time.Millisecond}))
+	require.NoError(t, run(t.Context(), &out, "", settings{keys: 2000, rounds: 1, per: 10 * time.Millisecond}))
 	for _, row := range []string{"| sliding-log, 100 spendings |", "| GOMAXPROCS |", "| sliding-counter | 1000 |", "| Take on Redis", "| Take of a lease", " cores, "} {
 		assert.Contains(t, out.String(), row)
 	}
-	require.ErrorContains(t, run(t.Context(), &out, "nothing", plan{1, 1, 1}), "nothing")
-	require.Error(t, run(t.Context(), &out, "", plan{}))
+	require.ErrorContains(t, run(t.Context(), &out, "nothing", settings{1, 1, 1}), "nothing")
+	require.Error(t, run(t.Context(), &out, "", settings{}))
 }
 
 // TestQuantiles compares with the durations themselves: a step is a sixteenth wide at most.
