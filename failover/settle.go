@@ -54,7 +54,7 @@ func (l *Limiter[K]) settle(res *ratelimit.Reservation, actual int) error {
 	var a answer
 	var o ending
 	if l.timeout < 0 {
-		if a, _ := begin(true); a != admitted {
+		if got, _ := begin(true); got != admitted {
 			return errUnasked
 		}
 		a = guarded(noContext, f)
