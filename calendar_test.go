@@ -45,7 +45,7 @@ func date(t testing.TB, name, text string) time.Time {
 	return at
 }
 
-func TestACalendarsWindowsAreThoseOfItsZone(t *testing.T) {
+func TestACalendarsWindowsFollowItsZone(t *testing.T) {
 	for _, row := range []struct {
 		limit     string
 		now, next string
@@ -120,7 +120,7 @@ func TestABookingOfACalendarIsInTheNextWindow(t *testing.T) {
 }
 
 // Spending in the present window stays until the new limit's window ends.
-func TestAChangeToAndFromACalendarKeepsWhatIsSpent(t *testing.T) {
+func TestAChangeToAndFromACalendarKeepsTheSpending(t *testing.T) {
 	calendars := []ratelimit.Limit{
 		ratelimit.Calendar(10, ratelimit.Day("UTC")), ratelimit.Calendar(20, ratelimit.Day("UTC")),
 		ratelimit.Calendar(10, ratelimit.Month("Europe/Berlin", 15)), ratelimit.Calendar(10, ratelimit.Week("UTC", time.Monday)),
@@ -297,7 +297,7 @@ func TestALimitStaysSmall(t *testing.T) {
 	}
 }
 
-func TestTheSystemsClockTellsTheWallTime(t *testing.T) {
+func TestTheSystemsClockReadsTheWallTime(t *testing.T) {
 	p := ratelimit.Month("UTC", 1)
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.Calendar(1, p), nil))
 	require.True(t, l.Allow("k", 1))

@@ -422,7 +422,7 @@ func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 
 // Instants are whole nanoseconds, positions in the queue are not. A new charge after a cancel must not end up later than the
 // cancelled one stood.
-func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
+func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 38), 3))
 	ctx := context.Background()
 	first, err := r.limiter.Reserve(ctx, "k", 2, 0)
@@ -441,7 +441,7 @@ func TestCancellingInALeakyBucketDelaysNobody(t *testing.T) {
 }
 
 // A refund after the departure is for the queue's end only, which is kept to the fraction of a nanosecond.
-func TestRefundInALeakyBucketLeavesWhatEnteredLaterItsSpace(t *testing.T) {
+func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
 	ctx := context.Background()
 	require.True(t, r.limiter.Allow("k", 9)) // drains until 1½
@@ -460,7 +460,7 @@ func TestRefundInALeakyBucketLeavesWhatEnteredLaterItsSpace(t *testing.T) {
 }
 
 // A reading that has stepped back is further away from the booked instant, by more than the caller's maxDelay.
-func TestNothingIsBookedFurtherAheadThanAskedByAClockThatSteppedBack(t *testing.T) {
+func TestNothingIsBookedBeyondMaxDelayByAClockThatSteppedBack(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 	ctx := context.Background()
 	r.clock.now.Store(int64(10 * time.Second))

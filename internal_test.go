@@ -107,7 +107,7 @@ func TestAMemoryOfGarbage(t *testing.T) {
 	}
 }
 
-func TestSlotsTellInstantsRoundedUp(t *testing.T) {
+func TestSlotsStoreInstantsRoundedUp(t *testing.T) {
 	m := newMemory(1, 0, nil)
 	for until, want := range map[int64]int64{
 		1: slotTick, slotTick: slotTick, slotTick + 1: 2 * slotTick,

@@ -151,7 +151,7 @@ func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 	}
 }
 
-func TestAShadowsErrorsAreToldAndNotReturned(t *testing.T) {
+func TestAShadowsErrorsAreReportedAndNotReturned(t *testing.T) {
 	broken := errors.New("broken")
 	clock := new(testClock)
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("tried")

@@ -23,7 +23,7 @@ func inBubble(limit ratelimit.Limit) *ratelimit.Keyed[string] {
 
 // Beside a token bucket, the charge of a wait that a queue delays is a reservation that is cancelled: budget that the bucket
 // has regained in the meantime is not given back. All others stand as if the wait had never been.
-func TestAStacksWaitThatFailsGivesBackWhatCancelGivesBack(t *testing.T) {
+func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestOlderWaitsAndManyDecisionsChangeNothingThatAWaitGivesBack(t *testing.T)
 }
 
 // However often a Wait tries, its observers receive one decision.
-func TestAStacksWaitIsToldOnce(t *testing.T) {
+func TestAStacksWaitIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []ratelimit.Event[string]
 		bucket := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{

@@ -70,7 +70,7 @@ var questions = []question{
 }
 
 // The figures that a question returns for a key whose limit has changed come true, as a denial's do.
-func TestWhatAQuestionSaysAfterAChangeOfLimitComesTrue(t *testing.T) {
+func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
 			for _, to := range makers {
@@ -103,7 +103,7 @@ func TestWhatAQuestionSaysAfterAChangeOfLimitComesTrue(t *testing.T) {
 }
 
 // A limit that a request brings along is the key's limit from the first call on, as well.
-func TestWhatAQuestionSaysUnderARequestsLimitComesTrue(t *testing.T) {
+func TestAPeekUnderARequestsLimitComesTrue(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
 			for _, cost := range []int{0, farAboveAll} {
@@ -423,7 +423,7 @@ func FuzzAsking(f *testing.F) {
 
 // The figures of a decision come true if nothing more is spent and no limit changes, however the limit has changed before. Only
 // a Peek is not held to that: until the key is under its new limit, it returns the result that Take would have at this instant.
-func TestWhatWasToldComesTrueAfterAnyChangeOfLimit(t *testing.T) {
+func TestADecisionsFiguresComeTrueAfterAnyChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
 	}
@@ -476,7 +476,7 @@ func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
 }
 
 // A question never changes later decisions, once the key is under the limit of the question. A Peek never does.
-func TestAskingChangesNothingThatIsPaidLater(t *testing.T) {
+func TestAPeekChangesNoLaterDecision(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
 	}

@@ -443,7 +443,7 @@ func TestAnInvalidLimitOfARequestDeniesIt(t *testing.T) {
 	assert.Zero(t, other.Stats().Keys)
 }
 
-func TestLimitsOfARequestThatDoNotCountLeaveWhatWasSpent(t *testing.T) {
+func TestLimitsOfARequestThatDoNotCountLeaveTheSpending(t *testing.T) {
 	l := onClock(t, new(testClock), perHour(5))
 	stack := limitedTo(t, l)
 	require.True(t, stack.Allow(planned{"ann", perHour(5)}, 4))
@@ -600,7 +600,7 @@ func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 }
 
 // A Refresh that comes while a decision looks up the limit is not lost, at any cost of that decision.
-func TestARefreshWhileADecisionAsksIsNotLost(t *testing.T) {
+func TestARefreshDuringADecisionsLimitForIsNotLost(t *testing.T) {
 	for _, cost := range []int{0, 1, 100} {
 		plan := perHour(10)
 		var during func()

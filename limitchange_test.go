@@ -221,7 +221,7 @@ func TestABadLimitFromLimitForDenies(t *testing.T) {
 	assert.True(t, l.Allow("k", 1))
 }
 
-func TestRefreshAsksAgain(t *testing.T) {
+func TestRefreshCallsLimitForAgain(t *testing.T) {
 	units, asked := 10, map[string]int{}
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
 		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
@@ -431,7 +431,7 @@ func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing
 
 // A sliding counter's previous window was counted in the window's length of that time. Spending that had left it before the
 // limit changed is not in it, however long windows are now.
-func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T) {
+func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerSecond(10)))
 	early, err := l.Reserve(t.Context(), "k", 4, 0)
 	require.NoError(t, err)
@@ -526,7 +526,7 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 
 // With any bookings, due or not, a Peek before the change of limit has reached the key returns the decision that Take then
 // makes.
-func TestPeekBeforeAChangeHasReachedTheKeySaysWhatTakeDoes(t *testing.T) {
+func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
 			for _, at := range []time.Duration{1, 5 * time.Minute, 6 * time.Minute, 7 * time.Minute, 30 * time.Minute, time.Hour, 61 * time.Minute, 2 * time.Hour, 5 * time.Hour} {
@@ -598,7 +598,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 }
 
 // Spending after a change of limit is given back as ever.
-func TestACancelUnderTheLimitItWasSpentUnderIsWhole(t *testing.T) {
+func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(50))
 		require.True(t, l.Allow("k", 1))
@@ -649,7 +649,7 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 }
 
 // Spending that had left the old window by the time of the change does not come back in a longer one.
-func TestALongerWindowDoesNotBringBackWhatHasLeft(t *testing.T) {
+func TestALongerWindowDoesNotBringBackUnitsThatHaveLeft(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 4))
 	clock.set(500 * ms)
@@ -670,7 +670,7 @@ func TestAGrantTakesFromALogsDebtFirst(t *testing.T) {
 }
 
 // Of a log's debt, the parts whose windows are over are regained.
-func TestOnlyWhatIsLeftOfALogsDebtCarriesOver(t *testing.T) {
+func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.NoError(t, l.Adjust("k", 35)) // 10 at 0, 1 and 2 s, 5 at 3 s
 	clock.set(2500 * ms)

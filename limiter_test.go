@@ -354,7 +354,7 @@ func doNotAllocate[K comparable](t *testing.T, key K) {
 	}
 }
 
-func TestAZeroKeyedSaysWhatToUseInstead(t *testing.T) {
+func TestPanicOfTheZeroKeyedNamesNew(t *testing.T) {
 	for name, call := range map[string]func(l *ratelimit.Keyed[string]){
 		"Allow":    func(l *ratelimit.Keyed[string]) { l.Allow("k", 1) },
 		"Take":     func(l *ratelimit.Keyed[string]) { _, _ = l.Take(t.Context(), "k", 1) },
@@ -383,7 +383,7 @@ func TestAStackRefusesAZeroKeyed(t *testing.T) {
 type remote struct{ ratelimit.Reserver[string] }
 
 // Constructors that return an error refuse a nil argument, and one whose first call would panic.
-func TestConstructorsRefuseWhatIsNil(t *testing.T) {
+func TestConstructorsRefuseNilArguments(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
 	layer := ratelimit.By(l, byUser)
@@ -501,7 +501,7 @@ type refusal struct {
 
 // A client that is banned, or that sends costs that can never pass, must not cost more than a client that is denied: Allow
 // allocates for neither.
-func TestAllowAllocatesNothingForWhatIsRefusedForGood(t *testing.T) {
+func TestAllowAllocatesNothingForCostsThatNeverPass(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
 	}

@@ -218,7 +218,7 @@ func TestAKeyIsKeptForAMinuteWhileThereIsRoom(t *testing.T) {
 }
 
 // A place in the order that was taken at a reading far in the future does not keep keys behind it.
-func TestAKeyFromTheFutureIsInNobodysWay(t *testing.T) {
+func TestAKeyFromTheFutureKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
 	clock.set(time.Hour * 24 * 365)
@@ -244,7 +244,7 @@ func TestAdjustFollowsAChangedLimitFirst(t *testing.T) {
 	assert.Equal(t, 100, remaining(t, l, "k"), "no debt of five windows of 10")
 }
 
-func TestAllowTellsOnDecisionOfKnownKeysToo(t *testing.T) {
+func TestAllowReportsDecisionsOnKnownKeysToo(t *testing.T) {
 	var told []ratelimit.Event[string]
 	l := newWith(t, onceADay, ratelimit.Options[string]{Clock: new(testClock), OnDecision: func(e ratelimit.Event[string]) {
 		told = append(told, e)
@@ -311,7 +311,7 @@ func TestRefuseNewMakesRoomOutOfEachFreshKeyAndNoOther(t *testing.T) {
 }
 
 // Any change that makes a key fresh earlier makes room at once.
-func TestRefuseNewSeesWhatIsGivenBack(t *testing.T) {
+func TestRefuseNewSeesRefundedUnits(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerDay(10), 10)
 	for _, test := range []struct {
 		name string
@@ -346,7 +346,7 @@ func TestRefuseNewSeesWhatIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestRefuseNewSeesWhatAStackGivesBack(t *testing.T) {
+func TestRefuseNewSeesUnitsThatAStackRefunds(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	other := newWith(t, onceADay, ratelimit.Options[int]{Clock: clock})

@@ -157,7 +157,7 @@ func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 
 // A slot with more spending than the limit allows is not shortened where keys have limits of their own: it may be another
 // key's.
-func TestWhatMayBeTrueIsNotShortened(t *testing.T) {
+func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 	slow, fast := slowLimits()[0], fastLimits()[0]
 	clock := new(wallClock)
 	of := map[string]ratelimit.Limit{"a": slow}

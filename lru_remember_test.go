@@ -91,7 +91,7 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 // With 2 000 keys on 64 places, a client who goes on with another key whenever one is denied finds
 // each key forgotten when it comes back. A limiter that remembers as many gives none of them
 // more than its bound.
-func TestWhoInventsKeysGetsNoMoreOfAny(t *testing.T) {
+func TestInventedKeysGrantNoMoreOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
@@ -187,7 +187,7 @@ func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Durat
 	return by
 }
 
-func TestWhatIsRecalledIsNoLessThanWasSpent(t *testing.T) {
+func TestRecalledSpendingIsNoLessThanTheSpending(t *testing.T) {
 	testsize.Arithmetic(t)
 	n := *pasts
 	for _, limit := range attackLimits() {
@@ -316,7 +316,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 }
 
 // The limit in force reads the remembered spending: the instant stays, and the share is of its capacity.
-func TestWhatIsRememberedIsReadUnderTheLimitInForce(t *testing.T) {
+func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 5))
 	require.True(t, l.Allow("b", 1))
@@ -349,7 +349,7 @@ func TestWhatIsRememberedIsReadUnderTheLimitInForce(t *testing.T) {
 	}
 }
 
-func TestALimitOfTheRequestReadsWhatIsRemembered(t *testing.T) {
+func TestALimitOfTheRequestReadsRememberedSpending(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(100))
 	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(l, func(key string) (string, error) { return key, nil }),
@@ -441,7 +441,7 @@ func TestResetForgetsTheRememberedSpending(t *testing.T) {
 	}
 }
 
-func TestToSettleWhatWasEvictedDoesNothing(t *testing.T) {
+func TestASettlementOfAnEvictedKeyDoesNothing(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	first, err := l.Reserve(context.Background(), "a", 4, 0)
 	require.NoError(t, err)

@@ -146,7 +146,7 @@ func TestAKeyThatHasRecoveredIsThrottledNoMore(t *testing.T) {
 	assert.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1}, l.Stats())
 }
 
-func TestSweepDropsOnlyWhatIsAsGoodAsNew(t *testing.T) {
+func TestSweepDropsFreshKeysOnly(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			l, clock := newLimiter(t, limit)
@@ -276,7 +276,7 @@ func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 }
 
 // One key in debt must not keep the idle ones behind it in memory.
-func TestAKeyInDebtIsInNobodysWay(t *testing.T) {
+func TestAKeyInDebtKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
 	require.NoError(t, l.Adjust(-1, 10*24*3600)) // a day's worth
@@ -292,7 +292,7 @@ func TestAKeyInDebtIsInNobodysWay(t *testing.T) {
 	assert.False(t, l.Allow(-1, 1))
 }
 
-func TestRefuseNewFindsWhatItMayForget(t *testing.T) {
+func TestRefuseNewFindsKeysThatItMayForget(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1),
 		ratelimit.Options[int]{Clock: clock, MaxKeys: 8, OnFull: ratelimit.RefuseNew})

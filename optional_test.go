@@ -20,7 +20,7 @@ import (
 )
 
 // If one limiter cannot do it, none does.
-func TestWhatAnEngineCannotDoIsUnsupported(t *testing.T) {
+func TestAMissingMethodOfAnEngineIsUnsupported(t *testing.T) {
 	first := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(8)))
 	require.True(t, first.Allow("k", 3))
 	ctx := t.Context()
@@ -54,7 +54,7 @@ func (b *bare) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	return b.Reserver.Take(ctx, key, cost)
 }
 
-func TestTakeUpToGrantsWhatThereIs(t *testing.T) {
+func TestTakeUpToGrantsTheRemainingBudget(t *testing.T) {
 	for _, limit := range partLimits() {
 		for name, wrap := range map[string]func(*ratelimit.Keyed[string]) ratelimit.Limiter[string]{
 			"keyed":   func(l *ratelimit.Keyed[string]) ratelimit.Limiter[string] { return l },
@@ -117,7 +117,7 @@ func partLimits() []ratelimit.Limit {
 
 func itself(k string) (string, error) { return k, nil }
 
-func TestTakeUpToOfNothingOrLessAsksForNothing(t *testing.T) {
+func TestTakeUpToOfNothingOrLessChargesNothing(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)))
 	granted, d, err := ratelimit.TakeUpTo[string](t.Context(), l, "k", 0)
 	require.NoError(t, err)
@@ -156,7 +156,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 }
 
 // An engine that returns only that a cost is too high gets half of the cost next.
-func TestTakeUpToFindsACapacityThatItIsNotTold(t *testing.T) {
+func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	const capacity = 37
 	takes := 0
 	l := limiterOf(func(cost int) (ratelimit.Decision, error) {

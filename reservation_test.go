@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-func TestAReservationOfNothingIsChargedWhatItIsSettledAt(t *testing.T) {
+func TestAReservationOfNothingIsChargedItsSettledCost(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000),
 		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000),
@@ -70,7 +70,7 @@ func TestBlockedIsAnErrorOfItsOwn(t *testing.T) {
 	assert.True(t, l.Allow("secret", 0), "a cost of 0 is always allowed")
 }
 
-func TestNoErrorTellsAKey(t *testing.T) {
+func TestNoErrorContainsAKey(t *testing.T) {
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
 		LimitFor: func(string) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(1), -1) },
 	})
@@ -291,7 +291,7 @@ func TestAFreshKeyAgainAfterRefillTime(t *testing.T) {
 	}
 }
 
-func TestLimitsAreToldBeforeTheFirstDecision(t *testing.T) {
+func TestLimitsAreListedBeforeTheFirstDecision(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly")
 	l, _ := newLimiter(t, limit)
 	assert.Equal(t, []ratelimit.Limit{limit}, l.Limits())

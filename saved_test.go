@@ -186,7 +186,7 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 }
 
 // Keys are restored while they spend: the restored spending and the granted costs are never more than the limit together.
-func TestKeysThatSpendMeanwhileAreRestored(t *testing.T) {
+func TestKeysThatSpendDuringTheSaveAreRestored(t *testing.T) {
 	const keys, units = 50, 100
 	clock := new(testClock)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
@@ -288,7 +288,7 @@ func TestRestoreChargesATrackedKeyOnTop(t *testing.T) {
 }
 
 // The limits are changed at the restart: the spending carries over as with SetLimit.
-func TestWhatWasSavedMigratesToTheLimitOfTheNewProgram(t *testing.T) {
+func TestSavedSpendingMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
 		for _, next := range savedLimits()[:7] {
 			for _, byKey := range []bool{false, true} {
@@ -576,7 +576,7 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 }
 
 // Spending restored on top of keys that are booked almost a century ahead is put behind the bookings, and is saved again.
-func TestWhatIsRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
+func TestSpendingRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	for seed := range model.Rounds(1000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))
 		per := time.Duration(model.Century) / time.Duration(1+r.IntN(40))

@@ -32,9 +32,9 @@ func ExampleSingle() {
 	// Output: four steps took at least 30ms: true
 }
 
-// TestASingleDoesWhatAKeyedDoes makes the same calls, at the same times, on a Single and on a
+// TestASingleDecidesAsAKeyedDoes makes the same calls, at the same times, on a Single and on a
 // Keyed limiter of one key.
-func TestASingleDoesWhatAKeyedDoes(t *testing.T) {
+func TestASingleDecidesAsAKeyedDoes(t *testing.T) {
 	for _, limit := range append(openLimits(), shutLimits()...) {
 		clock := new(ratelimittest.Clock)
 		opts := &ratelimit.Options[struct{}]{Clock: clock}

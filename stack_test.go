@@ -64,7 +64,7 @@ func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
 	require.NoError(t, r.Cancel())
 }
 
-func TestASettlementThatFindsNoRoomSaysSo(t *testing.T) {
+func TestASettlementWithoutRoomInTheTableIsAnError(t *testing.T) {
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerDay(3)),
 		ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
@@ -75,7 +75,7 @@ func TestASettlementThatFindsNoRoomSaysSo(t *testing.T) {
 }
 
 // The limiter of each layer receives its own layer's decision: one with 999 left used to report denials under another's limit.
-func TestEachLimiterIsToldItsOwnAnswer(t *testing.T) {
+func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 	clock := new(testClock)
 	much := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
 	little := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2).Named("little"), ratelimit.Options[string]{Clock: clock})
@@ -102,7 +102,7 @@ func TestEachLimiterIsToldItsOwnAnswer(t *testing.T) {
 		Limit: little.Limits()[0], Remaining: 1, ResetAfter: s}}, little.last(t))
 }
 
-func TestAnErrorOfOneLayerIsToldWithTheAnswersOfTheOthers(t *testing.T) {
+func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	clock := new(testClock)
 	first := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("first"), ratelimit.Options[string]{Clock: clock})
 	full := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("full"),
@@ -130,7 +130,7 @@ func TestAnErrorOfOneLayerIsToldWithTheAnswersOfTheOthers(t *testing.T) {
 }
 
 // Two layers that bind alike: the reported one must not depend on where they lie in memory.
-func TestOfLayersThatBindAlikeTheLongerResetIsToldThenTheFirst(t *testing.T) {
+func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
 	twin := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("twin")
@@ -261,7 +261,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 	}
 }
 
-func TestALayerOfCostZeroIsNotToldAsSpentWithAnotherOnItsKey(t *testing.T) {
+func TestALayerOfCostZeroIsNotReportedAsSpentWithAnotherOnItsKey(t *testing.T) {
 	l := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
 	by := ratelimit.By(l.Keyed, byUser)
 	stack := stackOf(t, model.WithCost(by, func(call) int { return 0 }), by)
@@ -328,7 +328,7 @@ func TestASettlementTooLargeToCountIsADebt(t *testing.T) {
 	assert.Zero(t, remaining(t, l, "ann"))
 }
 
-func TestADenialEvictsNobodyForTheKeysOfTheRequest(t *testing.T) {
+func TestADenialEvictsNoKeyForTheKeysOfTheRequest(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: clock, MaxKeys: 1})
 	closed := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
@@ -378,7 +378,7 @@ func TestACancelInAStackAfterAnEarlierChangeOfLimitGivesBack(t *testing.T) {
 	assert.Equal(t, 9, remaining(t, l, "ann"))
 }
 
-func TestACostThatCanNeverPassIsToldUnderItsLayersLimit(t *testing.T) {
+func TestACostThatCanNeverPassIsReportedUnderItsLayersLimit(t *testing.T) {
 	clock := new(testClock)
 	empty := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("empty"))
 	small := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("small"))
@@ -389,7 +389,7 @@ func TestACostThatCanNeverPassIsToldUnderItsLayersLimit(t *testing.T) {
 	assert.Equal(t, ratelimit.Decision{Limit: small.Limits()[0], ResetAfter: time.Hour}, d, "there is no time to retry after")
 }
 
-func TestAStacksPeekSeesWhatWasGivenBack(t *testing.T) {
+func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 2))
 	stack := stackOf(t, ratelimit.By(l, byUser))
 	require.True(t, l.Allow("ann", 2))
@@ -409,7 +409,7 @@ func TestAStacksPeekSeesWhatWasGivenBack(t *testing.T) {
 
 // SkipLayer for every call, LimitFor with a Refresh in between, and limits that are not
 // tracked: none of them leaves a lock or a pin behind.
-func TestAStackOverUntrackedKeysTellsTheirLimit(t *testing.T) {
+func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	clock := new(testClock)
 	free := telling(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
 	stack := stackOf(t, ratelimit.By(free.Keyed, byUser))
@@ -476,7 +476,7 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	}
 }
 
-func TestAFailedWaitIsNotToldAsSpent(t *testing.T) {
+func TestAFailedWaitIsNotReportedAsSpent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := telling(t, ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), ratelimit.Options[string]{})
 		stack := stackOf(t, ratelimit.By(l.Keyed, byUser))

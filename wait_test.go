@@ -103,7 +103,7 @@ func TestTakeQueuesBehindWaiters(t *testing.T) {
 	})
 }
 
-func TestCancelledWaiterGivesBackWhatItBooked(t *testing.T) {
+func TestCancelledWaiterGivesBackItsBooking(t *testing.T) {
 	for _, l := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.SlidingLog(ratelimit.PerSecond(1)),
 	} {
@@ -124,7 +124,7 @@ func TestCancelledWaiterGivesBackWhatItBooked(t *testing.T) {
 	}
 }
 
-func TestThoseBehindACancelledWaiterMoveUp(t *testing.T) {
+func TestWaitersBehindACancelledOneMoveUp(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), func(t *testing.T, w *waiters) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w.wait(t.Context(), "at 0", 1)
@@ -389,7 +389,7 @@ func lineLimits() []ratelimit.Limit {
 	}
 }
 
-func TestWaitersAreServedAsIfThoseWhoLeftHadNeverCome(t *testing.T) {
+func TestWaitersAreServedAsIfDepartedOnesHadNeverCome(t *testing.T) {
 	testsize.Extra(t)
 	seeds := 60
 	if testing.Short() {
@@ -542,7 +542,7 @@ func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered flo
 	return perUnit
 }
 
-func TestTheRateIsServedWhateverLeaves(t *testing.T) {
+func TestTheRateIsServedWhicheverWaitersLeave(t *testing.T) {
 	second := ratelimit.PerSecond(20)
 	for _, tt := range []struct {
 		limit ratelimit.Limit
@@ -578,7 +578,7 @@ func TestTheRateIsServedWhateverLeaves(t *testing.T) {
 	}
 }
 
-func TestAStormThatLeavesDelaysNobody(t *testing.T) {
+func TestAStormThatLeavesDelaysNoOtherCaller(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(20), 1), func(t *testing.T, w *waiters) {
 		storm, leave := context.WithCancel(t.Context())
 		for range 1000 {

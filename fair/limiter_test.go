@@ -157,7 +157,7 @@ func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 	require.True(t, l.Allow(3, 1))
 }
 
-func TestFullTableDropsWhoOwesNothingOrLeast(t *testing.T) {
+func TestFullTableDropsTenantsWithTheLeastDebt(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), &fair.Options[int]{Clock: clock, MaxKeys: 3})
 	require.True(t, l.Allow(1, 300))
@@ -180,7 +180,7 @@ func TestFullTableDropsWhoOwesNothingOrLeast(t *testing.T) {
 	require.Equal(t, fair.Stats{Tracked: 2, InDebt: 1, Evicted: 1}, l.Stats(), "who was idle for long is dropped as others come")
 }
 
-func TestMillionTenantsWhoComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
+func TestMillionTenantsThatComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
 	testsize.Extra(t)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1<<30), &fair.Options[int]{MaxKeys: 1000})
 	for key := range 1_000_000 {

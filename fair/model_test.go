@@ -255,7 +255,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 
 // The total is exact: a cost passes only if the burst has room for it, to the unit. The shares match the fluid server's, to a
 // thousandth of a unit.
-func TestDecisionsAreThoseOfAFluidServer(t *testing.T) {
+func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	allowed, refused := 0, 0
 	for seed := range testsize.Of[uint64](60, 1000) {
 		a, r := history(t, seed, 300)

@@ -156,7 +156,7 @@ func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 	}
 }
 
-func TestGreedyTenantGetsWhatModestOnesLeave(t *testing.T) {
+func TestGreedyTenantGetsTheBudgetThatModestOnesLeave(t *testing.T) {
 	testsize.Arithmetic(t)
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 201*8, nil)
@@ -217,7 +217,7 @@ func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 	})
 }
 
-func TestMostWhoComeBackAsToldPass(t *testing.T) {
+func TestMostRetriesAfterRetryAfterPass(t *testing.T) {
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 50*8, nil)
 		again, deniedAgain := 0, 0

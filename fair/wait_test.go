@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-func TestWaitersShareByWeightBesideThoseWhoPoll(t *testing.T) {
+func TestWaitersShareByWeightBesidePollers(t *testing.T) {
 	for _, c := range []struct {
 		burst int
 		p99   time.Duration // that the modest tenant waits at most
@@ -235,7 +235,7 @@ func TestWaiterThatGivesUpLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestWaitSaysAtOnceThatItsDeadlineComesFirst(t *testing.T) {
+func TestWaitFailsAtOnceIfItsDeadlineComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), nil)
 		require.True(t, l.Allow(1, 8))
@@ -250,7 +250,7 @@ func TestWaitSaysAtOnceThatItsDeadlineComesFirst(t *testing.T) {
 	})
 }
 
-func TestChangedLimitHurriesWaitersAndRefusesThoseAboveIt(t *testing.T) {
+func TestChangedLimitHurriesWaitersAndRefusesCostsAboveIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10), nil)
 		require.True(t, l.Allow(1, 8))

@@ -480,7 +480,7 @@ func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	}
 }
 
-func TestWindowOptionSaysHowManyOutcomesAWindowHas(t *testing.T) {
+func TestWindowOptionIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(&inflight.AIMDOptions{Window: 3}), Clock: clock})
 	finish(t, l, clock, 2, time.Second, inflight.Dropped)

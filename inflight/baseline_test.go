@@ -38,7 +38,7 @@ func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
 
 // By Kaplan and Meier, work that lasts exactly as long as other work took is at risk when the other work ends: a third of three
 // has ended, not half of two.
-func TestWhatLastsAsLongAsOtherWorkTookCountsBesideIt(t *testing.T) {
+func TestWorkThatLastsAsLongAsOtherWorkCountsBesideIt(t *testing.T) {
 	const d = 1024 * time.Millisecond
 	var x times
 	x.reset(d)

@@ -262,7 +262,7 @@ func TestAKeyWhoseLimitIsTotalOrMoreIsNotPassedOver(t *testing.T) {
 	}
 }
 
-func TestLargeRequestKeepsWhatBecomesFree(t *testing.T) {
+func TestLargeRequestKeepsFreedUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 4, &options{Total: 4, MaxQueue: 10})
 		q := &line{l: l}

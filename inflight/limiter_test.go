@@ -113,7 +113,7 @@ func TestPermitsForNothing(t *testing.T) {
 	held.Release()
 }
 
-func TestWhatNeverFitsIsAnErrorAtOnce(t *testing.T) {
+func TestACallThatNeverFitsIsAnErrorAtOnce(t *testing.T) {
 	l := newLimiter(t, 5, &options{Total: 7, MaxQueue: 10, LimitFor: func(key string) int {
 		return map[string]int{"large": 9, "blocked": -1, "most negative": math.MinInt}[key]
 	}})
@@ -202,7 +202,7 @@ func TestBadOptionsAreNamed(t *testing.T) {
 	}
 }
 
-func TestZeroLimiterSaysWhatToDo(t *testing.T) {
+func TestPanicOfTheZeroLimiterNamesNew(t *testing.T) {
 	for name, l := range map[string]*inflight.Limiter[string]{"zero": {}, "nil": nil} {
 		for method, call := range map[string]func(){
 			"TryAcquire": func() { l.TryAcquire("a", 1) },

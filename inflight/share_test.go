@@ -84,7 +84,7 @@ func TestSharesAreOfSlotTime(t *testing.T) {
 	}
 }
 
-func TestSetTotal(t *testing.T) {
+func TestSetTotalServesWaitersOrRefusesThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 10, &options{Total: 2, MaxQueue: 10})
 		q := &line{l: l}
@@ -279,7 +279,7 @@ func TestShadowCountsAndRefusesNothing(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 }
 
-func TestWaitAgesWhileNobodyWaits(t *testing.T) {
+func TestWaitAgesWithoutWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 10})
 		q := &line{l: l}

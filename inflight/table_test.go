@@ -267,7 +267,7 @@ func TestNoWakeUpIsLostWhileLimitsChange(t *testing.T) {
 }
 
 // Looking up an absent key finds nothing, and leaves nothing behind.
-func TestLookUpsOfWhatIsNotThere(t *testing.T) {
+func TestLookUpsOfMissingKeysInsertNothing(t *testing.T) {
 	l := newLimiter(t, 2, &options{MaxKeys: 1})
 	absent := func(key string) {
 		t.Helper()

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-func TestTotalsAreThoseOfAllKeysAlsoOfForgottenOnes(t *testing.T) {
+func TestTotalsCountAllKeysAlsoForgottenOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{Total: 2, MaxKeys: 2, MaxQueue: 1})
 		a := take(t, l, "a", 1)

@@ -87,7 +87,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestTryAcquirePassesNobody(t *testing.T) {
+func TestTryAcquirePassesNoWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 3, &options{MaxQueue: 10})
 		q := &line{l: l}
@@ -209,7 +209,7 @@ func TestPermitPassesOnWhenItsWaiterGivesUpAtTheSameInstant(t *testing.T) {
 	t.Logf("%d gave up, %d were served", lost, got)
 }
 
-func TestRaisedLimitWakesThoseWhoWait(t *testing.T) {
+func TestRaisedLimitWakesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 10})
 		q := &line{l: l}
@@ -224,7 +224,7 @@ func TestRaisedLimitWakesThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestLoweredLimitCutsNobodyOff(t *testing.T) {
+func TestLoweredLimitCutsNoWorkOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 4, &options{MaxQueue: 10})
 		q := &line{l: l}
@@ -241,7 +241,7 @@ func TestLoweredLimitCutsNobodyOff(t *testing.T) {
 	})
 }
 
-func TestLoweredLimitEndsThoseWhoWaitForMore(t *testing.T) {
+func TestLoweredLimitEndsWaitersThatNeedMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 5, &options{MaxQueue: 10})
 		q := &line{l: l}
@@ -281,7 +281,7 @@ func TestBlockedKeyEndsItsWaiters(t *testing.T) {
 	})
 }
 
-func TestStatsTellOfRecentWaits(t *testing.T) {
+func TestStatsContainRecentWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, 1, &options{MaxQueue: 10})
 		q := &line{l: l}

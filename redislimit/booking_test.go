@@ -59,7 +59,7 @@ func TestHundredsOfBookingsCanBeGivenBack(t *testing.T) {
 	}
 }
 
-func TestCallersWhoGiveUpLeaveNothingBooked(t *testing.T) {
+func TestCallersThatGiveUpLeaveNothingBooked(t *testing.T) {
 	f := newFixture(t)
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10) // no caller's time comes
 	l := f.limiter(limit, "workers")

@@ -114,7 +114,7 @@ func TestTheServersTimeChoosesTheWindow(t *testing.T) {
 }
 
 // Options.Timeout bounds a decision and a settlement, regardless of the number of calls.
-func TestAskingAgainHasNoTimeoutOfItsOwn(t *testing.T) {
+func TestARepeatedCallHasNoTimeoutOfItsOwn(t *testing.T) {
 	for _, heeds := range []bool{false, true} {
 		client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: heeds})
 		t.Cleanup(func() { client.Close() })

@@ -13,7 +13,7 @@ import (
 
 // A sliding counter's window before was counted with the former length of windows. Spending that had left it before the limit
 // changed is not in it, even if windows are longer now.
-func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyWhatCounts(t *testing.T) {
+func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.SlidingCounter(ratelimit.PerSecond(10)), "longer")
 	early, err := l.Reserve(t.Context(), "k", 4, 0)
@@ -216,7 +216,7 @@ func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
 }
 
 // A settlement writes the key, and must not change the RetryAfter of an earlier denial.
-func TestASettlementAfterAChangeOfLimitLeavesWhatADenialTold(t *testing.T) {
+func TestASettlementAfterAChangeOfLimitKeepsADenialsRetryAfter(t *testing.T) {
 	f := newFixture(t)
 	for i, from := range changing() {
 		for j, to := range changing() {

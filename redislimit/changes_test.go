@@ -101,7 +101,7 @@ func near(memory, remote ratelimit.Decision) bool {
 		(memory.Allowed != remote.Allowed || within(memory.ResetAfter, remote.ResetAfter))
 }
 
-func TestRandomChangesOfLimitsAreThoseInMemory(t *testing.T) {
+func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 	client := startServer(t).client()
 	end := time.Now().Add(randomDuration())
 	for seed := uint64(0); time.Now().Before(end) || seed < 20; seed++ {

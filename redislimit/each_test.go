@@ -28,7 +28,7 @@ func visited(t *testing.T, l *Limiter) map[string]ratelimit.Decision {
 	return all
 }
 
-func TestEachVisitsEveryKeyOnceWithWhatPeekSays(t *testing.T) {
+func TestEachVisitsEveryKeyOnceWithTheResultOfPeek(t *testing.T) {
 	testsize.Sequential(t)
 	t.Parallel()
 	clients := spreadClients(t)

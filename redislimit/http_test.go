@@ -34,7 +34,7 @@ func guard(t *testing.T, l ratelimit.Reserver[string], o httplimit.Options, hand
 
 func answerOK(http.ResponseWriter, *http.Request) {}
 
-func TestHTTPTellsOfAllLimitsBeforeTheFirstDecision(t *testing.T) {
+func TestHTTPFieldsNameAllLimitsBeforeTheFirstDecision(t *testing.T) {
 	f := newFixture(t)
 	perPath := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("path"), "path")
 	total := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(12)).Named("total"), "total")
@@ -55,7 +55,7 @@ func TestHTTPTellsOfAllLimitsBeforeTheFirstDecision(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 10, Denied: 1}, m.Stats())
 }
 
-func TestHTTPTellsWhenToRetryWhileRedisIsDown(t *testing.T) {
+func TestHTTPHasARetryAfterWhileRedisIsDown(t *testing.T) {
 	l := unreachable(t, perMinute(10).Named("api"), nil)
 	m, h := guard(t, l, httplimit.Options{Logger: slog.New(slog.DiscardHandler)}, answerOK)
 	resp := get(h)

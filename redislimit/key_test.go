@@ -122,7 +122,7 @@ func TestEveryKeyHasItsOwnBudget(t *testing.T) {
 }
 
 // Slot receives a key in full: a client that sends a long key must not be able to leave the slot of its tenant.
-func TestSlotIsAskedForTheKeyHoweverLongItIs(t *testing.T) {
+func TestOptionsSlotGetsKeysOfAnyLength(t *testing.T) {
 	tenant := func(key string) string { name, _, _ := strings.Cut(key, "/"); return name }
 	n, err := newNamespace("", "a", tenant)
 	require.NoError(t, err)

@@ -205,7 +205,7 @@ func (w *stackTwin) step() {
 	}
 }
 
-func TestStacksAnswerAsThoseInMemory(t *testing.T) {
+func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()
 	for seed := range 60 {
@@ -314,7 +314,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	assert.ErrorIs(t, events[1].Err, ratelimit.ErrExceedsLimit)
 }
 
-func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
+func TestReservationOfAStackSettlesItsCharges(t *testing.T) {
 	f := newFixture(t)
 	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
 	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
@@ -337,7 +337,7 @@ func TestReservationOfAStackSettlesWhatItCharged(t *testing.T) {
 	assert.Equal(t, []int{0, 8, 4300}, []int{f.left(tokens, "k"), f.left(requests, "k"), f.left(seen, "k")})
 }
 
-func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
+func TestALayersLimitCarriesTheSpendingOver(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
 	plan := ratelimit.Limit{}
@@ -356,7 +356,7 @@ func TestLimitedCarriesOverWhatWasSpent(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }
 
-func TestAllOfChargesWhatIsPicked(t *testing.T) {
+func TestAllOfChargesThePickedLayers(t *testing.T) {
 	f := newFixture(t)
 	var layers []ratelimit.Layer[string]
 	var limiters []*Limiter
@@ -400,7 +400,7 @@ func TestAFunctionMayPickFromATableOfItsOwn(t *testing.T) {
 	assert.Equal(t, []int{1, 1, 0}, table)
 }
 
-func TestOthersErrorsAreNotToldToAShadow(t *testing.T) {
+func TestOtherLayersErrorsAreNotReportedToAShadow(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
 	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
@@ -422,7 +422,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 }
 
-func TestALayerThatIsBlockedLeavesWhatItsOwnCostAllows(t *testing.T) {
+func TestABlockedLayerOfCostZeroBindsNothing(t *testing.T) {
 	f := newFixture(t)
 	l, err := All(model.WithCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
 	require.NoError(t, err)
@@ -464,7 +464,7 @@ func TestGlobalHasOneBudget(t *testing.T) {
 	assert.Equal(t, 2, f.left(l, ""))
 }
 
-func TestLayersSayWhatIsMissing(t *testing.T) {
+func TestErrorsOfLayersNameTheMissingPart(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
 	by := By(l, identity)

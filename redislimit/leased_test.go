@@ -441,7 +441,7 @@ func held(t *testing.T, l *Limiter, key string, admitted int) int {
 	return d.Limit.Capacity() - d.Remaining - admitted
 }
 
-func TestStacksOfOneProcessShareWhatTheyLease(t *testing.T) {
+func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 	client := startServer(t).client()
 	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "total", Options{})
 	const batch = 100

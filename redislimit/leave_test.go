@@ -317,7 +317,7 @@ func TestAClientThatHeedsDeadlinesIsBounded(t *testing.T) {
 }
 
 // A caller that leaves takes its batch back only if no other caller waits for it.
-func TestACallerThatLeavesTakesNothingFromThoseWhoStay(t *testing.T) {
+func TestACallerThatLeavesTakesNothingFromTheOthers(t *testing.T) {
 	shared := &batch{staying: 1}
 	assert.True(t, shared.mayArrive())
 	assert.True(t, shared.write(), "somebody waits for it")

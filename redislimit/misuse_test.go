@@ -67,7 +67,7 @@ func TestLimitForSetsTheLimitOfAKey(t *testing.T) {
 	assert.True(t, l.Allow("free", 1<<30))
 }
 
-func TestOnDecisionIsTold(t *testing.T) {
+func TestOnDecisionReceivesEachDecision(t *testing.T) {
 	f := newFixture(t)
 	var events []ratelimit.Event[string]
 	l, err := New(f.client, ratelimit.FixedWindow(ratelimit.PerHour(5)).Named("x"), &Options{Timeout: 10 * time.Second,

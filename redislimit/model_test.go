@@ -211,7 +211,7 @@ func twinLimits() (all []ratelimit.Limit) {
 	return all
 }
 
-func TestAnswersAreThoseOfTheLimiterInMemory(t *testing.T) {
+func TestAnswersAgreeWithTheLimiterInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()
 	for i, limit := range twinLimits() {

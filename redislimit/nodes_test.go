@@ -302,7 +302,7 @@ func (h armingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 }
 
 // A panic in a goroutine of the client would end the process.
-func TestARingThatIsClosedMeanwhileIsAnError(t *testing.T) {
+func TestARingThatIsClosedDuringACallIsAnError(t *testing.T) {
 	var armed atomic.Bool
 	hash := &closingHash{armed: &armed}
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr}, HeartbeatFrequency: time.Hour,

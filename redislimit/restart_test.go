@@ -10,7 +10,7 @@ import (
 )
 
 // The statements of docs/redis.md about a kill -9 and a restart.
-func TestWhatARestartLoses(t *testing.T) {
+func TestARestartOfRedisKeepsWrittenSpendingAlone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string

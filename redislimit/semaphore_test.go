@@ -76,7 +76,7 @@ func TestASemaphoreHoldsItsLimit(t *testing.T) {
 	}
 }
 
-func TestTryAcquireTakesWhatIsFree(t *testing.T) {
+func TestTryAcquireTakesFreeSlotsOnly(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(3)
 	two, err := s.TryAcquire(t.Context(), "k", 2)
@@ -242,7 +242,7 @@ func TestAnAcquireThatEndsLeavesNothing(t *testing.T) {
 	assert.Empty(t, f.dump())
 }
 
-func TestASemaphoreWhoseLimitChanges(t *testing.T) {
+func TestLimitsOfKeysAndChangedLimitsOfASemaphoreHold(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
 	s.limitFor = func(key string) int {

@@ -303,7 +303,7 @@ func TestReleasesAreRepeatedUntilRedisAnswers(t *testing.T) {
 	}, sleeps, 5*time.Millisecond)
 }
 
-func TestASemaphoreWhoseMemoryIsShort(t *testing.T) {
+func TestASemaphoreOutOfMemoryServesItsLineAlone(t *testing.T) {
 	f := newFixture(t)
 	s := f.semaphore(1)
 	s.silence = 300 * time.Millisecond

@@ -66,7 +66,7 @@ func answers(t *testing.T, port, pid int) bool {
 
 // With a client that finds the master through Sentinel, a failover takes some seconds of ErrUnavailable, and loses the data
 // that was not replicated: none here.
-func TestAFailoverBySentinelKeepsWhatWasReplicated(t *testing.T) {
+func TestAFailoverBySentinelKeepsReplicatedSpending(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("some seconds, until Sentinel has found out")

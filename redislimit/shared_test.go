@@ -75,7 +75,7 @@ func TestDecisionsInOneCallAreDecidedEachByItself(t *testing.T) {
 	}
 }
 
-func TestWhatIsUnusualDisturbsNoOtherDecisionInTheCall(t *testing.T) {
+func TestAnUnusualDecisionDisturbsNoOtherInTheCall(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		t.Run(limit.Name, func(t *testing.T) {

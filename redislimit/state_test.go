@@ -76,7 +76,7 @@ func TestOneCallDecides(t *testing.T) {
 	}
 }
 
-func TestWhatChargesNothingWritesNothing(t *testing.T) {
+func TestADecisionThatChargesNothingWritesNothing(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		t.Run(limit.Name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func (f *fixture) dump() map[string]string {
 	return all
 }
 
-func TestWhatIsNoCostIsNotSent(t *testing.T) {
+func TestCallsThatCannotChargeAreNotSent(t *testing.T) {
 	f := newFixture(t)
 	l := f.real(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10))
 	f.resetStats()
@@ -226,7 +226,7 @@ func (f *fixture) checkTTL(l *Limiter, key string) {
 	}
 }
 
-func TestTimeToLiveIsTwiceWhatIsNeeded(t *testing.T) {
+func TestTimeToLiveIsTwiceTheTimeUntilFresh(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		l := f.real(limit)
@@ -237,7 +237,7 @@ func TestTimeToLiveIsTwiceWhatIsNeeded(t *testing.T) {
 	}
 }
 
-func TestWhatWasLostSettlesNothing(t *testing.T) {
+func TestAReservationOfALostKeySettlesNothing(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		t.Run(limit.Name, func(t *testing.T) {

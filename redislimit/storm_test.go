@@ -295,10 +295,10 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	}
 }
 
-// TestInAStormCallersKnowWhatTheyWereCharged plays all calls at once on servers in trouble: no caller is charged twice or for
+// TestInAStormCallersKnowTheirCharges plays all calls at once on servers in trouble: no caller is charged twice or for
 // another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, no caller waits much longer than the
 // timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
-func TestInAStormCallersKnowWhatTheyWereCharged(t *testing.T) {
+func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {
 		t.Run(kind, func(t *testing.T) {

@@ -150,9 +150,9 @@ func TestAnUnansweredDialEndsInTime(t *testing.T) {
 	unavailableUnsent(t, promptly(t, taking(l)))
 }
 
-// TestATimeoutSaysWhichOne: with the client's default options a refused connection is dialled again after the timeout, so that
+// TestTheErrorOfATimeoutNamesTheOption: with the client's default options a refused connection is dialled again after the timeout, so that
 // the client can only report that a context has ended.
-func TestATimeoutSaysWhichOne(t *testing.T) {
+func TestTheErrorOfATimeoutNamesTheOption(t *testing.T) {
 	refused := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer refused.Close()
 	for name, ctx := range map[string]func() (context.Context, context.CancelFunc){
@@ -381,7 +381,7 @@ func TestAnAnswerThatIsLostIsChargedOnce(t *testing.T) {
 	}
 }
 
-func TestWaitSaysIfItCouldNotGiveBack(t *testing.T) {
+func TestWaitReportsABookingThatItCouldNotGiveBack(t *testing.T) {
 	s := startServer(t)
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 1)
 	l, err := New(s.client(), limit, &Options{Name: "wait", Timeout: 100 * time.Millisecond})

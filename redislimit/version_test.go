@@ -13,7 +13,7 @@ import (
 )
 
 // While a program is rolled out, two versions of the scripts work on the same keys. The scripts in testdata/version1 know no
-// lowered limits: see TestAnOlderVersionLeavesWhatItDoesNotKnowAlone.
+// lowered limits: see TestAnOlderVersionLeavesUnknownStatesAlone.
 func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 	verdicts(t)
 	version1 := newScripts(os.DirFS("testdata/version1"))
@@ -34,7 +34,7 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 
 // A state with units set aside, and a bucket in debt, has a format of its own. The older version refuses it and leaves
 // it as it is. Once the units have lapsed, or the debt is paid, the next spending stores the format that both know.
-func TestAnOlderVersionLeavesWhatItDoesNotKnowAlone(t *testing.T) {
+func TestAnOlderVersionLeavesUnknownStatesAlone(t *testing.T) {
 	version1 := newScripts(os.DirFS("testdata/version1"))
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {

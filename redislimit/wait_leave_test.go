@@ -71,7 +71,7 @@ func TestTheRateIsServedThoughCallersLeave(t *testing.T) {
 }
 
 // A budget that comes back by the hour shows each booking that stays.
-func TestCallersWhoLeaveGiveEveryBookingBack(t *testing.T) {
+func TestCallersThatLeaveGiveEveryBookingBack(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	for kind := range waits {

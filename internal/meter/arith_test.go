@@ -98,7 +98,7 @@ func TestConvertedDebtIsAtMostACentury(t *testing.T) {
 	assert.Equal(t, State{At: century}, s)
 }
 
-func TestAWindowThatIsBookedCountsWhatIsBeforeItAsFull(t *testing.T) {
+func TestABookedWindowCountsEarlierOnesAsFull(t *testing.T) {
 	w := &fixedWindow{per: 100, units: 10, most: 1000}
 	assert.EqualValues(t, 3, w.spent(State{At: 150, N: 3}, 150))
 	assert.EqualValues(t, 13, w.spent(State{At: 150, N: 3}, 149))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestADebtIsWhatIsSpentAboveTheCapacity(t *testing.T) {
+func TestADebtIsTheSpendingAboveTheCapacity(t *testing.T) {
 	for _, kind := range kinds {
 		m := meterOf(kind, 10, second, 10)
 		s := State{At: 1}

@@ -241,7 +241,7 @@ func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 	}
 }
 
-func TestNothingStaysOfWhatIsSettledOrRegained(t *testing.T) {
+func TestNothingStaysOfSettledOrRegainedReservations(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 1 << 40, Most: 1 << 50})
 	var s State
 	reserve := func(now int64) Spending {

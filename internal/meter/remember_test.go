@@ -29,7 +29,7 @@ func admits(m *Meter, s State, now int64) int64 {
 
 // A recalled state admits no more than the forgotten one at any later time, and is regained within the time that the whole
 // capacity takes.
-func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
+func TestRecalledSpendingAdmitsNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, l := range rememberLimits() {
 		m := New(l)
@@ -57,7 +57,7 @@ func TestWhatIsRecalledAdmitsNoMore(t *testing.T) {
 }
 
 // A merged record admits no more than either of its parts.
-func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
+func TestMergedSpendingAdmitsNoMoreThanEither(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	for _, l := range rememberLimits() {
 		m := New(l)
@@ -78,7 +78,7 @@ func TestWhatIsMergedAdmitsNoMoreThanEither(t *testing.T) {
 }
 
 // A record may hold any figures: it was written under another limit, or belongs to another key.
-func TestWhatIsRecalledIsCapped(t *testing.T) {
+func TestRecalledSpendingIsCapped(t *testing.T) {
 	for _, l := range rememberLimits() {
 		m := New(l)
 		for _, now := range []int64{math.MinInt64 / 2, -1, 0, 1 << 60} {
