@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -72,11 +73,39 @@ func TestCodeInDocumentsIsCompiled(t *testing.T) {
 	assert.Positive(t, blocks)
 }
 
+// flagOfTests matches the pattern of -run, -bench or -fuzz in a command.
+var flagOfTests = regexp.MustCompile(`-(?:run|bench|fuzz) (?:'([^']+)'|([\w.|^$]+))`)
+
+// TestCommandsInDocumentsRunTests: each pattern of a documented go test matches a test, a benchmark or a fuzz target, in each of its
+// alternatives. So a test that is renamed takes the commands along.
+func TestCommandsInDocumentsRunTests(t *testing.T) {
+	names := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)`).FindAllStringSubmatch(compiled(t), -1)
+	patterns := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range flagOfTests.FindAllStringSubmatch(string(text), -1) {
+			for _, pattern := range strings.Split(match[1]+match[2], "|") {
+				if pattern == "^$" || pattern == "." {
+					continue
+				}
+				patterns++
+				found := regexp.MustCompile(pattern).MatchString
+				assert.True(t, slices.ContainsFunc(names, func(name []string) bool { return found(name[1]) }), "%s: %s matches no test", path, match[0])
+			}
+		}
+		return err
+	}))
+	assert.Positive(t, patterns)
+}
+
 // TestReadmeIsShort holds README.md to the length that a reader takes in within a minute.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	assert.LessOrEqual(t, len(strings.Fields(string(text))), 1200)
+	assert.LessOrEqual(t, len(strings.Fields(string(text))), 1150)
 }
 
 var (
