@@ -113,6 +113,30 @@ func TestPlacesOfALoweredLimitThatAreTooLargeAreLost(t *testing.T) {
 	require.Zero(t, l.Stats().InDebt)
 }
 
+// The tenant's debt is lowered with the total. Otherwise its share of the new rate would have to pay for the old burst.
+func TestALoweredLimitBarsATenantNoLongerThanItsShareTakesToRefill(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000), &fair.Options[int]{Clock: clock})
+	for l.Allow(1, 1000) {
+	}
+	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerMinute(100), 100)))
+	granted := [3]int{}
+	for range 100 {
+		for range 60 {
+			clock.Advance(100 * time.Millisecond)
+			for tenant := 2; tenant > 0; tenant-- {
+				if l.Allow(tenant, 1) {
+					granted[tenant]++
+				}
+			}
+		}
+		if granted[1] == 0 {
+			require.Less(t, clock.Now(), 2*time.Minute, "half of the rate refills the burst in that time")
+		}
+	}
+	require.InDelta(t, 500, granted[1], 100, "%v", granted)
+}
+
 func TestWaiterWithAPlaceIsInLineOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(100, 1000), nil)

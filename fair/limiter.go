@@ -160,8 +160,9 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}}
 }
 
-// SetLimit changes the limit. Spending stays. Places and callers in line stay, unless their cost is now too large: these
-// callers get [ratelimit.ErrExceedsLimit]. Errors are as for [New].
+// SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent, and of each tenant's spending the same
+// part. Places and callers in line stay, unless their cost is now too large: these callers get [ratelimit.ErrExceedsLimit].
+// Errors are as for [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	if err := checkLimit(limit); err != nil {
 		return err
@@ -171,7 +172,11 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	defer l.mu.Unlock()
 	defer l.wakeLocked()
 	m := l.advanceLocked(reading)
+	spent := l.budget.owedParts(m.Now)
 	l.budget.set(limit, m.Now)
+	if counted := l.budget.owedParts(m.Now); counted < spent {
+		l.lowerLocked(spent, counted)
+	}
 	l.shares.units, l.shares.per, l.shares.restOfTime = l.budget.units, l.budget.per, 0
 	l.refuseLocked()
 	for _, x := range slices.Clone(l.deadlines.items) {
@@ -183,6 +188,16 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	}
 	l.hurryLocked()
 	return nil
+}
+
+// lowerLocked lowers all debts and savings after the total has become lower by a change of the limit. When a raised limit charges the
+// total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
+func (l *Limiter[K]) lowerLocked(total, counted uint64) {
+	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
+	for _, t := range l.tenants {
+		l.shares.lower(t, total, counted)
+		l.movedLocked(t)
+	}
 }
 
 // Stats holds the counts of a [Limiter].

@@ -245,6 +245,26 @@ func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	s.settleIn(t)
 }
 
+// lower scales a tenant's debt or savings with the total, of which a lowered limit counts only a part. Its tag in line and its
+// overrun move with the debt.
+func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
+	if !t.counts {
+		return
+	}
+	if behind := after(s.virtual, t.finish); behind > 0 {
+		less, _ := product(behind, counted).over(total)
+		t.tag += behind - less
+		t.finish = s.virtual - less
+	} else {
+		ahead := after(t.finish, s.virtual)
+		less, _ := product(ahead, counted).over(total)
+		off := ahead - less
+		t.finish, t.tag, t.barredTo = t.finish-off, t.tag-off, t.barredTo-off
+	}
+	t.rest = 0
+	s.settleIn(t)
+}
+
 // fewTenants is the least number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
 const fewTenants = 4
 
