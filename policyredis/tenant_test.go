@@ -85,7 +85,7 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 
 func TestFlushGivesBackWhatWasLeasedBeforeAReload(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
-	defer redistest.Close(t, client)
+	defer client.Close()
 	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: time.Minute})
 	set := parsed(t, tenantRules)
 	p, err := policy.New(set, &policy.Options{Engine: engine})
@@ -108,7 +108,7 @@ func TestFlushGivesBackWhatWasLeasedBeforeAReload(t *testing.T) {
 
 func TestWhatCannotBeOnOneServerIsRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
-	defer redistest.Close(t, ring)
+	defer ring.Close()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	defer cluster.Close()
 	for _, client := range []redis.UniversalClient{ring, cluster} {

@@ -413,11 +413,16 @@ func (l *lane) teach(ctx context.Context, calls []*call) {
 	l.exec(ctx, calls)
 }
 
-// exec sends the commands of the calls. Each call has its own error afterwards. A Ring gets a single call without a pipeline:
-// if the Ring is closed during the call, that is an error, but go-redis crashes in a pipeline's goroutine.
+// exec sends the commands of the calls. Each call has its own error afterwards. A Ring gets each call by itself, which is an error
+// if the Ring is closed during the call: in a pipeline, go-redis 9.22 then panics in a goroutine of its own.
 func (l *lane) exec(ctx context.Context, calls []*call) {
-	if ring, ok := l.client.(*redis.Ring); ok && len(calls) == 1 {
+	if ring, ok := l.client.(*redis.Ring); ok {
+		var others sync.WaitGroup
+		for _, c := range calls[1:] {
+			others.Go(func() { _ = ring.Process(ctx, c.command) })
+		}
 		_ = ring.Process(ctx, calls[0].command)
+		others.Wait()
 		return
 	}
 	_, _ = l.client.Pipelined(ctx, func(p redis.Pipeliner) error {

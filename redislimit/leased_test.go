@@ -181,7 +181,7 @@ func TestLeasedNamesTheFault(t *testing.T) {
 // A Ring uses the server of the first key for all of them: without a check each server would have a budget of its own.
 func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": startServer(t).addr, "b": startServer(t).addr, "c": startServer(t).addr}})
-	defer redistest.Close(t, ring)
+	defer ring.Close()
 	total := newOn(t, ring, ratelimit.FixedWindow(ratelimit.PerHour(50)), "total", Options{})
 	users := newOn(t, ring, perMinute(1000), "user", Options{})
 	_, err := All(By(users, identity), Global[string](total))

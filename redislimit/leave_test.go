@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -29,7 +28,7 @@ func everyClient(t *testing.T, addr string) map[string]redis.UniversalClient {
 	}
 	t.Cleanup(func() {
 		for _, c := range clients {
-			redistest.Close(t, c)
+			require.NoError(t, c.Close())
 		}
 	})
 	return clients
@@ -380,7 +379,7 @@ func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 			return &silentConn{Conn: conn, silent: &silent, asked: asked, end: end}, err
 		},
 	})
-	defer redistest.Close(t, client)
+	defer client.Close()
 	defer close(end)
 	l, err := New(client, perMinute(1000), &Options{Name: "left", Timeout: time.Minute})
 	require.NoError(t, err)

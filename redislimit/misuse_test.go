@@ -13,7 +13,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
-	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
 func TestZeroValuesNameTheFault(t *testing.T) {
@@ -92,7 +91,7 @@ func TestOnDecisionReceivesEachDecision(t *testing.T) {
 func TestAnyClientIsLeftInTime(t *testing.T) {
 	s := startServer(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.addr}, HeartbeatFrequency: time.Hour})
-	t.Cleanup(func() { redistest.Close(t, ring) })
+	t.Cleanup(func() { assert.NoError(t, ring.Close()) })
 	l := defaults(t, ring)
 	warm(t, l)
 	s.pause(t)

@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
@@ -119,7 +118,7 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	}
 	t.Cleanup(func() {
 		for _, c := range clients {
-			redistest.Close(t, c)
+			require.NoError(t, c.Close())
 		}
 	})
 	return clients

@@ -168,7 +168,7 @@ func TestCallersThatGiveUpLeaveNoSlots(t *testing.T) {
 
 // giveUp has callers give up for a while, and checks that they leave nothing.
 func giveUp(t *testing.T, client, direct redis.UniversalClient, name string, timeout, lasts time.Duration, trouble func()) {
-	t.Cleanup(func() { redistest.Close(t, client); redistest.Close(t, direct) })
+	t.Cleanup(func() { assert.NoError(t, client.Close()); assert.NoError(t, direct.Close()) })
 	const limit, keys = 5, 3
 	options := &SemaphoreOptions{Name: name + timeout.String(), Hold: time.Minute, Timeout: timeout}
 	var all []*Semaphore
@@ -348,7 +348,7 @@ func TestARingThatIsClosedUnderWaitersIsAnError(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Duration(i)*100*time.Millisecond + rand.N(100*time.Millisecond))
-		redistest.Close(t, ring)
+		require.NoError(t, ring.Close())
 		wg.Wait()
 	}
 }

@@ -414,8 +414,8 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 			assert.LessOrEqual(t, spent, book.most, "%s%s", limiter, key)
 		}
 	}
-	redistest.Close(t, patient)
-	redistest.Close(t, c)
+	require.NoError(t, patient.Close())
+	require.NoError(t, c.Close())
 	if where.end != nil {
 		where.end()
 	}

@@ -33,7 +33,7 @@ func BenchmarkRedisServers(b *testing.B) {
 		"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()}),
 	}
 	for _, c := range clients {
-		b.Cleanup(func() { redistest.Close(b, c) })
+		b.Cleanup(func() { require.NoError(b, c.Close()) })
 	}
 	for kind, client := range clients {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1_000_000)
