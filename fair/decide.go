@@ -25,13 +25,11 @@ func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decis
 	}
 	t := l.tenantLocked(key, weight, m)
 	if ok = cost == 0 || l.passesLocked(t, m, int64(cost)); ok && cost > 0 {
-		if !t.tracked {
-			if err := l.trackLocked(t, true); err != nil {
-				if d != nil {
-					d.Limit = l.budget.limit
-				}
-				return false, err
+		if err := l.trackLocked(t, true); err != nil {
+			if d != nil {
+				d.Limit = l.budget.limit
 			}
+			return false, err
 		}
 		l.chargeLocked(t, m, int64(cost), keep, c)
 	}

@@ -541,18 +541,7 @@ func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
 		*to = map[string]Values{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			if key.Value+":" == notPrefix || key.Value+":" == notSuffix {
-				if len(value.Content) == 0 && value.Kind == yaml.MappingNode {
-					return p.wrong(value, inner, errors.New("an empty mapping, which has no effect"))
-				}
-				parts := map[string]Values{}
-				err := p.values(&parts)(value, inner)
-				for name, values := range parts {
-					if (*to)[key.Value+":"+name] != nil {
-						return p.wrong(value, inner, fmt.Errorf("the attribute %q is there twice", name))
-					}
-					(*to)[key.Value+":"+name] = values
-				}
-				return err
+				return p.notParts(*to, key.Value, value, inner)
 			}
 			check := p.plain
 			if key.Value == attrRoute {
@@ -567,6 +556,22 @@ func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
 			return err
 		})
 	}
+}
+
+// notParts reads the lists of prefixes or suffixes in not.
+func (p *parser) notParts(to map[string]Values, part string, n *yaml.Node, field string) error {
+	if len(n.Content) == 0 && n.Kind == yaml.MappingNode {
+		return p.wrong(n, field, errors.New("an empty mapping, which has no effect"))
+	}
+	lists := map[string]Values{}
+	err := p.values(&lists)(n, field)
+	for name, values := range lists {
+		if to[part+":"+name] != nil {
+			return p.wrong(n, field, fmt.Errorf("the attribute %q is there twice", name))
+		}
+		to[part+":"+name] = values
+	}
+	return err
 }
 
 func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) error {

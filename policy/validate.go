@@ -48,18 +48,7 @@ func (s *Set) problems() (all []*Error) {
 	if s == nil {
 		return []*Error{{Err: errors.New("nil Set")}}
 	}
-	if len(s.Version) > maxVersion {
-		report(&Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)})
-	}
-	if len(s.Attributes) > maxList {
-		report(&Error{Field: "attributes", Err: fmt.Errorf("%d attributes, want at most %d", len(s.Attributes), maxList)})
-	} else {
-		for i, name := range s.Attributes {
-			if err := checkAttribute(name); err != nil {
-				report(&Error{Field: fmt.Sprintf("attributes[%d]", i), Err: err})
-			}
-		}
-	}
+	s.checkHead(report)
 	if len(s.Rules) > maxRules {
 		report(&Error{Field: "rules", Err: fmt.Errorf("%d rules, want at most %d", len(s.Rules), maxRules)})
 		return all
@@ -90,6 +79,22 @@ func (s *Set) problems() (all []*Error) {
 		report(&Error{Field: "rules", Err: crossing(n)})
 	}
 	return all
+}
+
+// checkHead reports errors of the version and of the attributes.
+func (s *Set) checkHead(report func(*Error)) {
+	if len(s.Version) > maxVersion {
+		report(&Error{Field: "version", Err: fmt.Errorf("%d bytes, want at most %d", len(s.Version), maxVersion)})
+	}
+	if len(s.Attributes) > maxList {
+		report(&Error{Field: "attributes", Err: fmt.Errorf("%d attributes, want at most %d", len(s.Attributes), maxList)})
+		return
+	}
+	for i, name := range s.Attributes {
+		if err := checkAttribute(name); err != nil {
+			report(&Error{Field: fmt.Sprintf("attributes[%d]", i), Err: err})
+		}
+	}
 }
 
 // checkInstead checks the rules that others take the place of. names has the rules' numbers, by their names in lower case.

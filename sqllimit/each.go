@@ -1,7 +1,9 @@
 package sqllimit
 
 import (
+	"cmp"
 	"context"
+	"iter"
 	"math"
 	"strings"
 	"time"
@@ -18,36 +20,50 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	l.check()
 	ctx = wait.OrBackground(ctx)
 	var first error
-	for from, more := []byte(l.space), true; more; {
-		page, err := l.page(ctx, from)
+	for r, err := range l.rows(ctx) {
 		if err != nil {
-			if cause := outcome.EndOf(ctx); cause != nil {
-				return ended(cause, false)
-			}
-			return l.store.classify(err, false)
+			return err
 		}
-		more = len(page) == pageRows
-		for _, r := range page {
-			key := strings.TrimPrefix(string(r.key), l.space)
-			d, err := l.standing(key, r.row)
-			if err != nil {
-				if first == nil {
-					first = err
-				}
-				continue
-			}
-			if !visit(key, d) {
-				return first
-			}
-			if err := ctx.Err(); err != nil {
-				return ended(err, false)
-			}
+		key := strings.TrimPrefix(string(r.key), l.space)
+		d, err := l.standing(key, r.row)
+		if err != nil {
+			first = cmp.Or(first, err)
+			continue
 		}
-		if more {
-			from = append(page[len(page)-1].key, 0)
+		if !visit(key, d) {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return ended(err, false)
 		}
 	}
 	return first
+}
+
+// rows iterates over the limiter's rows in the order of their keys, a page at a time. An error is the last element.
+func (l *Limiter) rows(ctx context.Context) iter.Seq2[keyRow, error] {
+	return func(yield func(keyRow, error) bool) {
+		for from, more := []byte(l.space), true; more; {
+			page, err := l.page(ctx, from)
+			if err != nil {
+				if cause := outcome.EndOf(ctx); cause != nil {
+					err = ended(cause, false)
+				} else {
+					err = l.store.classify(err, false)
+				}
+				yield(keyRow{}, err)
+				return
+			}
+			for _, r := range page {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if more = len(page) == pageRows; more {
+				from = append(page[len(page)-1].key, 0)
+			}
+		}
+	}
 }
 
 // page reads rows from a key on. It takes longer than a decision, and so has a second at least.

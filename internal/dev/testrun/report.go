@@ -82,16 +82,7 @@ var place = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
 // report reads the output of go test -json. It prints the packages that have tests, and the output of tests that failed.
 func report(in io.Reader, out io.Writer) (*result, error) {
-	r := &result{skipped: make(counts), later: make(map[string][]string)}
-	written := make(map[test][]string)
-	tell := func(t test) {
-		fmt.Fprint(out, strings.Join(written[t], ""))
-		delete(written, t)
-	}
-	unended := func(pkg string) []test { // benchmarks, and tests that a crash has kept from ending
-		names := slices.DeleteFunc(slices.Collect(maps.Keys(written)), func(t test) bool { return t.pkg != pkg })
-		return slices.SortedFunc(slices.Values(names), func(a, b test) int { return strings.Compare(a.name, b.name) })
-	}
+	r := &reporter{out: out, written: make(map[test][]string), result: &result{skipped: make(counts), later: make(map[string][]string)}}
 	lines := bufio.NewReader(in)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -100,50 +91,88 @@ func report(in io.Reader, out io.Writer) (*result, error) {
 		case len(line) == 0:
 		case json.Unmarshal(line, &e) != nil || e.Action == "":
 			fmt.Fprintf(out, "%s", line)
-		case e.Action == "build-output", e.Action == "output" && e.Test == "":
-			if e.Output != "PASS\n" && e.Output != "testing: warning: no tests to run\n" && !strings.HasPrefix(e.Output, "?   \t") {
-				fmt.Fprint(out, e.Output)
-			}
-		case e.Action == "output" && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
-		case e.Action == "output":
-			t := test{e.Package, e.Test}
-			written[t] = append(written[t], e.Output)
-		case e.Action == "fail" && e.Test != "":
-			if !strings.Contains(e.Test, "/") {
-				r.failures = append(r.failures, e.Test)
-			}
-			tell(test{e.Package, e.Test})
-		case e.Action == "fail":
-			for _, t := range unended(e.Package) {
-				r.failures = append(r.failures, t.name)
-				tell(t)
-			}
-		case e.Action == "skip" && e.Test != "":
-			t := test{e.Package, e.Test}
-			why := reason(written[t])
-			if why == testsize.Later {
-				name, _, _ := strings.Cut(t.name, "/")
-				if !slices.Contains(r.later[t.pkg], name) {
-					r.later[t.pkg] = append(r.later[t.pkg], name)
-				}
-			} else {
-				r.skipped.count(t.pkg, why, 1)
-			}
-			delete(written, t)
-		case e.Action == "pass" && e.Test != "":
-			delete(written, test{e.Package, e.Test})
-		case e.Action == "pass":
-			for _, t := range unended(e.Package) {
-				tell(t)
-			}
+		case e.Test != "":
+			r.ofTest(e)
+		default:
+			r.ofPackage(e)
 		}
 		if err == io.EOF {
-			return r, nil
+			return r.result, nil
 		}
 		if err != nil {
-			return r, err
+			return r.result, err
 		}
 	}
+}
+
+// reporter keeps the output of the tests that run.
+type reporter struct {
+	out     io.Writer
+	written map[test][]string
+	result  *result
+}
+
+// ofPackage reports an event of a package.
+func (r *reporter) ofPackage(e event) {
+	switch e.Action {
+	case "build-output", "output":
+		if e.Output != "PASS\n" && e.Output != "testing: warning: no tests to run\n" && !strings.HasPrefix(e.Output, "?   \t") {
+			fmt.Fprint(r.out, e.Output)
+		}
+	case "fail":
+		for _, t := range r.unended(e.Package) {
+			r.result.failures = append(r.result.failures, t.name)
+			r.print(t)
+		}
+	case "pass":
+		for _, t := range r.unended(e.Package) {
+			r.print(t)
+		}
+	}
+}
+
+// ofTest reports an event of a test.
+func (r *reporter) ofTest(e event) {
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "output":
+		if !strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT, NAME
+			r.written[t] = append(r.written[t], e.Output)
+		}
+	case "fail":
+		if !strings.Contains(e.Test, "/") {
+			r.result.failures = append(r.result.failures, e.Test)
+		}
+		r.print(t)
+	case "skip":
+		r.skip(t, reason(r.written[t]))
+		delete(r.written, t)
+	case "pass":
+		delete(r.written, t)
+	}
+}
+
+func (r *reporter) skip(t test, why string) {
+	if why != testsize.Later {
+		r.result.skipped.count(t.pkg, why, 1)
+		return
+	}
+	name, _, _ := strings.Cut(t.name, "/")
+	if later := r.result.later; !slices.Contains(later[t.pkg], name) {
+		later[t.pkg] = append(later[t.pkg], name)
+	}
+}
+
+// print prints the output of a test.
+func (r *reporter) print(t test) {
+	fmt.Fprint(r.out, strings.Join(r.written[t], ""))
+	delete(r.written, t)
+}
+
+// unended returns the benchmarks of a package, and the tests that a crash has kept from ending.
+func (r *reporter) unended(pkg string) []test {
+	tests := slices.DeleteFunc(slices.Collect(maps.Keys(r.written)), func(t test) bool { return t.pkg != pkg })
+	return slices.SortedFunc(slices.Values(tests), func(a, b test) int { return strings.Compare(a.name, b.name) })
 }
 
 // reason returns the last message of a skipped test.

@@ -14,6 +14,7 @@ import (
 	"go/printer"
 	"go/token"
 	"log"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,7 +73,7 @@ func describe(root string) ([]string, error) {
 		return nil, err
 	}
 	packages := make(map[string]*build.Package) // by import path
-	between := make(map[string]bool)            // the internal packages that another module imports
+	between := make(map[string]bool)            // the packages that another module imports
 	for _, m := range modules {
 		if !m.Published() {
 			continue
@@ -81,16 +82,10 @@ func describe(root string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for path, p := range own {
-			if p.IsCommand() {
-				continue
-			}
-			packages[path] = p
-			for _, imported := range p.Imports {
-				if m.Dir != "." && strings.HasPrefix(imported, modules[0].Path()+"/internal/") {
-					between[imported] = true
-				}
-			}
+		maps.DeleteFunc(own, func(_ string, p *build.Package) bool { return p.IsCommand() })
+		maps.Copy(packages, own)
+		if m.Dir != "." {
+			addImports(between, own)
 		}
 	}
 	var lines []string
@@ -106,6 +101,14 @@ func describe(root string) ([]string, error) {
 	}
 	slices.Sort(lines)
 	return slices.Compact(lines), nil
+}
+
+func addImports(to map[string]bool, packages map[string]*build.Package) {
+	for _, p := range packages {
+		for _, imported := range p.Imports {
+			to[imported] = true
+		}
+	}
 }
 
 // ofPackage describes the exported names of a package.
