@@ -174,6 +174,33 @@ func (l *Keyed[K]) markStale(key K) {
 // that LimitFor is called again only if the generation has changed, or the account is stale. When the decision has
 // locked the account, adopt puts that under the new plan, unless another decision has put it under a newer one.
 
+// onePlan returns the plan of all keys, or nil if keys have limits of their own.
+func (l *Keyed[K]) onePlan() *plan {
+	if l.limitFor != nil {
+		return nil
+	}
+	return l.generation.Load().def
+}
+
+// plan returns the plan of a layer where each request or key has its own. The limit of the request comes first; only if it has
+// none, LimitFor is called.
+func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
+	l := k.l
+	if m.limit != nil {
+		if limit := m.limit(r); limit != (Limit{}) {
+			p, err := l.planOfRequest(m.a, limit)
+			if err != nil {
+				return nil, fmt.Errorf("Layer.Limit: %w", err)
+			}
+			return p, nil
+		}
+	}
+	if l.limitFor != nil {
+		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
+	}
+	return l.planOfAccount(k.key, m.a)
+}
+
 // planOfKey returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 	var a *account
@@ -185,10 +212,10 @@ func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 
 // planOfAccount is planOfKey for a key whose account is a, if it has one.
 func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
-	g := l.generation.Load()
-	if l.limitFor == nil {
-		return g.def, nil
+	if p := l.onePlan(); p != nil {
+		return p, nil
 	}
+	g := l.generation.Load()
 	if a != nil {
 		a.mu.Lock()
 		p := a.plan

@@ -165,10 +165,7 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	past := a.remembered(now, floor)
 	if w := a.plan.wall; w != nil {
 		at := max(now, a.last)
-		w.reached(a.plan.Reached(a.State, at))
-		if past.Share == 0 {
-			w.passed(at)
-		}
+		w.evicted(a.plan.Reached(a.State, at), at, past.Share > 0)
 	}
 	if past.Share > 0 {
 		t.memory.store(e.Hash(), a.plan, past, now)

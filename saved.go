@@ -135,7 +135,7 @@ func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 // dropped one.
 func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	f := s.floorOf(w)
-	ordinal := max(f.ordinal, w.floor.Load())
+	ordinal := w.floorWith(f.ordinal)
 	switch {
 	case ordinal == 0:
 		return f.key, f.saved
@@ -204,7 +204,7 @@ func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error
 		i++
 	}
 	for w, floor := range floors { // not before: the keys that were saved know which windows they have used
-		raise(&w.floor, floor)
+		w.restored(floor)
 	}
 	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 )
 
@@ -184,34 +183,15 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	if m.a = a; a == nil {
 		m.unseen = k.unseen()
 	}
-	if m.limit == nil && k.l.limitFor == nil {
-		m.p = k.l.generation.Load().def
-	} else if m.p, err = k.plan(m, r); err != nil {
-		return err
+	if m.p = k.l.onePlan(); m.p == nil || m.limit != nil {
+		if m.p, err = k.plan(m, r); err != nil {
+			return err
+		}
 	}
 	if !m.p.tracks() {
 		m.a = nil // the key's spending under another limit is left alone
 	}
 	return nil
-}
-
-// plan returns the plan where each request or key has its own. The limit of the request comes
-// first; only if it has none is the limiter's LimitFor called.
-func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
-	l := k.l
-	if m.limit != nil {
-		if limit := m.limit(r); limit != (Limit{}) {
-			p, err := l.planOfRequest(m.a, limit)
-			if err != nil {
-				return nil, fmt.Errorf("Layer.Limit: %w", err)
-			}
-			return p, nil
-		}
-	}
-	if l.limitFor != nil {
-		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
-	}
-	return l.planOfAccount(k.key, m.a)
 }
 
 func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }

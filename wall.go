@@ -231,9 +231,9 @@ func (p *present) reading(unix int64) int64 {
 // when its limiter was saved, may have spent in the windows before it, and could spend that again under a wall clock that is
 // set back. The floor of a calendar rises
 //
-//   - when a key is dropped (dropped), or evicted with nothing to remember of it (passed),
+//   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),
-//   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored.
+//   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored (restored).
 
 // begins returns the state of a key that is not tracked. Under a calendar it is granted no window before the calendar's floor.
 func (p *plan) begins(s meter.State) meter.State {
@@ -283,6 +283,19 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 // passed notes that spending in the windows before the one of a reading may be forgotten: no key is created anew in them.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
-// reached notes that an evicted key has reached a window. At a later reading than the present one, it may have been granted
-// windows that the wall has not shown.
-func (w *wallWindows) reached(ordinal int64) { raise(&w.latest, ordinal) }
+// evicted records the eviction of a key that has reached a window, as of a reading. At a later reading than the present one, the key
+// may have been granted windows that the wall has not shown.
+func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
+	raise(&w.latest, ordinal)
+	if !remembered {
+		w.passed(at)
+	}
+}
+
+// restored records a floor that was saved.
+func (w *wallWindows) restored(floor int64) { raise(&w.floor, floor) }
+
+// floorWith returns the floor to save if a fresh key that is not saved has reached a window, or the ordinal is 0.
+func (w *wallWindows) floorWith(ordinal int64) int64 {
+	return max(ordinal, w.floor.Load())
+}
