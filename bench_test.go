@@ -49,6 +49,7 @@ func openLimits() []ratelimit.Limit {
 		ratelimit.FixedWindow(ratelimit.PerSecond(n)),
 		ratelimit.SlidingLog(ratelimit.Per(1000, 2*time.Microsecond)),
 		ratelimit.SlidingCounter(ratelimit.PerSecond(n)),
+		ratelimit.Calendar(1<<53, ratelimit.Month("UTC", 1)),
 	}
 }
 
@@ -60,6 +61,7 @@ func shutLimits() []ratelimit.Limit {
 		ratelimit.FixedWindow(ratelimit.PerHour(1)),
 		ratelimit.SlidingLog(ratelimit.PerHour(1)),
 		ratelimit.SlidingCounter(ratelimit.PerHour(1)),
+		ratelimit.Calendar(1, ratelimit.Month("UTC", 1)),
 	}
 }
 

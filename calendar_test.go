@@ -38,6 +38,39 @@ func at(t testing.TB, limit ratelimit.Limit, name, text string) (*ratelimit.Keye
 	return newWith(t, limit, ratelimit.Options[string]{Clock: clock}), clock
 }
 
+// countedClock counts the readings of a clock.
+type countedClock struct {
+	wallClock
+	reads atomic.Int64
+}
+
+func (c *countedClock) Now() time.Duration {
+	c.reads.Add(1)
+	return c.wallClock.Now()
+}
+
+func TestADecisionUnderACalendarReadsTheClockOnceWithinAWindow(t *testing.T) {
+	clock := new(countedClock)
+	clock.setWall(date(t, "UTC", "2026-03-10 10:00"))
+	l := newWith(t, ratelimit.Calendar(2, ratelimit.Day("UTC")), ratelimit.Options[string]{Clock: clock})
+	require.True(t, l.Allow("k", 1), "the first decision finds the window")
+	reads := func(call func()) int64 {
+		before := clock.reads.Load()
+		call()
+		return clock.reads.Load() - before
+	}
+	for range 2 { // allowed, denied
+		assert.EqualValues(t, 1, reads(func() {
+			d, err := l.Take(t.Context(), "k", 1)
+			assert.NoError(t, err)
+			assert.Equal(t, 14*time.Hour, d.ResetAfter)
+		}))
+	}
+	assert.EqualValues(t, 1, reads(func() { assert.False(t, l.Allow("k", 1)) }))
+	clock.advance(14 * time.Hour)
+	assert.True(t, l.Allow("k", 1), "the next window")
+}
+
 func date(t testing.TB, name, text string) time.Time {
 	t.Helper()
 	at, err := time.ParseInLocation("2006-01-02 15:04", text, model.Zone(name))

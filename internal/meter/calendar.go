@@ -58,7 +58,16 @@ func (c *calendar) earliest(s State, now, cost int64) int64 {
 	if used+cost > c.units {
 		k++
 	}
-	return s.behind(max(now, c.windows.After(s.M, k).From))
+	return s.behind(max(now, c.begins(s, now, k)))
+}
+
+// begins returns the beginning of the k-th window after the state's. At a present instant that is mostly the end of the window
+// that the instant lies in, and needs no other look at the wall clock.
+func (c *calendar) begins(s State, now, k int64) int64 {
+	if w := c.windows.At(now); k == 1 && s.M == w.Ordinal {
+		return w.To
+	}
+	return c.windows.After(s.M, k).From
 }
 
 func (c *calendar) spend(s State, at, cost int64) State {
@@ -107,8 +116,17 @@ func (c *calendar) regained(s State) int64 {
 }
 
 // fresh returns the first window in which none of the spending counts.
-func (c *calendar) fresh(s State) Window {
-	return c.windows.After(s.M, (s.N+c.units-1)/c.units)
+func (c *calendar) fresh(s State) Window { return c.windows.After(s.M, c.used(s)) }
+
+// used returns the number of windows that the spending uses.
+func (c *calendar) used(s State) int64 { return (s.N + c.units - 1) / c.units }
+
+// standing is remaining and regained, at a present instant.
+func (c *calendar) standing(s State, now int64) (n, debt, regained int64) {
+	if n, debt = c.remaining(s, now); s.N == 0 {
+		return n, debt, s.At
+	}
+	return n, debt, c.begins(s, now, c.used(s))
 }
 
 // spent counts the windows before a booked one as full: nothing fits before a booking.

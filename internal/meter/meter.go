@@ -286,6 +286,9 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 		remaining, debt = t.room(s, now)
 		return remaining, debt, t.regained(s)
 	}
+	if c, ok := m.algorithm.(*calendar); ok {
+		return c.standing(s, now)
+	}
 	remaining, debt = m.remaining(s, now)
 	return remaining, debt, m.regained(s)
 }
