@@ -54,6 +54,11 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	}
 }
 
+// stands fills in the standing of a key after a decision: see [meter.Meter.Standing].
+func (d *Decision) stands(m meter.Moment, remaining, debt, regained int64) {
+	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
+}
+
 // between returns the time from one instant to a later one, at most the longest Duration.
 func between(from, to int64) time.Duration {
 	d := to - from

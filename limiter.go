@@ -172,21 +172,28 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 		return d, nil
 	}
 	a.last = m.Now
-	at := p.Spend(&a.State, m.Now, int64(cost))
-	a.use.decided(at == m.Now)
-	s := a.State
-	if !s.OnHeap() {
-		a.mu.Unlock() // before the divisions, which are done with a copy
+	var at, remaining, debt, regained int64
+	if p.Bucket() {
+		at, remaining, debt, regained = p.SpendBucket(&a.State, m.Now, int64(cost))
+		a.use.decided(at == m.Now)
+		a.mu.Unlock()
+	} else {
+		at = p.Spend(&a.State, m.Now, int64(cost))
+		a.use.decided(at == m.Now)
+		s := a.State
+		if s.OnHeap() {
+			remaining, debt, regained = p.Standing(s, m.Now)
+			a.mu.Unlock()
+		} else {
+			a.mu.Unlock() // before the divisions, which are done with a copy
+			remaining, debt, regained = p.Standing(s, m.Now)
+		}
 	}
 	d.Limit = p.limit
 	if d.Allowed = at == m.Now; !d.Allowed {
 		d.RetryAfter = between(m.Reading, at)
 	}
-	remaining, debt, regained := p.Standing(s, m.Now)
-	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
-	if s.OnHeap() {
-		a.mu.Unlock()
-	}
+	d.stands(m, remaining, debt, regained)
 	return d, nil
 }
 

@@ -103,7 +103,7 @@ func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
 	remaining, debt, regained := p.Standing(s, m.Now)
-	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
+	d.stands(m, remaining, debt, regained)
 }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one

@@ -169,28 +169,12 @@ func (m *Meter) Allow(s *State, now, cost int64) bool {
 	return true
 }
 
-// Simple reports whether the state has no bookings and the meter never delays a cost. Then Spend is the shortest way.
+// Simple reports whether the state has no bookings and the meter never delays a cost. Then Spend is a short way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
 // Spend spends a cost if that can be now, and returns now; or it returns the instant at which it can be. The
 // state is Simple. It is Take for a caller who books nothing.
 func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
-	if t := m.token; t != nil { // as Allow does it
-		owed := span{s.At - now, s.N}
-		if owed.ticks < 0 {
-			owed = span{}
-		}
-		price := t.one
-		if cost != 1 {
-			price = t.price(cost)
-		}
-		if owed = t.plus(owed, price); t.full.less(owed) {
-			over := t.minus(owed, t.full)
-			return now + t.regained(State{At: over.ticks, N: over.frac})
-		}
-		s.At, s.N = now+owed.ticks, owed.frac
-		return now
-	}
 	if m.advances {
 		*s = m.advance(*s, now)
 	}
@@ -198,6 +182,43 @@ func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 		*s = m.spend(*s, now, cost)
 	}
 	return at
+}
+
+// Bucket reports whether the meter is a token bucket. Then SpendBucket is the shortest way.
+func (m *Meter) Bucket() bool { return m.token != nil }
+
+// SpendBucket is Spend and then Standing of a Bucket, without another call. The state is Simple.
+func (m *Meter) SpendBucket(s *State, now, cost int64) (at, remaining, debt, regained int64) {
+	t := m.token
+	owed := span{s.At - now, s.N} // as in Allow
+	if owed.ticks < 0 {
+		owed = span{}
+	}
+	price := t.one
+	if cost != 1 {
+		price = t.price(cost)
+	}
+	at = now
+	if after := t.plus(owed, price); t.full.less(after) {
+		over := t.minus(after, t.full)
+		at += t.regained(State{At: over.ticks, N: over.frac})
+	} else {
+		owed = after
+		s.At, s.N = now+owed.ticks, owed.frac
+	}
+	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})
+	left := t.minus(t.full, owed) // as in Standing from here on
+	if left.less(t.one) {
+		if left.ticks < 0 {
+			debt = t.spent(*s, now) - t.capacity
+		}
+		return at, 0, debt, regained
+	}
+	if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
+		return at, int64((lo + uint64(left.frac)) / uint64(t.per)), 0, regained
+	}
+	remaining, debt = t.room(*s, now)
+	return at, remaining, debt, regained
 }
 
 // allow is Allow for any algorithm, and with bookings.

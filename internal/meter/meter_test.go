@@ -49,7 +49,7 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	assert.False(t, new(Meter).Counts())
 }
 
-// Standing and Spend have ways of their own for a token bucket. They agree with the long ones, and these with fractions.
+// Standing and SpendBucket have ways of their own for a token bucket. They agree with the long ones, and these with fractions.
 func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 	r := rand.New(rand.NewPCG(58, 3))
 	upTo := func(n int64) int64 { return 1 + r.Int64N(min(n, 1<<r.IntN(62)+1)) }
@@ -63,19 +63,24 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 		m := meterOf(TokenBucket, units, per, burst)
 		now := -r.Int64N(1 << 62)
 		s := State{At: now}
+		if limits%8 == 0 {
+			m.Adjust(&s, now, 2*burst) // a debt
+		}
 		for range 20 {
 			now += r.Int64N(1 << r.IntN(60))
 			cost := upTo(burst)
 			want := m.earliest(s, now, cost)
 			before := s
-			if at := m.Spend(&s, now, cost); at != want {
-				t.Fatalf("%d per %d, burst %d: Spend(%d) of %+v at %d is at %d, not %d", units, per, burst, cost, before, now, at, want)
+			at, spentRemaining, spentDebt, spentRegained := m.SpendBucket(&s, now, cost)
+			if at != want {
+				t.Fatalf("%d per %d, burst %d: SpendBucket(%d) of %+v at %d is at %d, not %d", units, per, burst, cost, before, now, at, want)
 			}
 			if want == now {
 				before = m.spend(before, now, cost)
 			}
 			assert.Equal(t, before, s)
-			remaining, _, regained := m.Standing(s, now)
+			remaining, debt, regained := m.Standing(s, now)
+			assert.Equal(t, []int64{remaining, debt, max(regained, now)}, []int64{spentRemaining, spentDebt, max(spentRegained, now)})
 			// A unit is per fractions of a tick: burst·per of them, less the owed ones, remain.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))
@@ -84,7 +89,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			}
 			left := new(big.Int).Mul(big.NewInt(burst), big.NewInt(m.token.per))
 			left.Sub(left, owed)
-			exact := left.Div(left, big.NewInt(m.token.per)).Int64()
+			exact := max(0, left.Div(left, big.NewInt(m.token.per)).Int64())
 			if remaining != exact || remaining != m.Remaining(s, now) || regained != m.Regained(s) {
 				t.Fatalf("%d per %d, burst %d: Standing of %+v at %d is %d, %d, not %d, %d", units, per, burst, s, now, remaining, regained, exact, m.Regained(s))
 			}
