@@ -94,7 +94,7 @@ func TestALimitWithoutANameTakesTheDefaultsName(t *testing.T) {
 	}
 }
 
-func TestEventsSayWhetherTheCostWasSpent(t *testing.T) {
+func TestEventsContainWhetherTheCostWasSpent(t *testing.T) {
 	var events []ratelimit.Event[string]
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
 		Clock: new(testClock), OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) },

@@ -85,7 +85,7 @@ func TestAnAllowedDecisionWithAnErrorIsNoSuccess(t *testing.T) {
 	assert.Equal(t, []int{0}, confused.Settled, "what was reserved is given back")
 }
 
-func TestAFailedGiveBackIsToldBesideAnErrorOfTheSameKind(t *testing.T) {
+func TestAFailedRefundIsReportedBesideAnErrorOfTheSameKind(t *testing.T) {
 	lost := errors.New("connection lost")
 	first := allows(ratelimit.Decision{})
 	first.SettleFail = lost
@@ -144,7 +144,7 @@ func TestAChainsDecisionIsMergedAsAStacks(t *testing.T) {
 	assert.Equal(t, "a", d.Limit.Name, "alike, and first")
 }
 
-func TestADeniedChainTellsWhatItWouldTake(t *testing.T) {
+func TestADeniedChainReturnsTheFiguresOfItsLimiters(t *testing.T) {
 	for _, test := range []struct{ first, last, cost, want int }{
 		{first: 1, last: 4, cost: 5, want: 4},
 		{first: 1, last: 9, cost: 5, want: 6},
@@ -286,7 +286,7 @@ func TestAllowOfAChainAllocatesLittle(t *testing.T) {
 	}
 }
 
-func TestWhatAChainsLimitersCanDoTheChainCanDo(t *testing.T) {
+func TestAChainSupportsTheOptionalMethodsOfItsLimiters(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("first"))
 	last := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("last"))
@@ -390,8 +390,8 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	assert.Greater(t, denials, 1000)
 }
 
-// TestALimiterThatCannotBeAskedKeepsItsAnswer, which counts the charge: it is no earlier than the budget is full.
-func TestALimiterThatCannotBeAskedKeepsItsAnswer(t *testing.T) {
+// TestALimiterWithoutPeekKeepsItsDecision, which counts the charge: it is no earlier than the budget is full.
+func TestALimiterWithoutPeekKeepsItsDecision(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 	require.True(t, last.Allow("ann", 1))

@@ -50,7 +50,7 @@ func (s *starts) most(span time.Duration) (most int) {
 }
 
 // A request that Wait lets go keeps to every limit at that instant, whichever limiter it waited for.
-func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
+func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
 	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
 		"Wait": func(ctx context.Context, chain *chain.Limiter[string]) error { return chain.Wait(ctx, "k", 1) },
@@ -105,7 +105,7 @@ func TestWhatAChainLetsGoKeepsToEachLimitWhenItGoes(t *testing.T) {
 }
 
 // A leaky bucket that comes last holds the work. If the caller gives up in the queue, nothing stays charged.
-func TestALeakyBucketAtTheEndOfAChainSpacesWhatWaits(t *testing.T) {
+func TestALeakyBucketAtTheEndOfAChainSpacesWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		guard := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(50)), nil))
 		queue := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(10), 5), nil))

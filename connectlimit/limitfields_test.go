@@ -22,7 +22,7 @@ func limited(t *testing.T, opts connectlimit.Options) *connectlimit.Interceptor 
 	return i
 }
 
-func TestLimitFieldsTellWhatIsLeft(t *testing.T) {
+func TestLimitFieldsContainTheRemainingBudget(t *testing.T) {
 	for protocol, options := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			c := newClient(service(t, limited(t, connectlimit.Options{LimitFields: true, QuotaUnit: func(ratelimit.Limit) string { return "calls" }})), options...)

@@ -132,7 +132,7 @@ func TestALateResultOfBeforeAnOutageCountsAsNothing(t *testing.T) {
 	}
 }
 
-func TestForceIsAsTheOperatorSaysUntilItIsLifted(t *testing.T) {
+func TestAForcedStateHoldsUntilItIsLifted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := newStore(t, wide)
@@ -176,7 +176,7 @@ func TestForceIsAsTheOperatorSaysUntilItIsLifted(t *testing.T) {
 	})
 }
 
-func TestStatsTellSinceWhenDecisionsAreDegraded(t *testing.T) {
+func TestStatsContainTheTimeSinceWhichDecisionsAreDegraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
 		l := over(t, s, failover.AllowAll[string](), failover.Options{})
@@ -230,7 +230,7 @@ type bomb struct{ slog.Handler }
 
 func (bomb) Enabled(context.Context, slog.Level) bool { panic("bomb") }
 
-func TestTheLogTellsOfAnOutageInAFewLinesEachWithTheCause(t *testing.T) {
+func TestTheLogReportsAnOutageInAFewLinesEachWithTheCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		s := newStore(t, shared)

@@ -101,7 +101,7 @@ func TestACostThatOneLayerCanNeverPassIsAnErrorWhateverStandsIn(t *testing.T) {
 }
 
 // An error of a healthy primary for a cost that it can never allow is the same without the primary.
-func TestWhatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
+func TestACostThatCanNeverPassIsAnErrorWithAndWithoutThePrimary(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 41))
 	never, forNow := 0, 0
 	for range testsize.Of(800, 3000) {

@@ -104,7 +104,7 @@ func TestAHealthyFailoverKeepsTheWholeContract(t *testing.T) {
 	}
 }
 
-func TestEachFailureIsAnsweredAtOnceByWhatStandsIn(t *testing.T) {
+func TestEachFailureIsAnsweredAtOnceByTheStandIn(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"unavailable": down,
 		"panic":       func(context.Context) error { panic("down") },
@@ -140,7 +140,7 @@ func TestEachFailureIsAnsweredAtOnceByWhatStandsIn(t *testing.T) {
 	}
 }
 
-func TestAnOpenBreakerAsksThePrimaryByOneProbeAtATime(t *testing.T) {
+func TestAnOpenBreakerCallsThePrimaryByOneProbeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		l := over(t, s, newLocal(t, local), failover.Options{Failures: 2, Timeout: 100 * time.Millisecond})
@@ -251,7 +251,7 @@ func TestErrorsAboutTheCallArePassedOnAndCountAsNothing(t *testing.T) {
 	}
 }
 
-func TestACancelledCallerGetsItsErrorAndTellsTheBreakerNothing(t *testing.T) {
+func TestACancelledCallerGetsItsErrorAndIsNoEvidenceForTheBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		l := over(t, s, newLocal(t, local), failover.Options{Failures: 1})
@@ -377,7 +377,7 @@ func TestAReservationIsSettledWithTheEngineThatMadeIt(t *testing.T) {
 	})
 }
 
-func TestSettlingEndsWithinTimeoutAndTellsWhatFailed(t *testing.T) {
+func TestSettlingEndsWithinTimeoutAndReportsFailures(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"unavailable": down,
 		"panic":       func(context.Context) error { panic("secret-key") },
@@ -429,7 +429,7 @@ func (each) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{{}}, BooksAhead: true}
 }
 
-func TestACostIsDeniedForNowIfNobodyKnowsWhatThePrimaryCanAllow(t *testing.T) {
+func TestACostIsDeniedForNowIfThePrimarysLimitIsUnknown(t *testing.T) {
 	l := over(t, each{newStore(t, shared)}, newLocal(t, local), failover.Options{OpenFor: 3 * time.Second})
 	l.Force(failover.StateOpen)
 	d := take(t, l, 101)
@@ -480,7 +480,7 @@ func TestWaitGoesOnWhenThePrimaryIsBack(t *testing.T) {
 	})
 }
 
-func TestChangesOfStateAreToldInOrderUnderNoLock(t *testing.T) {
+func TestChangesOfStateAreReportedInOrderUnderNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		var l *failover.Limiter[string]
@@ -568,7 +568,7 @@ func TestTheBoundOfAnOutage(t *testing.T) {
 	}
 }
 
-func TestWhatSupportNeedsPassesThrough(t *testing.T) {
+func TestOptionalMethodsPassThrough(t *testing.T) {
 	s, stand := newStore(t, shared), newLocal(t, local)
 	l := over(t, s, stand, failover.Options{Failures: 1})
 	ctx := context.Background()

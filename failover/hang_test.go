@@ -232,7 +232,7 @@ func (s *slowAdjust) Adjust(context.Context, string, int) error {
 	return nil
 }
 
-func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
+func TestAnAdjustUnderWayIsNotReportedAsUncalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowAdjust{store: newStore(t, wide)}
 		l := over(t, s, failover.AllowAll[string](), failover.Options{MaxCalls: 1})
@@ -242,7 +242,7 @@ func TestAnAdjustThatIsUnderWayIsNotSaidToBeUnasked(t *testing.T) {
 		synctest.Wait()
 		err := l.Adjust(context.Background(), "k", 5)
 		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-		require.NotContains(t, err.Error(), "was not asked")
+		require.NotContains(t, err.Error(), "was not called")
 		wg.Wait()
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1, s.adjusted.Load())

@@ -347,7 +347,7 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 }
 
 // A degraded decision without a failure of the primary has its own reason in the log, also long after a failure.
-func TestTheLogTellsWhyDecisionsAreDegradedThoughThePrimaryHasNotFailed(t *testing.T) {
+func TestTheLogNamesTheCauseOfDegradedDecisionsWithoutAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: 10 * time.Second})
 		g.s.fail(down)
@@ -435,7 +435,7 @@ func TestTheLinesOfForce(t *testing.T) {
 }
 
 // A recent failure is more useful than the report that callers had no turn.
-func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
+func TestTheLogNamesARecentFailureBeforeOtherReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{MaxCalls: 1, Timeout: time.Second})
 		for range 2 {
@@ -453,7 +453,7 @@ func TestTheLogTellsAFailureOfLateBeforeOtherReasons(t *testing.T) {
 }
 
 // The lines of an outage contain nothing of the one before.
-func TestAnOutageTellsNothingOfTheOneBefore(t *testing.T) {
+func TestTheLogOfAnOutageContainsNothingOfTheOneBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{Failures: 2})
 		takes := func(lasts time.Duration) {

@@ -110,7 +110,7 @@ func TestALeaseReturnsToAPrimaryThatHasFailedOnce(t *testing.T) {
 }
 
 // A limiter that stands in may have a primary and a stand-in of its own.
-func TestAStandInThatWorksIsAskedAsOftenAsItIsNeeded(t *testing.T) {
+func TestAStandInThatWorksIsCalledAsOftenAsItIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second := newLocal(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3))
 		l := leased(t, over(t, &store{Keyed: second}, failover.AllowAll[string](), failover.Options{}))

@@ -153,7 +153,7 @@ func TestASettlementCountsInTheStateInWhichItsCallBegan(t *testing.T) {
 }
 
 // Settlements that wait for their turn do not call a store that is known to fail by then.
-func TestASettlementThatWaitsHeedsABreakerThatOpensMeanwhile(t *testing.T) {
+func TestASettlementThatWaitsHeedsABreakerThatOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, wide)
 		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, MaxCalls: 1, Timeout: 10 * time.Second, OpenFor: time.Hour})
@@ -344,7 +344,7 @@ func TestAPauseOfAHealthyStoreDoesNotOpenTheBreaker(t *testing.T) {
 	})
 }
 
-func TestAPrimaryWithoutTimeoutIsAskedUnderTheCallersContext(t *testing.T) {
+func TestAPrimaryWithoutTimeoutIsCalledUnderTheCallersContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		l := over(t, s, newLocal(t, local), failover.Options{Timeout: -1, Failures: math.MaxInt})
@@ -362,7 +362,7 @@ func TestAPrimaryWithoutTimeoutIsAskedUnderTheCallersContext(t *testing.T) {
 }
 
 // A change caused by a call whose caller has left is reported at once.
-func TestAChangeIsToldWithoutAnotherDecision(t *testing.T) {
+func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		told := make(chan failover.State, 1)
@@ -382,7 +382,7 @@ func TestAChangeIsToldWithoutAnotherDecision(t *testing.T) {
 
 // A call that has come too late is cancelled within its turn: no more than MaxCalls are under way.
 // The call and its caller both end at the deadline, in any order.
-func TestAChangeIsToldWhoeverComesFirst(t *testing.T) {
+func TestAChangeIsReportedWhicheverCallComesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	synctest.Test(t, func(t *testing.T) {
 		for range 6000 {

@@ -116,7 +116,7 @@ var saying = map[string]struct {
 	"OK with pushback":                 {reply{nil, []string{"1000"}}, 0, false},
 }
 
-func TestClientWaitsForAsLongAsTheServerSays(t *testing.T) {
+func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 	for name, row := range saying {
 		for way, do := range ways {
 			t.Run(name+" "+way, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestClientWaitsForAsLongAsTheServerSays(t *testing.T) {
 	}
 }
 
-func TestClientRetriesWhatTheServerHasRefused(t *testing.T) {
+func TestClientRetriesRefusedCalls(t *testing.T) {
 	for name, row := range saying {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 	})
 }
 
-func TestWhatACallHasBookedIsGivenBackWhileTheServerWantsNothing(t *testing.T) {
+func TestACallsBookingIsGivenBackWhileTheServerRefusesAllCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(func(n int) reply {
 			if n == 2 {

@@ -96,7 +96,7 @@ func TestADenialWithoutAKnownWaitLeavesTheClientToItsBackoff(t *testing.T) {
 	assert.Empty(t, a.quota.Violations[0].Description, "a limiter that does not tell its limit")
 }
 
-func TestWhatCanNeverPassIsNotToBeRetried(t *testing.T) {
+func TestACallThatCanNeverPassIsNotToBeRetried(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit   ratelimit.Limit
 		message string

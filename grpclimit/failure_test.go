@@ -73,7 +73,7 @@ func TestACallThatCannotBeDecidedIsRefused(t *testing.T) {
 	}
 }
 
-func TestAStoreThatKnowsWhenItIsBackSaysSo(t *testing.T) {
+func TestARetryAfterOfAFailedStoreIsSent(t *testing.T) {
 	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: 1500 * time.Microsecond}, err: ratelimit.ErrUnavailable}, grpclimit.Options{})
 	a := call(context.Background(), serve(t, &service{}, with(i)...))
 	assert.Equal(t, codes.Unavailable, a.code)
@@ -149,7 +149,7 @@ func TestAnswersCanBeReplaced(t *testing.T) {
 	}
 }
 
-func TestInterceptorsAroundCanTellWhy(t *testing.T) {
+func TestInterceptorsAroundGetTheError(t *testing.T) {
 	i := interceptor(t, &stub{err: ratelimit.ErrExceedsLimit}, grpclimit.Options{})
 	_, err := i.UnaryServerInterceptor()(context.Background(), nil, &grpc.UnaryServerInfo{}, unreachable(t))
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -157,7 +157,7 @@ func TestInterceptorsAroundCanTellWhy(t *testing.T) {
 	assert.Contains(t, err.Error(), "ResourceExhausted")
 }
 
-func TestADegradedDecisionIsToldInATrailer(t *testing.T) {
+func TestADegradedDecisionIsMarkedInATrailer(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: allowed, Degraded: true, RetryAfter: time.Second}}, grpclimit.Options{DegradedTrailer: "X-Degraded"})
 		client := serve(t, &service{}, with(i)...)

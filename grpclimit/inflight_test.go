@@ -58,7 +58,7 @@ func TestCallsBeyondTheLimitAreShed(t *testing.T) {
 	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, i.Stats())
 }
 
-func TestAShedCallIsToldHowLongOthersWaited(t *testing.T) {
+func TestAShedCallGetsTheRecentWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		call := shedding(t, 1, &inflight.Options[string]{MaxQueue: 1}, nil).UnaryServerInterceptor()
 		slow := func(context.Context, any) (any, error) { time.Sleep(1500 * time.Microsecond); return nil, nil }
@@ -152,7 +152,7 @@ func TestMaxWaitBoundsTheQueue(t *testing.T) {
 	})
 }
 
-func TestAPermitIsGivenBackWhateverPanics(t *testing.T) {
+func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	var outcomes []inflight.Outcome
 	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, code codes.Code, usual inflight.Outcome) inflight.Outcome {
 		outcomes = append(outcomes, usual)

@@ -147,7 +147,7 @@ func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	}
 }
 
-func TestAClientsPermitIsGivenBackWhateverPanics(t *testing.T) {
+func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	for name, opts := range map[string]*grpclimit.InflightClientOptions{
 		"the call": nil,

@@ -64,7 +64,7 @@ func TestJitterAddsNoMoreThanItIs(t *testing.T) {
 	assert.EqualError(t, err, "grpclimit: Options.Jitter is -1ns, want 0 or more")
 }
 
-func TestTheTrailerTellsTheSameWaitAsRetryInfo(t *testing.T) {
+func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
 	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{
 		Jitter: time.Minute, JitterBy: func(c *grpclimit.Call) string { return c.FullMethod },
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-func TestTrailersTellWhatIsLeft(t *testing.T) {
+func TestTrailersContainTheRemainingBudget(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	costly := func(c *grpclimit.Call) int {
 		if c.Request != nil {
@@ -68,7 +68,7 @@ func TestTrailersTellWhatIsLeft(t *testing.T) {
 }
 
 // A stream's trailers come when it ends, which may be an hour after it has opened.
-func TestTrailersOfAStreamTellWhatIsLeftWhenTheyAreWritten(t *testing.T) {
+func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), grpclimit.Options{LimitTrailers: true})
 		server := grpc.NewServer(with(i)...)
@@ -92,7 +92,7 @@ func TestTrailersOfAStreamTellWhatIsLeftWhenTheyAreWritten(t *testing.T) {
 }
 
 // Trailers have whole seconds, and RetryInfo has milliseconds.
-func TestClientWaitsForAsLongAsTheMostPreciseAdviceSays(t *testing.T) {
+func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)), grpclimit.Options{LimitTrailers: true})
 		server := grpc.NewServer(with(i)...)
@@ -106,7 +106,7 @@ func TestClientWaitsForAsLongAsTheMostPreciseAdviceSays(t *testing.T) {
 }
 
 // An answer to an earlier call does not replace that to a later one.
-func TestSlowAnswerDoesNotStopAClientThatHasBeenToldMore(t *testing.T) {
+func TestSlowAnswerDoesNotStopAClientWithNewerAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		calls := 0
@@ -136,7 +136,7 @@ func TestSlowAnswerDoesNotStopAClientThatHasBeenToldMore(t *testing.T) {
 }
 
 // A client that reads the remaining budget is never refused.
-func TestClientKeepsToWhatTrailersTell(t *testing.T) {
+func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
 		server := grpc.NewServer(with(i)...)

@@ -232,7 +232,7 @@ func untilDenied(t *testing.T, times int, a *attempts, key, name string, do func
 }
 
 // The attempt itself shows that it is the first retry.
-func TestStockClientSaysThatItIsItsFirstRetry(t *testing.T) {
+func TestStockClientSendsTheNumberOfItsRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)), 1)
 		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))

@@ -17,9 +17,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// TestStatusIsWhatProtobufEncodes compares the status of httplimit's answers, which is encoded without a protobuf library, with the
+// TestStatusIsEncodedAsByProtobuf compares the status of httplimit's answers, which is encoded without a protobuf library, with the
 // library's reading of it.
-func TestStatusIsWhatProtobufEncodes(t *testing.T) {
+func TestStatusIsEncodedAsByProtobuf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	waits := []time.Duration{0, -time.Second, 1, time.Millisecond, 999 * time.Millisecond, time.Second, time.Hour, math.MaxInt64}
 	for i := range 2000 {

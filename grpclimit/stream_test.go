@@ -32,7 +32,7 @@ func TestEachMessageOfAStreamIsCharged(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Allowed: 4, Denied: 1}, i.Stats())
 }
 
-func TestMessagesCostWhatTheyHold(t *testing.T) {
+func TestMessagesCostTheirContents(t *testing.T) {
 	i := hourly(t, 10, grpclimit.Options{ChargeMessages: true, Cost: func(c *grpclimit.Call) int {
 		m, ok := c.Request.(*testgrpc.StreamingOutputCallRequest)
 		if !ok {

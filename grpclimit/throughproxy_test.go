@@ -65,7 +65,7 @@ func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
 	}
 }
 
-func TestClientObeysWhatComesThroughAProxy(t *testing.T) {
+func TestClientObeysAdviceThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {
 			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})

@@ -190,7 +190,7 @@ func TestHeaderThatProxiesDoNotWriteIsNotRead(t *testing.T) {
 		clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies}))
 }
 
-func TestZeroClientIPOptionsTrustNobody(t *testing.T) {
+func TestZeroClientIPOptionsTrustNoPeer(t *testing.T) {
 	for _, key := range []func(*http.Request) (netip.Addr, error){clientIP(t, httplimit.ClientIPOptions{}), httplimit.RemoteIP} {
 		assertClient(t, "10.0.0.1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"), key)
 		assertClient(t, "2001:db8:1:2::", from("[2001:db8:1:2:3::]:80", "X-Forwarded-For", "6.6.6.6"), key)
@@ -198,7 +198,7 @@ func TestZeroClientIPOptionsTrustNobody(t *testing.T) {
 	}
 }
 
-func TestIPv6BitsSayWhatCountsAsOneClient(t *testing.T) {
+func TestIPv6BitsAreThePrefixOfOneClient(t *testing.T) {
 	for bits, want := range map[int]string{1: "8000::", 48: "aaaa:bbbb:cccc::", 56: "aaaa:bbbb:cccc:dd00::",
 		64: "aaaa:bbbb:cccc:dddd::", 128: "aaaa:bbbb:cccc:dddd:eeee:ffff:1:2"} {
 		key := clientIP(t, httplimit.ClientIPOptions{IPv6Bits: bits})

@@ -13,7 +13,7 @@ import (
 )
 
 // The fields of a denial that a page may read are present in every dialect.
-func TestExposedFieldsAreThoseThatAreSent(t *testing.T) {
+func TestExposedFieldsAreTheSentFields(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
 	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))
 	get := func() *http.Response {

@@ -178,7 +178,7 @@ func TestJitterIsAtMostATenthOfTheWait(t *testing.T) {
 	}
 }
 
-func TestJitterTellsClientsApartAsItIsTold(t *testing.T) {
+func TestJitterDistinguishesClientsByJitterBy(t *testing.T) {
 	clock := new(fakeClock)
 	limiter := &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}
 	distinct := func(opts httplimit.Options, header string) int {

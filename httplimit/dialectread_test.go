@@ -294,8 +294,8 @@ func TestNoMoreTokensAreSpentThanTheServerLeaves(t *testing.T) {
 	})
 }
 
-// TestWhatIsNoNumberClosesNobody has texts that a program may read as a number, and that no server means.
-func TestWhatIsNoNumberClosesNobody(t *testing.T) {
+// TestAValueThatIsNoNumberStopsNoClient has texts that a program may read as a number, and that no server means.
+func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 	for _, fields := range [][2]string{
 		{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 		{"Ratelimit-Remaining", "Ratelimit-Reset"},

@@ -240,7 +240,7 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 	})
 }
 
-func TestZeroMiddlewareSaysWhatItLacks(t *testing.T) {
+func TestPanicOfTheZeroMiddlewareNamesNew(t *testing.T) {
 	for _, m := range []*httplimit.Middleware{nil, new(httplimit.Middleware)} {
 		assert.PanicsWithValue(t, "httplimit: this Middleware was not made by New: it has no limiter", func() { m.Wrap(ok) })
 	}

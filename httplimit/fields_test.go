@@ -56,7 +56,7 @@ func TestRemainingPerWindowInvitesNoMoreThanTheRate(t *testing.T) {
 	assert.Equal(t, `"default";r=99;t=50`, get(h).Header.Get("RateLimit"), "fresh in half a second, but t is not that")
 }
 
-func TestDialects(t *testing.T) {
+func TestEachDialectHasItsFields(t *testing.T) {
 	type fields = map[string]string
 	for _, row := range []struct {
 		dialect         httplimit.Dialect
@@ -213,7 +213,7 @@ func TestMorePlansThanAreKeptAreWrittenAllTheSame(t *testing.T) {
 	}
 }
 
-func TestLimiterThatListsNothingIsShownByWhatDecided(t *testing.T) {
+func TestLimiterThatListsNothingIsShownByTheDecisionsLimit(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("five"),
 		&ratelimit.Options[string]{Clock: new(fakeClock)}))
 	resp := get(middleware(t, ratelimit.Map(keyed, everyone), httplimit.Options{}).Wrap(ok))
@@ -267,7 +267,7 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 }
 
 // The remaining budget is in units of the caller's cost, and a layer with a cost of its own has none.
-func TestNothingIsSaidOfWhatIsLeftForALayerWithItsOwnCost(t *testing.T) {
+func TestFieldsOmitTheRemainingBudgetOfALayerWithItsOwnCost(t *testing.T) {
 	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)})
 	require.NoError(t, err)
 	y := ratelimit.By(l, everyone)
@@ -298,7 +298,7 @@ func TestRetryAfterIsNeverBeforeTheEndOfTheEffectiveWindow(t *testing.T) {
 
 // A sliding counter counts the window before as well: all its quota spent at once is there
 // again after two windows, and little of it after one.
-func TestSlidingCounterIsNotToldToBeFreshTooEarly(t *testing.T) {
+func TestSlidingCounterIsNotShownAsFreshTooEarly(t *testing.T) {
 	clock := new(fakeClock)
 	limiter := limiterOf(t, clock, ratelimit.SlidingCounter(ratelimit.PerMinute(10)))
 	draft := middleware(t, limiter, httplimit.Options{Cost: func(*http.Request) int { return 10 }}).Wrap(ok)
@@ -380,7 +380,7 @@ func TestLimitsThatCannotBeListedLeaveTheListAsItWas(t *testing.T) {
 	assert.Equal(t, `"A";q=6;w=60, "b";q=6;w=60`, get(h).Header.Get("RateLimit-Policy"), "in place of the limit of that name, once")
 }
 
-func TestUnitsOfQuotasAreTold(t *testing.T) {
+func TestFieldsContainUnitsOfQuotas(t *testing.T) {
 	units := func(l ratelimit.Limit) string {
 		return map[string]string{"bytes": "content-bytes", "tokens": `to"kens`}[l.Name]
 	}
@@ -397,7 +397,7 @@ func TestUnitsOfQuotasAreTold(t *testing.T) {
 }
 
 // Only one dialect writes names.
-func TestStackOfUnnamedLimitsIsFineWhereNoNameIsTold(t *testing.T) {
+func TestStackOfUnnamedLimitsIsFineWhereNoNameIsSent(t *testing.T) {
 	all := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.FixedWindow(ratelimit.PerHour(50)))
 	for dialect := httplimit.DialectDraft06; dialect <= httplimit.DialectNone; dialect++ {
 		m, err := httplimit.New(all, &httplimit.Options{Dialect: dialect})
@@ -433,7 +433,7 @@ func TestManyPlansAreWrittenOnce(t *testing.T) {
 	assert.LessOrEqual(t, testing.AllocsPerRun(plans, serve), 6.0, "nothing is written anew: the test itself makes 3")
 }
 
-func TestPlansBeyondThoseThatAreKeptAreWrittenAllTheSame(t *testing.T) {
+func TestPlansBeyondTheCachedOnesAreWrittenAllTheSame(t *testing.T) {
 	limiter, w, r := new(stub), &discard{http.Header{}}, httptest.NewRequest("GET", "/", nil)
 	h := middleware(t, limiter, httplimit.Options{}).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for i := range 60_000 {
@@ -457,7 +457,7 @@ func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // The name in RateLimit is the name of the nearest quota, so it changes when another quota is nearer; the list of policies does not change.
 // A chain writes the same fields as a stack of the same limits, as long as it does not deny.
-func TestTheNearestQuotaIsToldByStacksAndChainsAlike(t *testing.T) {
+func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 	limits := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("burst"), ratelimit.FixedWindow(ratelimit.PerMinute(12)).Named("minute"),
 		ratelimit.SlidingLog(ratelimit.Rate{Units: 7, Per: 10 * time.Second}).Named("ten")}
 	clock := new(fakeClock)

@@ -49,7 +49,7 @@ func TestMiddlewareAllowsUpToTheLimitOverTheWire(t *testing.T) {
 	})
 }
 
-func TestEachRequestCostsWhatCostSays(t *testing.T) {
+func TestEachRequestCostsTheResultOfCost(t *testing.T) {
 	clock := new(fakeClock)
 	m := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(10))), httplimit.Options{
 		Cost: func(r *http.Request) int { return len(r.URL.Query()["id"]) },
@@ -161,7 +161,7 @@ func TestFailOpenDoesNotApplyToAClientThatHangsUp(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 }
 
-func TestFailOpenDoesNotPassWhatIsDenied(t *testing.T) {
+func TestFailOpenDoesNotPassDeniedRequests(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.Blocked()), httplimit.Options{FailOpen: true})
 	assert.Equal(t, http.StatusForbidden, get(m.Wrap(ok)).StatusCode)
 }
@@ -230,7 +230,7 @@ func TestCostThatCanNeverPassIsForbiddenWithoutRetryAfter(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{Exceeds: 1}, m.Stats())
 }
 
-func TestOnDecisionIsToldBeforeTheRequestIsServed(t *testing.T) {
+func TestOnDecisionIsCalledBeforeTheRequestIsServed(t *testing.T) {
 	var order []string
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("one")), httplimit.Options{
 		OnDecision: func(e httplimit.Event) {

@@ -44,7 +44,7 @@ func BenchmarkInflight(b *testing.B) {
 	}
 }
 
-func TestInflightAllocatesOnlyWhatALimitLearnsFrom(t *testing.T) {
+func TestInflightAllocatesOnlyForLimitsThatLearn(t *testing.T) {
 	calls := inflightCalls(t)
 	assert.Zero(t, testing.AllocsPerRun(100, calls["fixed"]))
 	assert.LessOrEqual(t, testing.AllocsPerRun(100, calls["adaptive"]), 3.0, "the mark, the request and the writer")

@@ -83,7 +83,7 @@ func TestInflightShedsWithReducedCapacity(t *testing.T) {
 	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, m.Stats())
 }
 
-func TestInflightRefusesWhatNeverPasses(t *testing.T) {
+func TestInflightRefusesRequestsThatNeverPass(t *testing.T) {
 	m, _ := newInflight(t, 2, &inflightOptions{
 		MaxKeys:  1,
 		LimitFor: func(key string) int { return map[string]int{"blocked": -1}[key] },
@@ -122,7 +122,7 @@ func TestInflightRefusesWhatNeverPasses(t *testing.T) {
 	assert.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
-func TestInflightWaitsInTheQueueAndSaysHowLongThatTakes(t *testing.T) {
+func TestInflightWaitsInTheQueueAndSendsTheRecentWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := newInflight(t, 1, &inflightOptions{MaxQueue: 2}, &httplimit.InflightOptions{MaxWait: 10 * time.Second})
 		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(2500 * time.Millisecond) }))
@@ -169,7 +169,7 @@ func (l learned) Update(s inflight.Sample) int {
 	return 1000
 }
 
-func TestInflightTellsAdaptiveLimitsHowRequestsEnd(t *testing.T) {
+func TestInflightReportsOutcomesToAdaptiveLimits(t *testing.T) {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	late, cancel := context.WithTimeout(context.Background(), -1)
@@ -438,7 +438,7 @@ type idler struct {
 
 func (i *idler) CloseIdleConnections() { i.closed++ }
 
-func TestIdleConnectionsAreThoseOfTheBase(t *testing.T) {
+func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	base := new(idler)
 	limited, err := httplimit.NewInflightTransport(base, nil, nil)
 	require.NoError(t, err)
@@ -464,7 +464,7 @@ func TestAZeroInflightTransportReturnsAnError(t *testing.T) {
 }
 
 // That a lookup of the key took too long is not that there is no room.
-func TestInflightSaysThatAKeyCouldNotBeLookedUp(t *testing.T) {
+func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
 	l, err := inflight.New[string](1, nil)
 	require.NoError(t, err)
 	m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) {

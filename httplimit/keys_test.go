@@ -92,7 +92,7 @@ func TestSecretsAreKeptAsHashes(t *testing.T) {
 	assert.NotContains(t, fmt.Sprintf("%v %+v", want, want), "s3cret")
 }
 
-func TestRouteKeys(t *testing.T) {
+func TestRouteKeysAreThePatternOfTheMux(t *testing.T) {
 	var pattern, tenant string
 	var err, err2 error
 	mux := http.NewServeMux()
@@ -140,7 +140,7 @@ func TestJoinedKeyNeedsEachPart(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 }
 
-func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
+func TestOptionalSkipsMissingKeysAndNothingElse(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{
 		nil:                     nil,
@@ -154,7 +154,7 @@ func TestOptionalSkipsWhatIsMissingAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestUnlessCountsWhatOptionalLeavesOut(t *testing.T) {
+func TestUnlessCountsRequestsThatOptionalSkips(t *testing.T) {
 	broken := errors.New("broken")
 	for err, want := range map[error]error{
 		nil:                     ratelimit.SkipLayer,

@@ -54,7 +54,7 @@ func TestProblemNamesThePolicyAsTheFieldsDo(t *testing.T) {
 }
 
 // The same middleware around two handlers, one of which is inside another middleware.
-func TestNamesAreDistinctWhateverIsAround(t *testing.T) {
+func TestNamesAreDistinctInsideAnyMiddleware(t *testing.T) {
 	clock := new(fakeClock)
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
 	inner := middleware(t, limiterOf(t, clock, limit), httplimit.Options{}).Wrap(ok)
@@ -69,7 +69,7 @@ func TestNamesAreDistinctWhateverIsAround(t *testing.T) {
 	}
 }
 
-func TestOlderDialectsTellTheStricterOfNestedLimits(t *testing.T) {
+func TestOlderDialectsShowTheStricterOfNestedLimits(t *testing.T) {
 	few, many := ratelimit.FixedWindow(ratelimit.PerMinute(3)), ratelimit.FixedWindow(ratelimit.PerMinute(9))
 	long := ratelimit.FixedWindow(ratelimit.PerHour(3))
 	for name, row := range map[string]struct {
@@ -91,7 +91,7 @@ func TestOlderDialectsTellTheStricterOfNestedLimits(t *testing.T) {
 	}
 }
 
-func TestOlderDialectsTellOfTheLimitThatDenies(t *testing.T) {
+func TestOlderDialectsShowTheLimitThatDenies(t *testing.T) {
 	clock := new(fakeClock)
 	outer := middleware(t, limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerDay(4))), httplimit.Options{Dialect: httplimit.DialectDraft06})
 	cost := 3
@@ -111,7 +111,7 @@ func TestOlderDialectsTellOfTheLimitThatDenies(t *testing.T) {
 
 // Two layers that one request exhausts: the fields show the layer that resets later, else the first. The order of the buckets' addresses in
 // memory must not matter, so it is tried often.
-func TestOfTwoExhaustedLayersTheLongerResetIsTold(t *testing.T) {
+func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 	minute, hour := ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("minute"), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hour")
 	for range 20 {
 		for _, order := range [][]ratelimit.Limit{{minute, hour}, {hour, minute}} {

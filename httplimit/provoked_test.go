@@ -82,7 +82,7 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 }
 
 // One client's broken requests must not lower the limit of all.
-func TestAnAdaptiveLimitLearnsNothingFromWhatAClientProvokes(t *testing.T) {
+func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer backend.Close()
 	target, err := url.Parse(backend.URL)

@@ -19,7 +19,7 @@ import (
 )
 
 // The client learns the fault of its request, and the operator the name of the field.
-func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
+func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 	const secret = "s3cret"
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	for name, row := range map[string]struct {
@@ -51,7 +51,7 @@ func TestARequestWithoutItsKeyIsToldSo(t *testing.T) {
 	}
 }
 
-func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
+func TestOnErrorGetsTheMissingKey(t *testing.T) {
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
 	m := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
 		w.WriteHeader(http.StatusTeapot)
@@ -61,7 +61,7 @@ func TestOnErrorIsToldWhichKeyIsMissing(t *testing.T) {
 }
 
 // The refusal of a blocked key names the block, and not the cost: no cheaper request would pass.
-func TestABlockedKeyIsNotToldThatItAsksForTooMuch(t *testing.T) {
+func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
 	blocked := ratelimit.Blocked().Named("plan")
 	plans := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("plan"), &ratelimit.Options[string]{
 		LimitFor: func(string) ratelimit.Limit { return blocked },
@@ -102,7 +102,7 @@ func TestABlockedKeyAndACostAboveTheCapacityAreDistinguished(t *testing.T) {
 	}
 }
 
-func TestWhatInflightRefusesForGoodIsExplained(t *testing.T) {
+func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
 	l, err := inflight.New(2, &inflight.Options[string]{LimitFor: func(key string) int {
 		return map[string]int{"blocked": -1}[key]
 	}})

@@ -173,7 +173,7 @@ func TestResponseControllerReachesTheServersWriter(t *testing.T) {
 	})
 }
 
-func TestOptionalMethodsAreThoseOfTheServersWriter(t *testing.T) {
+func TestOptionalMethodsOfTheServersWriterAreKept(t *testing.T) {
 	h, statuses := settled(t, func(w http.ResponseWriter, r *http.Request) {
 		_, flushes := w.(http.Flusher)
 		_, hijacks := w.(http.Hijacker)
@@ -253,7 +253,7 @@ type (
 
 func (u unwrapper) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-func TestHijackerIsKeptWhateverElseTheWriterHas(t *testing.T) {
+func TestHijackerIsKeptWithAnyOtherMethods(t *testing.T) {
 	for name, wrap := range map[string]func(http.ResponseWriter) http.ResponseWriter{
 		"with Flush and no ReadFrom": func(w http.ResponseWriter) http.ResponseWriter {
 			return flushHijacker{w, w.(http.Flusher), w.(http.Hijacker)}

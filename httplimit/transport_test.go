@@ -245,7 +245,7 @@ func TestRequestsBehindOneWithoutTimeFailAtOnceToo(t *testing.T) {
 }
 
 // 20 may be sent in 10 s. Requests behind them can fail at once for lack of time.
-func TestRequestsBeyondWhatIsLeftFailAtOnce(t *testing.T) {
+func TestRequestsBeyondTheRemainingBudgetFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
 			return 200, fields(fmt.Sprintf(`RateLimit: "x";r=%d;t=10`, max(0, 3-n)))
@@ -351,8 +351,8 @@ func TestEachBudgetOfANameBinds(t *testing.T) {
 	}
 }
 
-// TestAServerThatSaysToRetryAtOnceIsRetriedAtOnce, and no faster with each refusal.
-func TestAServerThatSaysToRetryAtOnceIsRetriedAtOnce(t *testing.T) {
+// TestARetryAfterOfZeroIsRetriedAtOnce, and no faster with each refusal.
+func TestARetryAfterOfZeroIsRetriedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 0") })
 		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 5})
@@ -377,7 +377,7 @@ func (h hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 	return h.backend.RoundTrip(r)
 }
 
-func TestMaxWaitEndsForThoseWhoWaitForAnother(t *testing.T) {
+func TestMaxWaitEndsForRequestsThatWaitForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := hanging{newBackend(nil), make(chan struct{})}
 		l := &slowReserver{Reserver: reserver(t, ratelimit.Unlimited()), release: make(chan struct{})}
@@ -704,7 +704,7 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 }
 
 // A request that takes long was counted long ago, and delays no other.
-func TestSlowRequestsDoNotUseUpWhatIsLeft(t *testing.T) {
+func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := hanging{newBackend(func(int, *http.Request) (int, http.Header) {
 			return 200, fields(`RateLimit: "w";r=1;t=3600`)
@@ -724,7 +724,7 @@ func TestSlowRequestsDoNotUseUpWhatIsLeft(t *testing.T) {
 }
 
 // Answers without fields count, too.
-func TestAnswersWithoutFieldsUseUpWhatIsLeft(t *testing.T) {
+func TestAnswersWithoutFieldsUseUpTheRemainingBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(once(200, fields("X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 10")))
 		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})

@@ -50,7 +50,7 @@ func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	}
 }
 
-func TestOutcomesAreTold(t *testing.T) {
+func TestEachOutcomeReachesOnDecision(t *testing.T) {
 	var seen []httplimit.Outcome
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{
 		OnDecision: func(e httplimit.Event) { seen = append(seen, e.Outcome) },

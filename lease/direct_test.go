@@ -36,7 +36,7 @@ func leave(t *testing.T, s *server, units int) {
 }
 
 // Held units count for callers that would wait, too: they need no more of the remote limiter than Take does.
-func TestWhatIsHeldCountsForWhoWouldWait(t *testing.T) {
+func TestHeldUnitsCountForACallThatWouldWait(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000)
 	for name, spend := range map[string]func(l *lease.Limiter[string], cost int) error{
 		"Take": func(l *lease.Limiter[string], cost int) error {
@@ -81,7 +81,7 @@ func denied(d ratelimit.Decision, err error) error {
 	return err
 }
 
-func TestAWaitThatFailsPutsBackWhatWasHeld(t *testing.T) {
+func TestAWaitThatFailsPutsHeldUnitsBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 10_000))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -116,7 +116,7 @@ func TestAWaitThatFailsPutsBackWhatWasHeld(t *testing.T) {
 
 func down(context.Context) error { return errDown }
 
-func TestAReservationOfWhatIsHeldAndMoreIsSettledInBoth(t *testing.T) {
+func TestAReservationOfHeldUnitsAndMoreIsSettledInBoth(t *testing.T) {
 	for actual, want := range map[int]struct{ held, charged int }{
 		0:  {20, -10},
 		5:  {15, -10},
@@ -150,7 +150,7 @@ func TestAReservationOfWhatIsHeldAndMoreIsSettledInBoth(t *testing.T) {
 }
 
 // A denial contains the time at which the denied cost passes. For another cost it is wrong.
-func TestADenialIsNotToldForAnotherCost(t *testing.T) {
+func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 50))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100})

@@ -172,7 +172,7 @@ func (w withoutLimits) Reserve(ctx context.Context, key string, cost int, maxDel
 	return w.remote.Reserve(ctx, key, cost, maxDelay)
 }
 
-func TestAFullTableOfWaitingKeysAsksDirectly(t *testing.T) {
+func TestAFullTableOfWaitingKeysCallsTheRemoteLimiterDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100, MaxKeys: 2})

@@ -106,7 +106,7 @@ func TestFlushWhileDecisionsGoOn(t *testing.T) {
 }
 
 // A fetch that Flush has waited for may be followed by one ahead of need.
-func TestFlushGivesBackWhatIsFetchedAheadMeanwhile(t *testing.T) {
+func TestFlushGivesBackBatchesThatAreBeingFetched(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 100})

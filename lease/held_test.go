@@ -14,7 +14,7 @@ import (
 )
 
 // Otherwise a process could, within one interval, admit units that were put back beside a full batch that was fetched in between.
-func TestWhatAnOpenReservationMayPutBackLeavesLessRoomForTheNextBatch(t *testing.T) {
+func TestTheClaimOfAnOpenReservationLeavesLessRoomForTheNextBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
@@ -30,7 +30,7 @@ func TestWhatAnOpenReservationMayPutBackLeavesLessRoomForTheNextBatch(t *testing
 }
 
 // Units that open reservations may put back are kept for them: a cost without room beside them is reserved directly.
-func TestACostBesideOpenReservationsIsAskedForDirectly(t *testing.T) {
+func TestACostBesideOpenReservationsIsReservedDirectly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
@@ -83,7 +83,7 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 
 // Where little is left of a budget, a process that has stopped spending does not keep the last part
 // from the others.
-func TestWhatIsNotUsedGoesBackSoonWhereLittleIsLeft(t *testing.T) {
+func TestUnusedUnitsGoBackSoonWhereLittleIsLeft(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{tight(400), ratelimit.SlidingLog(ratelimit.PerHour(400)), ratelimit.FixedWindow(ratelimit.PerHour(300))} {
 		bubble(t, func(t *testing.T) {
 			s := newServer(t, limit)
@@ -112,7 +112,7 @@ func TestWhatIsNotUsedGoesBackSoonWhereLittleIsLeft(t *testing.T) {
 }
 
 // "For ever" is written as the longest Duration that there is.
-func TestABatchIsHeldForAsLongAsAnyHoldForSays(t *testing.T) {
+func TestABatchIsHeldForAnyHoldFor(t *testing.T) {
 	for _, o := range []lease.Options[string]{
 		{HoldFor: math.MaxInt64},
 		{HoldFor: math.MaxInt64, BatchFor: math.MaxInt64},

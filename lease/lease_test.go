@@ -133,7 +133,7 @@ func TestTheLastPartOfABudgetIsHandedOutInOnes(t *testing.T) {
 	})
 }
 
-func TestADeniedBatchIsAskedAgainForTheCostAlone(t *testing.T) {
+func TestADeniedBatchIsFollowedByACallForTheCostAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, tight(100))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 64})
@@ -232,7 +232,7 @@ func TestNoDenialIsRememberedIfDenyForIsBelowZero(t *testing.T) {
 	})
 }
 
-func TestWhatAProcessHoldsAndFetchesIsNeverAboveMaxBatch(t *testing.T) {
+func TestHeldAndFetchedUnitsOfAProcessAreNeverAboveMaxBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 10})

@@ -52,7 +52,7 @@ func (f free) Reserve(context.Context, string, int, time.Duration) (*reservation
 }
 
 // The documented figures.
-func TestAKeyTakesNoMoreMemoryThanIsSaid(t *testing.T) {
+func TestAKeyTakesNoMoreMemoryThanDocumented(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}

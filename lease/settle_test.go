@@ -46,7 +46,7 @@ func TestAReservationOfAKeyWithLittleTrafficIsSettledWithTheRemoteLimiter(t *tes
 	})
 }
 
-func TestWhatAReservationDidNotNeedGoesBackIntoItsBatch(t *testing.T) {
+func TestUnneededUnitsOfAReservationGoBackIntoItsBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -175,7 +175,7 @@ func (d denier) Reserve(ctx context.Context, key string, cost int, _ time.Durati
 	return ratelimit.NewReservation(dec, nil), err
 }
 
-func TestWhatAReservationNeedsBeyondItsCostIsSpentOfTheBatchThenOfTheRemoteLimiter(t *testing.T) {
+func TestUnitsThatAReservationNeedsBeyondItsCostAreSpentOfTheBatchThenOfTheRemoteLimiter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -212,7 +212,7 @@ func TestAnExcessThatCannotBeChargedIsAnError(t *testing.T) {
 
 // Units that reservations may put back count as held. Otherwise a process could, within one interval, admit them beside a full batch that
 // was fetched in between.
-func TestWhatReservationsMayPutBackCountsAsHeld(t *testing.T) {
+func TestClaimsOfReservationsCountAsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 16})
@@ -255,7 +255,7 @@ func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
 	})
 }
 
-func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
+func TestAFailureToGiveBackIsCountedAndReported(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -275,7 +275,7 @@ func TestAFailureToGiveBackIsCountedAndTold(t *testing.T) {
 }
 
 // A failure that comes while Flush still waits for another batch is reported, too.
-func TestFlushTellsOfAFailureThatCameEarly(t *testing.T) {
+func TestFlushReportsAFailureThatCameEarly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -318,7 +318,7 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 }
 
 // A batch of which its first caller spends half is followed by the next at once.
-func TestACallerThatSpendsHalfOfWhatItFetchedFetchesAhead(t *testing.T) {
+func TestACallerThatSpendsHalfOfItsBatchFetchesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
@@ -372,7 +372,7 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 }
 
 // The key may be banned before its reservation is settled: the excess cost is charged all the same.
-func TestABannedKeyIsChargedWhatIsAboveItsBatch(t *testing.T) {
+func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := func(l ratelimit.Limit) *ratelimit.Keyed[string] {
 			return ratelimit.Must(ratelimit.New[string](l, nil))

@@ -9,7 +9,7 @@ import (
 
 // A batch grows while batches of its size are spent too fast, shrinks when they last too long, and is no evidence about a key that was
 // idle, or about a clock that went back.
-func TestABatchIsAsLargeAsTheKeysRateAsksFor(t *testing.T) {
+func TestABatchIsAsLargeAsTheKeysRateNeeds(t *testing.T) {
 	p := pace{most: 100, batchFor: time.Second, holdFor: time.Minute}
 	begun := sizer{size: 16, at: 10 * time.Second, spent: 1000}
 	for name, test := range map[string]struct {

@@ -121,7 +121,7 @@ func TestAdjustIsKnownAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatTheRemoteLimiterCannotDoIsUnsupported(t *testing.T) {
+func TestAMissingMethodOfTheRemoteLimiterIsUnsupported(t *testing.T) {
 	l, err := lease.New[string](withoutLimits{struct{ *server }{newServer(t, plenty)}}, &lease.Options[string]{MaxBatch: 1})
 	require.NoError(t, err)
 	ctx := context.Background()
@@ -131,7 +131,7 @@ func TestWhatTheRemoteLimiterCannotDoIsUnsupported(t *testing.T) {
 	require.ErrorIs(t, l.Reset(ctx, "k"), errors.ErrUnsupported)
 }
 
-func TestOnDecisionIsToldOfEachDecision(t *testing.T) {
+func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
 		var l *lease.Limiter[string]

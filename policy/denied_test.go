@@ -23,7 +23,7 @@ const deniedRules = `rules:
 - {name: trial, key: user, shadow: true, limit: fixed-window 1/h}
 `
 
-func TestWhoIsDenied(t *testing.T) {
+func TestDeniedListsTheMostDeniedKeys(t *testing.T) {
 	for _, hook := range []func(policy.Decision){nil, func(policy.Decision) {}} {
 		for name, call := range map[string]func(*policy.Policies, policy.Request, int){
 			"Allow":   func(p *policy.Policies, r policy.Request, cost int) { p.Allow(r, cost) },
@@ -77,7 +77,7 @@ func TestDenialsAreOfLate(t *testing.T) {
 	})
 }
 
-func TestWhoIsDeniedWhileAllIsChanged(t *testing.T) {
+func TestDeniedListsKeysWhileRulesChange(t *testing.T) {
 	set := parsed(t, "rules: [{name: api, key: user, limit: blocked}]")
 	p, err := policy.New(set, nil)
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func (e quiet) Take(context.Context, *policy.Charges, int) (ratelimit.Decision, 
 	return ratelimit.Decision{Limit: e.limit, RetryAfter: time.Second}, nil
 }
 
-func TestAnEngineThatTellsNothingNamesTheLimit(t *testing.T) {
+func TestAnEngineWithoutFiguresNamesTheLimit(t *testing.T) {
 	p, err := policy.New(parsed(t, deniedRules), &policy.Options{Engine: quiet{limit: ratelimit.Blocked().Named("users")}})
 	require.NoError(t, err)
 	p.Allow(policy.Attributes{"user": "ann"}, 1)

@@ -208,7 +208,7 @@ func TestAKeyOfIPv4Networks(t *testing.T) {
 	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
-func TestWhatMatchesMayNotSay(t *testing.T) {
+func TestInvalidMatchesAreErrors(t *testing.T) {
 	for text, says := range map[string]string{
 		rule("  match: {attributes: {ip: [10.0.0.1/8]}}\n"):                        "bits are set behind the first 8: the network is 10.0.0.0/8",
 		rule("  match: {not: {ip: [10.0.0.0/33]}}\n"):                              "not a network",
@@ -227,7 +227,7 @@ func TestWhatMatchesMayNotSay(t *testing.T) {
 	}
 }
 
-func TestDefaultsAreWhatRulesLeaveOut(t *testing.T) {
+func TestDefaultsFillOmittedFields(t *testing.T) {
 	p, _, _ := inForce(t, `
 defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}, cost: 2}
 rules:
@@ -253,8 +253,8 @@ rules:
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
 }
 
-// TestWhatIsGivenEmptyIsNotLeftOut: neither in a file nor after a set was written and read again.
-func TestWhatIsGivenEmptyIsNotLeftOut(t *testing.T) {
+// TestAnEmptyFieldIsNotOmitted: neither in a file nor after a set was written and read again.
+func TestAnEmptyFieldIsNotOmitted(t *testing.T) {
 	set := parsed(t, `
 defaults: {match: {route: /v1/}, key: user, limit: fixed-window 5/h, plans: {pro: fixed-window 50/h}, cost: 3}
 rules:
@@ -282,8 +282,8 @@ rules:
 	assert.Equal(t, []string{"everywhere ann fixed-window 50/h 3", "together  fixed-window 5/h 1"}, met(attrs{"path": "/v1/a", "user": "ann", "plan": "pro"}))
 }
 
-// TestWrongDefaultsAreToldOnce: where they are, and whether a rule has them from there or not.
-func TestWrongDefaultsAreToldOnce(t *testing.T) {
+// TestWrongDefaultsAreReportedOnce: where they are, and whether a rule has them from there or not.
+func TestWrongDefaultsAreReportedOnce(t *testing.T) {
 	for defaults, says := range map[string]string{
 		"match: {route: [/a, 'b {']}":           "line 1: defaults.match.route[1]: ",
 		"match: {attributes: {ip: 10.0.0.1/8}}": "line 1: defaults.match.attributes.ip[0]: ",

@@ -133,7 +133,7 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 }
 
 // After a move from an exhausted plan to a larger one, the key is notified of the shares of the larger plan.
-func TestAKeyWhoseLimitIsRaisedIsNotifiedOfTheSharesOfThat(t *testing.T) {
+func TestAKeyWhoseLimitIsRaisedIsNotifiedOfSharesOfTheNewLimit(t *testing.T) {
 	n := newNotifying(t, `- {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%], plans: {pro: fixed-window 1000/h, max: fixed-window 2000/h}}`)
 	charge := func(plan string, units int) []string {
 		for range units {
@@ -199,7 +199,7 @@ func TestManyGoroutinesAreNotifiedOnceForEachKeyAndThreshold(t *testing.T) {
 	assert.Len(t, noted, 40)
 }
 
-func TestWhoIsNotNotified(t *testing.T) {
+func TestUntrackedAndDisabledRulesNotifyNothing(t *testing.T) {
 	n := newNotifying(t, `
 - {name: free, key: user, limit: unlimited, notify: 1%}
 - {name: none, key: user, limit: blocked, notify: 1%, shadow: true}

@@ -110,7 +110,7 @@ func rule(more string) string {
 	return "version: 1\nrules:\n- name: api\n  limit: fixed-window 5/s\n" + more
 }
 
-func TestErrorsSayWhereAndWhat(t *testing.T) {
+func TestErrorsNameTheFieldAndTheCause(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
 		line       int
@@ -246,8 +246,8 @@ func TestLargeAndHostileFilesAreRefused(t *testing.T) {
 	}
 }
 
-// TestWhatIsTooMuchIsToldOnce: one error, and not one for each rule, besides the other errors of its rule.
-func TestWhatIsTooMuchIsToldOnce(t *testing.T) {
+// TestAnExcessIsReportedOnce: one error, and not one for each rule, besides the other errors of its rule.
+func TestAnExcessIsReportedOnce(t *testing.T) {
 	_, errs := policy.Check([]byte("rules:\n" + strings.Repeat("- {name: a}\n", 10_050)))
 	require.Len(t, errs, 1)
 	assert.ErrorContains(t, errs[0], "line 10002: rules: 10050 rules, want at most 10000")
@@ -312,7 +312,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestAtMostAHundredErrorsAreTold(t *testing.T) {
+func TestAtMostAHundredErrorsAreReported(t *testing.T) {
 	for _, format := range []string{"{name: a%d, x: 1}", "{name: a%d, limit: 1}", "{name: a%d, limit: 1/s, key: {}}"} {
 		var rules []string
 		for i := range 300 {
@@ -323,7 +323,7 @@ func TestAtMostAHundredErrorsAreTold(t *testing.T) {
 	}
 }
 
-func TestErrorsAreShortAndShowWhatIsNotSeen(t *testing.T) {
+func TestErrorsAreShortAndShowInvisibleCharacters(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for _, text := range []string{
 		long + ": 1", "rules: []\n" + long + ": 1", "rules: [{name: a, limit: " + long + "}]",

@@ -165,7 +165,7 @@ func TestWhichLimitHoldsForAKey(t *testing.T) {
 	assert.NotContains(t, err.Error(), "mallory")
 }
 
-func TestAnUpgradeKeepsWhatWasSpent(t *testing.T) {
+func TestAnUpgradeKeepsTheSpending(t *testing.T) {
 	p, _, _ := inForce(t, plans)
 	require.True(t, p.Allow(attrs{"user": "ann", "plan": "free"}, 4))
 	assert.Equal(t, 96, left(t, p, attrs{"user": "ann", "plan": "pro"}))
@@ -201,7 +201,7 @@ func TestNoRequestEvadesARuleByLeavingAnAttributeOut(t *testing.T) {
 	assert.False(t, p.Allow(attrs{"user": "cleo", "tenant": "t"}, 1))
 }
 
-func TestWhatARuleCosts(t *testing.T) {
+func TestCostsOfRules(t *testing.T) {
 	p, _, _ := inForce(t, `
 rules:
 - {name: requests, limit: fixed-window 100/h, cost: 1}
@@ -561,7 +561,7 @@ func TestAnErrorAboutARequestIsOneText(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrMisconfigured)
 }
 
-func TestACostOfAWrongFormIsTheFaultOfWhoeverSetIt(t *testing.T) {
+func TestACostOfAWrongFormIsTheFaultOfItsSource(t *testing.T) {
 	for attribute, want := range map[string]struct {
 		err     error
 		outcome outcome.Outcome

@@ -16,9 +16,9 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// TestReusedRulesSayWhatKeptOnesSay plays random histories twice: with memory that hooks may keep, and with memory that is
+// TestReusedRulesAgreeWithKeptOnes plays random histories twice: with memory that hooks may keep, and with memory that is
 // used again.
-func TestReusedRulesSayWhatKeptOnesSay(t *testing.T) {
+func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 1))
 		set := (&model{spent: map[budgetOf]budget{}, denied: map[policy.Denials]int64{}}).draw(rnd, map[string]bool{})

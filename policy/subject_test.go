@@ -51,8 +51,8 @@ func TestErrorsHoldNoKey(t *testing.T) {
 	assert.ErrorContains(t, errs[1], `"limit", maybe`)
 }
 
-// TestAKeyThatIsToldCanBeNamed: support can free each key that is listed as denied, for any values.
-func TestAKeyThatIsToldCanBeNamed(t *testing.T) {
+// TestAReportedKeyCanBeNamed: support can free each key that is listed as denied, for any values.
+func TestAReportedKeyCanBeNamed(t *testing.T) {
 	p, _, _ := inForce(t, "rules:\n- {name: a, key: [user, tenant, ip/24], limit: fixed-window 1/h}\n- {name: b, key: user, limit: fixed-window 1/h}\n- {name: c, limit: fixed-window 1/h}")
 	values := map[string][]string{"a": {"3:ann", "12:x\n:4", "192.0.2.0/24"}, "b": {"3:ann"}, "c": nil}
 	r := attrs{"user": "3:ann", "tenant": "12:x\n:4", "ip": "192.0.2.7"}
@@ -125,7 +125,7 @@ func TestALongLineOfJSON(t *testing.T) {
 	t.Error("a long line takes five times as long, each time")
 }
 
-func TestAKeyTellsItsValues(t *testing.T) {
+func TestAKeyIsShownByItsValues(t *testing.T) {
 	assert.Equal(t, []string{"a:b", "", "3:x"}, policy.ValuesOf("3:a:b0:3:3:x", 3))
 	assert.Equal(t, []string{"7:a"}, policy.ValuesOf("7:a", 1))
 	assert.Empty(t, policy.ValuesOf("", 0))

@@ -49,7 +49,7 @@ func TestEvictedKeysAreRemembered(t *testing.T) {
 	assert.ErrorContains(t, err, "Options.Remember is -1")
 }
 
-func TestTablesAreThoseOfTheRulesInForce(t *testing.T) {
+func TestTablesBelongToTheRulesInForce(t *testing.T) {
 	p, err := policy.New(parsed(t, twoTables), nil)
 	require.NoError(t, err)
 	p.Allow(policy.Attributes{"user": "ann"}, 1)

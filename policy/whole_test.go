@@ -42,8 +42,8 @@ func TestADecisionUsesOneSetWhole(t *testing.T) {
 	}
 }
 
-// TestWhatIsToldIsOfOneSet draws sets at random. The figures of all limits in a set identify it.
-func TestWhatIsToldIsOfOneSet(t *testing.T) {
+// TestReportedFiguresBelongToOneSet draws sets at random. The figures of all limits in a set identify it.
+func TestReportedFiguresBelongToOneSet(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(28, 1))
 	var sets []*policy.Set
 	for v := range 8 {

@@ -20,8 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-// TestWhoIsLimitedInTheFleet: one process spends, and the page of another lists the key and resets it.
-func TestWhoIsLimitedInTheFleet(t *testing.T) {
+// TestEachListsTheLimitedKeysOfTheFleet: one process spends, and the page of another lists the key and resets it.
+func TestEachListsTheLimitedKeysOfTheFleet(t *testing.T) {
 	const rules = `rules:
 - {name: Pairs, key: [user, region], limit: fixed-window 2/h, overrides: [{key: [big, eu], limit: fixed-window 100/h}, {key: [small, eu], limit: fixed-window 1/h}]}`
 	set, err := policy.Parse([]byte(rules))

@@ -113,7 +113,7 @@ func TestAllRulesAreChargedOrNone(t *testing.T) {
 	assert.False(t, p.Allow(policy.Attributes{"user": "cleo"}, 1))
 }
 
-func TestEachRuleSaysWhatItAnswered(t *testing.T) {
+func TestEachRuleReportsItsDecision(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = client.Close() })
@@ -149,9 +149,9 @@ func TestEachRuleSaysWhatItAnswered(t *testing.T) {
 	assert.False(t, told[11].Rules[0].Told, "no answer, nothing to tell")
 }
 
-// TestOnlyTheRuleThatCanNeverAllowIsToldDenied compares the decisions of the rules on Redis with their decisions in memory,
+// TestOnlyTheRuleThatCanNeverAllowIsReportedDenied compares the decisions of the rules on Redis with their decisions in memory,
 // with a rule that blocks or is exceeded in each place among others.
-func TestOnlyTheRuleThatCanNeverAllowIsToldDenied(t *testing.T) {
+func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
@@ -396,7 +396,7 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 	assert.Equal(t, 5, calls()-before)
 }
 
-func TestWhatRedisCannotDo(t *testing.T) {
+func TestRulesThatRedisCannotCountAreErrors(t *testing.T) {
 	_, err := policy.New(parsed(t, rules), &policy.Options{Engine: policyredis.New(nil, nil)})
 	require.ErrorContains(t, err, "nil client")
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
@@ -521,9 +521,9 @@ func answer(p *policy.Policies, question string) string {
 	return "none"
 }
 
-// TestEnginesTellTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are 0,
+// TestEnginesReportTheSame plays random requests against random rules, shadows among them, in memory and on Redis. Costs are 0,
 // above a capacity, or of the rule's own. Nothing is regained during the test.
-func TestEnginesTellTheSame(t *testing.T) {
+func TestEnginesReportTheSame(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server(t), ReadTimeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	limits := []string{"token-bucket 1/720h burst 5", "fixed-window 4/720h", "sliding-log 6/720h", "sliding-counter 7/720h", "unlimited", "blocked"}

@@ -83,7 +83,7 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	assert.Equal(t, 40, d.Remaining)
 }
 
-func TestFlushGivesBackWhatWasLeasedBeforeAReload(t *testing.T) {
+func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
 	defer client.Close()
 	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: time.Minute})
@@ -106,7 +106,7 @@ func TestFlushGivesBackWhatWasLeasedBeforeAReload(t *testing.T) {
 	assert.Equal(t, 2000-61, d.Remaining)
 }
 
-func TestWhatCannotBeOnOneServerIsRefused(t *testing.T) {
+func TestRulesThatCannotBeOnOneServerAreRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
 	defer ring.Close()
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})

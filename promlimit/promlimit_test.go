@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-func TestNewTellsWhatTheRegistererSays(t *testing.T) {
+func TestNewReturnsTheRegisterersError(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ func TestANewEngineWhoseStoreFailsNowAndThenKeepsThePromises(t *testing.T) {
 	assert.Greater(t, calls, 10_000, "calls, of which one in 2500 has failed")
 }
 
-func TestMapOfANewEngineReservesAndTellsItsLimit(t *testing.T) {
+func TestMapOfANewEngineReservesAndDescribesItsLimit(t *testing.T) {
 	limit := ratelimit.SlidingLog(ratelimit.PerMinute(3)).Named("engine")
 	e, store := newLogEngine(t, limit, new(ratelimittest.Clock))
 	mapped := ratelimit.Map(e, func(n int) (string, error) { return fmt.Sprint(n), nil })
@@ -158,7 +158,7 @@ func serveOnce(h http.Handler, status int) *httptest.ResponseRecorder {
 	return w
 }
 
-func TestHTTPLimitSettlesAndTellsOfANewEngine(t *testing.T) {
+func TestHTTPLimitSettlesAndShowsANewEngine(t *testing.T) {
 	limit := ratelimit.SlidingLog(ratelimit.PerMinute(2)).Named("engine")
 	e, store := newLogEngine(t, limit, new(ratelimittest.Clock))
 	key := func(*http.Request) (string, error) { return "client", nil }

@@ -86,7 +86,7 @@ func TestAnEngineWithCoarserTimePasses(t *testing.T) {
 	ratelimittest.Run(t, engine(time.Microsecond, time.Microsecond))
 }
 
-func TestTimeCoarserThanSaidIsFoundOut(t *testing.T) {
+func TestTimeCoarserThanResolutionIsFoundOut(t *testing.T) {
 	err := ratelimittest.Check(engine(time.Microsecond, time.Nanosecond))
 	assert.ErrorContains(t, err, "promise 1 (RetryAfter is true) is broken by token-bucket")
 }

@@ -277,7 +277,7 @@ func (l noReserve) Reserve(context.Context, string, int, time.Duration) (*rateli
 	return nil, errors.New("cannot reserve")
 }
 
-func TestAnEngineWithoutReservePassesIfToldSo(t *testing.T) {
+func TestAnEngineWithoutReservePassesIfDeclared(t *testing.T) {
 	config := ours()
 	config.Histories = 5
 	config.NewBounded = nil

@@ -28,7 +28,7 @@ type answered string
 func (e answered) Error() string { return string(e) }
 func (answered) RedisError()     {}
 
-func TestErrorsSayWhetherToRetry(t *testing.T) {
+func TestErrorsShowWhetherToRetry(t *testing.T) {
 	down := []error{answered("LOADING Redis is loading"), answered("READONLY You can't"), answered("OOM command not allowed"),
 		answered("BUSY Redis is busy"), answered("MASTERDOWN Link"), answered("CLUSTERDOWN Hash slot"), answered("TRYAGAIN Multiple"),
 		answered("ERR max number of clients reached"), answered("NOREPLICAS Not enough"), answered("MISCONF Redis is configured"),

@@ -130,7 +130,7 @@ func TestOrdersAreDecidedAsTheyCame(t *testing.T) {
 	wg.Wait()
 }
 
-func TestWhatChangesNothingWritesNothing(t *testing.T) {
+func TestADecisionThatChangesNothingWritesNothing(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), patient)
 	ctx := t.Context()
@@ -203,7 +203,7 @@ func TestAKeyThatMetAConflictBeginsWithTheLock(t *testing.T) {
 	require.Equal(t, []string{"read"}, f.asked, "a denial takes no lock")
 }
 
-func TestAnErrorSaysWhetherTheCostMayBeCharged(t *testing.T) {
+func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 	lost := io.ErrUnexpectedEOF
 	for _, test := range []struct {
 		name        string
@@ -252,7 +252,7 @@ func TestAnErrorSaysWhetherTheCostMayBeCharged(t *testing.T) {
 	}
 }
 
-func TestWhoIsDeniedIsNotToldOfAnotherOnesLoss(t *testing.T) {
+func TestADeniedCallerGetsNoErrorOfAnothersLoss(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), patient)
 	require.True(t, l.Allow("k", 5))
@@ -615,7 +615,7 @@ func TestTheLimitOfAKey(t *testing.T) {
 	require.ErrorIs(t, events[1].Err, ratelimit.ErrExceedsLimit)
 }
 
-func TestWhatNewRefuses(t *testing.T) {
+func TestNewRefusesInvalidArguments(t *testing.T) {
 	_, db := newFake(t, newClock().now)
 	good := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("calls")
 	for says, make := range map[string]func() (*Limiter, error){

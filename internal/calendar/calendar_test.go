@@ -128,7 +128,7 @@ func TestLongestWindow(t *testing.T) {
 	assert.Equal(t, 31*24*time.Hour+time.Hour, calendarOf(t, Month, "America/New_York", 1).Longest())
 }
 
-func TestWhatIsNoCalendar(t *testing.T) {
+func TestInvalidCalendarsAreErrors(t *testing.T) {
 	for _, row := range []struct {
 		unit Unit
 		zone string

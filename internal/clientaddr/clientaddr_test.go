@@ -98,7 +98,7 @@ func TestFieldsOfOneAddressHoldOneAddress(t *testing.T) {
 	}
 }
 
-func TestHeaderOfAPeerThatIsNotTrustedIsNotAskedFor(t *testing.T) {
+func TestHeaderOfAPeerThatIsNotTrustedIsNotRead(t *testing.T) {
 	for _, f := range []*clientaddr.Finder{clientaddr.Remote(), finder(t, clientaddr.Options{TrustedProxies: proxies, TrustUnixSockets: true})} {
 		a, err := f.Find(clientaddr.Peer{Addr: netip.MustParseAddr("2001:db8:1:2:3:4:5:6")}, func() []string { panic("asked") })
 		require.NoError(t, err)

@@ -23,7 +23,7 @@ func written() (*slog.Logger, *bytes.Buffer) {
 	}})), &b
 }
 
-func TestOneLineASecondSaysHowManyWereLeftOut(t *testing.T) {
+func TestOneLineASecondHasTheNumberOfOmittedOnes(t *testing.T) {
 	to, lines := written()
 	var l throttledLog
 	for _, at := range []time.Duration{0, 1, 999_999_999, 1e9, 1e9 + 1, 2e9 - 1, 5e9, 6e9 - 1, 6e9} {

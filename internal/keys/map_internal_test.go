@@ -74,7 +74,7 @@ func checkArray[K comparable, V any](t *testing.T, m *Map[K, V], a *array[K, V],
 	}
 }
 
-func TestMapsOfAllSizesFindWhatTheyHoldThroughGrowthAndShrinking(t *testing.T) {
+func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 	for _, shards := range []int{1, 2, 64} {
 		for _, buckets := range []int{1, 2, 8} {
 			t.Run(fmt.Sprintf("%d shards of %d buckets", shards, buckets), func(t *testing.T) {
@@ -192,7 +192,7 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 }
 
 // An array has the size of its content: lookups in a large and almost empty one miss the caches.
-func TestAnArrayIsAsLargeAsWhatItHolds(t *testing.T) {
+func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
 		m := NewMap[int, int](fewestShards * keysOfShard)
 		for key := range n {

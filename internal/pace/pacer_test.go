@@ -56,7 +56,7 @@ func TestPanicInTheLimiterHoldsUpNoOther(t *testing.T) {
 
 // A request's call of the limiter is under way when another is refused: earlier bookings are given back when the call returns,
 // even if it panics.
-func TestPanicGivesBackWhatWaitedForIt(t *testing.T) {
+func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		l := limiter(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), func(request string) (string, error) {
@@ -184,7 +184,7 @@ func TestRequestWhoseSenderPanicsIsNotInFlightAnyMore(t *testing.T) {
 }
 
 // A time that was obeyed and was too short is not the server's last word.
-func TestServerThatNamesNoWaitIsNotAskedAllTheTime(t *testing.T) {
+func TestServerThatNamesNoWaitIsNotCalledAllTheTime(t *testing.T) {
 	for name, a := range map[string]pace.Advice{
 		"a wait":   {Refused: true, Answered: true, Wait: 1},
 		"a busy":   {Answered: true, Wait: 1},
@@ -286,7 +286,7 @@ func TestAnswerToAnEarlierRequestCountsThatRequest(t *testing.T) {
 }
 
 // An earlier refusal ends no budget that the answer to a later request has reported.
-func TestRefusalOfAnEarlierRequestLeavesWhatALaterAnswerTells(t *testing.T) {
+func TestRefusalOfAnEarlierRequestLeavesLaterAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{})
 		early := pc.Arrive(t.Context(), "queue")

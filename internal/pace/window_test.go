@@ -111,7 +111,7 @@ func TestKeyIsForgottenWhenItsWindowIsWideOrOld(t *testing.T) {
 }
 
 // A window is worth less than a wait, and has to go first.
-func TestNarrowKeysAreForgottenBeforeThoseThatHaveToWait(t *testing.T) {
+func TestNarrowKeysAreForgottenBeforeKeysThatHaveToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pc := pace.New("test", limiter(t, ratelimit.Unlimited(), bomb), pace.Options[string]{MaxKeys: 10})
 		answered(t, pc, "waits", pace.Advice{Refused: true, Wait: time.Hour})
@@ -127,9 +127,9 @@ func TestNarrowKeysAreForgottenBeforeThoseThatHaveToWait(t *testing.T) {
 	})
 }
 
-// TestTheRateIsKeptWhateverLeaves sends requests at a multiple of the limit of 20 a second, whose callers leave by cancelling
+// TestTheRateIsKeptWhicheverRequestsLeave sends requests at a multiple of the limit of 20 a second, whose callers leave by cancelling
 // their contexts.
-func TestTheRateIsKeptWhateverLeaves(t *testing.T) {
+func TestTheRateIsKeptWhicheverRequestsLeave(t *testing.T) {
 	for _, patience := range []time.Duration{2 * time.Second, 10 * time.Second} {
 		for _, offered := range []float64{1.05, 1.5, 2, 10} {
 			for _, mixed := range []bool{false, true} {

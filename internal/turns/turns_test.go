@@ -59,7 +59,7 @@ func (r *remote) wait(ctx context.Context, process *turns.Lines[string]) error {
 	return err
 }
 
-func TestTheRateIsServedWhateverLeavesInOneProcessAndInFour(t *testing.T) {
+func TestTheRateIsServedWhicheverCallersLeaveInOneProcessAndInFour(t *testing.T) {
 	for _, rate := range []int{20, 100} {
 		for _, processes := range []int{1, 4} {
 			for _, burst := range []int{1, 5, 100} {
@@ -109,7 +109,7 @@ func TestTheRateIsServedWhateverLeavesInOneProcessAndInFour(t *testing.T) {
 	}
 }
 
-func TestCallersWhoAllLeaveGiveEverythingBackBeforeTheLastReturns(t *testing.T) {
+func TestCallersThatAllLeaveGiveEverythingBackBeforeTheLastReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote(ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
 		var process turns.Lines[string]

@@ -42,7 +42,7 @@ type late struct{ context.Context }
 
 func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Nanosecond), true }
 
-func TestWhatIsLeftOfAContext(t *testing.T) {
+func TestTheTimeLeftOfAContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		left, err := wait.Left(context.Background())
 		require.NoError(t, err)

@@ -130,7 +130,7 @@ func TestAdminShowsHowAllStands(t *testing.T) {
 	assert.Equal(t, "an override", v["explanation"].(map[string]any)["rules"].([]any)[0].(map[string]any)["from"])
 }
 
-func TestAdminIsReadOnlyUnlessToldOtherwise(t *testing.T) {
+func TestAdminIsReadOnlyUnlessWritesAreAllowed(t *testing.T) {
 	s := serve(t, admin.Options{ShowKeys: true})
 	for _, do := range [][]string{{"do", "reset", "rule", "users", "key", "secret-ann"}, {"do", "adjust", "rule", "users", "key", "secret-ann", "delta", "-1"}, {"do", "force", "failover", "redis", "state", "open"}} {
 		assert.Contains(t, s.post(http.StatusForbidden, do...)["failed"], "read-only")
@@ -363,7 +363,7 @@ func parsed(t *testing.T, text string) *policy.Set {
 	return set
 }
 
-func TestThePageListsWhoIsLimitedNowAndResetsAKey(t *testing.T) {
+func TestThePageListsDeniedKeysAndResetsAKey(t *testing.T) {
 	for _, show := range []bool{false, true} {
 		s := serve(t, admin.Options{Write: true, ShowKeys: show})
 		v := s.post(http.StatusOK, "do", "limited")

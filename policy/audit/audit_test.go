@@ -221,7 +221,7 @@ func TestRowsAreWrittenWhileOldOnesAreDeleted(t *testing.T) {
 	})
 }
 
-func TestWhyARowWasDroppedIsTold(t *testing.T) {
+func TestTheCauseOfADroppedRowIsReported(t *testing.T) {
 	db := sql.OpenDB(choosy{old: new(int)})
 	defer db.Close()
 	var out bytes.Buffer

@@ -89,7 +89,7 @@ func within(l ratelimit.Limit, sum, d int64) bool {
 	return mul(sum-int64(l.Burst), per).Cmp(mul(d, units)) <= 0
 }
 
-func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
+func TestLeakyBucketSpacesItsReleases(t *testing.T) {
 	for seed := range Rounds(2_000) {
 		data := seeded(3<<32|seed, 500)
 		data[0] = byte(ratelimit.AlgorithmLeakyBucket - 1)
@@ -105,7 +105,7 @@ func TestLeakyBucketSpacesWhatItLetsOut(t *testing.T) {
 	}
 }
 
-func TestNothingIsBookedFurtherAheadThanAsked(t *testing.T) {
+func TestNothingIsBookedBeyondMaxDelay(t *testing.T) {
 	for seed := range Rounds(2_000) {
 		s := &script{data: seeded(4<<32|seed, 300), onward: true}
 		s.pickLimit()

@@ -89,7 +89,7 @@ func TestGreedyCallerGetsTheUnitsOfEachWindow(t *testing.T) {
 	}
 }
 
-func TestEdgesOfWhatNewAcceptsAreExact(t *testing.T) {
+func TestTheLargestAcceptedLimitsAreExact(t *testing.T) {
 	for i, l := range EdgeLimits() {
 		t.Run(l.String(), func(t *testing.T) {
 			for seed := range Rounds(200) {

@@ -169,7 +169,7 @@ func TestLuckDoesNotDecideBetweenGates(t *testing.T) {
 }
 
 // A gate with a bound on latency is judged by the best fixed limit that keeps to it, and not at all while the backend itself takes longer.
-func TestGateIsJudgedByWhatItWasTold(t *testing.T) {
+func TestGateIsJudgedByItsReportedOutcomes(t *testing.T) {
 	p := Phase{Servers: 1, Service: 20 * time.Millisecond, Spread: Exponential, Load: 1}
 	length := p.judged()
 	_, most := Best(p, 40, length, 1, Goal(1))

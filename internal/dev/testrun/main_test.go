@@ -65,7 +65,7 @@ func TestSound(t *testing.T) { t.Log("not shown") }
 func TestNotAsked(t *testing.T) { t.Error("not asked for") }
 `
 
-func TestModulesAreTestedAndToldOneByOne(t *testing.T) {
+func TestModulesAreTestedAndReportedOneByOne(t *testing.T) {
 	testsize.Extra(t)
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")
@@ -115,7 +115,7 @@ func TestExtra(t *testing.T) {
 func TestPlain(t *testing.T) {}
 `
 
-func TestAQuickRunLeavesComparisonsAndExtraTestsToAllAndSaysSo(t *testing.T) {
+func TestAQuickRunLeavesComparisonsAndExtraTestsToAllAndReportsThem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")
 	}
@@ -147,7 +147,7 @@ func TestAQuickRunLeavesComparisonsAndExtraTestsToAllAndSaysSo(t *testing.T) {
 	assert.NotContains(t, out.String(), "left to")
 }
 
-func TestWhatIsMeantForTheTestsStaysLast(t *testing.T) {
+func TestArgumentsForTheTestsStayLast(t *testing.T) {
 	testsize.Extra(t)
 	if testing.Short() {
 		t.Skip("go test compiles for seconds")

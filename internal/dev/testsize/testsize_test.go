@@ -16,7 +16,7 @@ func TestOnlyLongRunsHaveTheFullSize(t *testing.T) {
 	}
 }
 
-func TestSeedsAreTheSameInEachRunUnlessToldOtherwise(t *testing.T) {
+func TestSeedsAreTheSameInEachRunUnlessTheyAreMoved(t *testing.T) {
 	t.Setenv(SeedOf, "") // scripts/test -long sets it
 	assert.EqualValues(t, 5, Seed(5))
 	t.Setenv(SeedOf, "0")
@@ -41,7 +41,7 @@ func (s *skipping) Helper()                           {}
 func (s *skipping) Skip(args ...any)                  { s.skipped = args }
 func (s *skipping) Fatalf(format string, args ...any) { s.failed = fmt.Sprintf(format, args...) }
 
-func TestWhatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
+func TestATestThatBoundsATimeIsSkippedWhileOthersRun(t *testing.T) {
 	for value, want := range map[string][]any{"": nil, "now": nil, "later": {Later}} {
 		t.Setenv(Timed, value)
 		var s skipping

@@ -142,9 +142,9 @@ func TestJSONForScripts(t *testing.T) {
 	assert.Equal(t, 20.0, rules[0].(map[string]any)["capacity"])
 }
 
-// TestDiffTellsWhatDecidesOtherwise draws pairs of sets that look alike. Where diff finds no difference,
+// TestDiffListsChangedDecisions draws pairs of sets that look alike. Where diff finds no difference,
 // both decide alike about every request.
-func TestDiffTellsWhatDecidesOtherwise(t *testing.T) {
+func TestDiffListsChangedDecisions(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	word := func() string {
@@ -219,7 +219,7 @@ func TestDiffTellsWhatDecidesOtherwise(t *testing.T) {
 	assert.Greater(t, same, pairs/100)
 }
 
-func TestDiffOfAddedRulesTellsAllOfThem(t *testing.T) {
+func TestDiffOfAddedRulesListsAllOfThem(t *testing.T) {
 	files(t, map[string]string{"old": "rules: []\n", "new": `
 rules:
 - {name: plans, key: user, limit: unlimited, plans: {free: blocked}, overrides: [{key: "a, b", limit: fixed-window 1/s}], cost: 2, shadow: true}
@@ -236,7 +236,7 @@ rule off: added, but disabled: blocked (every request)
 `, out.String())
 }
 
-func TestCheckTellsAllErrors(t *testing.T) {
+func TestCheckReportsAllErrors(t *testing.T) {
 	const wrong = "vesion: x\nrules:\n- {name: a, limit: often}\n- name: A\n  limit: fixed-window 1/s\n  route: /x\n  overides: []\n  match: {attributes: {ip: [10.0.0.1/8, 11.0.0.1/8]}}\n"
 	files(t, map[string]string{"bad": wrong, "bad.json": "{\"rules\": [\n  {\"name\": \"a\",  \"limit\": \"often\"},\n  {\"name\": \"1\", \"limit\": \"blocked\", \"kye\": \"user\"}]}"})
 	var out, errs bytes.Buffer
@@ -259,7 +259,7 @@ func TestCheckTellsAllErrors(t *testing.T) {
 	assert.Equal(t, []struct{ Line, Column int }{{2, 27}, {3, 4}, {3, 37}}, v[0].Errors)
 }
 
-func TestExplainAsksARunningService(t *testing.T) {
+func TestExplainCallsARunningService(t *testing.T) {
 	set, err := policy.Parse([]byte(old))
 	require.NoError(t, err)
 	p, err := policy.New(set, nil)
@@ -297,7 +297,7 @@ func TestExplainAsksARunningService(t *testing.T) {
 }
 
 // An editor jumps to file:line:column, for one error as for many.
-func TestCheckAlwaysTellsLineAndColumn(t *testing.T) {
+func TestCheckAlwaysReportsLineAndColumn(t *testing.T) {
 	for name, row := range map[string]struct{ text, at string }{
 		"a limit":                  {"rules:\n- name: a\n  limit: often\n", "3:10"},
 		"a field":                  {"rules:\n- name: a\n  limti: blocked\n  limit: blocked\n", "3:3"},

@@ -256,9 +256,9 @@ func muxServes(t *testing.T, mux *http.ServeMux, req *http.Request) bool {
 	return false
 }
 
-// TestWhatIsMergedMatchesAsTheTreeDoes compares requests for which something is merged with
+// TestTheMergedIndexMatchesAsTheTreeDoes compares requests for which something is merged with
 // the same requests to an index that has merged nothing.
-func TestWhatIsMergedMatchesAsTheTreeDoes(t *testing.T) {
+func TestTheMergedIndexMatchesAsTheTreeDoes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	pick := func(words ...string) string { return words[r.IntN(len(words))] }
 	path := func(words ...string) (p string) {
@@ -327,7 +327,7 @@ func (n *node) forget() {
 	}
 }
 
-func TestWhatIsMergedIsBounded(t *testing.T) {
+func TestTheMergedIndexIsBounded(t *testing.T) {
 	matches := []Match{{Route: []string{"/a"}}}
 	for range mostForOne {
 		matches = append(matches, Match{})
@@ -387,7 +387,7 @@ func TestManySegmentsBesideEachOther(t *testing.T) {
 	assert.Empty(t, x.Match(Attributes{"path": "/a/x/b"}))
 }
 
-func TestMatchingCostsNoMoreThanWhatMatches(t *testing.T) {
+func TestMatchingCostsNoMoreThanTheMatchingRules(t *testing.T) {
 	var matches []Match
 	for i := range 1000 {
 		matches = append(matches, Match{Route: []string{fmt.Sprintf("/r%d/", i)}}, Match{Attributes: map[string][]string{"tenant": {fmt.Sprint(i)}}})

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-func TestExplainTellsWhatIsLeftOnRedis(t *testing.T) {
+func TestExplainReportsTheRemainingBudgetOnRedis(t *testing.T) {
 	addr := redistest.Start(t).Addr
 	file := filepath.Join(t.TempDir(), "rules.yaml")
 	const rules = "rules:\n- {name: users, key: user, limit: fixed-window 2/h, plans: {pro: fixed-window 9/h}}\n- {name: trial, shadow: true, limit: fixed-window 1/h}\n"
