@@ -39,7 +39,7 @@ type open struct {
 // unsampled is more than can be owed.
 var unsampled = span{ticks: math.MaxInt64}
 
-// maxOpens is the number of elements of a list. One more merges the two that differ least.
+// maxOpens is the number of elements of a list: see merge.
 var maxOpens = 32
 
 // sample records the debt just before a spending, or a change of the state. The reservations with a higher least
@@ -49,9 +49,9 @@ func (l *ledger) sample(at int64, owed span) {
 	if n == 0 || l.opens[n-1].from == at {
 		return
 	}
-	if l.opens[0].least == (span{}) {
-		l.opens = slices.Delete(l.opens, 0, 1)
+	if l.opens[n-1].count == 0 { // see closed
 		n--
+		l.opens = l.opens[:n]
 	}
 	l.lower(n, owed)
 }
@@ -107,16 +107,16 @@ func (l *ledger) opened(at int64, n int) {
 		return
 	}
 	if len(l.opens) == maxOpens {
-		l.merge()
+		l.merge(maxOpens)
 	}
 	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
 }
 
-// merge makes one of the two neighbours whose least debts differ least, or drops the oldest element if the reservations in it
-// give back less than that.
-func (l *ledger) merge() {
+// merge makes one of two neighbours among the oldest n, whose least debts differ least; or it drops the oldest of all, if the
+// reservations in it give back less than that.
+func (l *ledger) merge(n int) {
 	best, least := 0, l.opens[0].least
-	for i := 1; i < len(l.opens); i++ {
+	for i := 1; i < n; i++ {
 		a, b := l.opens[i-1].least, l.opens[i].least
 		if d := (span{b.ticks - a.ticks, b.frac - a.frac}); d.less(least) {
 			best, least = i, d
@@ -138,9 +138,9 @@ func (l *ledger) openAt(sp Spending) int {
 	return i
 }
 
-// gaveBack lowers the least debts after an amount was given back of a reservation in the i-th element, or before all
-// elements if i is −1. An earlier reservation has at most the i-th one's.
-func (l *ledger) gaveBack(t *tokenBucket, i int, back span) {
+// gaveBack lowers the least debts after an amount was given back at now, of a reservation in the i-th element, or before all
+// elements if i is −1. An earlier reservation has at most the i-th one's. Reservations of now stay, as after a grant.
+func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 	for k := max(i, 0); k < len(l.opens); k++ {
 		if p := &l.opens[k].least; *p != unsampled {
 			if *p = t.minus(*p, back); p.ticks < 0 {
@@ -148,14 +148,24 @@ func (l *ledger) gaveBack(t *tokenBucket, i int, back span) {
 			}
 		}
 	}
-	if i >= 0 && l.opens[i].least != unsampled {
+	switch {
+	case i < 0 || l.opens[i].least == unsampled:
+	case l.opens[i].from == now:
+		l.lower(i, l.opens[i].least)
+	default:
 		l.lower(i+1, l.opens[i].least)
 	}
 }
 
-// closed removes one settled reservation from the i-th element.
-func (l *ledger) closed(i int) {
-	if l.opens[i].count--; l.opens[i].count == 0 {
+// closed removes one settled reservation from the i-th element at now. The last element of an instant with a grant stays, even
+// if it is empty, as long as the instant lasts: a later reservation must not get the part of one that is open no more.
+func (l *ledger) closed(i int, now int64) {
+	o := &l.opens[i]
+	o.count--
+	if o.from == now && i == len(l.opens)-1 && (o.part > 0 || o.least != unsampled) {
+		return
+	}
+	if o.count <= 0 {
 		l.opens = slices.Delete(l.opens, i, i+1)
 	}
 }
@@ -163,15 +173,9 @@ func (l *ledger) closed(i int) {
 // spendNow spends at now under a token bucket without bookings, and keeps the list of open reservations.
 func (m *Meter) spendNow(s State, now, cost int64, keep Keep) State {
 	if s.detail != nil {
-		owed := s.owed(now)
-		s.ledger.sample(now, owed)
-		s = m.token.spend(s, now, cost)
-		if m.token.minus(s.owed(now), owed) != m.token.price(cost) {
-			s.ledger.granted(now, span{}) // cut at the horizon: the difference of the two debts is unknown
-		}
-	} else {
-		s = m.token.spend(s, now, cost)
+		s.ledger.sample(now, s.owed(now))
 	}
+	s = m.token.spend(s, now, cost)
 	if keep == Open {
 		if s.detail == nil {
 			s.detail = newOpens()
@@ -244,7 +248,7 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 	i := l.openAt(sp)
 	if back := m.token.refundable(l, i, owed, now, sp, actual); back != (span{}) {
 		base = m.token.regain(base, now, back)
-		l.gaveBack(m.token, i, back)
+		l.gaveBack(m.token, i, now, back)
 		if booked {
 			l.base = base
 			l.touch(0)
@@ -253,7 +257,7 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 		}
 	}
 	if i = l.openAt(sp); i >= 0 && sp.Open {
-		l.closed(i)
+		l.closed(i, now)
 	}
 	return m.trimmed(s)
 }

@@ -27,8 +27,11 @@ type past struct {
 	now    int64
 	events []*charged // in the order of their instants
 	open   []*charged
+	lost   []*charged // are never settled
 	rnd    *rand.Rand
 	grants bool
+	still  bool // much happens within one instant
+	atOnce bool // nothing is booked
 }
 
 // replayed returns the state of a key for which each settled reservation was charged its real cost from the beginning.
@@ -66,7 +69,11 @@ func (p *past) base() span {
 }
 
 func (p *past) do() {
-	switch p.rnd.IntN(4) {
+	move := p.rnd.IntN(4)
+	if p.still && p.rnd.IntN(8) > 0 {
+		move = 3
+	}
+	switch move {
 	case 0:
 		p.now += p.rnd.Int64N(5)
 	case 1:
@@ -83,7 +90,7 @@ func (p *past) do() {
 		}
 	case op < 11:
 		n, ahead := 1+p.rnd.Int64N(p.m.token.capacity), int64(0)
-		if p.rnd.IntN(3) == 0 {
+		if p.rnd.IntN(3) == 0 && !p.atOnce {
 			ahead = p.rnd.Int64N(3*p.m.token.full.ticks + 1)
 		}
 		o := p.m.Take(&p.s, Moment{p.now, p.now}, n, ahead, Open)
@@ -94,12 +101,13 @@ func (p *past) do() {
 		e.sp.Open = true
 		p.add(e)
 		p.open = append(p.open, e)
-	case op < 18 && len(p.open) > 0:
+	case op < 17 && len(p.open) > 0:
 		i := p.rnd.IntN(len(p.open))
 		e := p.open[i]
 		p.open = slices.Delete(p.open, i, i+1)
 		switch p.rnd.IntN(12) {
-		case 0: // never settled
+		case 0:
+			p.lost = append(p.lost, e)
 			return
 		case 1: // more: that is charged now, or behind all that is booked
 			p.m.Advance(&p.s, p.now)
@@ -113,7 +121,7 @@ func (p *past) do() {
 		}
 		e.real = p.rnd.Int64N(e.cost + 1)
 		p.m.Settle(&p.s, p.now, e.sp, e.real)
-	case op == 18 && p.grants:
+	case op == 18 && p.grants, op == 17 && p.grants && p.still:
 		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
 			return // takes from bookings, and not from the spending
 		}
@@ -131,7 +139,7 @@ func (p *past) do() {
 func newPast(rnd *rand.Rand, grants bool) *past {
 	units, per := 1+rnd.Int64N(7), 1+rnd.Int64N(20)
 	m := New(Limit{Kind: TokenBucket, Units: units, Per: per, Burst: 1 + rnd.Int64N(12), Horizon: 1 << 40, Most: 1 << 50})
-	return &past{m: m, rnd: rnd, grants: grants}
+	return &past{m: m, rnd: rnd, grants: grants, still: rnd.IntN(3) == 0}
 }
 
 func (p *past) String() (text string) {
@@ -238,6 +246,103 @@ func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 		if !p.grants {
 			p.bound(t)
 		}
+	}
+}
+
+// leasts returns the number of different debts above 0 that the open reservations are the least of since they were made.
+func (p *past) leasts() int {
+	all := make(map[span]bool)
+	for _, e := range slices.Concat(p.open, p.lost) {
+		if e.at > p.now {
+			continue
+		}
+		s, least, since := State{}, unsampled, false
+		for _, x := range p.events {
+			if x.at > p.now {
+				break
+			}
+			if owed := s.owed(x.at); since && x.at > e.at && owed.less(least) {
+				least = owed
+			}
+			if x.real < 0 {
+				s = p.m.token.forgive(s, x.at, -x.real)
+				if owed := s.owed(x.at); since && owed.less(least) {
+					least = owed
+				}
+			} else if x.real > 0 {
+				s = p.m.token.spend(s, x.at, x.real)
+			}
+			since = since || x == e
+		}
+		if s.owed(p.now) != (span{}) && least != (span{}) {
+			all[least] = true
+		}
+	}
+	return len(all)
+}
+
+// A short list loses nothing as long as it has room for each different least debt, and one more.
+func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
+	defer func(n int) { maxOpens = n }(maxOpens)
+	full := 0
+	for seed := range uint64(testsize.Of(4_000, 100_000)) {
+		maxOpens = 2 + int(seed%3)
+		p := newPast(rand.New(rand.NewPCG(seed, 7)), seed%2 == 1)
+		p.atOnce = true
+		for range 40 {
+			p.do()
+			if n := p.leasts(); n > maxOpens {
+				break
+			} else if n == maxOpens {
+				full++
+			}
+			require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
+		}
+	}
+	require.Greater(t, full, 1000)
+}
+
+// Two reservations of an instant, a grant, and a settlement that gives back the rest of the debt. A third reservation of the
+// same instant owes its cost, also when the second is settled.
+func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T) {
+	for _, keep := range []Keep{Booked, Open} {
+		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 1 << 40, Most: 1 << 50})
+		var s State
+		reserve := func(keep Keep) Spending {
+			o := m.Take(&s, Moment{5, 5}, 10, 0, keep)
+			require.False(t, o.Denied(5))
+			sp := o.Spending(10)
+			sp.Open = keep == Open
+			return sp
+		}
+		a, b := reserve(keep), reserve(Open)
+		m.Adjust(&s, 5, -15)
+		m.Settle(&s, 5, a, 0)
+		require.Zero(t, s.owed(5))
+		reserve(Open)
+		m.Settle(&s, 5, b, 0)
+		require.Equal(t, span{ticks: 100}, s.owed(5))
+	}
+}
+
+// A charge beyond the largest debt is cut. Reservations from before it give back nothing: with their real costs the debt would
+// be as large.
+func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
+	for _, ahead := range []int64{0, 1000} {
+		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 5000, Most: 1 << 50})
+		var s State
+		require.True(t, m.Allow(&s, 0, 50))
+		o := m.Take(&s, Moment{1, 1}, 30, 0, Open)
+		sp := o.Spending(30)
+		sp.Open = true
+		if ahead > 0 {
+			require.False(t, m.Take(&s, Moment{1, 1}, 90, ahead, Open).Denied(1))
+		}
+		m.Adjust(&s, 1, 600)
+		require.Equal(t, int64(400), m.Debt(s, 1))
+		m.Settle(&s, 1, sp, 0)
+		m.Refresh(&s)
+		require.Equal(t, int64(400), m.Debt(s, 1))
 	}
 }
 

@@ -296,3 +296,37 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 		assert.Equal(t, kind == SlidingLog, s.OnHeap(), "%v", kind)
 	}
 }
+
+// The rest lapses at its time, whether the key was used since or not.
+func TestARestThatHasLapsedIsNeitherChargedNorGivenBack(t *testing.T) {
+	for kind := TokenBucket; kind < Calendar; kind++ {
+		from, to := meterOf(kind, 100, 60, 100), meterOf(kind, 10, 6000, 10)
+		lowered := func() (State, Spending) {
+			var s State
+			sp := from.Take(&s, Moment{}, 50, 0, Booked).Spending(50)
+			require.True(t, from.Allow(&s, 0, 50))
+			s = to.Migrate(from, s, 0)
+			require.Positive(t, s.asideAt(0).units)
+			sp.Changed = true
+			return s, sp
+		}
+		s, _ := lowered()
+		until := to.Forgotten(s)
+		require.Less(t, s.asideAt(0).until, until, "the longer window goes on")
+		until = s.asideAt(0).until
+		counted := to.spent(s, until)
+		require.Positive(t, counted)
+		s = from.Migrate(to, s, until)
+		assert.LessOrEqual(t, from.spent(s, until), counted, "%v", kind)
+
+		s, sp := lowered()
+		to.Settle(&s, until, sp, 0)
+		to.Refresh(&s)
+		gave := counted - to.spent(s, until)
+		if kind <= LeakyBucket { // after a change nothing is given back in a bucket
+			assert.Zero(t, gave, "%v", kind)
+		} else {
+			assert.Equal(t, counted, gave, "%v", kind)
+		}
+	}
+}

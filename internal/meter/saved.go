@@ -65,7 +65,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 		l.due(l.list[:k])
 	}
 	for len(l.opens) > mostOpens {
-		l.merge()
+		l.merge(len(l.opens) - 1) // the last one numbers the grants of this instant
 	}
 	return m.append(buf, s, now, &l)
 }
@@ -282,7 +282,7 @@ func (r *reader) appendix(m *Meter, s State) State {
 // opens reads a token bucket's open reservations.
 func (r *reader) opens(m *Meter) (opens []open) {
 	for range r.number(0, mostOpens) {
-		o := open{from: r.instant(-r.number(0, farAhead)), part: r.number(0, farAhead), count: int(r.number(1, farAhead)), least: unsampled}
+		o := open{from: r.instant(-r.number(0, farAhead)), part: r.number(0, farAhead), count: int(r.number(0, farAhead)), least: unsampled}
 		if ticks := r.number(0, r.horizon+1); ticks > 0 {
 			o.least = span{ticks - 1, r.number(0, m.token.units-1)}
 		}
