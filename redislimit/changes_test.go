@@ -62,14 +62,26 @@ func (c *changer) expire() {
 	}
 }
 
-// change sets another limit and takes. A charge before puts the key under the limit that holds so
-// far: a denial has left it under the one before. To carry over rounds up to whole units of the
+// change sets another limit and takes, often when the last charge is some time ago. A charge before puts the key under the
+// limit that holds so far: a denial has left it under the one before. To carry over rounds up to whole units of the
 // clock, which are 1 ns and 1 µs: then both begin anew.
 func (c *changer) change() {
+	limit := c.limits[c.rng.IntN(len(c.limits))]
+	if c.limit.Burst > 0 && c.rng.IntN(3) == 0 {
+		limit = c.limit
+		limit.Burst = 1 + c.rng.IntN(12)
+	}
+	if c.booking && c.rng.IntN(3) == 0 { // more than a log can hold
+		limit = ratelimit.SlidingLog(ratelimit.PerDay(4))
+		c.fill()
+	}
 	c.note("adjust by 1")
 	require.NoError(c.t, c.memory.Adjust(twinKey, 1))
 	require.NoError(c.t, c.remote.Adjust(context.Background(), twinKey, 1))
-	limit := c.limits[c.rng.IntN(len(c.limits))]
+	if c.rng.IntN(2) == 0 {
+		c.clock.Advance(time.Duration(c.rng.Int64N(int64(c.limit.Rate.Per/time.Microsecond))) * time.Microsecond)
+		c.expire()
+	}
 	c.note("SetLimit(%v)", limit)
 	require.NoError(c.t, c.memory.SetLimit(limit))
 	require.NoError(c.t, c.remote.SetLimit(limit))
@@ -91,6 +103,16 @@ func (c *changer) change() {
 	c.note("reset")
 	c.memory.Reset(twinKey)
 	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
+}
+
+// fill spends all, and books a large cost ahead.
+func (c *changer) fill() {
+	cost := c.limit.Capacity()
+	for range 2 {
+		r, err := c.memory.Reserve(context.Background(), twinKey, cost, 100*time.Hour)
+		q, err2 := c.remote.Reserve(context.Background(), twinKey, cost, 100*time.Hour)
+		c.same(fmt.Sprintf("Reserve(%d)", cost), r.Decision, q.Decision, err, err2)
+	}
 }
 
 // near reports whether two decisions differ by rounding only.

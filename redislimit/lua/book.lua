@@ -103,7 +103,7 @@ local function charge(a, f, s, now, n)
   local most = f.debt - a.spent(f, s, now)
   if n > most then
     n = most
-    if s.kind == TOKEN then sunk(s, 0) end
+    if s.kind == TOKEN then sunk(s, now, 0) end
   end
   if n <= 0 then return end
   if s.base then return book(a, f, s, s.newest, n) end
@@ -117,13 +117,13 @@ local function forgive(a, f, s, now, n)
   if s.aside > 0 then s.aside = s.aside - min(s.aside, max(0, n - a.spent(f, s, now))) end
   if not s.base then
     a.forgive(f, s, now, n)
-    if s.kind == TOKEN then sunk(s, owedNow(s, now)) end
+    if s.kind == TOKEN then sunk(s, now, owedNow(s, now)) end
     return
   end
   while n > 0 and #s.bookedAts > 0 do n = n - shrink(s, #s.bookedAts, n) end
   if n > 0 then
     a.forgive(f, s.base, now, n)
-    if s.kind == TOKEN then sunk(s, owedNow(s, now)) end
+    if s.kind == TOKEN then sunk(s, now, owedNow(s, now)) end
   end
   tidy(a, f, s, now)
 end

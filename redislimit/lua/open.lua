@@ -30,15 +30,23 @@ local function sample(s, at, u)
   lower(s, n, u)
 end
 
--- sunk records a debt that has become lower by a grant, also for the reservations of its instant.
-local function sunk(s, u) lower(s, #s.openFroms, u) end
+-- sunk records a debt that has become lower by a grant, also for the reservations of its instant. These stay even if they give
+-- back nothing, so that later ones of the instant, which share the element, give back no more.
+local function sunk(s, now, u)
+  local n = #s.openFroms
+  if n > 0 and s.openFroms[n] == now then
+    s.openLeasts[n] = min(s.openLeasts[n], u)
+    n = n - 1
+  end
+  lower(s, n, u)
+end
 
 local function opened(s, at)
   local froms, leasts = s.openFroms, s.openLeasts
   local n = #froms
   if froms[n] == at then return end
-  if n == $MAX_OPENS then -- the two that differ least become one
-    local best, least = 2, TOP
+  if n == $MAX_OPENS then -- the two that differ least become one, or the oldest goes if it gives back less than that
+    local best, least = 1, leasts[1]
     for i = 2, n do
       local d = leasts[i] - leasts[i - 1]
       if d < least then best, least = i, d end
@@ -65,5 +73,5 @@ local function settleOpen(f, s, now, sp, actual)
   for k = i, #froms do
     if leasts[k] < TOP then leasts[k] = max(0, leasts[k] - u) end
   end
-  if leasts[i] < TOP then lower(s, i, leasts[i]) end
+  if leasts[i] < TOP then lower(s, froms[i] == now and i - 1 or i, leasts[i]) end
 end
