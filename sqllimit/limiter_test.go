@@ -805,6 +805,30 @@ func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 	})
 }
 
+// A lowered limit has units set aside for longer than the key needs to be fresh under it.
+func TestARowIsNotDeletedBeforeTheUnitsSetAsideLapse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
+		short, long := ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.TokenBucket(ratelimit.PerHour(100), 100)
+		l := newLimiter(t, db, short, patient)
+		require.True(t, l.Allow("k", 1), "its expiry is that of the short limit")
+		require.NoError(t, l.SetLimit(long))
+		require.True(t, l.Allow("k", 99))
+		require.NoError(t, l.SetLimit(short))
+		require.NoError(t, l.Adjust(t.Context(), "k", 1))
+		for range 30 {
+			time.Sleep(sweepEach)
+			require.NoError(t, l.Adjust(t.Context(), "hot", 1))
+		}
+		synctest.Wait()
+		require.Contains(t, f.asked, "postpone")
+		require.NoError(t, l.SetLimit(long))
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.InDelta(t, 10, d.Remaining, 5, "90 were set aside, and count again")
+	})
+}
+
 // A clock that leaps forward and is set right again deletes nothing.
 func TestALeapOfTheClockDeletesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
