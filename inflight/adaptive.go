@@ -10,7 +10,9 @@ import (
 // Sample has the figures of a window: of the work that began and ended within it. Zero means that a figure is unknown.
 type Sample struct {
 	// RTT is the mean time of the work that succeeded, from the permit to Done. Longer work that has not ended,
-	// was [Cancelled] or was [Dropped] raises it.
+	// was [Cancelled] or was [Dropped] raises it. While calls hang beside others that succeed, RTT is the mean time of the
+	// successes alone: a call hangs if it fails after more time than each recent success took, twice their mean, and four
+	// of their standard deviations above it, and so many calls do that chance does not explain it.
 	RTT time.Duration
 	// Deviation is the standard deviation of these times, and Ended the number of times that are known in full.
 	Deviation time.Duration
@@ -19,10 +21,12 @@ type Sample struct {
 	InFlight int
 	// Mean is the mean of the units in flight over time.
 	Mean float64
+	// Hung is the part of Mean that hung calls hold: see RTT. Zero means none.
+	Hung float64
 	// Crowd is their mean over the time of each unit: without pauses.
 	Crowd float64
 	// Cancelled is the share of outcomes, 0 to 1, whose clients no longer waited. Where it is not small, the
-	// true mean time is longer than RTT.
+	// true mean time is longer than RTT. Calls that hang do not count.
 	Cancelled float64
 	// Dropped is true if at least a quarter of the outcomes were [Dropped], or Cancelled is more than half.
 	Dropped bool
@@ -49,7 +53,7 @@ func (s *Sample) served() time.Duration {
 // sane returns s without figures that make no sense, which count as not known: a wrapper of an algorithm may have computed
 // them.
 func (s Sample) sane() Sample {
-	for _, x := range []*float64{&s.Mean, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
+	for _, x := range []*float64{&s.Mean, &s.Hung, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
 		if !(*x > 0 && *x <= mostFigure) {
 			*x = 0
 		}
@@ -155,7 +159,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 		l.drained(now)
 		return false
 	}
-	return l.window.add(now, w.start, w.order, o) && !l.updating && l.window.over(now)
+	return l.window.add(now, w.start, w.order, w.n, o) && !l.updating && l.window.over(now)
 }
 
 // take ends the window. Until updating is false again, no other goroutine updates the algorithm.

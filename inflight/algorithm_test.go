@@ -412,12 +412,12 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 		name      string
 		cancelled time.Duration // of five; 0: there are none
 		underWay  bool          // five that began with the others
-		want      time.Duration
+		most      time.Duration
 	}{
 		{"neither", 0, false, 100 * time.Millisecond},
 		{"cancelled early", time.Millisecond, false, 100 * time.Millisecond},
-		{"cancelled late", 600 * time.Millisecond, false, 200 * time.Millisecond},
-		{"under way", 0, true, 200 * time.Millisecond},
+		{"cancelled late", 190 * time.Millisecond, false, 130 * time.Millisecond},
+		{"under way", 0, true, 220 * time.Millisecond},
 	} {
 		clock := new(ratelimittest.Clock)
 		adaptive, samples := script(50, 50, 50)
@@ -456,12 +456,64 @@ func TestCancelledWorkAndWorkUnderWayRaiseTheMean(t *testing.T) {
 		require.NotEmpty(t, *samples, row.name)
 		switch row.name {
 		case "neither", "cancelled early":
-			assert.Equal(t, row.want, (*samples)[0].RTT, row.name)
+			assert.Equal(t, row.most, (*samples)[0].RTT, row.name)
 		default:
 			assert.Greater(t, (*samples)[0].RTT, 100*time.Millisecond, row.name)
-			assert.LessOrEqual(t, (*samples)[0].RTT, 220*time.Millisecond, row.name)
+			assert.LessOrEqual(t, (*samples)[0].RTT, row.most, row.name)
 		}
 		assert.False(t, (*samples)[0].Dropped, row.name)
+	}
+}
+
+// Calls that fail after many times the longest success hold permits, at any limit, and do not make the others slow.
+func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
+	const d = 100 * time.Millisecond
+	for _, row := range []struct {
+		name      string
+		outcome   inflight.Outcome
+		good      int // successes beside five such calls
+		after     time.Duration
+		hangs     bool
+		cancelled bool
+	}{
+		{"a deadline of the callers", inflight.Cancelled, 10, 20 * d, true, false},
+		{"a timeout of the backend", inflight.Dropped, 10, 20 * d, true, false},
+		{"one success of twenty", inflight.Cancelled, 1, 20 * d, true, false},
+		{"clients that leave a queue", inflight.Cancelled, 10, 2 * d, false, true},
+		{"without any success", inflight.Cancelled, 0, 20 * d, false, true},
+	} {
+		clock := new(ratelimittest.Clock)
+		adaptive, samples := script(50, 50, 50, 50, 50)
+		l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+		finish(t, l, clock, 20, d, inflight.Success) // the longest success of the window before
+		require.Len(t, *samples, 1, row.name)
+		var late, good []inflight.Permit
+		for range 5 {
+			late = append(late, take(t, l, "a", 1))
+		}
+		for range row.good {
+			good = append(good, take(t, l, "a", 1))
+		}
+		clock.Advance(d)
+		for _, p := range good {
+			p.Done(inflight.Success)
+		}
+		clock.Advance(row.after - d)
+		for _, p := range late {
+			p.Done(row.outcome)
+		}
+		for len(*samples) < 2 {
+			take(t, l, "a", 1).Done(inflight.Dropped)
+		}
+		s := (*samples)[1]
+		if row.hangs {
+			assert.Equal(t, d, s.RTT, row.name)
+			assert.Zero(t, s.Deviation, row.name)
+			assert.Equal(t, row.good, s.Ended, row.name)
+		} else {
+			assert.Greater(t, s.RTT, d, row.name)
+		}
+		assert.Equal(t, row.cancelled, s.Cancelled > 0, row.name)
 	}
 }
 

@@ -57,8 +57,18 @@ type measure struct {
 }
 
 // load is how much there was to do in a window: of the limit, inFlight was used on average, of
-// which busy is no queue. Noise is b.unrest, and doubt the baseline's.
-type load struct{ limit, inFlight, busy, patience, noise, doubt float64 }
+// which busy is no queue. Noise is b.unrest, and doubt the baseline's. The units that hung calls hold are in addition to the others.
+type load struct{ limit, inFlight, busy, patience, noise, doubt, hung float64 }
+
+// aim returns the target of the whole limit, including the units that hung calls hold. Without a queue, a higher limit lets more calls
+// succeed, and in proportion more hang. The length of a queue does not change their number.
+func (l load) aim(target func(load) float64) float64 {
+	to := target(l)
+	if to > l.limit && l.inFlight <= longer*l.busy {
+		return to / l.limit * (l.limit + l.hung)
+	}
+	return to + l.hung
+}
 
 // bears returns the part of a queue that clients bear, and at least the uncertainty of the baseline: with a baseline that is
 // too low, and no queue, the limit would fall without end.
@@ -320,7 +330,7 @@ func (b *baseline) finish(target func(load) float64) float64 {
 	default:
 		b.every = reprobe
 	}
-	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest(), b.doubt})))
+	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest(), b.doubt, 0})))
 	return b.high
 }
 
@@ -343,7 +353,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if b.probing && rtt > 0 {
 		return l.set(b.next(rtt, ended, left, target), s.Max)
 	}
-	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt}
+	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt, 0}
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
 	}
@@ -351,10 +361,15 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		x.inFlight = s.Crowd
 		x.busy = s.Crowd
 	}
+	if x.hung = min(s.Hung, x.inFlight, l.limit-1); x.hung > 0 {
+		x.limit -= x.hung
+		x.inFlight -= x.hung
+		x.busy = x.inFlight
+	}
 	if b.rtt > 0 && rtt > 0 {
 		x.busy = x.inFlight * b.slope(rtt)
 	}
-	b.bears(s.Cancelled, target(x) >= nearly*l.limit)
+	b.bears(s.Cancelled, x.aim(target) >= nearly*l.limit)
 	x.patience = b.patience
 	lower, restore := l.drops.add(s, l.limit, l.min)
 	if restore > 0 && !slow { // the fall is no evidence about the backend
@@ -368,7 +383,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		if left { // the spare part of the limit is not needed
 			x.limit = min(x.limit, x.inFlight)
 		}
-		return l.set(b.dropped(target(x), l.limit, left), s.Max)
+		return l.set(b.dropped(x.aim(target), l.limit, left), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
 	case left && b.rtt == 0: // latency is the patience of the clients
@@ -377,8 +392,9 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		b.observe(rtt, l.limit, ended)
 		x.busy = x.inFlight * b.slope(rtt)
 	}
-	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight >= inUse*l.limit, l.stuck(s)) {
+	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight+x.hung >= inUse*l.limit, l.stuck(s)) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
-	return l.set(l.drops.grow(l.limit, b.toward(target(x), l.limit, rtt > longer*b.rtt, l.idle(s))), s.Max)
+	idle := l.idle(s) || x.hung > 0 && s.InFlight < l.Limit() // the limit grows in proportion, so only if it is needed
+	return l.set(l.drops.grow(l.limit, b.toward(x.aim(target), l.limit, rtt > longer*b.rtt, idle)), s.Max)
 }

@@ -28,6 +28,17 @@ const (
 	// some failures among many successes are no evidence that the backend is overloaded,
 	// and a limit that is lower does not cure them.
 	dropShare = 4
+
+	// hungDeviations is the distance of hung work from the mean time of the successes, in their standard deviations. By Cantelli's
+	// inequality, at most one in 17 of any distribution is that far above the mean.
+	hungDeviations = 4
+
+	// hungTail is the number of slow successes to expect if hung work were the slow part of all work. Chance hides so many in one
+	// case of fifty.
+	hungTail = 4
+
+	// leastGood is the least share of successes, one in so many, beside calls that hang.
+	leastGood = 20
 )
 
 // window gathers the data of one sample: the outcomes of work that began within it. Earlier work has met another limit and
@@ -39,8 +50,8 @@ type window struct {
 	open    bool          // start is set
 	quick   int           // of its first work, as much as count, has ended
 	done    int           // succeeded
-	good    int           // the same, including work that began before it
-	served  time.Duration // total time of good
+	good    sums          // the same, including work that began before it
+	earlier sums          // the same of the window before
 	total   time.Duration // of done
 	longest time.Duration // of successful work, including work that began before it
 	known   time.Duration // the longest in the window before
@@ -50,6 +61,11 @@ type window struct {
 	older   int           // outcomes of work that began before it, but is not too old to count
 	refused int           // of these, dropped
 	expired int           // as late as the work counted in late
+	hung    int           // of late and expired, hung
+	stuck   int           // hung, including work that began before it
+	stalled int           // the same of the window before
+	hanging time.Duration // the instant until which calls count as hanging
+	other   float64       // units × time, in ns, of all work that has ended and has not hung
 	peak    int
 	since   time.Duration // so far held is counted
 	held    float64       // units × time, in ns
@@ -63,13 +79,26 @@ type window struct {
 	times   *times
 }
 
+// sums are sums over times.
+type sums struct {
+	n       int
+	total   time.Duration
+	squares float64 // in ns²
+}
+
+func (s *sums) add(d time.Duration) {
+	s.n++
+	s.total = plus(s.total, d)
+	s.squares += float64(d) * float64(d)
+}
+
 func newWindow(count int) window {
-	return window{count: count, filling: true, fresh: true, times: new(times)}
+	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, times: new(times)}
 }
 
 // renew begins the window after this one, in which nothing has happened.
 func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachWork) {
-	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, times: w.times}
+	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times}
 	w.times.reset(w.usual)
 	w.from = max(w.low, now-patience*w.usual)
 	each(func(_ uint64, start time.Duration) bool {
@@ -96,11 +125,20 @@ func (w *window) lasts(now time.Duration, inFlight int) {
 
 // add takes in the outcome of work, and reports whether it counts. Order is its place among
 // all work of the learner.
-func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
+func (w *window) add(now, start time.Duration, order uint64, units int, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
 	if o == Success {
-		w.good++
-		w.served = plus(w.served, rtt)
+		w.good.add(rtt)
+	}
+	hung := (o == Dropped || o == Cancelled) && w.hangs(rtt)
+	if hung {
+		w.stuck++
+		// If hung work were the slow part of all work, some successes would be as slow, but for a chance of one in fifty.
+		if n, h := w.good.n+w.earlier.n, w.stuck+w.stalled; n*h >= hungTail*(n+h) {
+			w.hanging = max(w.hanging, now+rtt)
+		}
+	} else {
+		w.other += float64(units) * float64(rtt)
 	}
 	if order <= w.before {
 		if start >= w.from {
@@ -132,6 +170,9 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		w.dropped++
 		if rtt > max(w.longest, w.known, w.usual) && w.usual > 0 { // a deadline has ended
 			w.expired++
+			if hung {
+				w.hung++
+			}
 			w.times.entered(0)
 			w.times.lasts(rtt)
 		}
@@ -139,6 +180,9 @@ func (w *window) add(now, start time.Duration, order uint64, o Outcome) bool {
 		switch {
 		case rtt > max(w.longest, w.known, w.usual/2):
 			w.late++
+			if hung {
+				w.hung++
+			}
 			w.times.entered(0)
 			w.times.lasts(rtt)
 		case rtt <= w.usual/2: // a failure that has nothing to do with load
@@ -172,15 +216,40 @@ func (w *window) addOlder(rtt time.Duration, o Outcome) {
 // plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// cancelled returns the number of ends that are due to a client's patience. A client leaves after a certain time, within which
-// all successful work has ended. Work that fails for another reason takes as long as successful work, or less: of the longest,
-// some has failed too, on average unsure for each done, and rarely twice as many. Where fewer than one in five succeed, all
-// count: clients whose patience differs may all leave before the time of the longest success.
-func (w *window) cancelled() float64 {
-	if all := w.late + w.expired + w.unsure; all > 4*w.done {
+// hangs reports whether work that failed after that time has hung: it took longer than each success of this window and the window
+// before, twice their mean, and so many of their standard deviations above it. A queue does not explain such a time: where clients
+// leave it, or timeouts end the wait in it, other work succeeds that has waited for nearly as long.
+func (w *window) hangs(rtt time.Duration) bool {
+	n := float64(w.good.n + w.earlier.n)
+	if n == 0 || rtt <= max(w.longest, w.known) {
+		return false
+	}
+	mean := (float64(w.good.total) + float64(w.earlier.total)) / n
+	variance := max(0, (w.good.squares+w.earlier.squares)/n-mean*mean)
+	return float64(rtt) > mean+max(mean, hungDeviations*math.Sqrt(variance))
+}
+
+// successesAlone reports whether calls hang beside others that succeed. Then the successes alone show the latency of the backend:
+// calls that hang take as long at any limit, and where they keep the backend busy, the successes wait for it. It lasts until as much
+// time has passed since a call that hung as that call took, since such calls begin together, and so end together, in windows far
+// apart. If hardly any call succeeds, all of the backend hangs.
+func (w *window) successesAlone(now time.Duration, outcomes int) bool {
+	return now < w.hanging && w.good.n > 0 && w.good.n*leastGood >= outcomes
+}
+
+// cancelled returns the number of ends that are due to a client's patience, without work that hung if the successes count alone. A
+// client leaves after a certain time, within which all successful work has ended. Work that fails for another reason takes as long as
+// successful work, or less: of the longest, some has failed too, on average unsure for each done, and rarely twice as many. Where
+// fewer than one in five succeed, all count: clients whose patience differs may all leave before the time of the longest success.
+func (w *window) cancelled(successesAlone bool) float64 {
+	late := w.late + w.expired
+	if successesAlone {
+		late -= w.hung
+	}
+	if all := late + w.unsure; all > 4*w.done {
 		return float64(all)
 	}
-	return max(0, float64(w.late+w.expired)-2*float64(w.unsure)/float64(max(1, w.done)))
+	return max(0, float64(late)-2*float64(w.unsure)/float64(max(1, w.done)))
 }
 
 func (w *window) over(now time.Duration) bool {
@@ -197,7 +266,9 @@ func (w *window) over(now time.Duration) bool {
 
 // sample returns the sample of the window.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
-	n, left := w.done+w.late+w.unsure+w.dropped, w.cancelled()
+	n := w.done + w.late + w.unsure + w.dropped
+	alone := w.successesAlone(now, n)
+	left := w.cancelled(alone)
 	all, dropped := n+w.older, w.dropped+w.refused
 	s := Sample{InFlight: w.peak, Dropped: dropped*dropShare >= all || 2*left > float64(n), Outcomes: all}
 	if n > 0 {
@@ -205,15 +276,20 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	}
 	if now > w.begun {
 		s.Mean = w.held / float64(now-w.begun)
-		s.Goodput = float64(w.good) / (now - w.begun).Seconds()
+		s.Goodput = float64(w.good.n) / (now - w.begun).Seconds()
 	}
-	if w.good > 0 {
-		s.Served = w.served / time.Duration(w.good)
+	if w.good.n > 0 {
+		s.Served = w.good.total / time.Duration(w.good.n)
 	}
 	if w.held > 0 {
 		s.Crowd = w.crowd / w.held
 	}
-	if w.done+w.late+w.expired > 0 {
+	switch {
+	case alone:
+		mean := float64(s.Served)
+		s.RTT, s.Deviation, s.Ended = s.Served, time.Duration(math.Sqrt(max(0, w.good.squares/float64(w.good.n)-mean*mean))), w.good.n
+		s.Hung = max(0, s.Mean-w.other/float64(max(1, now-w.begun)))
+	case w.done+w.late+w.expired > 0:
 		each(func(order uint64, start time.Duration) bool {
 			if start < w.from && order <= w.before {
 				return false

@@ -188,11 +188,11 @@ func Incidents() []Incident {
 			p.FailIn, p.FailTo, p.FailOver = time.Millisecond, 0.6, minute
 		}), 0.88, 0.86, 0.85, 0),
 		least(incident("40 % fail after their work", 40*time.Second, func(p *Phase) { p.FailLate = 0.4 }), 0.95, 0.95, 0.95, 0),
-		least(incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }), 0.97, 0.97, 0.95, 0),
-		least(incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }), 0.6, 0.8, 0.9, 0),
+		least(incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }), 0.95, 0.95, 0.95, 0),
+		least(incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }), 1.5, 1.5, 0.95, 0),
 		least(incident("30 % hang until a deadline of 2 s", 90*time.Second, func(p *Phase) {
 			p.Fail, p.FailIn, p.FailAs = 0.3, 2*time.Second, inflight.Cancelled
-		}), 0.6, 0.8, 0.9, 0),
+		}), 1.5, 1.5, 0.95, 0),
 		least(deadlines, 0.96, 0.93, 0.96, 0),
 		least(cap16, 0.85, 0.85, 0.85, 0.75),
 		least(falls, 0.81, 0.81, 0.8, 0.75),

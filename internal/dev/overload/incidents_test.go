@@ -1,6 +1,8 @@
 package overload
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +42,32 @@ func TestAPartialOutageStaysPartial(t *testing.T) {
 						assert.GreaterOrEqual(t, part, i.Reach(stage, at, processes), "%s, %d × %s", i.Phases[stage].Name, processes, LimitNames[at])
 					}
 				}
+			}
+		})
+	}
+}
+
+// Calls that hang hold most of the permits, whatever the limit is. In every run, not only on average, the limit grows until the other
+// calls have enough.
+func TestCallsThatHangDoNotHoldTheLimitLow(t *testing.T) {
+	testsize.Extra(t)
+	for _, i := range Incidents() {
+		if !strings.Contains(i.Name, "hang") {
+			continue
+		}
+		t.Run(i.Name, func(t *testing.T) {
+			t.Parallel()
+			var parts [len(LimitNames)][]float64
+			for seed := range uint64(testsize.Of(4, 40)) {
+				best := i.Best(seed, 100, 400, 1000)
+				for at, adaptive := range i.Adaptives() {
+					parts[at] = append(parts[at], i.Play(NewLimiter(1000, adaptive), seed)[1].Goodput/best[1].Goodput)
+				}
+			}
+			for at, name := range LimitNames {
+				slices.Sort(parts[at])
+				t.Logf("%-8s least %.2f, median %.2f", name, parts[at][0], parts[at][len(parts[at])/2])
+				assert.Greater(t, parts[at][0], 0.9, name)
 			}
 		})
 	}
