@@ -109,12 +109,18 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	switch s := from.(type) { // the windows keep their beginning, and the log its instants
 	case *modelWindow:
 		s.pass(now)
+		if l.Period == old.Period && l.Algorithm == ratelimit.AlgorithmCalendar {
+			return &modelWindow{units: units, windows: s.windows, start: s.start, used: s.used}
+		}
+		if old.Algorithm == ratelimit.AlgorithmCalendar {
+			break
+		}
 		if l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmSlidingCounter {
 			break
 		}
 		start, used, before := aged(s.start, s.used, s.units, per, units, now)
 		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
-			return &modelWindow{units: units, per: per, start: start, used: used}
+			return &modelWindow{units: units, windows: ownWindows{per}, start: start, used: used}
 		}
 		return &modelCounter{units: units, per: per, start: start, curr: used, prev: max(0, before)}
 	case *modelCounter:
@@ -130,11 +136,7 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 		}
 		if l.Algorithm == ratelimit.AlgorithmFixedWindow {
 			start, used, _ := aged(s.start, s.spent(now), s.units, per, units, now)
-			return &modelWindow{units: units, per: per, start: start, used: used}
-		}
-	case *modelCalendar:
-		if s.pass(now); l.Period == old.Period && l.Algorithm == old.Algorithm {
-			return &modelCalendar{units: units, period: s.period, start: s.start, used: s.used}
+			return &modelWindow{units: units, windows: ownWindows{per}, start: start, used: used}
 		}
 	case *modelLog:
 		if l.Algorithm == ratelimit.AlgorithmSlidingLog {

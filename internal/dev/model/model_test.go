@@ -53,11 +53,11 @@ func newSpending(l ratelimit.Limit) spending {
 	case ratelimit.AlgorithmLeakyBucket:
 		return &modelQueue{account}
 	case ratelimit.AlgorithmFixedWindow:
-		return &modelWindow{units: units, per: per}
+		return &modelWindow{units: units, windows: ownWindows{per}}
 	case ratelimit.AlgorithmSlidingLog:
 		return &modelLog{units: units, per: per}
 	case ratelimit.AlgorithmCalendar:
-		return &modelCalendar{units: units, period: PeriodOf(l.Period)}
+		return &modelWindow{units: units, windows: dates{PeriodOf(l.Period)}}
 	}
 	return &modelCounter{units: units, per: per}
 }
@@ -165,28 +165,41 @@ func (s *modelQueue) refund(now int64, b *booking, amount int64) {
 	}
 }
 
-// ---- fixed window ----
+// ---- fixed window, calendar ----
 
 type modelWindow struct {
-	units, per int64
-	start      int64
-	used       int64 // 0: no window is open
+	units   int64
+	windows periods
+	start   int64
+	used    int64 // 0: no window is open
 }
+
+// periods are the windows in which a modelWindow counts.
+type periods interface {
+	open(t int64) (start int64) // the window of a fresh key
+	end(start int64) int64      // of a window, the beginning of the next one
+}
+
+// ownWindows begin with a key's first spending.
+type ownWindows struct{ per int64 }
+
+func (w ownWindows) open(t int64) int64    { return t }
+func (w ownWindows) end(start int64) int64 { return start + w.per }
 
 func (s *modelWindow) clone() spending { c := *s; return &c }
 
 // pass closes the windows that have ended by t; each takes its units of a debt along.
 func (s *modelWindow) pass(t int64) {
-	for s.used > 0 && t >= s.start+s.per {
+	for s.used > 0 && t >= s.windows.end(s.start) {
 		s.used = max(0, s.used-s.units)
-		s.start += s.per
+		s.start = s.windows.end(s.start)
 	}
 }
 
 func (s *modelWindow) earliest(t, cost int64) int64 {
 	c := *s
 	for c.pass(t); c.used+cost > c.units; c.pass(t) {
-		t = c.start + c.per
+		t = c.windows.end(c.start)
 	}
 	return t
 }
@@ -195,7 +208,7 @@ func (s *modelWindow) spend(b *booking) { s.charge(b.at, b.cost) }
 
 func (s *modelWindow) charge(now, cost int64) {
 	if s.pass(now); s.used == 0 {
-		s.start = now
+		s.start = s.windows.open(now)
 	}
 	s.used += cost
 }
@@ -221,7 +234,7 @@ func (s *modelWindow) remaining(t int64) int64 {
 func (s *modelWindow) reset(t int64) int64 {
 	c := *s
 	for c.pass(t); c.used > 0; c.pass(t) {
-		t = c.start + c.per
+		t = c.windows.end(c.start)
 	}
 	return t
 }
