@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -80,45 +82,66 @@ func pattern(lines []string) *regexp.Regexp {
 
 // locate finds the mutants in the files of their packages, and the scripts below. All that is wrong is one error.
 func locate(dir string, all []*mutant) error {
-	files := make(map[string]string)
+	packages := make(map[string]map[string]string)
 	var errs []error
 	for _, m := range all {
-		re := pattern(m.find)
-		var found []string
-		for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
-			paths, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(m.pkg), glob))
-			if err != nil {
+		files := packages[m.pkg]
+		if files == nil {
+			var err error
+			if files, err = sources(dir, m.pkg); err != nil {
 				return err
 			}
-			for _, path := range paths {
-				if strings.HasSuffix(path, "_test.go") {
-					continue
-				}
-				if _, ok := files[path]; !ok {
-					text, err := os.ReadFile(path)
-					if err != nil {
-						return err
-					}
-					files[path] = string(text)
-				}
-				for _, at := range re.FindAllStringIndex(files[path], -1) {
-					found = append(found, path)
-					m.plain = files[path]
-					m.text = m.plain[:at[0]] + strings.Join(m.replace, "\n") + m.plain[at[1]:]
-				}
-			}
+			packages[m.pkg] = files
 		}
-		if len(found) != 1 {
-			errs = append(errs, fmt.Errorf("%s: %s: found in %d places %v", m.pkg, m.name, len(found), found))
-			continue
-		}
-		file, err := filepath.Rel(dir, found[0])
-		if err != nil {
-			return err
-		}
-		if m.file = file; m.text == m.plain {
-			errs = append(errs, fmt.Errorf("%s: %s: changes nothing", m.pkg, m.name))
+		if err := m.locate(files); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %s: %w", m.pkg, m.name, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sources returns the texts of a package's files and of the scripts below, by their paths in the repository.
+func sources(dir, pkg string) (map[string]string, error) {
+	files := make(map[string]string)
+	for _, glob := range []string{"*.go", "*/*.lua", "*/*/*.lua"} {
+		paths, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(pkg), glob))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			file, err := filepath.Rel(dir, path)
+			if err != nil {
+				return nil, err
+			}
+			files[file] = string(text)
+		}
+	}
+	return files, nil
+}
+
+// locate finds a mutant in the files. It is an error if it does not stand in exactly one place, or changes nothing.
+func (m *mutant) locate(files map[string]string) error {
+	re := pattern(m.find)
+	var found []string
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		for _, at := range re.FindAllStringIndex(files[file], -1) {
+			found = append(found, file)
+			m.file, m.plain = file, files[file]
+			m.text = m.plain[:at[0]] + strings.Join(m.replace, "\n") + m.plain[at[1]:]
+		}
+	}
+	switch {
+	case len(found) != 1:
+		return fmt.Errorf("found in %d places %v", len(found), found)
+	case m.text == m.plain:
+		return errors.New("changes nothing")
+	}
+	return nil
 }

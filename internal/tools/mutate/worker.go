@@ -122,35 +122,43 @@ func (w *worker) try(ctx context.Context, m *mutant, o options) (f fate, err err
 			near = len(packages)
 			continue
 		}
-		bound := 3*w.clean[pkg] + 5*time.Second
-		seeds, by := 1, ""
+		seeds := 1
 		if i < near {
 			seeds = o.seeds
-			if first := w.killers.of(pkg); first != "" {
-				by, err = w.play(ctx, pkg, test, 0, bound, "-test.run="+first)
-			}
 		}
-		for seed := 0; seed < seeds && by == "" && err == nil && ctx.Err() == nil; seed++ {
-			by, err = w.play(ctx, pkg, test, seed, bound)
-			if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") {
-				w.killers.add(pkg, name)
-			}
-			if by != "" && seed > 0 {
-				err = errors.Join(err, w.control(ctx, pkg, m, seed, by))
-				by += fmt.Sprintf(", with seed %d only", seed)
-			}
-		}
+		by, err := w.tests(ctx, pkg, test, m, seeds, i < near)
 		if err := cmp.Or(ctx.Err(), err); err != nil {
 			return f, err
 		}
-		if by != "" {
-			if i > 0 {
-				by = pkg + " " + by
-			}
-			return fate{by: by, took: time.Since(begin)}, nil
+		if by == "" {
+			continue
 		}
+		if i > 0 {
+			by = pkg + " " + by
+		}
+		return fate{by: by, took: time.Since(begin)}, nil
 	}
 	return fate{survived: true, took: time.Since(begin)}, nil
+}
+
+// tests runs the tests of one package on a mutant, with each seed, and returns the test that has killed it, "" if none has. With
+// killersFirst, tests that have killed other mutants go first.
+func (w *worker) tests(ctx context.Context, pkg, test string, m *mutant, seeds int, killersFirst bool) (by string, err error) {
+	bound := 3*w.clean[pkg] + 5*time.Second
+	if first := w.killers.of(pkg); first != "" && killersFirst {
+		by, err = w.play(ctx, pkg, test, 0, bound, "-test.run="+first)
+	}
+	for seed := 0; seed < seeds && by == "" && err == nil && ctx.Err() == nil; seed++ {
+		by, err = w.play(ctx, pkg, test, seed, bound)
+		if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") {
+			w.killers.add(pkg, name)
+		}
+		if by != "" && seed > 0 {
+			err = errors.Join(err, w.control(ctx, pkg, m, seed, by))
+			by += fmt.Sprintf(", with seed %d only", seed)
+		}
+	}
+	return by, err
 }
 
 // measure runs the tests of a package without a mutant, once: they have to pass.

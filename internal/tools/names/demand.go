@@ -37,23 +37,14 @@ func (c *counted) demand(t *types.TypeName) {
 // demanded records the methods that interfaces demand, and the types of results.
 func (c *counted) demanded() {
 	for _, t := range c.named {
-		if types.IsInterface(t) {
-			continue
-		}
-		methods := types.NewMethodSet(types.NewPointer(t))
-		for _, i := range c.interfaces {
-			if implements(methods, i) {
-				for m := range i.Methods() {
-					c.showMethod(t, m.Name())
-				}
-			}
-		}
-		for _, id := range unnamed {
-			c.showMethod(t, id)
+		if !types.IsInterface(t) {
+			c.demandedOf(t)
 		}
 	}
 	seen := map[string]bool{}
+	packages := map[*types.Package]bool{}
 	for _, t := range c.named {
+		packages[t.Obj().Pkg()] = true
 		for m := range t.Methods() {
 			if m.Exported() {
 				c.results(m.Signature(), seen)
@@ -65,16 +56,28 @@ func (c *counted) demanded() {
 			}
 		}
 	}
-	packages := map[*types.Package]bool{}
-	for _, t := range c.named {
-		packages[t.Obj().Pkg()] = true
-	}
 	for p := range packages {
 		for _, id := range p.Scope().Names() {
 			if f, ok := p.Scope().Lookup(id).(*types.Func); ok && f.Exported() {
 				c.results(f.Signature(), seen)
 			}
 		}
+	}
+}
+
+// demandedOf records the methods of a type that interfaces demand.
+func (c *counted) demandedOf(t *types.Named) {
+	methods := types.NewMethodSet(types.NewPointer(t))
+	for _, i := range c.interfaces {
+		if !implements(methods, i) {
+			continue
+		}
+		for m := range i.Methods() {
+			c.showMethod(t, m.Name())
+		}
+	}
+	for _, id := range unnamed {
+		c.showMethod(t, id)
 	}
 }
 
