@@ -79,7 +79,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 		for _, buckets := range []int{1, 2, 8} {
 			t.Run(fmt.Sprintf("%d shards of %d buckets", shards, buckets), func(t *testing.T) {
 				m, want := newMap[int, int](shards, buckets), map[int]*Entry[int, int]{}
-				for key := range 5000 {
+				for key := range 8000 {
 					e, added := m.Add(key, -key)
 					require.True(t, added)
 					want[key] = e
@@ -89,7 +89,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 				}
 				check(t, m, want)
 				largest := m.first.Load().buckets()
-				for key := range 5000 {
+				for key := range 8000 {
 					m.Remove(key)
 					delete(want, key)
 					if left := len(want); left&(left-1) == 0 {
@@ -203,6 +203,18 @@ func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 		// One shard that by chance has many of few keys doubles the array for all.
 		assert.Less(t, slots, 5*(fewestShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
+	}
+}
+
+func TestAShardGrowsOnceSevenEighthsOfItsSlotsAreTaken(t *testing.T) {
+	m := newMap[int, int](1, 16)
+	a := newest(m)
+	for key := 0; newest(m) == a; key++ {
+		m.Add(key, key)
+	}
+	assert.EqualValues(t, a.full*7/8+1, m.Len(), "the key that did not fit any more is in the next array")
+	for key := range m.Len() {
+		assert.Equal(t, key, m.Find(key))
 	}
 }
 
