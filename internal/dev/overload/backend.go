@@ -71,6 +71,12 @@ type Phase struct {
 	Cap      int           // requests in the backend, above which it refuses further ones as Dropped. 0: no cap
 	CapCost  time.Duration // the time that a refusal takes a server, before any other work
 	Retries  int           // times that a request is sent again, 50 ms after it has failed or found no permit
+
+	Hang     float64          // share of requests that hang, beside Fail, and take no server
+	HangIn   time.Duration    // until they end
+	HangAs   inflight.Outcome // with this outcome. 0: Cancelled
+	Wave     float64          // the load rises and falls by this part, as over a day
+	WaveEach time.Duration    // in each of these times
 }
 
 // Capacity is how many requests a second the backend can do.
@@ -235,7 +241,11 @@ func (w *World) Stop(d time.Duration) {
 func (w *World) backendTime() time.Duration { return max(w.Now, w.resumes) - w.stopped }
 
 func (w *World) gap() time.Duration {
-	gap := time.Duration(w.arrivals.ExpFloat64() / (w.phase.Load * w.phase.Capacity()) * float64(time.Second))
+	load := w.phase.Load
+	if w.phase.Wave > 0 {
+		load *= 1 + w.phase.Wave*math.Sin(2*math.Pi*float64(w.Now)/float64(w.phase.WaveEach))
+	}
+	gap := time.Duration(w.arrivals.ExpFloat64() / (load * w.phase.Capacity()) * float64(time.Second))
 	if each := w.phase.Each; each > 0 {
 		if in := (w.Now + gap) % each; in > w.phase.Burst {
 			gap += each - in
@@ -292,6 +302,9 @@ func (w *World) enter(tries int) bool {
 		w.leave(r, w.failure())
 		w.free = append(w.free, r)
 		return true
+	case w.phase.Hang > 0 && w.failures.Float64() < w.phase.Hang:
+		w.leaving.push(coming{w.Now + w.phase.HangIn, r, r.serial, orCancelled(w.phase.HangAs)})
+		return true
 	case w.phase.Cap > 0 && w.busy+w.line.len()+w.refusals.len() >= w.phase.Cap:
 		r.refused = true
 		w.refusals.push(r)
@@ -316,11 +329,13 @@ func (w *World) fails() bool {
 }
 
 // failure is the outcome of a request that fails.
-func (w *World) failure() inflight.Outcome {
-	if w.phase.FailAs == inflight.Success {
+func (w *World) failure() inflight.Outcome { return orCancelled(w.phase.FailAs) }
+
+func orCancelled(o inflight.Outcome) inflight.Outcome {
+	if o == inflight.Success {
 		return inflight.Cancelled
 	}
-	return w.phase.FailAs
+	return o
 }
 
 // patience is the time after which the client of a request leaves, 0 for never, and the outcome.
