@@ -206,13 +206,13 @@ func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 	}
 }
 
-func TestAShardGrowsOnceSevenEighthsOfItsSlotsAreTaken(t *testing.T) {
+func TestAShardGrowsOnceThreeQuartersOfItsSlotsAreTaken(t *testing.T) {
 	m := newMap[int, int](1, 16)
 	a := newest(m)
 	for key := 0; newest(m) == a; key++ {
 		m.Add(key, key)
 	}
-	assert.EqualValues(t, a.full*7/8+1, m.Len(), "the key that did not fit any more is in the next array")
+	assert.EqualValues(t, a.full*3/4+1, m.Len(), "the key that did not fit any more is in the next array")
 	for key := range m.Len() {
 		assert.Equal(t, key, m.Find(key))
 	}
