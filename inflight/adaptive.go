@@ -103,16 +103,16 @@ func (a Adaptive) validate(option string) error {
 type learner struct {
 	alg      Algorithm
 	at       int    // the latest result of the algorithm
-	order    uint64 // of the work that began last
+	seq      uint64 // the number of the work that began last
 	inFlight int    // units
 	high     int    // the highest limit since the window.low
 	draining bool   // the limit was lowered, and more is in flight
 	window   window
 	updating bool
 	due      Sample
-	each     func(f func(order uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
-	busy     []*semaphore                                         // with Options.Shared: keys with something in flight
-	report   func(old, new int)                                   // receives each change of the limit; nil for none
+	each     func(f func(seq uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
+	busy     []*semaphore                                       // with Options.Shared: keys with something in flight
+	report   func(old, new int)                                 // receives each change of the limit; nil for none
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -137,17 +137,17 @@ func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight = inFlight
 	l.window.peak = max(l.window.peak, inFlight)
-	l.order++
-	if !l.window.open && l.order == 1 {
+	l.seq++
+	if !l.window.open && l.seq == 1 {
 		l.window.since, l.window.begun = now, now
 	}
 	if l.window.filling && inFlight >= limit {
 		fresh := l.window.fresh
 		l.window.filling = false
-		l.window.renew(now, l.order-1, inFlight, l.each)
+		l.window.renew(now, l.seq-1, inFlight, l.each)
 		l.window.fresh = fresh
 	}
-	return l.order
+	return l.seq
 }
 
 // ended notes that work has ended, and reports whether the caller is to take the window
@@ -159,7 +159,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 		l.drained(now)
 		return false
 	}
-	return l.window.add(now, w.start, w.order, w.n, o) && !l.updating && l.window.over(now)
+	return l.window.add(now, w.start, w.seq, w.n, o) && !l.updating && l.window.over(now)
 }
 
 // take ends the window. Until updating is false again, no other goroutine updates the algorithm.
@@ -171,7 +171,7 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 		w.usual = w.total / time.Duration(w.done)
 	}
 	w.filling = false
-	w.renew(now, l.order, inFlight, l.each)
+	w.renew(now, l.seq, inFlight, l.each)
 	l.updating = true
 }
 
@@ -193,12 +193,12 @@ func (l *learner) changed(now time.Duration, old, limit int) {
 
 func (l *learner) drained(now time.Duration) {
 	l.draining, l.high, l.window.low = false, 0, now
-	l.window.renew(now, l.order, l.inFlight, l.each)
+	l.window.renew(now, l.seq, l.inFlight, l.each)
 	l.window.fresh = true
 }
 
 // eachOfBusy calls f with the work of each key, the most recently begun first, until f returns false.
-func (l *learner) eachOfBusy(f func(order uint64, start time.Duration) bool) {
+func (l *learner) eachOfBusy(f func(seq uint64, start time.Duration) bool) {
 	for _, s := range l.busy {
 		s.works.each(f)
 	}

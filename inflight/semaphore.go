@@ -213,7 +213,7 @@ func (s *semaphore) endLocked(p Permit) (w work) {
 		return w
 	}
 	x := s.works.begunAt(p.place)
-	w.start, w.order = x.start, x.order
+	w.start, w.seq = x.start, x.seq
 	if s.learner != nil {
 		s.works.unlink(p.place)
 	}

@@ -97,8 +97,8 @@ func newWindow(count int) window {
 }
 
 // renew begins the window after this one, in which nothing has happened.
-func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachWork) {
-	*w = window{count: w.count, before: order, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times}
+func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
+	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times}
 	w.times.reset(w.usual)
 	w.from = max(w.low, now-patience*w.usual)
 	each(func(_ uint64, start time.Duration) bool {
@@ -111,7 +111,7 @@ func (w *window) renew(now time.Duration, order uint64, inFlight int, each eachW
 }
 
 // eachWork calls f with the work in flight.
-type eachWork func(f func(order uint64, start time.Duration) bool)
+type eachWork func(f func(seq uint64, start time.Duration) bool)
 
 // lasts counts the work in flight until now.
 func (w *window) lasts(now time.Duration, inFlight int) {
@@ -125,7 +125,7 @@ func (w *window) lasts(now time.Duration, inFlight int) {
 
 // add takes in the outcome of work, and reports whether it counts. Order is its place among
 // all work of the learner.
-func (w *window) add(now, start time.Duration, order uint64, units int, o Outcome) bool {
+func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
 	if o == Success {
 		w.good.add(rtt)
@@ -140,7 +140,7 @@ func (w *window) add(now, start time.Duration, order uint64, units int, o Outcom
 	} else {
 		w.other += float64(units) * float64(rtt)
 	}
-	if order <= w.before {
+	if seq <= w.before {
 		if start >= w.from {
 			w.addOlder(rtt, o)
 		}
@@ -156,7 +156,7 @@ func (w *window) add(now, start time.Duration, order uint64, units int, o Outcom
 		}
 		return false
 	}
-	if order <= w.before+uint64(w.count) {
+	if seq <= w.before+uint64(w.count) {
 		w.quick++
 	}
 	switch o {
@@ -290,11 +290,11 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 		s.RTT, s.Deviation, s.Ended = s.Served, time.Duration(math.Sqrt(max(0, w.good.squares/float64(w.good.n)-mean*mean))), w.good.n
 		s.Hung = max(0, s.Mean-w.other/float64(max(1, now-w.begun)))
 	case w.done+w.late+w.expired > 0:
-		each(func(order uint64, start time.Duration) bool {
-			if start < w.from && order <= w.before {
+		each(func(seq uint64, start time.Duration) bool {
+			if start < w.from && seq <= w.before {
 				return false
 			}
-			if order > w.before {
+			if seq > w.before {
 				w.times.entered(0)
 			}
 			w.times.lasts(min(max(0, now-start), longest))

@@ -6,7 +6,7 @@ import "time"
 type work struct {
 	n     int           // units; 0 if it had ended before
 	start time.Duration // if the limiter is timed
-	order uint64        // among the work that the key's learner has seen
+	seq   uint64        // its number among the work that the key's learner has seen
 }
 
 // works holds the work in flight of a key at places that are used again: so a permit costs no
@@ -27,7 +27,7 @@ type held struct {
 // begun has the times of work in a limiter that is timed.
 type begun struct {
 	start        time.Duration
-	order        uint64
+	seq          uint64
 	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
 }
 
@@ -104,11 +104,11 @@ func (w *works) end(place uint32, serial uint64) (n int) {
 }
 
 // note keeps when work began that has just been added.
-func (w *works) note(place uint32, start time.Duration, order uint64) {
+func (w *works) note(place uint32, start time.Duration, seq uint64) {
 	if place != 1 && len(w.more.begun) < len(w.more.held) {
 		w.more.begun = append(w.more.begun, begun{})
 	}
-	*w.begunAt(place) = begun{start: start, order: order}
+	*w.begunAt(place) = begun{start: start, seq: seq}
 }
 
 // link makes work that has just begun the newest.
@@ -134,10 +134,10 @@ func (w *works) unlink(place uint32) {
 }
 
 // each calls f with each linked work, the most recently begun first, until f returns false.
-func (w *works) each(f func(order uint64, start time.Duration) bool) {
+func (w *works) each(f func(seq uint64, start time.Duration) bool) {
 	for place := w.newest; place != 0; {
 		x := w.begunAt(place)
-		if !f(x.order, x.start) {
+		if !f(x.seq, x.start) {
 			return
 		}
 		place = x.older
