@@ -309,7 +309,7 @@ func (a *account) giveUp(read int64, t *turn) {
 	}
 }
 
-// settleTurn ends the turn of a spending that is settled, and replaces it by the spending of the turn's slot in the line. It
+// settleTurn ends the turn of a spending that is settled, and replaces it by the spending of the turn's booking in the line. It
 // reports true if nothing is left to settle. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn

@@ -71,7 +71,7 @@ func (h *heap[K]) put(i int, x item[K]) {
 	x.tenant.index[h.kind] = i
 }
 
-// settle puts an item into a free slot, or where it belongs above or below.
+// settle puts an item into a free cell, or where it belongs above or below.
 func (h *heap[K]) settle(i int, x item[K]) {
 	if i > 0 && h.before(x.key, h.items[(i-1)/2].key) {
 		h.up(i, x)

@@ -262,7 +262,7 @@ func (a *account) ends(p *plan) (int64, error) {
 	return meter.Add(max(at, p.meter.Forgotten(s)), p.keep), nil
 }
 
-// next returns the row that takes the place of the entry's, after a change.
+// next returns the row that takes the place of the account's, after a change.
 func (a *account) next() row {
 	m := &a.plan.meter
 	m.Refresh(&a.meters)
