@@ -176,12 +176,22 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 	client := startServer(t).client()
 	others := []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.Per(8, 26*time.Hour)), ratelimit.TokenBucket(ratelimit.Per(10, 10*time.Hour), 6)}
 	limits := append(calendarTwins(), others...)
-	for seed := range histories(30) {
+	for seed := range histories(120) {
 		w := newTwin(t, client, limits[seed%len(calendarTwins())], fmt.Sprintf("changes%d", seed), uint64(seed))
 		newDatedTwin(t, w, uint64(seed))
 		for n := range 60 {
 			if n%6 == 5 {
-				w.limit = limits[w.rng.IntN(len(limits))]
+				if seed%2 == 0 {
+					w.fill(2 + w.rng.IntN(2))
+				}
+				limit := limits[w.rng.IntN(len(limits))]
+				if limit.Algorithm == ratelimit.AlgorithmCalendar {
+					_, next := limit.Period.Window(w.clock.Wall())
+					if _, end := limit.Period.Window(next); w.newest-w.clock.Now() >= end.Sub(w.clock.Wall()) {
+						continue // Redis counts a later booking against the caller
+					}
+				}
+				w.limit = limit
 				w.nearby = w.limit.Algorithm == ratelimit.AlgorithmCalendar
 				w.note("SetLimit(%v)", w.limit)
 				require.NoError(t, w.memory.SetLimit(w.limit))
@@ -193,8 +203,48 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
 				w.open = nil // refunds after a change differ
 			}
-			w.booking = false // bookings are merged by a change
+			w.booking = seed%2 == 0
 			w.step(n)
+		}
+	}
+}
+
+// A booking keeps its window when the limit becomes a calendar's, also if Redis does not know that window yet. Nothing is spent
+// before it, and beside it no more than its window holds.
+func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
+	verdicts(t)
+	week := ratelimit.Calendar(3, ratelimit.Week("UTC", time.Monday))
+	for _, days := range []int{2, 9, 16, 23, 40} {
+		for cost := 1; cost <= 3; cost++ {
+			booked := ratelimit.FixedWindow(ratelimit.Per(3, time.Duration(days)*24*time.Hour))
+			l, clock := datedPair(t, booked, time.Date(2026, 6, 3, 0, 0, 0, 0, time.UTC)) // a Wednesday
+			memory, err := ratelimit.New(booked, &ratelimit.Options[string]{Clock: clock})
+			require.NoError(t, err)
+			require.True(t, l.Allow("k", 3) && memory.Allow("k", 3))
+			reserved := make(map[time.Time]int)
+			for range 2 {
+				r, err := memory.Reserve(t.Context(), "k", cost, 2000*time.Hour)
+				require.NoError(t, err)
+				q, err := l.Reserve(t.Context(), "k", cost, 2000*time.Hour)
+				require.NoError(t, err)
+				require.Equal(t, r.Decision, q.Decision)
+				begins, _ := week.Period.Window(clock.Wall().Add(r.Delay))
+				reserved[begins] += cost
+			}
+			require.NoError(t, memory.SetLimit(week))
+			require.NoError(t, l.SetLimit(week))
+			require.False(t, memory.Allow("k", 1) || l.Allow("k", 1))
+			for range 15 * 7 {
+				d, err := memory.Peek("k", 1)
+				require.NoError(t, err)
+				e, err := l.Peek(t.Context(), "k", 1)
+				require.NoError(t, err)
+				what := fmt.Sprintf("%d days, cost %d, at %v", days, cost, clock.Wall())
+				begins, _ := week.Period.Window(clock.Wall())
+				require.LessOrEqual(t, e.Remaining, max(0, 3-reserved[begins]), what)
+				require.LessOrEqual(t, (e.RetryAfter - d.RetryAfter).Abs(), 7*24*time.Hour, what)
+				clock.Advance(24 * time.Hour)
+			}
 		}
 	}
 }

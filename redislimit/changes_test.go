@@ -73,7 +73,7 @@ func (c *changer) change() {
 	}
 	if c.booking && c.rng.IntN(3) == 0 { // more than a log can hold
 		limit = ratelimit.SlidingLog(ratelimit.PerDay(4))
-		c.fill()
+		c.fill(2)
 	}
 	c.note("adjust by 1")
 	require.NoError(c.t, c.memory.Adjust(twinKey, 1))
@@ -105,13 +105,18 @@ func (c *changer) change() {
 	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
 }
 
-// fill spends all, and books a large cost ahead.
-func (c *changer) fill() {
-	cost := c.limit.Capacity()
-	for range 2 {
-		r, err := c.memory.Reserve(context.Background(), twinKey, cost, 100*time.Hour)
-		q, err2 := c.remote.Reserve(context.Background(), twinKey, cost, 100*time.Hour)
-		c.same(fmt.Sprintf("Reserve(%d)", cost), r.Decision, q.Decision, err, err2)
+// fill spends all, and books the capacity ahead, once less than the given number of times.
+func (w *twin) fill(times int) {
+	cost := w.limit.Capacity()
+	for range times {
+		ahead := time.Duration(0)
+		if d, err := w.memory.Peek(twinKey, cost); err == nil && (!w.nearby || d.RetryAfter <= w.windowLeft()) {
+			ahead = 1000 * time.Hour
+		}
+		r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)
+		q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
+		w.same(fmt.Sprintf("Reserve(%d)", cost), r.Decision, q.Decision, err, err2)
+		w.newest = max(w.newest, w.clock.Now()+r.Delay)
 	}
 }
 

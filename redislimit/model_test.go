@@ -29,6 +29,7 @@ type twin struct {
 	nearby  bool // no further than the next window, as Redis does with a calendar
 	solvent bool // no debts
 	log     []string
+	newest  time.Duration // when the last booking begins
 }
 
 // openPair is one reservation in both.
@@ -119,10 +120,8 @@ func (w *twin) reserve(cost int) {
 	ahead := time.Duration(0)
 	if w.booking {
 		ahead = time.Duration(w.rng.Int64N(int64(3*w.per())/1000)) * time.Microsecond
-		if d, err := w.memory.Peek(twinKey, cost); w.nearby && err == nil {
-			if _, ends := w.limit.Period.Window(w.clock.Wall()); d.RetryAfter > ends.Sub(w.clock.Wall()) {
-				ahead = 0
-			}
+		if d, err := w.memory.Peek(twinKey, cost); w.nearby && err == nil && d.RetryAfter > w.windowLeft() {
+			ahead = 0
 		}
 	}
 	r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)
@@ -130,7 +129,14 @@ func (w *twin) reserve(cost int) {
 	w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)
 	if r.Allowed && cost > 0 {
 		w.open = append(w.open, openPair{r, q, cost, w.clock.Now() + r.Delay})
+		w.newest = max(w.newest, w.clock.Now()+r.Delay)
 	}
+}
+
+// windowLeft returns the time until a calendar's next window begins.
+func (w *twin) windowLeft() time.Duration {
+	_, ends := w.limit.Period.Window(w.clock.Wall())
+	return ends.Sub(w.clock.Wall())
 }
 
 // settle settles any of the open reservations; of a leaky bucket the last, since a place in

@@ -250,3 +250,96 @@ func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 }
+
+// A leaky bucket on Redis keeps no place of its queue apart. So it gives back only from the end of the queue. In memory a place
+// in the middle comes back, too, once all places behind it have. The queue on Redis is never shorter than in memory, and as long
+// as the places leave from the end it is equal.
+func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
+	client := startServer(t).client()
+	longer, equal := 0, 0
+	for i, limit := range []ratelimit.Limit{ratelimit.LeakyBucket(ratelimit.PerSecond(10), 12), ratelimit.LeakyBucket(ratelimit.PerMinute(100), 40)} {
+		for seed := range histories(48) {
+			w := newTwin(t, client, limit, fmt.Sprintf("queue%d-%d", i, seed), uint64(seed))
+			for range 80 {
+				w.queueStep(seed%2 == 0)
+				memory, err := w.memory.Peek(twinKey, 0)
+				require.NoError(t, err)
+				remote, err := w.remote.Peek(t.Context(), twinKey, 0)
+				require.NoError(t, err)
+				switch {
+				case remote.ResetAfter > memory.ResetAfter && seed%2 > 0:
+					longer++
+				case remote.ResetAfter == memory.ResetAfter && remote.Remaining == memory.Remaining:
+					equal++
+				default:
+					t.Fatalf("seed %d: in memory %+v, in Redis %+v after\n%s", seed, memory, remote, tail(w.log))
+				}
+			}
+		}
+	}
+	require.Positive(t, longer)
+	require.Positive(t, equal)
+}
+
+// queueStep calls what both allow: from the end only, reservations are settled in the reverse order.
+func (w *twin) queueStep(fromTheEnd bool) {
+	ctx, cost := context.Background(), 1+w.rng.IntN(4)
+	d, err := w.memory.Peek(twinKey, cost)
+	require.NoError(w.t, err)
+	e, err := w.remote.Peek(ctx, twinKey, cost)
+	require.NoError(w.t, err)
+	switch op := w.rng.IntN(8); {
+	case op < 4 && d.Allowed && e.Allowed:
+		w.note("Reserve(%d)", cost)
+		r, err := w.memory.Reserve(ctx, twinKey, cost, time.Hour)
+		require.NoError(w.t, err)
+		q, err := w.remote.Reserve(ctx, twinKey, cost, time.Hour)
+		require.NoError(w.t, err)
+		require.True(w.t, r.Allowed && q.Allowed)
+		w.open = append(w.open, openPair{r, q, cost, 0})
+	case op < 7 && len(w.open) > 0:
+		i := len(w.open) - 1
+		if !fromTheEnd {
+			i = w.rng.IntN(len(w.open))
+		}
+		o := w.open[i]
+		w.open = slices.Delete(w.open, i, i+1)
+		actual := w.rng.IntN(2) * w.rng.IntN(o.cost+1)
+		w.note("settle %d at %d", o.cost, actual)
+		require.NoError(w.t, o.memory.Settle(actual))
+		require.NoError(w.t, o.remote.Settle(actual))
+		if actual > 0 && fromTheEnd {
+			w.entered() // the rest of the place stays, so the one before it is not at the end
+		}
+	default:
+		w.clock.Advance(time.Duration(w.rng.Int64N(int64(w.limit.Rate.Per/time.Microsecond)/10)) * time.Microsecond)
+	}
+}
+
+// In memory the places of reservations keep their instants when a leaky bucket's limit becomes another algorithm's, and later
+// costs queue behind them. On Redis the queue counts as spent at the change.
+func TestAQueueThatBecomesAnotherAlgorithmsCountsAsSpentOnRedis(t *testing.T) {
+	f := newFixture(t)
+	queue, bucket := ratelimit.LeakyBucket(ratelimit.PerSecond(10), 10), ratelimit.TokenBucket(ratelimit.PerSecond(10), 15)
+	memory, err := ratelimit.New(queue, &ratelimit.Options[string]{Clock: f.clock})
+	require.NoError(t, err)
+	l := f.limiter(queue, "queue")
+	for range 10 {
+		r, err := memory.Reserve(t.Context(), "k", 1, time.Hour)
+		require.NoError(t, err)
+		q, err := l.Reserve(t.Context(), "k", 1, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, r.Decision, q.Decision)
+	}
+	require.NoError(t, memory.SetLimit(bucket))
+	require.NoError(t, l.SetLimit(bucket))
+	near, err := memory.Peek("k", 1)
+	require.NoError(t, err)
+	require.False(t, near.Allowed)
+	require.Equal(t, 900*time.Millisecond, near.RetryAfter, "the last place leaves")
+	far, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.True(t, far.Allowed)
+	require.Equal(t, 5, far.Remaining)
+	require.Equal(t, near.ResetAfter, far.ResetAfter)
+}

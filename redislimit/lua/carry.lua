@@ -128,7 +128,8 @@ local function later(s, now)
 end
 
 -- rebook books costs of another limit. A log keeps as much of one at its instant as a window holds, and the excess becomes a
--- debt, unless the other limit was a log. A calendar has no data about windows after the next one.
+-- debt, unless the other limit was a log. A calendar has no data about windows after the next one: a later booking is put
+-- at the end of that one, and the windows before its own count as full, since nothing fits before a booking.
 local function rebook(f, s, now, ats, costs, logs)
   local a, over, d = algorithms[f.kind], 0, dates[f.per]
   for i = 1, #ats do
@@ -139,7 +140,11 @@ local function rebook(f, s, now, ats, costs, logs)
     elseif f.kind == LEAKY then
       a.spend(f, s, at, cost)
     else
-      if f.kind == CALENDAR and d then at = min(at, max(now, micros(d.to))) end
+      local last = f.kind == CALENDAR and d and max(now, micros(d.next) - 1) or TOP
+      if at > last then
+        cost = cost + max(0, calendar.between(f, at) - calendar.spent(f, { at = s.at, n = s.n, m = s.m }, last))
+        at = last
+      end
       book(a, f, s, at, cost)
     end
   end

@@ -153,6 +153,15 @@ function calendar.spent(f, s, now)
   return s.n
 end
 
+-- between returns the units of the windows from the next one on, to before the one that an instant lies in. The script does not
+-- know these windows: some of them may be shorter than the average, by a twelfth of one window in all.
+function calendar.between(f, at)
+  local d = dates[f.per]
+  if at < micros(d.next) then return 0 end
+  local mean = d.mean * 1000000
+  return (1 + divide(at - micros(d.next) + mean / 12, mean)) * f.units
+end
+
 function calendar.debt(f)
   local windows, d = divide(MOST, f.units), dates[f.per]
   return min(windows, d and d.windows or windows) * f.units
