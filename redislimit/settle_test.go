@@ -281,7 +281,7 @@ func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 	require.Positive(t, equal)
 }
 
-// queueStep calls what both allow: from the end only, reservations are settled in the reverse order.
+// queueStep makes a call that both limiters allow. From the end only, reservations are settled in the reverse order.
 func (w *twin) queueStep(fromTheEnd bool) {
 	ctx, cost := context.Background(), 1+w.rng.IntN(4)
 	d, err := w.memory.Peek(twinKey, cost)

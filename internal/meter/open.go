@@ -158,7 +158,7 @@ func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 }
 
 // closed removes one settled reservation from the i-th element at now. The last element of an instant with a grant stays, even
-// if it is empty, as long as the instant lasts: a later reservation must not get the part of one that is open no more.
+// if it is empty, as long as the instant lasts: a later reservation must not get the part of an earlier, dropped one.
 func (l *ledger) closed(i int, now int64) {
 	o := &l.opens[i]
 	o.count--

@@ -153,7 +153,7 @@ function calendar.spent(f, s, now)
   return s.n
 end
 
--- between returns the units of the windows from the next one on, to before the one that an instant lies in. The script does not
+-- between returns the units of the windows from the next one on, to before the window of an instant. The script does not
 -- know these windows: some of them may be shorter than the average, by a twelfth of one window in all.
 function calendar.between(f, at)
   local d = dates[f.per]
