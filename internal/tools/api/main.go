@@ -73,7 +73,7 @@ func describe(root string) ([]string, error) {
 		return nil, err
 	}
 	packages := make(map[string]*build.Package) // by import path
-	between := make(map[string]bool)            // the packages that another module imports
+	between := make(map[string]bool)            // the internal packages of the root that another module imports
 	for _, m := range modules {
 		if !m.Published() {
 			continue
@@ -85,7 +85,7 @@ func describe(root string) ([]string, error) {
 		maps.DeleteFunc(own, func(_ string, p *build.Package) bool { return p.IsCommand() })
 		maps.Copy(packages, own)
 		if m.Dir != "." {
-			addImports(between, own)
+			addImports(between, own, modules[0].Path()+"/internal/")
 		}
 	}
 	var lines []string
@@ -103,10 +103,13 @@ func describe(root string) ([]string, error) {
 	return slices.Compact(lines), nil
 }
 
-func addImports(to map[string]bool, packages map[string]*build.Package) {
+// addImports adds the imported packages whose paths have a prefix.
+func addImports(to map[string]bool, packages map[string]*build.Package, prefix string) {
 	for _, p := range packages {
 		for _, imported := range p.Imports {
-			to[imported] = true
+			if strings.HasPrefix(imported, prefix) {
+				to[imported] = true
+			}
 		}
 	}
 }
