@@ -103,6 +103,29 @@ func TestSetLimitKeepsTheSpending(t *testing.T) {
 	}
 }
 
+// TestAGrantTakesBookingsFirstAndUnitsSetAsideLast as in memory: of a grant of 20, bookings take 5, the counted units 10, and the
+// units set aside 5.
+func TestAGrantTakesBookingsFirstAndUnitsSetAsideLast(t *testing.T) {
+	f := newFixture(t)
+	wide, narrow := ratelimit.FixedWindow(ratelimit.PerHour(100)), ratelimit.FixedWindow(ratelimit.PerHour(10))
+	remote := f.limiter(wide, "grant")
+	memory, err := ratelimit.New(wide, &ratelimit.Options[string]{Clock: f.clock})
+	require.NoError(t, err)
+	for name, l := range map[string]ratelimit.Reserver[string]{"Redis": remote, "memory": memory} {
+		setLimit := l.(interface{ SetLimit(ratelimit.Limit) error }).SetLimit
+		require.True(t, l.Allow("k", 80), name)
+		require.NoError(t, setLimit(narrow))
+		r, err := l.Reserve(t.Context(), "k", 5, 2*time.Hour)
+		require.NoError(t, err)
+		require.Positive(t, r.Delay, name)
+		require.NoError(t, ratelimit.Adjust(t.Context(), l, "k", -20))
+		require.NoError(t, setLimit(wide))
+		d, err := ratelimit.Peek(t.Context(), l, "k", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 35, d.Remaining, name)
+	}
+}
+
 func TestAShorterWindowLeavesNoMore(t *testing.T) {
 	f := newFixture(t)
 	for i, age := range []time.Duration{0, 20 * time.Second, 50 * time.Second, 65 * time.Second, 80 * time.Second, 110 * time.Second} {
