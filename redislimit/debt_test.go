@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,7 @@ func TestTheDebtOfAKeyIsReadOnRedisAsInMemory(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(rate, 10), ratelimit.LeakyBucket(rate, 10), ratelimit.FixedWindow(rate),
 		ratelimit.SlidingLog(rate), ratelimit.SlidingCounter(rate), ratelimit.Calendar(10, ratelimit.Month("UTC", 1))} {
 		name := limit.Algorithm.String()
-		l, err := New(client, limit, &Options{Name: name})
+		l, err := New(client, limit, &Options{Name: name, Timeout: 20 * time.Second})
 		require.NoError(t, err)
 		debt := func(want int) {
 			t.Helper()
@@ -41,7 +42,7 @@ func TestTheDebtOfAKeyIsReadOnRedisAsInMemory(t *testing.T) {
 
 // The usual script of a log answers while nothing is owed; the general one, if the log has a debt.
 func TestALogWithoutADebtHasNone(t *testing.T) {
-	l, err := New(startServer(t).client(), ratelimit.SlidingLog(ratelimit.PerHour(3)), &Options{Name: "log"})
+	l, err := New(startServer(t).client(), ratelimit.SlidingLog(ratelimit.PerHour(3)), &Options{Name: "log", Timeout: 20 * time.Second})
 	require.NoError(t, err)
 	for range 5 {
 		d, err := l.Take(t.Context(), "k", 1)
