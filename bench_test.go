@@ -49,7 +49,7 @@ func openLimits() []ratelimit.Limit {
 		ratelimit.FixedWindow(ratelimit.PerSecond(n)),
 		ratelimit.SlidingLog(ratelimit.Per(1000, 2*time.Microsecond)),
 		ratelimit.SlidingCounter(ratelimit.PerSecond(n)),
-		ratelimit.Calendar(math.MaxInt, ratelimit.Month("UTC", 1)),
+		ratelimit.Calendar(min(math.MaxInt, 1<<53), ratelimit.Month("UTC", 1)),
 	}
 }
 
