@@ -136,9 +136,11 @@ func TestAWaiterThatStopsRightAfterACallKeepsItsSlotsForHold(t *testing.T) {
 	f.clock.Advance(freshFor)
 	require.NoError(t, held.Release(t.Context()))
 	assert.Equal(t, "p", (<-messages).Payload[:1])
-	f.clock.Advance(s.hold - time.Microsecond)
+	// A beat carries the test's time. One that was sent before the clock advanced, and arrives now, looks like a clock that has
+	// stepped back, and bounds the slot's end.
+	f.clock.Advance(s.hold - 2*freshFor)
 	assert.Equal(t, 1, f.snapshot(s).InFlight)
-	f.clock.Advance(time.Microsecond)
+	f.clock.Advance(2 * freshFor)
 	require.NoError(t, served(t, next, "the slot stays taken").Release(t.Context()))
 }
 
