@@ -23,7 +23,7 @@ type Sample struct {
 	Mean float64
 	// Hung is the part of Mean that hung calls hold: see RTT. Zero means none.
 	Hung float64
-	// Crowd is their mean over the time of each unit: without pauses.
+	// Crowd is the mean of the units in flight over the time of each unit: without pauses.
 	Crowd float64
 	// Cancelled is the share of outcomes, 0 to 1, whose clients no longer waited. Where it is not small, the
 	// true mean time is longer than RTT. Calls that hang do not count.

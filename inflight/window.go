@@ -33,8 +33,8 @@ const (
 	// inequality, at most one in 17 of any distribution is that far above the mean.
 	hungDeviations = 4
 
-	// hungTail is the number of slow successes to expect if hung work were the slow part of all work. Chance hides so many in one
-	// case of fifty.
+	// hungTail is the number of slow successes to expect if hung work were the slow part of all work. Where so many are expected, none
+	// is seen by chance in one case of fifty.
 	hungTail = 4
 
 	// leastGood is the least share of successes, one in so many, beside calls that hang.
@@ -123,8 +123,7 @@ func (w *window) lasts(now time.Duration, inFlight int) {
 	}
 }
 
-// add takes in the outcome of work, and reports whether it counts. Order is its place among
-// all work of the learner.
+// add takes in the outcome of work, and reports whether it counts. seq is the work's number among all work of the learner.
 func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
 	if o == Success {
