@@ -119,16 +119,14 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	return s, r
 }
 
-// uncount takes n from the counted units. A log takes it from its entries, and leaves the debt.
-func (m *Meter) uncount(s State, now, n int64) State {
-	l, ok := m.algorithm.(*slidingLog)
-	if !ok || s.M == 0 || s.N <= l.units {
-		return m.forgive(s, now, n)
+// uncount takes n from the counted units. A log keeps its newest entries, which are the ones that a log of the lower limit
+// would count. So no entry that counts is older than a unit of the rest, and a settlement that takes from the rest leaves no
+// units that expire before the units that they stand for.
+func (m *Meter) uncount(s State, now int64, n int64) State {
+	if l, ok := m.algorithm.(*slidingLog); ok {
+		return l.forgiveOldest(s, now, n)
 	}
-	owed := s.M
-	s.M = 0
-	s = l.forgive(s, now, min(n, s.N-l.units))
-	return l.indebt(s, now, owed)
+	return m.forgive(s, now, n)
 }
 
 // settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It

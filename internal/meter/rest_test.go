@@ -3,6 +3,7 @@ package meter
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -189,6 +190,131 @@ func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T
 	for pair, ok := range reached {
 		assert.True(t, ok, "no history of %v reaches the bound: it could be lower", pair)
 	}
+}
+
+// Real costs keep the same bound: reservations are settled for less before and after changes of the limit, and only real costs
+// count. Between settlements a key may hold estimates, which only take from it.
+func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
+	type charge struct {
+		at, cost, real int64
+		sp             Spending
+		changes        int
+		kind           Kind
+		until          int64 // when the limit that it was spent under has regained it
+	}
+	given := make(map[[2]Kind]int) // how many settlements from before a change gave something back
+	for a := TokenBucket; a <= Calendar; a++ {
+		for b := TokenBucket; b <= Calendar; b++ {
+			for seed := range uint64(testsize.Of(2_000, 40_000)) {
+				r := rand.New(rand.NewPCG(seed, uint64(100+a*Calendar+b)))
+				var limits [2]Limit
+				var two [2]Meter
+				for i, kind := range []Kind{a, b} {
+					limits[i] = Limit{Kind: kind, Units: 1 + r.Int64N(8), Per: 1 + r.Int64N(40), Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50}
+					if i == 1 && r.IntN(3) == 0 {
+						limits[i].Per = limits[0].Per
+					}
+					if kind == Calendar {
+						limits[i].Windows = even(limits[i].Per)
+					}
+					two[i] = New(limits[i])
+				}
+				most := max(two[0].capacity(), two[1].capacity())
+				windows := func(k Kind) bool { return k == FixedWindow || k == SlidingCounter }
+				if windows(a) && windows(b) && (a == FixedWindow || b == FixedWindow) && limits[0].Per != limits[1].Per {
+					most = two[0].capacity() + two[1].capacity()
+				}
+				now, i, changes := r.Int64N(100), r.IntN(2), 0
+				s := State{At: now}
+				seldom, step, share := 1+r.IntN(6), 1+r.Int64N(10), r.IntN(4)
+				var all, open []*charge
+				for range 40 {
+					now += r.Int64N(step)
+					two[i].Advance(&s, now)
+					if r.IntN(seldom) == 0 {
+						s, i = two[1-i].Migrate(&two[i], s, now), 1-i
+						two[i].Advance(&s, now)
+						changes++
+					}
+					for len(open) > 0 && r.IntN(3) == 0 {
+						k := r.IntN(len(open))
+						c := open[k]
+						open = slices.Delete(open, k, k+1)
+						c.real = r.Int64N(c.cost + 1)
+						if c.kind != two[i].kind {
+							continue // a limiter returns nothing then
+						}
+						if c.changes != changes && c.until <= now {
+							continue // the units that its own limit has regained may be among the returned ones
+						}
+						before, sp := two[i].spent(s, now)+s.asideAt(now).units, c.sp
+						sp.Changed = c.changes != changes
+						two[i].Settle(&s, now, sp, c.real)
+						two[i].Refresh(&s)
+						two[i].Advance(&s, now)
+						if sp.Changed && two[i].spent(s, now)+s.asideAt(now).units < before {
+							given[[2]Kind{a, b}]++
+						}
+					}
+					n := two[i].Remaining(s, now)
+					if n == 0 {
+						continue
+					}
+					if r.IntN(2) == 0 {
+						n = 1 + r.Int64N(n)
+					}
+					c := &charge{at: now, cost: n, real: n, changes: changes, kind: two[i].kind, until: now + limits[i].Per}
+					if c.kind == Calendar {
+						c.until = limits[i].Windows.At(now).To
+					}
+					if r.IntN(4) < share {
+						require.True(t, two[i].Allow(&s, now, n))
+					} else {
+						ahead := int64(0)
+						if two[i].kind == LeakyBucket {
+							ahead = 1 << 40 // the delay in the queue
+						}
+						o := two[i].Take(&s, Moment{now, now}, n, ahead, Open)
+						require.False(t, o.Denied(now))
+						c.sp = o.Spending(n)
+						c.sp.Open = true
+						open = append(open, c)
+					}
+					all = append(all, c)
+				}
+				for k, first := range all {
+					sum := int64(0)
+					for _, c := range all[k:] {
+						sum += c.real
+						bound := most + within(limits[0], c.at-first.at) + within(limits[1], c.at-first.at)
+						if sum > bound {
+							t.Fatalf("seed %d: %d from %d to %d, want at most %d, of %+v and %+v", seed, sum, first.at, c.at, bound, limits[0], limits[1])
+						}
+					}
+				}
+			}
+		}
+	}
+	for a := FixedWindow; a <= Calendar; a++ {
+		require.Greater(t, given[[2]Kind{a, a}], 100, "%v", a)
+	}
+}
+
+// The newest entries of a log count under a lower limit, and what a settlement returns is taken from the older ones set aside.
+func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
+	low, high := meterOf(SlidingLog, 2, 42, 0), meterOf(SlidingLog, 6, 27, 0)
+	var s State
+	sp := high.Take(&s, Moment{4, 4}, 2, 0, Open).Spending(2)
+	require.True(t, high.Allow(&s, 9, 3))
+	s = low.Migrate(high, s, 10)
+	sp.Changed = true
+	low.Settle(&s, 11, sp, 0)
+	low.Advance(&s, 11)
+	s = high.Migrate(low, s, 12)
+	high.Advance(&s, 31)
+	assert.LessOrEqual(t, high.Remaining(s, 31), int64(3), "the 3 of 9 count until 36")
+	high.Advance(&s, 39)
+	assert.EqualValues(t, 6, high.Remaining(s, 39), "the rest is charged again at 12")
 }
 
 // The previous window of a counter weighs less under a shorter window, and more under a longer one again. The change to and fro

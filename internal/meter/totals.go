@@ -192,6 +192,20 @@ func (r *totals) reduceNewest(n int64) int64 {
 	return n
 }
 
+// reduceOldest takes up to n from the oldest spendings, and returns the amount taken: less than n only if there was no more.
+func (r *totals) reduceOldest(n int64) int64 { // as in popFront, only before moves
+	n = min(n, r.sum(r.len()))
+	k := r.covering(n)
+	if r.sum(k) > n {
+		k--
+	}
+	r.before += n
+	r.head += uint32(k)
+	r.n -= uint32(k)
+	r.shrink()
+	return n
+}
+
 // popFront removes the oldest k, and returns their total cost.
 func (r *totals) popFront(k int) int64 { // the totals that stay are as they were: only before moves
 	cost := r.sum(k)

@@ -76,15 +76,6 @@ local function lapsing(from, x, now)
   return max(a.regained(from, x.base), x.lapses)
 end
 
--- uncount takes n from the counted units. A log takes it from its spendings, and leaves the debt.
-local function uncount(f, s, now, n)
-  local a, owed = algorithms[f.kind], s.n
-  if f.kind ~= LOG or owed == 0 or s.m <= f.units then return a.forgive(f, s, now, n) end
-  s.n = 0
-  log.forgive(f, s, now, min(n, s.m - f.units))
-  s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed
-end
-
 -- lowered makes a state without later bookings count no more than the capacity and the debt, and sets the rest aside, until the
 -- limit that was left would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the
 -- reason.
@@ -95,7 +86,8 @@ local function lowered(f, s, now, from, x)
   if n > 0 and x.aside > 0 then
     a.charge(f, s, now, min(n, x.aside))
   elseif counted > most then
-    uncount(f, s, now, counted - most)
+    local forgive = f.kind == LOG and log.forgiveOldest or a.forgive
+    forgive(f, s, now, counted - most)
   end
   s.aside, s.lapses = 0, 0
   if total <= most then return end

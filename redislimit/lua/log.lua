@@ -136,6 +136,24 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
+-- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is placed anew, as it may fit earlier.
+function log.forgiveOldest(f, s, now, n)
+  log.advance(f, s, now)
+  local ats, costs, k, owed = s.ats, s.costs, 0, s.n
+  s.n = 0
+  while costs[k + 1] and costs[k + 1] <= n do
+    k = k + 1
+    n, s.m = n - costs[k], s.m - costs[k]
+  end
+  s.ats, s.costs = {}, {}
+  for i = k + 1, #ats do s.ats[i - k], s.costs[i - k] = ats[i], costs[i] end
+  if s.costs[1] then
+    s.costs[1], s.m, n = s.costs[1] - n, s.m - n, 0
+  end
+  owed = max(0, owed - n)
+  if owed > 0 then s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed end
+end
+
 -- unbook removes the later bookings, and returns their instants and costs.
 function log.unbook(s, now)
   local ats, costs, k = {}, {}, #s.ats

@@ -47,6 +47,8 @@ func (m *model) carry(old, l ratelimit.Limit, now int64) bool {
 	to := carried(m.base, old, l, now)
 	most, total := int64(l.Capacity())+debt, spent+m.aside.units
 	switch counted := to.spent(now); {
+	case counted > most && l.Algorithm == ratelimit.AlgorithmSlidingLog:
+		to.(*modelLog).grantOldest(now, counted-most)
 	case counted > most:
 		if !to.grant(now, counted-most) {
 			return false

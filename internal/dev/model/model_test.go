@@ -318,6 +318,23 @@ func (s *modelLog) grant(now, amount int64) bool {
 	return true
 }
 
+// grantOldest takes the entries that expire first. A debt is the charge of all that another algorithm had spent, so it is charged anew.
+func (s *modelLog) grantOldest(now, amount int64) {
+	if s.debt > 0 {
+		left := s.within(now) - amount
+		s.entries, s.debt = nil, 0
+		s.charge(now, left)
+		return
+	}
+	for i := range s.entries {
+		if e := &s.entries[i]; e.at > now-s.per {
+			off := min(amount, e.cost)
+			e.cost, amount = e.cost-off, amount-off
+		}
+	}
+	s.tidy()
+}
+
 func (s *modelLog) remaining(t int64) int64 {
 	if len(s.entries) > 0 && s.newest() > t {
 		return 0
@@ -608,7 +625,7 @@ func (m *model) settle(raw int64, r *receipt, actual int) {
 		m.lower(i, r.cost+over)
 	case over < 0 && !r.changed:
 		m.giveBack(r.booking, -over)
-	case over < 0 && m.limit.Algorithm == ratelimit.AlgorithmFixedWindow:
+	case over < 0 && (m.limit.Algorithm == ratelimit.AlgorithmFixedWindow || m.limit.Algorithm == ratelimit.AlgorithmSlidingLog):
 		m.giveBackAside(r.booking, -over)
 	case over < 0 && m.limit.Algorithm > ratelimit.AlgorithmLeakyBucket:
 		m.blurry = true // the refund of a window is not specified then
@@ -642,18 +659,19 @@ func (m *model) giveBack(b *booking, amount int64) {
 	m.base.refund(m.last, b, amount)
 }
 
-// giveBackAside lowers a window's count of a spending from before a change of limit that still counts. The units that a
-// lowered limit has set aside go first.
+// giveBackAside lowers spending from before a change of limit, if it still counts. The units that a lowered limit has set
+// aside go first.
 func (m *model) giveBackAside(b *booking, amount int64) {
-	w := m.base.(*modelWindow)
-	if w.pass(m.last); w.used == 0 || b.at < w.start {
+	base := m.base.clone()
+	base.refund(m.last, b, amount)
+	if base.spent(m.last) == m.base.spent(m.last) {
 		return
 	}
 	if m.aside.until > m.last {
 		off := min(amount, m.aside.units)
 		m.aside.units, amount = m.aside.units-off, amount-off
 	}
-	w.refund(m.last, b, amount)
+	m.base.refund(m.last, b, amount)
 }
 
 // charge spends a cost that need not fit. Where bookings lie ahead, the order of both is not specified. A debt of very many windows takes
