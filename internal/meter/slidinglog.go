@@ -122,7 +122,7 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// forgiveOldest takes from the oldest entries first, and from the debt last. The debt is placed anew, as it may fit earlier.
+// forgiveOldest takes from the oldest entries first, and from the debt last. The debt is charged anew, as it may fit earlier.
 func (l *slidingLog) forgiveOldest(s State, now, n int64) State {
 	s = l.advance(s, now)
 	owed := s.M
@@ -134,7 +134,7 @@ func (l *slidingLog) forgiveOldest(s State, now, n int64) State {
 	if owed = max(0, owed-n); owed == 0 {
 		return s
 	}
-	return l.indebt(s, now, owed)
+	return l.charge(s, now, owed)
 }
 
 // advance drops the entries that have left the window, and turns the due part of the debt into entries. Each entry is dropped

@@ -136,7 +136,7 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is placed anew, as it may fit earlier.
+-- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is charged anew, as it may fit earlier.
 function log.forgiveOldest(f, s, now, n)
   log.advance(f, s, now)
   local ats, costs, k, owed = s.ats, s.costs, 0, s.n
@@ -151,7 +151,7 @@ function log.forgiveOldest(f, s, now, n)
     s.costs[1], s.m, n = s.costs[1] - n, s.m - n, 0
   end
   owed = max(0, owed - n)
-  if owed > 0 then s.at, s.n = log.earliest(f, s, now, min(owed, f.units)), owed end
+  if owed > 0 then log.charge(f, s, now, owed) end
 end
 
 -- unbook removes the later bookings, and returns their instants and costs.
