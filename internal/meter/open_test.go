@@ -291,7 +291,11 @@ func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 		p.atOnce = true
 		for range 40 {
 			p.do()
-			if n := p.leasts(); n > maxOpens {
+			n := p.leasts()
+			if p.grants {
+				n++ // the spendings of an instant before and after a grant have entries of their own for as long as it lasts
+			}
+			if n > maxOpens {
 				break
 			} else if n == maxOpens {
 				full++

@@ -122,19 +122,16 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// forgiveOldest takes from the oldest entries first, and from the debt last. The debt is charged anew, as it may fit earlier.
+// forgiveOldest takes from the oldest entries first, and from the debt last. The debt is placed anew, since the entries have
+// made room.
 func (l *slidingLog) forgiveOldest(s State, now, n int64) State {
 	s = l.advance(s, now)
-	owed := s.M
-	s.M = 0
 	if s.detail != nil {
 		off := s.log.reduceOldest(n)
 		s.N, n = s.N-off, n-off
 	}
-	if owed = max(0, owed-n); owed == 0 {
-		return s
-	}
-	return l.charge(s, now, owed)
+	s.M = max(0, s.M-n)
+	return l.replaced(s, now)
 }
 
 // advance drops the entries that have left the window, and turns the due part of the debt into entries. Each entry is dropped

@@ -136,11 +136,11 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is charged anew, as it may fit earlier.
+-- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is placed anew, since the spendings have
+-- made room.
 function log.forgiveOldest(f, s, now, n)
   log.advance(f, s, now)
-  local ats, costs, k, owed = s.ats, s.costs, 0, s.n
-  s.n = 0
+  local ats, costs, k = s.ats, s.costs, 0
   while costs[k + 1] and costs[k + 1] <= n do
     k = k + 1
     n, s.m = n - costs[k], s.m - costs[k]
@@ -150,8 +150,8 @@ function log.forgiveOldest(f, s, now, n)
   if s.costs[1] then
     s.costs[1], s.m, n = s.costs[1] - n, s.m - n, 0
   end
-  owed = max(0, owed - n)
-  if owed > 0 then log.charge(f, s, now, owed) end
+  s.n = max(0, s.n - n)
+  log.replace(f, s, now)
 end
 
 -- unbook removes the later bookings, and returns their instants and costs.
