@@ -441,6 +441,22 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, used(layered), 5000, "Layered")
 }
 
+// An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
+// interval uses more than the bound.
+func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"at once": 0, "ahead": 3 * time.Second} {
+		clock := new(ratelimittest.Clock)
+		l := newWith(t, model.TokensPerMinute, ratelimit.Options[string]{Clock: clock})
+		layered, err := ratelimit.All(ratelimit.By(l, itself))
+		require.NoError(t, err)
+		for i, from := range []ratelimit.Reserver[string]{l, layered} {
+			used, over := model.Hour(t, clock, from, []string{fmt.Sprint("tenant", i)}, ahead)
+			assert.InDelta(t, 100_000, used, 5000, "%T, %s", from, name)
+			assert.Zero(t, over, "%T, %s", from, name)
+		}
+	}
+}
+
 func TestOpenReservationsLeaveNothingBehind(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[string]{Clock: clock})

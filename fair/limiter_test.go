@@ -268,4 +268,14 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, model.TokensPerMinute, &fair.Options[int]{Clock: clock})
 	require.InDelta(t, 100_000, model.Overlap(t, clock, l, 1), 5000)
+	for _, tenants := range []int{1, 5, 20} {
+		l := newFair(t, model.TokensPerMinute, &fair.Options[int]{Clock: clock})
+		var keys []int
+		for i := range tenants {
+			keys = append(keys, i)
+		}
+		used, over := model.Hour(t, clock, l, keys, 0)
+		require.InDelta(t, 100_000, used, 5000, "%d tenants", tenants)
+		require.Zero(t, over, "%d tenants", tenants)
+	}
 }

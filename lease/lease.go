@@ -154,8 +154,8 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 }
 
 // Reserve is Take with a charge that can be corrected. The remote limiter may book it up to maxDelay ahead; 0 means now or
-// not at all. After ten times HoldFor a reservation counts as used: for longer work reserve from the remote limiter.
-// Settle may return that limiter's error.
+// not at all. A reservation that is open for longer than nine times HoldFor may count as used, if its batch holds more than its
+// cost: raise HoldFor for longer work, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(key, cost, res.Decision, err)

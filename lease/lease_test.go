@@ -503,5 +503,8 @@ func TestCallsThatOverlapUseTheWholeLimitThroughALease(t *testing.T) {
 		remote := ratelimit.Must(ratelimit.New(model.TokensPerMinute, &ratelimit.Options[string]{Clock: clock}))
 		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: batch, DenyFor: -1, Clock: clock}))
 		require.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000, "MaxBatch %d", batch)
+		used, over := model.Hour(t, clock, l, []string{"hour"}, 0)
+		require.InDelta(t, 100_000, used, 5000, "MaxBatch %d", batch)
+		require.LessOrEqual(t, over, batch, "MaxBatch %d", batch)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/lease"
 )
 
@@ -396,4 +397,28 @@ func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before.Remaining-100+held-3, after.Remaining)
 	})
+}
+
+// bubbleClock is the clock of a bubble, and so of HoldFor.
+type bubbleClock struct{ begin time.Time }
+
+func (c bubbleClock) Now() time.Duration    { return time.Since(c.begin) }
+func (bubbleClock) Advance(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// The calls take 3 s.
+func TestCallsOfNineTimesHoldForLoseNoRefund(t *testing.T) {
+	for hold, lost := range map[time.Duration]bool{3*time.Second/9 + 1: false, 100 * time.Millisecond: true} {
+		bubble(t, func(t *testing.T) {
+			remote := ratelimit.Must(ratelimit.New[string](model.TokensPerMinute, nil))
+			l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: 20_000, HoldFor: hold}))
+			used := model.Overlap(t, bubbleClock{time.Now()}, l, "k")
+			require.Equal(t, lost, l.Stats().UnitsLost > 0)
+			require.Equal(t, lost, l.Stats().BatchesForfeited > 0)
+			if !lost {
+				require.InDelta(t, 100_000, used, 5000)
+				require.NotZero(t, l.Stats().UnitsGivenBack)
+			}
+			require.NoError(t, l.Flush(context.Background()))
+		})
+	}
 }

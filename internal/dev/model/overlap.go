@@ -1,6 +1,9 @@
 package model
 
 import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,46 +12,114 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// TokensPerMinute is the limit of Overlap.
+// TokensPerMinute is the limit of Overlap and Hour.
 var TokensPerMinute = ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000)
+
+// Clock is a clock that a test sets.
+type Clock interface {
+	Now() time.Duration
+	Advance(time.Duration)
+}
 
 // Overlap plays calls of a language model under TokensPerMinute: each reserves 4,000 tokens, takes 3 seconds, and
 // settles at 500. As many calls run at once as the limiter admits. It returns the tokens used in a minute, after the
-// first one, in which the burst is used up.
-func Overlap[K any](t testing.TB, clock interface {
-	Now() time.Duration
-	Advance(time.Duration)
-}, l ratelimit.Reserver[K], key K) (used int) {
-	const estimate, actual, length, minutes = 4000, 500, 3 * time.Second, 3
-	type call struct {
+// first one, in which the burst is used up. No interval may use more than the bound.
+func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
+	used, over := play(t, clock, l, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
+	require.Zero(t, over, "tokens beyond the bound")
+	return used
+}
+
+// Hour is Overlap for an hour, in which the keys share the limit, and random calls reserve 1,000 to 8,000 tokens, use a
+// quarter of them in the mean, and take up to 6 seconds. Some are cancelled. If ahead is above 0, every second call may be booked up to that
+// time ahead. Over is the number of tokens used beyond the bound, in the interval with most of them.
+func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, ahead time.Duration) (used, over int) {
+	rnd := rand.New(rand.NewPCG(54, 1))
+	return play(t, clock, l, keys, time.Hour, func() modelCall {
+		c := modelCall{estimate: 1000 + rnd.IntN(7001), length: time.Duration(rnd.Int64N(int64(6 * time.Second)))}
+		if share := rnd.Float64(); share > 0.05 {
+			c.actual = int(float64(c.estimate) * share * share * share)
+		}
+		if ahead > 0 && rnd.IntN(2) == 0 {
+			c.ahead = time.Duration(rnd.Int64N(int64(ahead)))
+		}
+		return c
+	})
+}
+
+// modelCall is one call of a model.
+type modelCall struct {
+	estimate, actual int
+	length, ahead    time.Duration
+}
+
+// play runs calls for a time, as many at once as the limiter admits.
+func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, lasts time.Duration, next func() modelCall) (used, over int) {
+	type running struct {
 		*ratelimit.Reservation
-		end time.Duration
+		actual int
+		end    time.Duration
 	}
-	var running []call
-	begin := clock.Now()
+	type spent struct {
+		at     time.Duration
+		tokens int
+	}
+	var (
+		open  []running // the first to end first
+		past  []spent
+		begin = clock.Now()
+		calls = make([]modelCall, len(keys)) // that each key wants next
+	)
+	for i := range calls {
+		calls[i] = next()
+	}
 	for {
 		now := clock.Now() - begin
-		if now >= (1+minutes)*time.Minute {
-			return used / minutes
+		if now >= lasts {
+			break
 		}
-		for len(running) > 0 && running[0].end <= now {
-			require.NoError(t, running[0].Settle(actual))
-			running = running[1:]
+		for len(open) > 0 && open[0].end <= now {
+			require.NoError(t, open[0].Settle(open[0].actual))
+			open = open[1:]
 		}
-		r, err := l.Reserve(t.Context(), key, estimate, 0)
-		require.NoError(t, err)
-		if r.Allowed {
-			running = append(running, call{r, now + length})
-			if now >= time.Minute {
-				used += actual
+		pause := time.Duration(-1)
+		for i, key := range keys {
+			c := calls[i]
+			r, err := l.Reserve(t.Context(), key, c.estimate, c.ahead)
+			require.NoError(t, err)
+			if !r.Allowed {
+				require.Positive(t, r.RetryAfter)
+				if pause < 0 || r.RetryAfter < pause {
+					pause = r.RetryAfter
+				}
+				continue
 			}
-			continue
+			end := now + r.Delay + c.length
+			k, _ := slices.BinarySearchFunc(open, end+1, func(o running, end time.Duration) int { return cmp.Compare(o.end, end) })
+			open = slices.Insert(open, k, running{r, c.actual, end})
+			past = append(past, spent{now + r.Delay, c.actual})
+			calls[i], pause = next(), 0
 		}
-		pause := r.RetryAfter
-		if len(running) > 0 {
-			pause = min(pause, running[0].end-now)
+		if pause > 0 && len(open) > 0 {
+			pause = min(pause, open[0].end-now)
 		}
-		require.Positive(t, pause)
 		clock.Advance(pause)
 	}
+	// With the tokens of past[:i] before an interval and of past[:k] by its end, past[i:k] are used in it.
+	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
+	rate, per := int64(TokensPerMinute.Rate.Units), int64(TokensPerMinute.Rate.Per)
+	var sum, worst, least int64 // tokens by now; tokens·per − rate·time: the largest rise, and the least value
+	for _, s := range past {
+		level := sum*per - rate*int64(s.at)
+		least = min(least, level)
+		sum += int64(s.tokens)
+		worst = max(worst, sum*per-rate*int64(s.at)-least)
+		if s.at >= time.Minute && s.at < lasts {
+			used += s.tokens
+		}
+	}
+	if beyond := worst - int64(TokensPerMinute.Burst)*per; beyond > 0 {
+		over = int((beyond + per - 1) / per)
+	}
+	return used / int((lasts-time.Minute)/time.Minute), over
 }
