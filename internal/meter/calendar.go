@@ -78,15 +78,11 @@ func (c *calendar) spend(s State, at, cost int64) State {
 
 // refund refunds a spending that the current window counts. Where the caller counts on the wall clock's own axis, the ordinal
 // identifies the window, unless the limit has changed: a window of another calendar may have begun at the same time. Otherwise
-// instants identify it, since windows move on that axis when the wall clock is set, and a key's instants do not. After a change
-// of limit the state's instant may be another window's beginning, before this one's.
+// instants identify it, since windows move on that axis when the wall clock is set, and a key's instants do not.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {
 		return s // it no longer counts
-	}
-	if sp.Changed && sp.At < c.windows.At(now).From {
-		return s
 	}
 	return c.forgive(s, now, sp.Cost-actual)
 }

@@ -317,22 +317,6 @@ func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	assert.EqualValues(t, 6, high.Remaining(s, 39), "the rest is charged again at 12")
 }
 
-// A window that was carried to a calendar may have begun before the calendar's own.
-func TestACalendarReturnsNoSpendingOfAnEarlierWindow(t *testing.T) {
-	days := New(Limit{Kind: Calendar, Units: 7, Per: 1, Windows: even(1), Horizon: 1 << 40, Most: 1 << 50})
-	window := meterOf(FixedWindow, 3, 16, 0)
-	var s State
-	sp := days.Take(&s, Moment{89, 89}, 7, 0, Open).Spending(7)
-	s = window.Migrate(&days, s, 89)
-	window.Advance(&s, 92)
-	s = days.Migrate(window, s, 92)
-	require.True(t, days.Allow(&s, 92, 4))
-	sp.Changed = true
-	days.Settle(&s, 92, sp, 3)
-	days.Advance(&s, 92)
-	assert.Zero(t, days.Remaining(s, 92), "3 are carried over, and 4 are spent")
-}
-
 // The previous window of a counter weighs less under a shorter window, and more under a longer one again. The change to and fro
 // loses no spending that counts.
 func TestACounterThatIsFlippedAtOneInstantPassesItsCapacityOnce(t *testing.T) {
