@@ -96,9 +96,10 @@ func (r *Reservation) booked() {
 //   - if SetLimit has changed the figures since: nothing in a bucket, and in a sliding counter only spending of the present
 //     window.
 //
-// Except in a token bucket, a grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle
-// first. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was dropped, the excess over the reserved
-// cost is charged as by [Keyed.Adjust], unless the table is full. Settle takes time linear in the bookings behind this one.
+// A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a token bucket
+// only a grant before Delay is over does. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was
+// dropped, the excess over the reserved cost is charged as by [Keyed.Adjust], unless the table is full. Settle takes time linear
+// in the bookings behind this one.
 //
 // In memory the error is nil, except that a reservation of cost 0 fails as [Keyed.Adjust] does, and one of a dropped key if
 // LimitFor returns an invalid limit. A remote engine that could not settle returns an error, and the reserved cost stays

@@ -30,6 +30,8 @@ type past struct {
 	lost   []*charged // are never settled
 	rnd    *rand.Rand
 	grants bool
+	beside bool // grants take from bookings too
+	taken  int  // grants that did
 	still  bool // much happens within one instant
 	atOnce bool // nothing is booked
 }
@@ -123,7 +125,10 @@ func (p *past) do() {
 		p.m.Settle(&p.s, p.now, e.sp, e.real)
 	case op == 18 && p.grants, op == 17 && p.grants && p.still:
 		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
-			return // takes from bookings, and not from the spending
+			if !p.beside {
+				return // takes from bookings, and not from the spending
+			}
+			p.taken++
 		}
 		n := 1 + p.rnd.Int64N(p.m.token.capacity)
 		p.m.Adjust(&p.s, p.now, -n)
@@ -149,19 +154,38 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%d/%d, burst %d, now %d\n%s%+v", p.m.token.units, p.m.token.per, p.m.token.capacity, p.now, text, p.s)
 }
 
-// bound: over any interval no more is really spent than was admitted to be.
+// bound: over any interval no more is really spent than the limit and the grants until its end allow.
 func (p *past) bound(t *testing.T) {
+	var before int64
 	for i, first := range p.events {
-		var sum int64
+		sum := before
 		for _, e := range p.events[i:] {
 			if !e.admitted {
+				sum += min(0, e.real)
 				continue
 			}
 			sum += e.real
 			// sum ≤ burst + d·units/per
 			require.LessOrEqual(t, (sum-p.m.token.capacity)*p.m.token.per, (e.at-first.at)*p.m.token.units, "%v", p)
 		}
+		before += min(0, first.real)
 	}
+}
+
+// A grant takes from bookings first, and then counts when they are due. Even if their reservations are settled later, and others have taken
+// their instants, it allows its own units and no more.
+func TestAGrantBesideBookingsAllowsItsUnitsAndNoMore(t *testing.T) {
+	taken := 0
+	for seed := range uint64(testsize.Of(10_000, 200_000)) {
+		p := newPast(rand.New(rand.NewPCG(seed, 55)), true)
+		p.beside = true
+		for range 40 {
+			p.do()
+		}
+		taken += p.taken
+		p.bound(t)
+	}
+	require.Greater(t, taken, 1000)
 }
 
 func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
