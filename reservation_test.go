@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -14,8 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
+	"github.com/weir-go/ratelimit/chain"
+	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -526,6 +532,129 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, 3, d.Debt, "%s of %v", name, limit)
 			assert.Zero(t, d.Remaining)
+		}
+	}
+}
+
+// wrapped returns a limiter in each of the ways in which another package calls it.
+func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *ratelimit.Keyed[string], all map[string]ratelimit.Reserver[string]) {
+	opts := ratelimit.Options[string]{Clock: clock}
+	l = newWith(t, limit, opts)
+	wide := func() *ratelimit.Keyed[string] { return newWith(t, limit, opts) }
+	all = map[string]ratelimit.Reserver[string]{
+		"alone":    l,
+		"layered":  ratelimit.Must(ratelimit.All(ratelimit.By(l, itself), ratelimit.By(wide(), itself))),
+		"chain":    ratelimit.Must(chain.New[string](l, wide())),
+		"failover": ratelimit.Must(failover.New(l, failover.DenyAll[string](), &failover.Options{Timeout: -1})),
+		"ban":      ratelimit.Must(ban.New[string](l, wide(), wide())),
+		"lease":    ratelimit.Must(lease.New[string](l, &lease.Options[string]{MaxBatch: 50, DenyFor: -1, Clock: clock})),
+	}
+	return l, all
+}
+
+func TestOneOfAThousandSettlementsAtOnceCounts(t *testing.T) {
+	clock := new(testClock)
+	l, all := wrapped(t, clock, ratelimit.TokenBucket(ratelimit.PerDay(100_000), 100_000))
+	for name, from := range all {
+		before := remaining(t, l, "k")
+		one, err := from.Reserve(t.Context(), "k", 1000, 0)
+		require.NoError(t, err)
+		storm(1000, func(i int) {
+			r, err := from.Reserve(context.Background(), "k", 5, 0)
+			assert.NoError(t, err)
+			assert.NoError(t, one.Settle(3))
+			assert.NoError(t, r.Settle(2))
+			assert.NoError(t, r.Cancel())
+		})
+		if leased, ok := from.(*lease.Limiter[string]); ok {
+			require.NoError(t, leased.Flush(t.Context()))
+		}
+		assert.Equal(t, 1000*2+3, before-remaining(t, l, "k"), name)
+		l.Reset("k")
+	}
+}
+
+// Costs, delays and clocks at the ends of their ranges, contexts that are over, and settlements after a reset, a change of limit and a
+// restore: no figure leaves its range, and a grant of everything makes the key fresh.
+func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
+	ended, end := context.WithCancel(t.Context())
+	end()
+	limits := append(model.Five(ratelimit.PerMinute(100)), ratelimit.Calendar(100, ratelimit.Day("UTC")),
+		ratelimit.TokenBucket(ratelimit.Per(1, 30*24*time.Hour), 1000), ratelimit.TokenBucket(ratelimit.PerSecond(math.MaxInt32), math.MaxInt32))
+	jumps := []time.Duration{0, 1, time.Millisecond, time.Minute, 24 * time.Hour, 10 * time.Duration(model.Year)}
+	for i, limit := range limits {
+		for seed := range uint64(testsize.Of(8, 1000)) {
+			rnd := rand.New(rand.NewPCG(seed, uint64(i)))
+			number := func() int {
+				switch n := rnd.IntN(200); n % 8 {
+				case 0:
+					return math.MaxInt - n
+				case 1:
+					return math.MinInt + n/100
+				case 2, 3:
+					return 1 - n%3
+				default:
+					return n
+				}
+			}
+			clock := new(testClock)
+			l, all := wrapped(t, clock, limit)
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				from := all[name]
+				var open []*ratelimit.Reservation
+				for range 30 {
+					switch rnd.IntN(8) {
+					case 0:
+						if by := jumps[rnd.IntN(len(jumps))] * time.Duration(1-2*rnd.IntN(2)); (clock.Now() + by).Abs() < time.Duration(model.Century) {
+							clock.advance(by)
+						}
+					case 1, 2, 3:
+						ctx := t.Context()
+						if rnd.IntN(5) == 0 {
+							ctx = ended
+						}
+						r, err := from.Reserve(ctx, "k", number(), time.Duration(number()))
+						if err == nil {
+							open = append(open, r)
+						}
+						require.False(t, err != nil && r != nil && r.Allowed, "%s: an error, and a reservation", name)
+					case 4, 5:
+						if len(open) > 0 {
+							r := open[rnd.IntN(len(open))]
+							require.NoError(t, r.Settle(number()), name)
+							require.NoError(t, r.Cancel(), name)
+							require.Equal(t, r.Allowed, r.Wait(ended) == nil, "%s: settled", name)
+						}
+					case 6:
+						from.Allow("k", number())
+						_ = l.Adjust("k", number())
+					case 7:
+						switch rnd.IntN(3) {
+						case 0:
+							l.Reset("k")
+						case 1:
+							require.NoError(t, l.SetLimit(limits[rnd.IntN(len(limits))]))
+							l.Refresh("k")
+							require.NoError(t, l.SetLimit(limit))
+						case 2:
+							require.NoError(t, l.Restore(maps.All(maps.Collect(l.Saved())), time.Duration(rnd.Int64N(1e9))))
+						}
+					}
+					d, err := l.Peek("k", 0)
+					require.NoError(t, err)
+					require.True(t, d.Remaining >= 0 && d.Remaining <= limit.Capacity() && d.Debt >= 0 &&
+						d.ResetAfter >= 0 && d.ResetAfter <= 2*time.Duration(model.Century), "%v, %s, seed %d: %+v", limit, name, seed, d)
+				}
+				for _, r := range open {
+					require.NoError(t, r.Cancel())
+				}
+				if leased, ok := from.(*lease.Limiter[string]); ok {
+					require.NoError(t, leased.Flush(t.Context()))
+				}
+				require.NoError(t, l.Adjust("k", math.MinInt))
+				require.NoError(t, l.Adjust("k", math.MinInt), "and the units set aside or in bookings")
+				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)
+			}
 		}
 	}
 }
