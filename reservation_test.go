@@ -447,6 +447,15 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, used(layered), 5000, "Layered")
 }
 
+// With estimates e, real costs a and calls of length d at the rate r, the whole rate needs a burst of e·r·d/a − r·d + e.
+func TestTheBurstLimitsTheCallsThatOverlap(t *testing.T) {
+	for burst, used := range map[int]int{20_000: 60_000, 35_000: 90_000, 39_000: 100_000} {
+		clock := new(ratelimittest.Clock)
+		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerMinute(100_000), burst), ratelimit.Options[string]{Clock: clock})
+		assert.InDelta(t, used, model.Overlap(t, clock, l, "tenant"), 500, "a burst of %d", burst)
+	}
+}
+
 // An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
 // interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {

@@ -6,9 +6,9 @@
 //
 // Choose the burst for estimates that are too high. With estimates e, real costs a
 // and calls of length d at the rate r, the whole rate is used if the burst is at
-// least e·r·d/a − r·d, and no estimate is above it. At 100 tokens a second,
-// estimates of 4000 for 900 tokens used in calls of 5 s need a burst of 1722; the
-// largest estimate that may pass here, 5000, needs more, so the burst is 6000.
+// least e·r·d/a − r·d + e. At 100 tokens a second, estimates of 4000 for 900 tokens
+// used in calls of 5 s need a burst of 5723. It is 6000: more than the largest
+// estimate that may pass here, 5000.
 package main
 
 import (

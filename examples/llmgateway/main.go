@@ -6,7 +6,8 @@
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
 //	curl http://127.0.0.1:8080/usage
 //
-// The second address shows the tokens used in the last minute beside the limit: under load both should be nearly equal.
+// The second address shows the tokens used in the last minute beside the limit: under load both should be nearly equal. In the first
+// minute of a load the burst comes on top.
 package main
 
 import (
@@ -90,7 +91,7 @@ func (u *usage) add(now time.Time, tokens int) (sum int64) {
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
 	// The model counts a request a little later than the gateway does, and so sees more tokens at once, by the gain of the rate in that
 	// time: a tenth of its burst is left for that. The burst is also large enough for estimates that are too high: with estimates e, real
-	// costs a, the rate r and calls of length d, all of the rate is used if it is at least e·r·d/a − r·d.
+	// costs a, the rate r and calls of length d, all of the rate is used if it is at least e·r·d/a − r·d + e.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {
