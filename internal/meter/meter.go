@@ -326,6 +326,11 @@ func (m *Meter) Refresh(s *State) {
 // necessary. A difference below is refunded, as far as it has not been regained and no later spending depends on it.
 func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 	*s = m.popDue(*s, now)
+	if sp.Changed && sp.Part != 0 && sp.At <= now {
+		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
+		// limit changed, and its refund would refund the spending of others.
+		actual = max(actual, sp.Cost)
+	}
 	actual = m.settleAside(*s, now, sp, actual)
 	*s = m.settle(*s, now, sp, actual)
 }

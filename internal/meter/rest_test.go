@@ -241,10 +241,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 						c := open[k]
 						open = slices.Delete(open, k, k+1)
 						c.real = r.Int64N(c.cost + 1)
-						if c.kind != two[i].kind {
-							continue // a limiter returns nothing then
-						}
-						if c.changes != changes && c.until <= now {
+						if c.kind == two[i].kind && c.changes != changes && c.until <= now {
 							continue // the units that its own limit has regained may be among the returned ones
 						}
 						before, sp := two[i].spent(s, now)+s.asideAt(now).units, c.sp
@@ -297,6 +294,23 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	}
 	for a := FixedWindow; a <= Calendar; a++ {
 		require.Greater(t, given[[2]Kind{a, a}], 100, "%v", a)
+	}
+}
+
+// A place in a queue that has left within the tick in which the limit changes does not count under a window, and returns nothing.
+func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
+	for kind := FixedWindow; kind <= SlidingCounter; kind++ {
+		queue, window := meterOf(LeakyBucket, 7, 1, 5), meterOf(kind, 1, 29, 0)
+		s := State{At: 28}
+		queue.Take(&s, Moment{28, 28}, 3, 1<<40, Open)
+		sp := queue.Take(&s, Moment{28, 28}, 2, 1<<40, Open).Spending(2)
+		queue.Advance(&s, 29)
+		s = window.Migrate(queue, s, 29)
+		require.True(t, window.Allow(&s, 29, 1), "all 5 have left")
+		sp.Changed = true
+		window.Settle(&s, 29, sp, 0)
+		window.Refresh(&s)
+		assert.Zero(t, window.Remaining(s, 29), "%v", kind)
 	}
 }
 
