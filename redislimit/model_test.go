@@ -30,6 +30,7 @@ type twin struct {
 	solvent bool // no debts
 	log     []string
 	newest  time.Duration // when the last booking begins
+	granted time.Duration // the instant after the last grant
 }
 
 // openPair is one reservation in both.
@@ -127,8 +128,10 @@ func (w *twin) reserve(cost int) {
 	r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)
 	q, err2 := w.remote.Reserve(context.Background(), twinKey, cost, ahead)
 	w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)
-	if r.Allowed && cost > 0 {
-		w.open = append(w.open, openPair{r, q, cost, w.clock.Now() + r.Delay})
+	if due := w.clock.Now() + r.Delay; r.Allowed && cost > 0 {
+		if w.limit.Algorithm != ratelimit.AlgorithmTokenBucket || due >= w.granted { // the script keeps no reservations of an instant with a grant apart
+			w.open = append(w.open, openPair{r, q, cost, due})
+		}
 		w.newest = max(w.newest, w.clock.Now()+r.Delay)
 	}
 }
@@ -179,6 +182,9 @@ func (w *twin) adjust() {
 	require.NoError(w.t, w.memory.Adjust(twinKey, delta))
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))
 	w.entered()
+	if delta < 0 {
+		w.granted = w.clock.Now() + 1
+	}
 	if delta < 0 && w.limit.Algorithm == ratelimit.AlgorithmCalendar {
 		w.open = nil // it is unknown whether a booking that the grant gave back is given back once more
 	}
