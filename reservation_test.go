@@ -459,15 +459,16 @@ func TestTheBurstLimitsTheCallsThatOverlap(t *testing.T) {
 // An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
 // interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
-	for name, ahead := range map[string]time.Duration{"at once": 0, "ahead": 3 * time.Second} {
+	for _, ahead := range []time.Duration{0, 3 * time.Second} {
 		clock := new(ratelimittest.Clock)
-		l := newWith(t, model.TokensPerMinute, ratelimit.Options[string]{Clock: clock})
-		layered, err := ratelimit.All(ratelimit.By(l, itself))
-		require.NoError(t, err)
-		for i, from := range []ratelimit.Reserver[string]{l, layered} {
-			used, over := model.Hour(t, clock, from, []string{fmt.Sprint("tenant", i)}, ahead)
-			assert.InDelta(t, 100_000, used, 5000, "%T, %s", from, name)
-			assert.Zero(t, over, "%T, %s", from, name)
+		_, all := wrapped(t, clock, model.TokensPerMinute)
+		for name, from := range all {
+			used, over := model.Hour(t, clock, from, []string{name}, ahead)
+			assert.InDelta(t, 100_000, used, 5000, "%s, %v ahead", name, ahead)
+			if name == "lease" {
+				over = max(0, over-leasedUnits)
+			}
+			assert.Zero(t, over, "%s, %v ahead", name, ahead)
 		}
 	}
 }
@@ -545,6 +546,9 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 	}
 }
 
+// leasedUnits is the number of units that the lease of wrapped may hold.
+const leasedUnits = 50
+
 // wrapped returns a limiter in each of the ways in which another package calls it.
 func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *ratelimit.Keyed[string], all map[string]ratelimit.Reserver[string]) {
 	opts := ratelimit.Options[string]{Clock: clock}
@@ -556,7 +560,7 @@ func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *rat
 		"chain":    ratelimit.Must(chain.New[string](l, wide())),
 		"failover": ratelimit.Must(failover.New(l, failover.DenyAll[string](), &failover.Options{Timeout: -1})),
 		"ban":      ratelimit.Must(ban.New[string](l, wide(), wide())),
-		"lease":    ratelimit.Must(lease.New[string](l, &lease.Options[string]{MaxBatch: 50, DenyFor: -1, Clock: clock})),
+		"lease":    ratelimit.Must(lease.New[string](l, &lease.Options[string]{MaxBatch: leasedUnits, DenyFor: -1, Clock: clock})),
 	}
 	return l, all
 }
