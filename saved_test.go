@@ -788,3 +788,86 @@ func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
 	l.Allow("ann", 1)
 	assert.Equal(t, []any{false, 0, 10}, []any{only().Allowed, only().Remaining, only().Limit.Rate.Units}, "the limiter's own limit again")
 }
+
+// Random histories of one key, whose reservations are open while the key is swept, its limit is set anew, and saved spending is restored on
+// top. After them the key never owes less than one that was charged the real costs from the beginning.
+func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
+	type event struct {
+		at   time.Duration
+		cost int // the real one
+		do   func(l *ratelimit.Keyed[string], cost int)
+	}
+	type open struct {
+		*ratelimit.Reservation
+		event *event
+		cost  int
+	}
+	charge := func(l *ratelimit.Keyed[string], cost int) { require.NoError(t, l.Adjust("k", cost)) }
+	sweep := func(l *ratelimit.Keyed[string], _ int) { l.Sweep() }
+	restored := 0
+	for seed := range uint64(testsize.Of(4000, 40_000)) {
+		rnd := rand.New(rand.NewPCG(seed, 54))
+		limit := ratelimit.TokenBucket(ratelimit.Per(1+rnd.IntN(3), time.Duration(1+rnd.IntN(20))), 1+rnd.IntN(20))
+		clock := new(testClock)
+		l := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+		var events []*event
+		var opens []open
+		for range 25 {
+			clock.advance(time.Duration(rnd.IntN(2) * rnd.IntN(15)))
+			now, cost := clock.Now(), 1+rnd.IntN(limit.Burst)
+			switch rnd.IntN(9) {
+			case 0, 1:
+				if l.Allow("k", cost) {
+					events = append(events, &event{now, cost, charge})
+				}
+			case 2, 3, 4:
+				r, err := l.Reserve(t.Context(), "k", cost, 0)
+				require.NoError(t, err)
+				if r.Allowed {
+					e := &event{now, cost, charge}
+					events, opens = append(events, e), append(opens, open{r, e, cost})
+				}
+			case 5, 6:
+				if n := len(opens); n > 0 {
+					i := rnd.IntN(n)
+					o := opens[i]
+					opens = slices.Delete(opens, i, i+1)
+					o.event.cost = rnd.IntN(o.cost + 1)
+					require.NoError(t, o.Settle(o.event.cost))
+				}
+			case 7:
+				cost -= rnd.IntN(2 * limit.Burst)
+				events = append(events, &event{now, cost, charge})
+				charge(l, cost)
+			default:
+				l.Sweep()
+				events = append(events, &event{now, 0, sweep})
+				if rnd.IntN(2) == 0 {
+					require.NoError(t, l.SetLimit(limit))
+					break
+				}
+				other := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
+				require.True(t, other.Allow("k", cost))
+				saved, elapsed := maps.Collect(other.Saved()), time.Duration(rnd.IntN(10))
+				restore := func(l *ratelimit.Keyed[string], _ int) { require.NoError(t, l.Restore(maps.All(saved), elapsed)) }
+				events = append(events, &event{now, 0, restore})
+				restore(l, 0)
+				restored++
+			}
+		}
+		then := new(testClock)
+		replayed := newWith(t, limit, ratelimit.Options[string]{Clock: then})
+		for _, e := range events {
+			then.advance(e.at - then.Now())
+			e.do(replayed, e.cost)
+		}
+		then.advance(clock.Now() - then.Now())
+		got, err := l.Peek("k", 0)
+		require.NoError(t, err)
+		want, err := replayed.Peek("k", 0)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, got.ResetAfter, want.ResetAfter, "%v, seed %d", limit, seed)
+		require.LessOrEqual(t, got.Remaining, want.Remaining, "%v, seed %d", limit, seed)
+	}
+	require.Greater(t, restored, 1000)
+}
