@@ -110,6 +110,24 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, layered, "tenant"), 5000)
 }
 
+// Three processes share a key for an hour. They use as much as callers of one limiter in memory.
+func TestAnHourOfCallsOfSeveralProcessesUsesAsMuchAsInMemory(t *testing.T) {
+	clock, client := new(ratelimittest.Clock), startServer(t).client()
+	var fleet []ratelimit.Reserver[string]
+	for range 3 {
+		l, err := New(client, model.TokensPerMinute, &Options{Name: "hour", Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		fleet = append(fleet, onClock(l, clock))
+	}
+	used, over := model.Hour(t, clock, model.InTurn(fleet...), []string{"tenant"}, 0)
+	require.Zero(t, over, "tokens beyond the bound")
+	clock.Set(0)
+	memory, err := ratelimit.New(model.TokensPerMinute, &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	inMemory, _ := model.Hour(t, clock, memory, []string{"tenant"}, 0)
+	assert.InEpsilon(t, inMemory, used, 0.005)
+}
+
 // A leased layer holds units for later calls. They are used up like the units that calls give back.
 func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
 	clock, client := new(ratelimittest.Clock), startServer(t).client()

@@ -77,6 +77,24 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
 }
 
+// Three processes share a key for an hour. They use as much as callers of one limiter in memory.
+func TestAnHourOfCallsOfSeveralProcessesUsesAsMuchAsInMemory(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	var fleet []ratelimit.Reserver[string]
+	for range 3 {
+		l, err := New(db, model.TokensPerMinute, &Options{Name: "hour", Timeout: time.Minute})
+		require.NoError(t, err)
+		fleet = append(fleet, l)
+	}
+	used, over := model.Hour(t, clock, model.InTurn(fleet...), []string{"tenant"}, 0)
+	require.Zero(t, over, "tokens beyond the bound")
+	memory, err := ratelimit.New(model.TokensPerMinute, &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	inMemory, _ := model.Hour(t, clock, memory, []string{"tenant"}, 0)
+	assert.InEpsilon(t, inMemory, used, 0.005)
+}
+
 func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })

@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -45,6 +46,22 @@ func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, a
 		}
 		return c
 	})
+}
+
+// InTurn returns the limiters of several processes as one, which reserves at each of them in turn.
+func InTurn[K any](all ...ratelimit.Reserver[K]) ratelimit.Reserver[K] {
+	return &inTurn[K]{Reserver: all[0], all: all}
+}
+
+type inTurn[K any] struct {
+	ratelimit.Reserver[K]
+	all  []ratelimit.Reserver[K]
+	next int
+}
+
+func (l *inTurn[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	l.next = (l.next + 1) % len(l.all)
+	return l.all[l.next].Reserve(ctx, key, cost, maxDelay)
 }
 
 // modelCall is one call of a model.

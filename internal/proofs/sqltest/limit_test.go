@@ -130,8 +130,10 @@ func TestSuiteOnPostgreSQL(t *testing.T) {
 // corrections plays settlements below the estimate, and a limit that is lowered and raised again, on a server.
 func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *ratelimittest.Clock) {
 	t.Run("calls that overlap use the whole limit", func(t *testing.T) {
-		l := limiterOn(t, db, model.TokensPerMinute, sqllimit.Options{Dialect: dialect, Name: "overlap"})
-		assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
+		process := func() ratelimit.Reserver[string] {
+			return limiterOn(t, db, model.TokensPerMinute, sqllimit.Options{Dialect: dialect, Name: "overlap"})
+		}
+		assert.InDelta(t, 100_000, model.Overlap(t, clock, model.InTurn(process(), process(), process()), "tenant"), 5000)
 	})
 	t.Run("a lowered limit bars a key for its own refill at most", func(t *testing.T) {
 		for _, limit := range []ratelimit.Limit{
