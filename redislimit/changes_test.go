@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 // changer is a twin whose limit changes, and whose key expires in Redis as it would if the
@@ -146,4 +148,28 @@ func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
+func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	clock.SetWall(time.UnixMicro(epoch))
+	made := 0
+	late := model.Flips(t, clock, testsize.Seed(1), testsize.Of(6, 100), func(limits [2]ratelimit.Limit) func(int) model.Flipped {
+		var both [2]*Limiter
+		for i := range both {
+			l, err := New(client, limits[i], &Options{Name: fmt.Sprint("flips", made), Timeout: 10 * time.Second})
+			require.NoError(t, err)
+			both[i] = onClock(l, clock)
+		}
+		made++
+		if made%2 == 0 {
+			return func(i int) model.Flipped { return both[i] }
+		}
+		return func(i int) model.Flipped {
+			require.NoError(t, both[0].SetLimit(limits[i]))
+			return both[0]
+		}
+	})
+	require.Greater(t, late, made)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -116,4 +117,28 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 	d, err = l.Peek(t.Context(), "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 500_000, d.Remaining, "what was set aside counts again")
+}
+
+// One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
+func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	made := 0
+	late := model.Flips(t, clock, testsize.Seed(1), testsize.Of(40, 1000), func(limits [2]ratelimit.Limit) func(int) model.Flipped {
+		var both [2]*Limiter
+		for i := range both {
+			l, err := New(db, limits[i], &Options{Name: fmt.Sprint("flips", made), Timeout: time.Minute})
+			require.NoError(t, err)
+			both[i] = l
+		}
+		made++
+		if made%2 == 0 {
+			return func(i int) model.Flipped { return both[i] }
+		}
+		return func(i int) model.Flipped {
+			require.NoError(t, both[0].SetLimit(limits[i]))
+			return both[0]
+		}
+	})
+	require.Greater(t, late, made)
 }
