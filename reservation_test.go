@@ -664,8 +664,9 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 				if leased, ok := from.(*lease.Limiter[string]); ok {
 					require.NoError(t, leased.Flush(t.Context()))
 				}
-				require.NoError(t, l.Adjust("k", math.MinInt))
-				require.NoError(t, l.Adjust("k", math.MinInt), "and the units set aside or in bookings")
+				for range 60 { // an int of 32 bits takes less than many calls have charged; the units set aside and bookings go, too
+					require.NoError(t, l.Adjust("k", math.MinInt))
+				}
 				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// algorithms are all that count.
+// algorithms lists the algorithms that Flips plays.
 var algorithms = []ratelimit.Algorithm{ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmFixedWindow,
 	ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar}
 
@@ -59,7 +59,7 @@ type flips struct {
 	under  func(i int) Flipped
 
 	i, changes, late    int
-	seldom, step1, take int // how seldom the limit changes, the longest pause in ticks, quarters of spendings that are not settled
+	seldom, pause, take int // the limit changes in one step of seldom; the longest pause in ticks; quarters of the spendings that are not settled
 	all, open           []*flipCharge
 	log                 []string
 }
@@ -73,7 +73,7 @@ type flipCharge struct {
 }
 
 func newFlips(r *rand.Rand, clock FlipClock, a, b ratelimit.Algorithm) *flips {
-	f := &flips{r: r, clock: clock, tick: time.Microsecond, i: r.IntN(2), seldom: 1 + r.IntN(6), step1: 1 + r.IntN(10), take: r.IntN(4)}
+	f := &flips{r: r, clock: clock, tick: time.Microsecond, i: r.IntN(2), seldom: 1 + r.IntN(6), pause: 1 + r.IntN(10), take: r.IntN(4)}
 	if a == ratelimit.AlgorithmCalendar || b == ratelimit.AlgorithmCalendar {
 		f.tick = time.Hour
 	}
@@ -101,7 +101,7 @@ func (f *flips) note(format string, args ...any) {
 
 // step passes some time, may change the limit, settles some reservations, and spends.
 func (f *flips) step(t testing.TB, key string) {
-	f.clock.Advance(time.Duration(f.r.IntN(f.step1)) * f.tick)
+	f.clock.Advance(time.Duration(f.r.IntN(f.pause)) * f.tick)
 	if f.r.IntN(f.seldom) == 0 {
 		f.i, f.changes = 1-f.i, f.changes+1
 		f.note("%v", f.limits[f.i])

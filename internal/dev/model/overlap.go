@@ -85,7 +85,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, l
 		open  []running // the first to end first
 		past  []spent
 		begin = clock.Now()
-		calls = make([]modelCall, len(keys)) // that each key wants next
+		calls = make([]modelCall, len(keys)) // the next one of each key
 	)
 	for i := range calls {
 		calls[i] = next()
