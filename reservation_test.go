@@ -459,6 +459,7 @@ func TestTheBurstLimitsTheCallsThatOverlap(t *testing.T) {
 // An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
 // interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
+	testsize.Sequential(t)
 	for _, ahead := range []time.Duration{0, 3 * time.Second} {
 		clock := new(ratelimittest.Clock)
 		_, all := wrapped(t, clock, model.TokensPerMinute)
@@ -590,6 +591,7 @@ func TestOneOfAThousandSettlementsAtOnceCounts(t *testing.T) {
 // Costs, delays and clocks at the ends of their ranges, contexts that are over, and settlements after a reset, a change of limit and a
 // restore: no figure leaves its range, and a grant of everything makes the key fresh.
 func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
+	testsize.Sequential(t)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	limits := append(model.Five(ratelimit.PerMinute(100)), ratelimit.Calendar(100, ratelimit.Day("UTC")),

@@ -792,6 +792,7 @@ func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
 // Random histories of one key, whose reservations are open while the key is swept, its limit is set anew, and saved spending is restored on
 // top. After them the key never owes less than one that was charged the real costs from the beginning.
 func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
+	testsize.Sequential(t)
 	type event struct {
 		at   time.Duration
 		cost int // the real one

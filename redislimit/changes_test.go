@@ -152,6 +152,7 @@ func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 
 // One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
+	testsize.Sequential(t)
 	client, clock := startServer(t).client(), new(ratelimittest.Clock)
 	clock.SetWall(time.UnixMicro(epoch))
 	made := 0

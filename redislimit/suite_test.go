@@ -112,6 +112,7 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 
 // Three processes share a key for an hour. They use as much as callers of one limiter in memory.
 func TestAnHourOfCallsOfSeveralProcessesUsesAsMuchAsInMemory(t *testing.T) {
+	testsize.Sequential(t)
 	clock, client := new(ratelimittest.Clock), startServer(t).client()
 	var fleet []ratelimit.Reserver[string]
 	for range 3 {

@@ -80,6 +80,7 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 
 // Three processes share a key for an hour. They use as much as callers of one limiter in memory.
 func TestAnHourOfCallsOfSeveralProcessesUsesAsMuchAsInMemory(t *testing.T) {
+	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)
 	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
 	var fleet []ratelimit.Reserver[string]
@@ -121,6 +122,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 
 // One process changes its limit, or two have one limit each. Real costs stay within the bound of a limit that is changed back and forth.
 func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
+	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)
 	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
 	made := 0

@@ -175,6 +175,7 @@ func (p *past) bound(t *testing.T) {
 // A grant takes from bookings first, and then counts when they are due. Even if their reservations are settled later, and others have taken
 // their instants, it allows its own units and no more.
 func TestAGrantBesideBookingsAllowsItsUnitsAndNoMore(t *testing.T) {
+	testsize.Arithmetic(t)
 	taken := 0
 	for seed := range uint64(testsize.Of(10_000, 200_000)) {
 		p := newPast(rand.New(rand.NewPCG(seed, 55)), true)

@@ -195,6 +195,7 @@ func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T
 // Real costs keep the same bound: reservations are settled for less before and after changes of the limit, and only real costs
 // count. Between settlements a key may hold estimates, which only take from it.
 func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
+	testsize.Arithmetic(t)
 	type charge struct {
 		at, cost, real int64
 		sp             Spending
