@@ -315,7 +315,7 @@ func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	}
 }
 
-// The newest entries of a log count under a lower limit, and what a settlement returns is taken from the older ones set aside.
+// The newest entries of a log count under a lower limit. A settlement returns units of the older ones, which are set aside.
 func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	low, high := meterOf(SlidingLog, 2, 42, 0), meterOf(SlidingLog, 6, 27, 0)
 	var s State

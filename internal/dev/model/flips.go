@@ -28,27 +28,33 @@ type FlipClock interface {
 type Flipped interface {
 	ratelimit.Reserver[string]
 	Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
+	SetLimit(limit ratelimit.Limit) error
 }
 
 // Flips changes the limits of keys back and forth between two limits of any algorithms, and settles reservations before and after the
-// changes. The real costs must stay within the bound of docs/promises.md. New returns a function that puts the key under one of
-// the limits. It plays n histories of each pair of algorithms, and returns the number of settlements that followed a change.
-func Flips(t testing.TB, clock FlipClock, seed uint64, n int, new func(limits [2]ratelimit.Limit) (under func(i int) Flipped)) (late int) {
+// changes. The real costs must stay within the bound of docs/promises.md. In every second history one process changes its limit; in the
+// others two processes have one limit each. New returns a limiter that shares the keys of others with its name. Flips plays n histories
+// of each pair of algorithms.
+func Flips(t testing.TB, clock FlipClock, seed uint64, n int, new func(name string, l ratelimit.Limit) Flipped) {
+	played, late := 0, 0
 	for _, a := range algorithms {
 		for _, b := range algorithms {
 			r := rand.New(rand.NewPCG(seed, uint64(a)<<8|uint64(b)))
 			for i := range n {
 				f := newFlips(r, clock, a, b)
-				f.under = new(f.limits)
+				for k, l := range f.limits {
+					f.limiters[k] = new(fmt.Sprint("flips", played), l)
+				}
+				f.alone = i%2 == 0
 				for range 40 {
 					f.step(t, fmt.Sprintf("%v %v %d", a, b, i))
 				}
 				f.bound(t)
-				late += f.late
+				played, late = played+1, late+f.late
 			}
 		}
 	}
-	return late
+	require.Greater(t, late, played, "settlements that followed a change")
 }
 
 type flips struct {
@@ -56,7 +62,9 @@ type flips struct {
 	clock  FlipClock
 	limits [2]ratelimit.Limit
 	tick   time.Duration
-	under  func(i int) Flipped
+
+	limiters [2]Flipped // of two processes
+	alone    bool       // the first of them decides alone, and changes its limit
 
 	i, changes, late    int
 	seldom, pause, take int // the limit changes in one step of seldom; the longest pause in ticks; quarters of the spendings that are not settled
@@ -106,7 +114,11 @@ func (f *flips) step(t testing.TB, key string) {
 		f.i, f.changes = 1-f.i, f.changes+1
 		f.note("%v", f.limits[f.i])
 	}
-	l, limit, now := f.under(f.i), f.limits[f.i], f.clock.Now()
+	l, limit, now := f.limiters[f.i], f.limits[f.i], f.clock.Now()
+	if f.alone {
+		l = f.limiters[0]
+		require.NoError(t, l.SetLimit(limit))
+	}
 	for len(f.open) > 0 && f.r.IntN(3) == 0 {
 		k := f.r.IntN(len(f.open))
 		c := f.open[k]
