@@ -117,15 +117,15 @@ func TestACalendarsWindowsFollowItsZone(t *testing.T) {
 
 func retryAfter(t testing.TB, l *ratelimit.Keyed[string]) time.Duration {
 	t.Helper()
-	d, err := l.Peek("k", 1)
+	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	return d.RetryAfter
 }
 
 func TestADebtRunsOverIntoTheWindowsThatFollow(t *testing.T) {
 	l, clock := at(t, ratelimit.Calendar(10, ratelimit.Month("UTC", 31)), "UTC", "2026-01-31 00:00")
-	require.NoError(t, l.Adjust("k", 25))
-	d, err := l.Peek("k", 6)
+	require.NoError(t, l.Adjust(context.Background(), "k", 25))
+	d, err := l.Peek(context.Background(), "k", 6)
 	require.NoError(t, err)
 	assert.Equal(t, date(t, "UTC", "2026-04-30 00:00").Sub(clock.Wall()), d.ResetAfter)
 	assert.Equal(t, d.ResetAfter, d.RetryAfter, "6 do not fit beside 5")
@@ -453,7 +453,7 @@ func playDates(t *testing.T, seed uint64) {
 		case 0:
 			clock.advance(time.Duration(r.Int64N(span)))
 		case 1:
-			if d, err := l.Peek(key, 1); err == nil {
+			if d, err := l.Peek(context.Background(), key, 1); err == nil {
 				clock.advance(max(0, max(d.RetryAfter, d.ResetAfter)+time.Duration(r.IntN(3)-1)))
 			}
 		case 2:
@@ -478,7 +478,7 @@ func playDates(t *testing.T, seed uint64) {
 			k.adopt(limit, wall, clock.Now())
 			k.roll(wall)
 			debt := 1 + r.IntN(3*limit.Rate.Units)
-			require.NoError(t, l.Adjust(key, debt))
+			require.NoError(t, l.Adjust(context.Background(), key, debt))
 			k.used += debt
 		case 2:
 			if len(made) == 0 {

@@ -96,7 +96,7 @@ func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, _ := hammered(t, l, ratelimit.Options[string]{})
 			defer meanwhile(func() { limiter.Sweep() })()
-			defer meanwhile(func() { _, _ = limiter.Peek("k", 500) })()
+			defer meanwhile(func() { _, _ = limiter.Peek(context.Background(), "k", 500) })()
 			var admitted atomic.Int64
 			storm(100, func(int) {
 				for range 20 {
@@ -132,7 +132,7 @@ func TestResetGivesOneBudgetEach(t *testing.T) {
 	storm(50, func(i int) {
 		for n := range 200 {
 			if i == 0 && n%10 == 0 {
-				limiter.Reset("k")
+				limiter.Reset(context.Background(), "k")
 				resets.Add(1)
 			} else if limiter.Allow("k", 1) {
 				admitted.Add(1)
@@ -227,7 +227,7 @@ func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 					}
 				}
 			})
-			d, err := limiter.Peek("k", 1)
+			d, err := limiter.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.Equal(t, 10_000-100*5*7, d.Remaining)
 		})
@@ -317,7 +317,7 @@ func TestPeekingNeverConsumes(t *testing.T) {
 	limiter, _ := hammered(t, ratelimit.TokenBucket(ratelimit.PerDay(100), 100), ratelimit.Options[string]{})
 	storm(100, func(int) {
 		for range 100 {
-			_, _ = limiter.Peek("k", 1)
+			_, _ = limiter.Peek(context.Background(), "k", 1)
 		}
 	})
 	require.Zero(t, limiter.Stats().Keys)
@@ -414,8 +414,8 @@ func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 // A debt is counted in 64 bits: 100 years at 3 units/ns are above MaxInt64.
 func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.Per(3, 1), 19))
-	require.NoError(t, r.limiter.Adjust("k", 60))
-	d, err := r.limiter.Peek("k", 1)
+	require.NoError(t, r.limiter.Adjust(context.Background(), "k", 60))
+	d, err := r.limiter.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, 20*time.Nanosecond, d.ResetAfter)
 }
@@ -454,7 +454,7 @@ func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	early.Cancel()
-	d, err = r.limiter.Peek("k", 1)
+	d, err = r.limiter.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, time.Nanosecond, d.Delay, "leaves together with what it has to queue behind")
 }
@@ -474,10 +474,10 @@ func TestNothingIsBookedBeyondMaxDelayByAClockThatSteppedBack(t *testing.T) {
 // The part of an old debt that has been regained since may be above MaxInt64.
 func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) {
 	r := newRig(t, ratelimit.SlidingLog(ratelimit.Per(model.Whole(1<<53), 1)))
-	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
+	require.NoError(t, r.limiter.Adjust(context.Background(), "k", math.MaxInt))
 	r.clock.now.Store(2000)
-	require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
-	d, err := r.limiter.Peek("k", 1)
+	require.NoError(t, r.limiter.Adjust(context.Background(), "k", math.MaxInt))
+	d, err := r.limiter.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.Zero(t, d.Remaining)
 }
@@ -495,7 +495,7 @@ func TestDebtBehindBookingsIsCapped(t *testing.T) {
 				_, err := r.limiter.Reserve(t.Context(), "k", 1, math.MaxInt64)
 				require.NoError(t, err)
 			}
-			require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
+			require.NoError(t, r.limiter.Adjust(context.Background(), "k", math.MaxInt))
 			d, err := r.limiter.Take(t.Context(), "k", 1)
 			require.NoError(t, err)
 			require.False(t, d.Allowed)

@@ -83,7 +83,7 @@ func ExampleKeyed_Reserve() {
 	}
 	fmt.Println(r.Remaining, "left while it runs")
 	r.Settle(150) // the real cost
-	d, _ := limiter.Peek("team", 0)
+	d, _ := limiter.Peek(context.Background(), "team", 0)
 	fmt.Println(d.Remaining, "left after that")
 	// Output:
 	// 600 left while it runs
@@ -94,11 +94,11 @@ func ExampleKeyed_Adjust() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(100)),
 		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 
-	_ = limiter.Adjust("user:42", 150) // a charge that is not to be refused
-	d, _ := limiter.Peek("user:42", 1)
+	_ = limiter.Adjust(context.Background(), "user:42", 150) // a charge that is not to be refused
+	d, _ := limiter.Peek(context.Background(), "user:42", 1)
 	fmt.Println(d.Remaining, d.RetryAfter)
-	_ = limiter.Adjust("user:42", -80) // a grant
-	d, _ = limiter.Peek("user:42", 1)
+	_ = limiter.Adjust(context.Background(), "user:42", -80) // a grant
+	d, _ = limiter.Peek(context.Background(), "user:42", 1)
 	fmt.Println(d.Remaining, d.RetryAfter)
 	// Output:
 	// 0 1h0m0s
@@ -113,7 +113,7 @@ func ExampleKeyed_SetLimit() {
 	if err := limiter.SetLimit(ratelimit.TokenBucket(ratelimit.PerMinute(500), 500)); err != nil {
 		panic(err)
 	}
-	d, _ := limiter.Peek("user:42", 1)
+	d, _ := limiter.Peek(context.Background(), "user:42", 1)
 	fmt.Println(d.Remaining)
 	// Output: 460
 }
@@ -230,8 +230,8 @@ func ExampleLayer_cost() {
 		panic(err)
 	}
 	fmt.Println(limiter.Allow(prompt{"search"}, 700))
-	r, _ := requests.Peek("search", 0)
-	t, _ := tokens.Peek("search", 0)
+	r, _ := requests.Peek(context.Background(), "search", 0)
+	t, _ := tokens.Peek(context.Background(), "search", 0)
 	fmt.Println(r.Remaining, "requests and", t.Remaining, "tokens are left")
 	// Output:
 	// true
@@ -305,7 +305,7 @@ func ExampleKeyed_Saved() {
 	if err := next.Restore(maps.All(file), time.Since(savedAt)); err != nil {
 		fmt.Println("not all could be restored:", err)
 	}
-	d, _ := next.Peek("user:42", 1)
+	d, _ := next.Peek(context.Background(), "user:42", 1)
 	fmt.Println(d.Remaining)
 	// Output: 40
 }
@@ -334,10 +334,10 @@ func ExampleSingle_Adjust() {
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	r, _ := budget.Reserve(ctx, 50, 0) // now or not at all
 	fmt.Println(r.Allowed, r.Settle(20))
-	fmt.Println(budget.Adjust(70)) // it cannot be refused any more
+	fmt.Println(budget.Adjust(context.Background(), 70)) // it cannot be refused any more
 	d, _ := budget.Take(ctx, 20)
 	fmt.Println(d.Allowed, d.Remaining)
-	budget.Reset()
+	budget.Reset(context.Background())
 	d, _ = budget.Take(ctx, 20)
 	fmt.Println(d.Allowed, d.Remaining)
 	// Output:
@@ -452,7 +452,7 @@ func ExampleLayered_Peek() {
 	}
 	limiter.Allow("ann", 4)
 	for range 2 { // it changes nothing
-		d, _ := limiter.Peek("ann", 2)
+		d, _ := limiter.Peek(context.Background(), "ann", 2)
 		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
 	}
 	// Output:
@@ -464,7 +464,7 @@ func ExampleKeyed_Peek() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)),
 		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	limiter.Allow("ann", 3)
-	d, _ := limiter.Peek("ann", 1)
+	d, _ := limiter.Peek(context.Background(), "ann", 1)
 	fmt.Println(d.Allowed, d.Remaining, d.ResetAfter)
 	// Output: true 2 1m0s
 }

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestClockMayReadAnything(t *testing.T) {
 			l, clock := newLimiter(t, limit)
 			for _, r := range readings {
 				clock.set(r)
-				d, err := l.Peek("k", 1)
+				d, err := l.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				assert.GreaterOrEqual(t, d.RetryAfter, time.Duration(0))
 				assert.GreaterOrEqual(t, d.ResetAfter, time.Duration(0))

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -304,9 +305,9 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 		require.True(t, l.Allow(key, 2))
 	}
 	for key := n - 1; key >= 0; key-- {
-		require.NoError(t, l.Adjust(key, -1))
+		require.NoError(t, l.Adjust(context.Background(), key, -1))
 	}
-	require.NoError(t, l.Adjust(n/2, -2))
+	require.NoError(t, l.Adjust(context.Background(), n/2, -2))
 	refusals := 0
 	for ; !l.Allow(-1, 1); refusals++ {
 		require.LessOrEqual(t, l.keys.expiry.dirty.n, n-mostLooks*(1+refusals))
@@ -436,7 +437,7 @@ func TestADenialByAnotherLayerLeavesTheSharedAccountAlone(t *testing.T) {
 	d, err := l.Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, d.RetryAfter)
-	d, err = all.Peek(struct{}{}, 1)
+	d, err = all.Peek(context.Background(), struct{}{}, 1)
 	require.NoError(t, err)
 	require.Equal(t, 9, d.Remaining)
 }

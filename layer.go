@@ -2,9 +2,11 @@ package ratelimit
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
 	"github.com/weir-go/ratelimit/internal/merge"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Layer is one of several limits on a request of type R: a limiter, and a function that finds in a request the key to count. Make
@@ -56,7 +58,12 @@ type made[R any] struct {
 	newKey      func() anyKey[R] // for the keys of a stack's requests
 	hasObserver bool             // the limiter has an OnDecision
 	shared      bool             // the limiter has one key, which all requests have
-	err         error
+
+	joins  Joinable                // a limiter of another store, else nil
+	key    func(R) (string, error) // its key function
+	global bool                    // made by Global
+
+	err error
 }
 
 // layer is a layer of a stack.
@@ -84,6 +91,12 @@ func (y *layer[R]) limits() Limit {
 	if y.limit != nil {
 		return Limit{}
 	}
+	if y.joins != nil {
+		if limits := Describe(y.limiter).Limits; len(limits) == 1 {
+			return limits[0]
+		}
+		return Limit{}
+	}
 	return y.own()
 }
 
@@ -95,9 +108,27 @@ var SkipLayer = errors.New("ratelimit: layer does not apply")
 // By returns the layer that charges l for the key that the function finds in a request. The function's error denies the
 // request, charges nothing in any layer, and is returned wrapped; [SkipLayer] leaves the layer out. A nil limiter or key function
 // is an error of [All] and [AllOf].
-func By[R any, K comparable](l *Keyed[K], key func(R) (K, error)) (y Layer[R]) {
-	merge.SetSource(&y, makeSource(l, key))
+func By[R any, K comparable](l Limiter[K], key func(R) (K, error)) (y Layer[R]) {
+	merge.SetSource(&y, sourceOf(l, key))
 	return y
+}
+
+func sourceOf[R any, K comparable](l Limiter[K], key func(R) (K, error)) made[R] {
+	if l, ok := l.(*Keyed[K]); ok {
+		return makeSource(l, key)
+	}
+	switch {
+	case optional.IsNil(l):
+		return made[R]{err: errors.New("By was given no limiter")}
+	case key == nil:
+		return made[R]{err: errors.New("By was given no key function")}
+	}
+	joins, ok := l.(Joinable)
+	keyOf, text := any(key).(func(R) (string, error))
+	if !ok || !text {
+		return made[R]{err: fmt.Errorf("%T cannot be decided together with other limiters: it has no Join; ask it and the others one after the other, with package chain", l)}
+	}
+	return made[R]{limiter: l, joins: joins, key: keyOf}
 }
 
 func makeSource[R any, K comparable](l *Keyed[K], key func(R) (K, error)) made[R] {
@@ -116,8 +147,11 @@ func makeSource[R any, K comparable](l *Keyed[K], key func(R) (K, error)) made[R
 	}
 }
 
-// Global returns the layer that charges one budget for every request: the limit of a whole service. Make its limiter with
-// New[struct{}]. Its own calls have the key struct{}{}.
-func Global[R any](l *Keyed[struct{}]) Layer[R] {
-	return By(l, func(R) (struct{}, error) { return struct{}{}, nil })
+// Global returns the layer that charges one budget for every request: the limit of a whole service. Its key is the zero K. In
+// memory make its limiter with New[struct{}], whose own calls have the key struct{}{}.
+func Global[R any, K comparable](l Limiter[K]) (y Layer[R]) {
+	m := sourceOf(l, func(R) (k K, err error) { return k, nil })
+	m.global = true
+	merge.SetSource(&y, m)
+	return y
 }

@@ -25,6 +25,8 @@ type Layered[R any] struct {
 	layers    []layer[R]
 	pick      func(R, []int) []int // which layers apply; nil for all
 	enforcing []int                // the indices of the layers that are no shadows
+	joint     Joint                // of another store; nil for memory
+	every     []int                // the indices of all layers
 	stacks    sync.Pool            // of *stack[R]: the working memory of one decision, so that it allocates nothing
 }
 
@@ -58,10 +60,12 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
-		case i > 0 && !sameClock(&l.layers[0], &y):
+		case i > 0 && (y.joins == nil) != (l.layers[0].joins == nil):
+			return nil, fmt.Errorf("ratelimit: layer %d has a limiter of another store than layer 0, which cannot be decided together: ask the two one after the other, with package chain", i)
+		case i > 0 && y.joins == nil && !sameClock(&l.layers[0], &y):
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
-		l.layers[i], places[i] = y, len(l.enforcing)
+		l.layers[i], places[i], l.every = y, len(l.enforcing), append(l.every, i)
 		if !y.shadow {
 			l.enforcing = append(l.enforcing, i)
 		}
@@ -70,8 +74,24 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	for i := range l.layers {
 		l.layers[i].meets = of[l.layers[i].limiter] > 1
 	}
+	if l.layers[0].joins != nil {
+		return l, l.joinAll()
+	}
 	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
 	return l, nil
+}
+
+// joinAll makes the joint of the layers' store.
+func (l *Layered[R]) joinAll() error {
+	all := make([]Joining, len(l.layers))
+	for i := range l.layers {
+		all[i] = Joining{Limiter: l.layers[i].joins, Global: l.layers[i].global && l.pick == nil}
+	}
+	var err error
+	if l.joint, err = l.layers[0].joins.Join(all); err != nil {
+		return fmt.Errorf("ratelimit: %w", err)
+	}
+	return nil
 }
 
 // sameClock reports whether two layers have one clock. Clocks that cannot be compared, such as functions, are one only if
@@ -94,6 +114,9 @@ func (l *Layered[R]) Limits() []Limit {
 
 // Allow charges the cost to all layers and reports true, or charges none and reports false.
 func (l *Layered[R]) Allow(r R, cost int) bool {
+	if l != nil && l.joint != nil {
+		return l.allowJoined(r, cost)
+	}
 	s := l.stack()
 	s.brief = true
 	err := s.take(r, cost, takeRequest)
@@ -105,7 +128,10 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 
 // Take charges the cost to all layers, or none. It returns the errors of [Keyed.Take] and of the layers' key functions,
 // wrapped. The context is not used.
-func (l *Layered[R]) Take(_ context.Context, r R, cost int) (d Decision, err error) {
+func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (d Decision, err error) {
+	if l != nil && l.joint != nil {
+		return l.takeJoined(ctx, r, cost)
+	}
 	s := l.stack()
 	err = s.take(r, cost, takeRequest)
 	s.report(r, err)
@@ -121,7 +147,7 @@ func (l *Layered[R]) stack() *stack[R] {
 
 // check panics for the zero Layered.
 func (l *Layered[R]) check() {
-	if l == nil || l.stacks.New == nil {
+	if l == nil || l.stacks.New == nil && l.joint == nil {
 		panic("ratelimit: a Layered that was not made by All or AllOf")
 	}
 }
@@ -132,7 +158,12 @@ func (l *Layered[R]) done(s *stack[R]) {
 }
 
 // Peek returns the decision that Take would return, and changes nothing.
-func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
+func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err error) {
+	if l != nil && l.joint != nil {
+		s := l.join()
+		err = s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever, Peek: true})
+		return s.d, err
+	}
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
 		err = s.preview(peekRequest)
@@ -146,6 +177,9 @@ func (l *Layered[R]) Peek(r R, cost int) (d Decision, err error) {
 // the work in leaky buckets; with 0 there is none. With a cost of 0 nothing is charged; Settle then charges the cost as
 // [Layered.Adjust] does.
 func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
+	if l != nil && l.joint != nil {
+		return l.reserveJoined(ctx, r, cost, maxDelay)
+	}
 	s := l.stack()
 	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))
 	res := s.reservation(cost)
@@ -156,7 +190,10 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 
 // Adjust is [Keyed.Adjust] in all layers but shadows and layers with a Cost of their own, which do not charge the caller's
 // cost.
-func (l *Layered[R]) Adjust(r R, delta int) error {
+func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
+	if l != nil && l.joint != nil {
+		return l.adjustJoined(ctx, r, delta)
+	}
 	s := l.stack()
 	defer l.done(s)
 	if err := s.load(r, 0); err != nil {
@@ -178,6 +215,9 @@ func (l *Layered[R]) Describe() Description {
 // context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, with one exception: a
 // cost that was in the middle of a leaky bucket's queue may stay charged, as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
+	if l != nil && l.joint != nil {
+		return l.waitJoined(ctx, r, cost)
+	}
 	ctx = wait.OrBackground(ctx)
 	s := l.stack()
 	defer l.done(s)

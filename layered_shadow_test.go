@@ -89,7 +89,7 @@ func TestAShadowAddsNothingToTheDecision(t *testing.T) {
 		assert.Equal(t, want, d)
 		assert.Equal(t, 2-i, remaining(t, queue, "ann"))
 	}
-	d, err := stack.Peek(call{user: "ann"}, 3)
+	d, err := stack.Peek(context.Background(), call{user: "ann"}, 3)
 	require.NoError(t, err)
 	assert.True(t, d.Allowed)
 	assert.Equal(t, 3, d.Remaining)
@@ -185,7 +185,7 @@ func TestAShadowsErrorsAreReportedAndNotReturned(t *testing.T) {
 			assert.Equal(t, test.limit, e.Decision.Limit)
 			assert.False(t, e.Decision.Allowed)
 			assert.False(t, e.Spent)
-			tried.Reset("ann")
+			tried.Reset(context.Background(), "ann")
 		})
 	}
 	assert.Equal(t, 995, remaining(t, enforced, "ann")+remaining(t, enforced, "bob")-1000, "the other layer was charged each time")
@@ -281,11 +281,11 @@ func TestAShadowThatCanNeverFitChangesNothing(t *testing.T) {
 	small := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(2)) })
 	require.True(t, l.Allow("ann", 5))
 	clock.advance(200 * time.Millisecond)
-	before, err := l.Peek("ann", 1)
+	before, err := l.Peek(context.Background(), "ann", 1)
 	require.NoError(t, err)
 	require.True(t, stackOf(t, model.AsShadow(small)).Allow(call{user: "ann"}, 3))
 	require.True(t, stackOf(t, model.AsShadow(small), model.AsShadow(by)).Allow(call{user: "bob"}, 3), "under the first one's limit")
-	after, err := l.Peek("ann", 1)
+	after, err := l.Peek(context.Background(), "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, before, after)
 }

@@ -74,8 +74,8 @@ func TestTheLayerWithTheLongestRetryDenies(t *testing.T) {
 		stackOf(t, ratelimit.By(fast, byUser), ratelimit.By(slow, byUser)),
 		stackOf(t, ratelimit.By(slow, byUser), ratelimit.By(fast, byUser)),
 	} {
-		fast.Reset("ann")
-		slow.Reset("ann")
+		fast.Reset(context.Background(), "ann")
+		slow.Reset(context.Background(), "ann")
 		require.True(t, stack.Allow(call{user: "ann"}, 1))
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.NoError(t, err)
@@ -89,12 +89,12 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 	l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5))
 	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byUser))
 	for _, known := range []bool{false, true} {
-		l.Reset("ann")
+		l.Reset(context.Background(), "ann")
 		if known {
 			require.True(t, l.Allow("ann", 1))
 			clock.advance(time.Hour)
 		}
-		d, err := stack.Peek(call{user: "ann"}, 2)
+		d, err := stack.Peek(context.Background(), call{user: "ann"}, 2)
 		require.NoError(t, err)
 		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], Remaining: 2}, d)
 		_, err = stack.Take(t.Context(), call{user: "ann"}, 3)
@@ -110,8 +110,11 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 // A call between the lookups of two layers inserts their key, or takes it away.
 func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 	for name, between := range map[string]func(l *ratelimit.Keyed[string]) error{
-		"comes": func(l *ratelimit.Keyed[string]) error { return l.Adjust("ann", 3) },
-		"goes":  func(l *ratelimit.Keyed[string]) error { l.Reset("ann"); return l.Adjust("ann", 3) },
+		"comes": func(l *ratelimit.Keyed[string]) error { return l.Adjust(context.Background(), "ann", 3) },
+		"goes": func(l *ratelimit.Keyed[string]) error {
+			l.Reset(context.Background(), "ann")
+			return l.Adjust(context.Background(), "ann", 3)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerDay(4)))
@@ -124,10 +127,10 @@ func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 				return c.user, nil
 			}))
 			for what, ask := range map[string]func() (ratelimit.Decision, error){
-				"Peek": func() (ratelimit.Decision, error) { return stack.Peek(call{user: "ann"}, 1) },
+				"Peek": func() (ratelimit.Decision, error) { return stack.Peek(context.Background(), call{user: "ann"}, 1) },
 				"Take": func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{user: "ann"}, 1) },
 			} {
-				l.Reset("ann")
+				l.Reset(context.Background(), "ann")
 				if name == "goes" {
 					require.True(t, l.Allow("ann", 1))
 				}
@@ -222,7 +225,7 @@ func TestAKeyErrorDeniesAndChargesNothing(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.EqualError(t, err, "layer 1: key: no such header")
 	assert.False(t, d.Allowed)
-	_, err = stack.Peek(call{user: "ann"}, 1)
+	_, err = stack.Peek(context.Background(), call{user: "ann"}, 1)
 	require.ErrorIs(t, err, broken)
 	_, err = stack.Reserve(t.Context(), call{user: "ann"}, 1, 0)
 	require.ErrorIs(t, err, broken)
@@ -353,7 +356,7 @@ func TestAStackReportsToEachLimiter(t *testing.T) {
 	stack := stackOf(t, ratelimit.By(user, byUser), ratelimit.By(route, byRoute))
 	stack.Allow(call{user: "ann", route: "/"}, 2)
 	stack.Allow(call{user: "ann", route: "/"}, 1)
-	_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
+	_, _ = stack.Peek(context.Background(), call{user: "ann", route: "/"}, 1)
 	assert.Equal(t, []string{
 		"user ann 2 true by user", "route / 2 true by route",
 		"user ann 1 true by user", "route / 1 false by route",
@@ -449,7 +452,7 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 		clock.advance(30 * ms)
 		stack.Allow(call{user: "ann", route: "/"}, 1)
 		_, _ = stack.Take(context.Background(), call{user: "ann", route: "/"}, 2)
-		_, _ = stack.Peek(call{user: "ann", route: "/"}, 1)
+		_, _ = stack.Peek(context.Background(), call{user: "ann", route: "/"}, 1)
 	}
 	decide()
 	if testsize.Race {
@@ -490,7 +493,7 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 		}
 		exceeds := false
 		for i, n := range times {
-			d, err := limiters[i].Peek(c.user, n*cost)
+			d, err := limiters[i].Peek(context.Background(), c.user, n*cost)
 			exceeds = exceeds || errors.Is(err, ratelimit.ErrExceedsLimit)
 			want.Allowed = want.Allowed && d.Allowed
 			want.RetryAfter = max(want.RetryAfter, d.RetryAfter)
@@ -498,7 +501,7 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 			want.Remaining = min(want.Remaining, d.Remaining/n)
 			want.ResetAfter = max(want.ResetAfter, d.ResetAfter)
 		}
-		got, err := stack.Peek(c, cost)
+		got, err := stack.Peek(context.Background(), c, cost)
 		if exceeds {
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 			continue
@@ -550,7 +553,7 @@ func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 					admitted[n].Add(1)
 				}
 				if i%100 == 0 {
-					small.Reset("r")
+					small.Reset(context.Background(), "r")
 					a.Sweep()
 					a.Refresh("u")
 					a.Refresh()
@@ -661,22 +664,22 @@ func TestAdjustOfAStackAdjustsEachLayer(t *testing.T) {
 	)
 	require.NoError(t, err)
 	left := func() int {
-		d, err := l.Peek("k", 1)
+		d, err := l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		return d.Remaining
 	}
-	require.NoError(t, l.Adjust("k", 3))
+	require.NoError(t, l.Adjust(context.Background(), "k", 3))
 	assert.Equal(t, 2, left(), "under the limit that the request brings")
-	require.NoError(t, l.Adjust("k", -2))
+	require.NoError(t, l.Adjust(context.Background(), "k", -2))
 	assert.Equal(t, 4, left())
-	d, err := trials.Peek("k", 1)
+	d, err := trials.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 10, d.Remaining, "a shadow is left alone")
-	require.NoError(t, l.Adjust("k", 20), "a debt")
+	require.NoError(t, l.Adjust(context.Background(), "k", 20), "a debt")
 	assert.Zero(t, left())
 	failing, err := ratelimit.All(ratelimit.By(users, func(string) (string, error) { return "", errBad }))
 	require.NoError(t, err)
-	require.ErrorIs(t, failing.Adjust("k", 1), errBad)
+	require.ErrorIs(t, failing.Adjust(context.Background(), "k", 1), errBad)
 }
 
 var errBad = errors.New("bad")
@@ -741,7 +744,7 @@ func TestAnIndexThatIsOutOfRangeIsAnError(t *testing.T) {
 		d, err := stack.Take(t.Context(), choice{3, i}, 1)
 		require.EqualError(t, err, fmt.Sprintf("ratelimit: pick of AllOf returned layer %d of 4", i))
 		assert.Equal(t, ratelimit.Decision{}, d)
-		_, err = stack.Peek(choice{i}, 1)
+		_, err = stack.Peek(context.Background(), choice{i}, 1)
 		require.Error(t, err)
 		_, err = stack.Reserve(t.Context(), choice{i}, 1, 0)
 		require.Error(t, err)
@@ -763,7 +766,7 @@ func TestThePicksOrderIsTheLayersOrder(t *testing.T) {
 	require.NoError(t, err)
 	for range 20 {
 		for _, order := range []choice{{2, 0}, {1, 2}, {0, 1}} {
-			d, err := stack.Peek(order, 1)
+			d, err := stack.Peek(context.Background(), order, 1)
 			require.NoError(t, err)
 			assert.Equal(t, stack.Limits()[order[0]], d.Limit)
 		}
@@ -790,7 +793,7 @@ func TestPickedLayersDoNotAllocate(t *testing.T) {
 		stack.Allow(few, 1)
 		stack.Allow(all, 1)
 		_, _ = stack.Take(context.Background(), few, 1)
-		_, _ = stack.Peek(few, 1)
+		_, _ = stack.Peek(context.Background(), few, 1)
 	}
 	decide()
 	if testsize.Race {
@@ -821,7 +824,7 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	require.True(t, stack.Allow(ann, 1))
 	require.False(t, stack.Allow(ann, 1))
 	require.True(t, stack.Allow(bob, 1))
-	_, err = stack.Peek(bob, 1)
+	_, err = stack.Peek(context.Background(), bob, 1)
 	require.NoError(t, err)
 
 	require.Len(t, told["user"], 3)

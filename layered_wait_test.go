@@ -45,13 +45,13 @@ func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 				require.Equal(t, 50*ms, time.Since(start))
 				if limit.Algorithm == ratelimit.AlgorithmTokenBucket {
 					// 1 was spent before, and half of it is regained; 1 was spent by the wait, and is given back.
-					d, err := tried.Peek("ann", 1)
+					d, err := tried.Peek(context.Background(), "ann", 1)
 					require.NoError(t, err)
 					require.Equal(t, 50*ms, d.ResetAfter)
 				} else {
 					same(t, twin, tried)
 				}
-				d, err := queue.Peek("ann", 1)
+				d, err := queue.Peek(context.Background(), "ann", 1)
 				require.NoError(t, err)
 				assert.Equal(t, 4, d.Remaining)
 			})
@@ -63,9 +63,9 @@ func TestAStacksWaitThatFailsRefundsAsCancelDoes(t *testing.T) {
 func same(t *testing.T, want, got *ratelimit.Keyed[string]) {
 	t.Helper()
 	for cost := range 4 {
-		w, err := want.Peek("ann", cost)
+		w, err := want.Peek(context.Background(), "ann", cost)
 		require.NoError(t, err)
-		g, err := got.Peek("ann", cost)
+		g, err := got.Peek(context.Background(), "ann", cost)
 		require.NoError(t, err)
 		require.Equal(t, w, g)
 	}
@@ -145,8 +145,8 @@ func failAmongOthers(t *testing.T, limit ratelimit.Limit, rnd *rand.Rand, instea
 			if limit.Algorithm == ratelimit.AlgorithmSlidingLog {
 				continue
 			}
-			require.NoError(t, tried.Adjust("ann", cost))
-			require.NoError(t, twin.Adjust("ann", cost))
+			require.NoError(t, tried.Adjust(context.Background(), "ann", cost))
+			require.NoError(t, twin.Adjust(context.Background(), "ann", cost))
 		case 4:
 			if tried.Allow("ann", cost) {
 				require.True(t, twin.Allow("ann", cost), "what fits beside the waits fits without them")
@@ -278,7 +278,7 @@ func TestAStacksWaitIsReportedOnce(t *testing.T) {
 		wg.Go(func() { assert.ErrorIs(t, stack.Wait(ctx, call{user: "ann"}, 1), context.Canceled) })
 		synctest.Wait()
 		time.Sleep(s - 1)
-		require.NoError(t, bucket.Adjust("ann", 1)) // so its next try is denied too
+		require.NoError(t, bucket.Adjust(context.Background(), "ann", 1)) // so its next try is denied too
 		time.Sleep(2 * s)
 		require.Empty(t, events)
 		require.Equal(t, 0, remaining(t, bucket, "ann"), "it has been charged, and sleeps for the queue")

@@ -267,7 +267,7 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 		require.Equal(t, limit, read)
 
 		var d ratelimit.Decision
-		l.Reset("k") // the spending under the limit before
+		l.Reset(context.Background(), "k") // the spending under the limit before
 		err := client.Call("Answerer.Take", limit, &d)
 		if limit.Algorithm == ratelimit.AlgorithmBlocked {
 			require.ErrorContains(t, err, "blocked")

@@ -153,9 +153,9 @@ func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
 			require.True(t, l.Allow("k", 10))
 			require.NoError(t, l.SetLimit(to(10)))
 			clock.set(30 * time.Minute)
-			_, _ = l.Peek("k", 1)
-			_, _ = l.Peek("k", farAboveAll)
-			_, _ = oneLayer(l, nil).Peek("k", 1)
+			_, _ = l.Peek(context.Background(), "k", 1)
+			_, _ = l.Peek(context.Background(), "k", farAboveAll)
+			_, _ = oneLayer(l, nil).Peek(context.Background(), "k", 1)
 			require.NoError(t, l.SetLimit(from(10)))
 			clock.set(2 * time.Hour)
 			require.Equal(t, 10, remaining(t, l, "k"))
@@ -205,9 +205,9 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(10)))
 			require.True(t, l.Allow("k", tt.spend))
-			require.NoError(t, l.Adjust("k", tt.spend))
+			require.NoError(t, l.Adjust(context.Background(), "k", tt.spend))
 			require.NoError(t, l.SetLimit(ratelimit.SlidingLog(tt.to)))
-			d, err := l.Peek("k", 1)
+			d, err := l.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.Equal(t, tt.remaining, d.Remaining)
 			require.Equal(t, tt.retry, d.RetryAfter)
@@ -223,7 +223,7 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(2)))
 	require.True(t, l.Allow("k", 2))
-	require.NoError(t, l.Adjust("k", 1)) // at 1 h
+	require.NoError(t, l.Adjust(context.Background(), "k", 1)) // at 1 h
 	r, err := l.Reserve(t.Context(), "k", 1, 9*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, r.Delay)
@@ -253,7 +253,7 @@ func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 				require.NoError(t, err)
 				require.Positive(t, r.Delay)
 				clock.set(wait)
-				require.NoError(t, l.Adjust("k", -100))
+				require.NoError(t, l.Adjust(context.Background(), "k", -100))
 				require.Equal(t, 10, remaining(t, l, "k"), make(10))
 				require.True(t, l.Allow("k", 1))
 				require.NoError(t, r.Settle(actual))
@@ -336,14 +336,14 @@ func (a *asked) play(c askCall) (d ratelimit.Decision) {
 	case callQuestion:
 		d = questions[c.n%len(questions)].ask(a.l, "k")
 	case callPeek:
-		d, _ = a.l.Peek("k", c.n)
+		d, _ = a.l.Peek(context.Background(), "k", c.n)
 	case callSetLimit:
 		_ = a.l.SetLimit(c.limit)
 	case callRefresh:
 		a.theKeys = c.limit
 		a.l.Refresh("k")
 	case callAdjust:
-		_ = a.l.Adjust("k", c.n)
+		_ = a.l.Adjust(context.Background(), "k", c.n)
 	case callReserve:
 		r, _ := a.l.Reserve(context.Background(), "k", c.n%4, 500)
 		a.booked = append(a.booked, r)
@@ -490,8 +490,8 @@ func (q inquiry) askingChangesNothing(t *testing.T) string {
 		if want != got {
 			return fmt.Sprintf("call %d answers %+v, and %+v if others have asked", i, want, got)
 		}
-		_, _ = asking.l.Peek("k", 1)
-		_, _ = asking.stack.Peek("k", c.n)
+		_, _ = asking.l.Peek(context.Background(), "k", 1)
+		_, _ = asking.stack.Peek(context.Background(), "k", c.n)
 		switch c.kind {
 		case callTake, callQuestion, callReserve:
 			under, sure = ratelimit.Limit{}, true
@@ -513,7 +513,7 @@ func (q inquiry) askingChangesNothing(t *testing.T) string {
 		for _, ask := range questions {
 			ask.ask(asking.l, "k")
 		}
-		if d, err := asking.l.Peek("k", 7); err == nil && !d.Allowed {
+		if d, err := asking.l.Peek(context.Background(), "k", 7); err == nil && !d.Allowed {
 			_ = asking.l.Allow("k", 7)
 		}
 	}

@@ -84,7 +84,7 @@ func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 						}
 					}
 					r.Cancel()
-					d, _ := l.Peek("k", 0)
+					d, _ := l.Peek(context.Background(), "k", 0)
 					if got+d.Remaining > 10 {
 						t.Errorf("%v -> %v after %v: %d taken and not cancelled, and %d left of 10", a, b, wait, got, d.Remaining)
 					}
@@ -120,7 +120,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 				h.rs[r.IntN(len(h.rs))].Settle(r.IntN(2 * a.Capacity()))
 			}
 		case 5:
-			_ = h.l.Adjust("k", r.IntN(4*a.Capacity())-2*a.Capacity())
+			_ = h.l.Adjust(context.Background(), "k", r.IntN(4*a.Capacity())-2*a.Capacity())
 		}
 	}
 	for range r.IntN(12) {
@@ -163,7 +163,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 	now := h.clock.Now()
 	cost := 1 + r.IntN(to.Capacity())
 	what := fmt.Sprintf("seed %d, %v to %v, cost %d", seed, from, to, cost)
-	peek, err := h.l.Peek("k", cost)
+	peek, err := h.l.Peek(context.Background(), "k", cost)
 	require.NoError(t, err)
 	d, err := h.l.Take(t.Context(), "k", cost)
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	}
 	_, err = stack.Take(t.Context(), "k", 3) // twice 3 of the other key's 5
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	d, err := l.Peek("k", 1)
+	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 50, d.Limit.Rate.Units)
 }
@@ -325,7 +325,7 @@ func (c *chaos) step(t *testing.T, rnd *rand.Rand, limits []ratelimit.Limit) {
 	case 2, 3, 4:
 		stack.Allow(key, rnd.IntN(3))
 	case 5:
-		_, _ = stack.Peek(key, 1)
+		_, _ = stack.Peek(context.Background(), key, 1)
 	case 6:
 		if r, _ := stack.Reserve(t.Context(), key, 1, s); rnd.IntN(2) == 0 {
 			r.Settle(rnd.IntN(4))
@@ -339,12 +339,12 @@ func (c *chaos) step(t *testing.T, rnd *rand.Rand, limits []ratelimit.Limit) {
 	case 9:
 		l.Refresh(key)
 	case 10:
-		l.Reset(key)
+		l.Reset(context.Background(), key)
 		l.Sweep()
 	case 11:
 		c.clock.advance(time.Duration(rnd.Int64N(1e8) - 1e7))
 	case 12:
-		_ = l.Adjust(key, rnd.IntN(10)-5)
+		_ = l.Adjust(context.Background(), key, rnd.IntN(10)-5)
 	}
 	if n := l.Stats().Keys; n > c.most {
 		t.Errorf("%d keys of %d", n, c.most)
@@ -401,7 +401,7 @@ func TestAKeyHasOneBudgetWhateverItsPlan(t *testing.T) {
 	assert.Equal(t, 1, l.Stats().Keys)
 	assert.Equal(t, 19, remaining(t, l, "ann"), "without Layer.Limit the limiter's own limit holds")
 	assert.True(t, l.Allow("ann", 19))
-	d, err := stack.Peek(planned{"ann", perHour(51).Named("mine")}, 1)
+	d, err := stack.Peek(context.Background(), planned{"ann", perHour(51).Named("mine")}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: perHour(51).Named("mine"), Remaining: 1, ResetAfter: time.Hour}, d)
 	assert.Equal(t, []ratelimit.Limit{{}}, stack.Limits())
@@ -460,7 +460,7 @@ func TestSetLimitReachesRequestsWithoutALimitOnly(t *testing.T) {
 	stack := limitedTo(t, l)
 	require.True(t, stack.Allow(planned{"ann", perHour(20)}, 2))
 	require.NoError(t, l.SetLimit(perHour(9)))
-	d, err := stack.Peek(planned{"ann", perHour(20)}, 1)
+	d, err := stack.Peek(context.Background(), planned{"ann", perHour(20)}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 18, d.Remaining)
 	d, err = stack.Take(t.Context(), planned{user: "ann"}, 1)
@@ -508,7 +508,7 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 			l.Allow("ann", 1)
 		}
 	})
-	d, err := stack.Peek(planned{"ann", perHour(1600)}, 1)
+	d, err := stack.Peek(context.Background(), planned{"ann", perHour(1600)}, 1)
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, d.Remaining, 1600-1002, "at most the largest of the limits is spent")
 	assert.LessOrEqual(t, d.Remaining, 1600-1000, "and no less than the smallest")
@@ -522,7 +522,7 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	lifted := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Unlimited() })
 	blocked := model.WithLimit(by, func(call) ratelimit.Limit { return ratelimit.Blocked() })
 	for _, order := range [][]ratelimit.Layer[call]{{lifted, by}, {by, lifted}} {
-		l.Reset("ann")
+		l.Reset(context.Background(), "ann")
 		stack := stackOf(t, order...)
 		_, err := stack.Take(t.Context(), call{user: "ann"}, 4)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the key is not tracked")
@@ -532,7 +532,7 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the key is tracked")
 	}
 	for _, order := range [][]ratelimit.Layer[call]{{lifted, blocked}, {blocked, lifted}, {by, blocked}, {blocked, by}} {
-		l.Reset("ann")
+		l.Reset(context.Background(), "ann")
 		stack := stackOf(t, order...)
 		_, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.ErrorIs(t, err, ratelimit.ErrBlocked)
@@ -567,7 +567,7 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	assert.False(t, l.Allow("ann", 1), "the key by itself is blocked")
 	own = ratelimit.FixedWindow(ratelimit.PerHour(1))
 	l.Allow("bob", 1)
-	peeked, err := stack.Peek(call{user: "bob"}, 1)
+	peeked, err := stack.Peek(context.Background(), call{user: "bob"}, 1)
 	require.NoError(t, err)
 	assert.True(t, peeked.Allowed)
 	assert.True(t, stack.Allow(call{user: "bob"}, 1))
@@ -579,8 +579,12 @@ func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	old, pro := perHour(10), ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000)
 	for name, correct := range map[string]func(l *ratelimit.Keyed[string], late *ratelimit.Reservation) error{
 		"a reservation of 0": func(_ *ratelimit.Keyed[string], late *ratelimit.Reservation) error { return late.Settle(5) },
-		"a charge":           func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error { return l.Adjust("ann", 5) },
-		"a grant":            func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error { return l.Adjust("ann", -1) },
+		"a charge": func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error {
+			return l.Adjust(context.Background(), "ann", 5)
+		},
+		"a grant": func(l *ratelimit.Keyed[string], _ *ratelimit.Reservation) error {
+			return l.Adjust(context.Background(), "ann", -1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(testClock)

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -106,15 +107,15 @@ func TestAnEqualLimitChangesNothing(t *testing.T) {
 		}})
 		require.True(t, l.Allow("k", 2))
 		clock.advance(30 * ms)
-		before, err := l.Peek("k", 1)
+		before, err := l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		require.NoError(t, l.SetLimit(limit))
-		after, err := l.Peek("k", 1)
+		after, err := l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		assert.Equal(t, before, after)
 		assert.Equal(t, 1, asked)
 		require.NoError(t, l.SetLimit(limit.Named("renamed")))
-		after, err = l.Peek("k", 1)
+		after, err = l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		before.Limit.Name = "renamed"
 		assert.Equal(t, before, after)
@@ -212,9 +213,9 @@ func TestABadLimitFromLimitForDenies(t *testing.T) {
 	require.EqualError(t, err, "ratelimit: Options.LimitFor: ratelimit: invalid limit: Burst is -1, want at least 1")
 	assert.Zero(t, d)
 	assert.False(t, l.Allow("k", 1))
-	_, err = l.Peek("k", 1)
+	_, err = l.Peek(context.Background(), "k", 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	require.ErrorIs(t, l.Adjust("k", 1), ratelimit.ErrInvalidLimit)
+	require.ErrorIs(t, l.Adjust(context.Background(), "k", 1), ratelimit.ErrInvalidLimit)
 	require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrInvalidLimit)
 	assert.Zero(t, l.Stats().Keys)
 	bad.Burst = 1
@@ -255,7 +256,7 @@ func TestAnUpgradeAndBackHandsOutNothing(t *testing.T) {
 	for _, other := range []ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked(), ratelimit.SlidingLog(ratelimit.PerDay(100))} {
 		plan = other
 		l.Refresh("k")
-		_, err := l.Peek("k", 1)
+		_, err := l.Peek(context.Background(), "k", 1)
 		if other == ratelimit.Blocked() {
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		}
@@ -274,7 +275,7 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 			if len(key) < 3 {
 				l.Allow(key+"+", 1) // another key, which looks up its limit in turn
 				l.Sweep()
-				l.Reset(key)
+				l.Reset(context.Background(), key)
 				_ = l.SetLimit(limit)
 				_ = l.Stats()
 			}
@@ -485,9 +486,9 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, r.Cancel())
-			got, err := with.Peek("k", 1)
+			got, err := with.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
-			want, err := without.Peek("k", 1)
+			want, err := without.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.Equal(t, want, got, "%v to %v", from(10), to(5))
 		}
@@ -510,10 +511,10 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 				r, err := l.Reserve(t.Context(), "k", 1, time.Minute)
 				require.NoError(t, err)
 				require.True(t, r.Allowed)
-				require.NoError(t, l.Adjust("k", debt))
+				require.NoError(t, l.Adjust(context.Background(), "k", debt))
 				require.NoError(t, l.SetLimit(to))
 				for range 2 { // before the change has reached the key, and after
-					d, err := l.Peek("k", 1)
+					d, err := l.Peek(context.Background(), "k", 1)
 					require.NoError(t, err)
 					require.False(t, d.Allowed)
 					require.GreaterOrEqual(t, d.RetryAfter, (debt-2)*time.Second)
@@ -541,7 +542,7 @@ func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 					}
 					require.NoError(t, l.SetLimit(limit))
 					clock.set(at)
-					want, err := l.Peek("k", 1)
+					want, err := l.Peek(context.Background(), "k", 1)
 					require.NoError(t, err)
 					got, err := l.Take(t.Context(), "k", 1)
 					require.NoError(t, err)
@@ -563,7 +564,7 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 			r := newRig(t, limit)
 			r.clock.now.Store(raw)
 			require.True(t, r.limiter.Allow("k", limit.Capacity()), "%v at %d", limit, raw)
-			require.NoError(t, r.limiter.Adjust("k", math.MaxInt))
+			require.NoError(t, r.limiter.Adjust(context.Background(), "k", math.MaxInt))
 			for range 3 {
 				require.False(t, r.limiter.Allow("k", 1), "%v at %d", limit, raw)
 			}
@@ -588,7 +589,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 					require.False(t, r.limiter.Allow("k", 1), "%v to %v at %d", from, to, raw)
 					require.Zero(t, r.limiter.Sweep(), "%v to %v at %d", from, to, raw)
 				}
-				d, err := r.limiter.Peek("k", 1)
+				d, err := r.limiter.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				require.GreaterOrEqual(t, d.RetryAfter, time.Duration(9*model.Year), "%v to %v at %d", from, to, raw)
 				require.GreaterOrEqual(t, d.ResetAfter, d.RetryAfter, "%v to %v at %d", from, to, raw)
@@ -642,7 +643,7 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 	require.True(t, l.Allow("k", 10))
 	clock.set(90 * time.Minute)
 	require.True(t, l.Allow("k", 3)) // beside 5 of the 10
-	require.NoError(t, l.Adjust("k", -5))
+	require.NoError(t, l.Adjust(context.Background(), "k", -5))
 	require.Equal(t, 7, remaining(t, l, "k"))
 	clock.set(105 * time.Minute)
 	require.Equal(t, 8, remaining(t, l, "k"), "6 in the window before, of which a quarter counts")
@@ -664,15 +665,15 @@ func TestALongerWindowDoesNotBringBackUnitsThatHaveLeft(t *testing.T) {
 func TestAGrantTakesFromALogsDebtFirst(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 10))
-	require.NoError(t, l.Adjust("k", 5))
-	require.NoError(t, l.Adjust("k", -7))
+	require.NoError(t, l.Adjust(context.Background(), "k", 5))
+	require.NoError(t, l.Adjust(context.Background(), "k", -7))
 	require.Equal(t, 2, remaining(t, l, "k"))
 }
 
 // Of a log's debt, the parts whose windows are over are regained.
 func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
-	require.NoError(t, l.Adjust("k", 35)) // 10 at 0, 1 and 2 s, 5 at 3 s
+	require.NoError(t, l.Adjust(context.Background(), "k", 35)) // 10 at 0, 1 and 2 s, 5 at 3 s
 	clock.set(2500 * ms)
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(100))))
 	require.Equal(t, 85, remaining(t, l, "k"))
@@ -681,7 +682,7 @@ func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 // A part of the debt that is due when the limit changes was spent under the old one.
 func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
-	require.NoError(t, l.Adjust("k", 25)) // 10 at 0 and 1 s, 5 at 2 s
+	require.NoError(t, l.Adjust(context.Background(), "k", 25)) // 10 at 0 and 1 s, 5 at 2 s
 	clock.set(500 * ms)
 	require.False(t, l.Allow("k", 1))
 	clock.set(time.Second)
@@ -698,7 +699,7 @@ func TestAGrantTakesFromBookingsFirst(t *testing.T) {
 	require.True(t, l.Allow("k", 10))
 	_, err := l.Reserve(t.Context(), "k", 3, time.Minute)
 	require.NoError(t, err)
-	require.NoError(t, l.Adjust("k", -5))
+	require.NoError(t, l.Adjust(context.Background(), "k", -5))
 	require.Equal(t, 2, remaining(t, l, "k"))
 	clock.set(time.Second)
 	require.Equal(t, 3, remaining(t, l, "k"))

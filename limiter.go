@@ -333,8 +333,8 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 
 // Peek returns the decision that Take would return, with Remaining and ResetAfter as they are before the charge. It changes
 // nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the key's next decision its times hold
-// for this instant only.
-func (l *Keyed[K]) Peek(key K, cost int) (d Decision, err error) {
+// for this instant only. The context is not used.
+func (l *Keyed[K]) Peek(_ context.Context, key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
 	}
@@ -358,8 +358,10 @@ func (l *Keyed[K]) peek(key K, p *plan, cost int) (d Decision, err error) {
 // Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess is a debt, which is
 // bounded by the amount that 100 years regain. A negative delta is a grant: it refunds up to that much of the key's spending.
 // Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or [ErrTableFull]; then
-// nothing has changed.
-func (l *Keyed[K]) Adjust(key K, delta int) error { return l.debit(key, int64(delta)) }
+// nothing has changed. The context is not used.
+func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
+	return l.debit(key, int64(delta))
+}
 
 // debit is Adjust, of any number of units.
 func (l *Keyed[K]) debit(key K, delta int64) error {
@@ -400,11 +402,14 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key and its spending. Reservations that hold a charge lose their effect.
-func (l *Keyed[K]) Reset(key K) {
-	if l.check(key, 0) == nil {
+// Reset forgets the key and its spending. Reservations that hold a charge lose their effect. The context is not used. The error
+// wraps [ErrInvalidKey].
+func (l *Keyed[K]) Reset(_ context.Context, key K) error {
+	err := l.check(key, 0)
+	if err == nil {
 		l.keys.forget(key)
 	}
+	return err
 }
 
 // Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.

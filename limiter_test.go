@@ -143,7 +143,7 @@ func TestNothingIsChargedFor(t *testing.T) {
 
 func remaining[K comparable](t testing.TB, l *ratelimit.Keyed[K], key K) int {
 	t.Helper()
-	d, err := l.Peek(key, 0)
+	d, err := l.Peek(context.Background(), key, 0)
 	require.NoError(t, err)
 	return d.Remaining
 }
@@ -184,13 +184,13 @@ func testKeys[K comparable](t *testing.T, keys ...K) {
 				require.True(t, l.Allow(key, 1), "key %d", i)
 				require.False(t, l.Allow(key, 1), "key %d", i)
 				require.False(t, stack.Allow(key, 1), "key %d", i)
-				d, err := stack.Peek(key, 1)
+				d, err := stack.Peek(context.Background(), key, 1)
 				require.NoError(t, err)
 				require.False(t, d.Allowed, "key %d", i)
 			}
 			require.Equal(t, len(keys), l.Stats().Keys)
 			for _, key := range keys {
-				l.Reset(key)
+				l.Reset(context.Background(), key)
 			}
 			require.Zero(t, l.Stats().Keys)
 		}
@@ -216,14 +216,14 @@ func refuses[K comparable](t *testing.T, l *ratelimit.Keyed[K], key K) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	require.False(t, l.Allow(key, 1))
 	require.False(t, l.Allow(key, 0))
-	_, err = l.Peek(key, 1)
+	_, err = l.Peek(context.Background(), key, 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	r, err := l.Reserve(t.Context(), key, 1, 0)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	r.Cancel()
 	require.ErrorIs(t, l.Wait(t.Context(), key, 1), ratelimit.ErrInvalidKey)
-	require.ErrorIs(t, l.Adjust(key, 1), ratelimit.ErrInvalidKey)
-	l.Reset(key)
+	require.ErrorIs(t, l.Adjust(context.Background(), key, 1), ratelimit.ErrInvalidKey)
+	l.Reset(context.Background(), key)
 	l.Refresh(key)
 	require.Zero(t, l.Stats().Keys)
 
@@ -231,7 +231,7 @@ func refuses[K comparable](t *testing.T, l *ratelimit.Keyed[K], key K) {
 	stack := ratelimit.Must(ratelimit.All(ratelimit.Global[K](total), ratelimit.By(l, func(key K) (K, error) { return key, nil })))
 	_, err = stack.Take(t.Context(), key, 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
-	_, err = stack.Peek(key, 1)
+	_, err = stack.Peek(context.Background(), key, 1)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 	require.Zero(t, l.Stats().Keys)
 	require.Zero(t, total.Stats().Keys, "charged")
@@ -244,7 +244,7 @@ func TestUnlimitedAllowsAllAndTracksNothing(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: math.MaxInt}, d)
 		require.NoError(t, l.Wait(t.Context(), "k", cost))
-		require.NoError(t, l.Adjust("k", cost))
+		require.NoError(t, l.Adjust(context.Background(), "k", cost))
 		r, err := l.Reserve(t.Context(), "k", cost, 0)
 		require.NoError(t, err)
 		r.Settle(math.MaxInt)
@@ -258,7 +258,7 @@ func TestBlockedAllowsNothingAndTracksNothing(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	assert.Equal(t, ratelimit.Decision{Limit: ratelimit.Blocked()}, d)
 	require.ErrorIs(t, l.Wait(t.Context(), "k", 1), ratelimit.ErrExceedsLimit)
-	require.NoError(t, l.Adjust("k", 1))
+	require.NoError(t, l.Adjust(context.Background(), "k", 1))
 	assert.True(t, l.Allow("k", 0))
 	assert.Zero(t, l.Stats().Keys)
 }
@@ -296,7 +296,7 @@ func TestOnDecisionSeesEveryDecisionOnceAndNoPeek(t *testing.T) {
 		OnDecision: func(e ratelimit.Event[string]) {
 			events = append(events, e)
 			l.Stats() // outside every lock
-			_, _ = l.Peek(e.Key, 1)
+			_, _ = l.Peek(context.Background(), e.Key, 1)
 		},
 	})
 	l.Allow("k", 1)
@@ -305,7 +305,7 @@ func TestOnDecisionSeesEveryDecisionOnceAndNoPeek(t *testing.T) {
 	_, _ = l.Take(t.Context(), "k", 9)
 	_, _ = l.Reserve(t.Context(), "j", 1, 0)
 	_ = l.Wait(t.Context(), "i", -1)
-	_, _ = l.Peek("k", 1)
+	_, _ = l.Peek(context.Background(), "k", 1)
 	var got []string
 	for _, e := range events {
 		got = append(got, fmt.Sprint(e.Key, e.Cost, e.Decision.Allowed, e.Decision.Remaining, errors.Unwrap(e.Err)))
@@ -346,7 +346,7 @@ func doNotAllocate[K comparable](t *testing.T, key K) {
 				allowed++
 			}
 			_, _ = l.Take(context.Background(), key, 1)
-			_, _ = l.Peek(key, 1)
+			_, _ = l.Peek(context.Background(), key, 1)
 		}
 		decide()
 		assert.Zero(t, testing.AllocsPerRun(1000, decide), "%v, key %T", limit, key)
@@ -358,11 +358,11 @@ func TestPanicOfTheZeroKeyedNamesNew(t *testing.T) {
 	for name, call := range map[string]func(l *ratelimit.Keyed[string]){
 		"Allow":    func(l *ratelimit.Keyed[string]) { l.Allow("k", 1) },
 		"Take":     func(l *ratelimit.Keyed[string]) { _, _ = l.Take(t.Context(), "k", 1) },
-		"Peek":     func(l *ratelimit.Keyed[string]) { _, _ = l.Peek("k", 1) },
+		"Peek":     func(l *ratelimit.Keyed[string]) { _, _ = l.Peek(context.Background(), "k", 1) },
 		"Reserve":  func(l *ratelimit.Keyed[string]) { _, _ = l.Reserve(t.Context(), "k", 1, 0) },
 		"Wait":     func(l *ratelimit.Keyed[string]) { _ = l.Wait(t.Context(), "k", 1) },
-		"Adjust":   func(l *ratelimit.Keyed[string]) { _ = l.Adjust("k", 1) },
-		"Reset":    func(l *ratelimit.Keyed[string]) { l.Reset("k") },
+		"Adjust":   func(l *ratelimit.Keyed[string]) { _ = l.Adjust(context.Background(), "k", 1) },
+		"Reset":    func(l *ratelimit.Keyed[string]) { l.Reset(context.Background(), "k") },
 		"Refresh":  func(l *ratelimit.Keyed[string]) { l.Refresh("k") },
 		"Refresh0": func(l *ratelimit.Keyed[string]) { l.Refresh() },
 		"SetLimit": func(l *ratelimit.Keyed[string]) { _ = l.SetLimit(onceADay) },
@@ -588,9 +588,9 @@ func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 				}
 				d, err := a.Take(t.Context(), "ann", cost)
 				require.Equal(t, d.Allowed, b.Allow("ann", cost), "%v: cost %d, known: %v: %v", limit, cost, known, err)
-				want, err := a.Peek("ann", 0)
+				want, err := a.Peek(context.Background(), "ann", 0)
 				require.NoError(t, err)
-				got, err := b.Peek("ann", 0)
+				got, err := b.Peek(context.Background(), "ann", 0)
 				require.NoError(t, err)
 				require.Equal(t, want, got)
 			}

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,7 +18,7 @@ import (
 func known(t *testing.T, l *ratelimit.Keyed[int], n int) (keys []int) {
 	t.Helper()
 	for key := range n {
-		d, err := l.Peek(key, 0)
+		d, err := l.Peek(context.Background(), key, 0)
 		require.NoError(t, err)
 		if d.ResetAfter > 0 {
 			keys = append(keys, key)
@@ -161,7 +162,7 @@ func TestIdleKeysLeaveInTheOrderInWhichTheyCame(t *testing.T) {
 			}
 			for r.IntN(3) == 0 && len(want) > 0 {
 				i := r.IntN(len(want))
-				l.Reset(want[i])
+				l.Reset(context.Background(), want[i])
 				want = slices.Delete(want, i, i+1)
 			}
 			require.Equal(t, len(want), l.Stats().Keys)
@@ -238,7 +239,7 @@ func TestAdjustFollowsAChangedLimitFirst(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 1))
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerSecond(100))))
-	require.NoError(t, l.Adjust("k", 49))
+	require.NoError(t, l.Adjust(context.Background(), "k", 49))
 	assert.Equal(t, 50, remaining(t, l, "k"))
 	clock.advance(s)
 	assert.Equal(t, 100, remaining(t, l, "k"), "no debt of five windows of 10")
@@ -321,10 +322,10 @@ func TestRefuseNewSeesRefundedUnits(t *testing.T) {
 			require.NoError(t, r.Cancel())
 		}},
 		{"a grant", func(t *testing.T, l *ratelimit.Keyed[int], r *ratelimit.Reservation, _ *testClock) {
-			require.NoError(t, l.Adjust(0, -4))
+			require.NoError(t, l.Adjust(context.Background(), 0, -4))
 		}},
 		{"a reset", func(t *testing.T, l *ratelimit.Keyed[int], r *ratelimit.Reservation, _ *testClock) {
-			l.Reset(0)
+			l.Reset(context.Background(), 0)
 		}},
 		{"a faster limit, once the key follows it", func(t *testing.T, l *ratelimit.Keyed[int], r *ratelimit.Reservation, clock *testClock) {
 			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)))
@@ -410,7 +411,7 @@ func refuseHistory(t *testing.T, seed uint64) {
 				require.NoError(t, made[r.IntN(len(made))].Settle(r.IntN(3)))
 			}
 		case 5:
-			l.Reset(key)
+			l.Reset(context.Background(), key)
 		default:
 			made = append(made, refuseOrNot(t, l, r, key, keys, most, seed, clock.Now() < aside)...)
 		}
@@ -424,7 +425,7 @@ func refuseOrNot(t *testing.T, l *ratelimit.Keyed[int], r *rand.Rand, key, keys,
 	var res *ratelimit.Reservation
 	var err error
 	if r.IntN(4) == 0 {
-		err = l.Adjust(key, 1+r.IntN(3))
+		err = l.Adjust(context.Background(), key, 1+r.IntN(3))
 	} else {
 		res, err = l.Reserve(t.Context(), key, 1+r.IntN(2), time.Duration(r.IntN(30)))
 	}

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -126,8 +127,8 @@ func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 					stack, err := ratelimit.All(ratelimit.By(l, func(key string) (string, error) { return key, nil }))
 					require.NoError(t, err)
 					evict := func() {
-						require.NoError(t, l.Adjust("b", 1))
-						require.NoError(t, l.Adjust("b", -1))
+						require.NoError(t, l.Adjust(context.Background(), "b", 1))
+						require.NoError(t, l.Adjust(context.Background(), "b", -1))
 					}
 					require.True(t, l.Allow("a", 5))
 					evict()

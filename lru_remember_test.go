@@ -162,9 +162,9 @@ func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Durat
 		if r.IntN(2) == 0 {
 			cost = 1
 		}
-		said, err := l.Peek(key, cost)
+		said, err := l.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
-		truth, err := by.Peek(key, cost)
+		truth, err := by.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
 		require.LessOrEqual(t, said.ResetAfter, max(limit.RefillTime(), truth.ResetAfter), "seed %d: %v", seed, limit)
 		if !windows {
@@ -228,7 +228,7 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 		require.True(t, l.Allow("a", 5))
 		require.True(t, l.Allow("b", 1)) // evicts a
 		clock.advance(time.Second)
-		d, err := l.Peek("a", 1)
+		d, err := l.Peek(context.Background(), "a", 1)
 		require.NoError(t, err)
 		assert.False(t, d.Allowed)
 		// All is regained 50 s after 1.234567 ms, which is 1 ms from the next whole one since New.
@@ -256,7 +256,7 @@ func TestWindowsAreRecalled(t *testing.T) {
 	clock.advance(20 * time.Second)
 	require.True(t, l.Allow("a", 40))
 	require.True(t, l.Allow("b", 1))
-	d, err := l.Peek("a", 100)
+	d, err := l.Peek(context.Background(), "a", 100)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Limit: limit, Remaining: 30, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
 
@@ -266,12 +266,12 @@ func TestWindowsAreRecalled(t *testing.T) {
 	clock.advance(90 * time.Second)
 	require.True(t, l.Allow("a", 10)) // beside 60, of which half counts
 	require.True(t, l.Allow("b", 1))
-	d, err = l.Peek("a", 0)
+	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 60, d.Remaining)
 	assert.Equal(t, 90*time.Second, d.ResetAfter)
 	clock.advance(30 * time.Second) // the next window begins with 40 of the one before
-	d, err = l.Peek("a", 0)
+	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 60, d.Remaining)
 
@@ -281,7 +281,7 @@ func TestWindowsAreRecalled(t *testing.T) {
 	require.True(t, l.Allow("a", 60))
 	clock.advance(90 * time.Second)
 	require.True(t, l.Allow("b", 1))
-	d, err = l.Peek("a", 0)
+	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 70, d.Remaining)
 	assert.Equal(t, 30*time.Second, d.ResetAfter)
@@ -299,8 +299,8 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 			left := units - spent
 			for range 3 { // to be evicted again makes it no less
 				require.True(t, l.Allow("b", 0))
-				require.NoError(t, l.Adjust("b", 1))
-				d, err := l.Peek("a", 0)
+				require.NoError(t, l.Adjust(context.Background(), "b", 1))
+				d, err := l.Peek(context.Background(), "a", 0)
 				require.NoError(t, err)
 				assert.LessOrEqual(t, d.Remaining, left)
 				assert.GreaterOrEqual(t, d.Remaining, left-(units+254)/255)
@@ -321,13 +321,13 @@ func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	require.True(t, l.Allow("a", 5))
 	require.True(t, l.Allow("b", 1))
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.Per(1000, 2*time.Hour))))
-	d, err := l.Peek("a", 0)
+	d, err := l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 1000-501, d.Remaining) // 128 of 255
 	assert.Equal(t, time.Hour, d.ResetAfter)
 
 	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(10), 20)))
-	d, err = l.Peek("a", 0)
+	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 10, d.Remaining)
 	assert.Equal(t, time.Hour, d.ResetAfter)
@@ -341,7 +341,7 @@ func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 		ratelimit.SlidingCounter(ratelimit.PerMinute(7)),
 	} {
 		require.NoError(t, l.SetLimit(limit))
-		d, err = l.Peek("a", 1)
+		d, err = l.Peek(context.Background(), "a", 1)
 		require.NoError(t, err)
 		assert.LessOrEqual(t, d.ResetAfter, limit.RefillTime(), limit)
 		assert.Equal(t, d.ResetAfter, takeOf(t, l, "a", limit.Capacity()).ResetAfter, limit)
@@ -357,7 +357,7 @@ func TestALimitOfTheRequestReadsRememberedSpending(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, l.Allow("a", 5))
 	require.True(t, l.Allow("b", 1))
-	d, err := stack.Peek("a", 60)
+	d, err := stack.Peek(context.Background(), "a", 60)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed)
 	assert.Equal(t, 50, d.Remaining)
@@ -388,16 +388,16 @@ func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	require.True(t, users.Allow("b", 1))
 	require.True(t, users.Allow("c", 1))
 	require.True(t, users.Allow("d", 1))
-	users.Reset("d")
+	users.Reset(context.Background(), "d")
 	require.True(t, full.Allow("x", 1))
-	left, err := users.Peek("a", 1)
+	left, err := users.Peek(context.Background(), "a", 1)
 	require.NoError(t, err)
 	require.Equal(t, 5, left.Remaining)
 	for range 3 {
 		_, err = stack.Take(context.Background(), "a", 1)
 		require.ErrorIs(t, err, ratelimit.ErrTableFull)
 		assert.Equal(t, 1, users.Stats().Keys)
-		d, err := users.Peek("a", 1)
+		d, err := users.Peek(context.Background(), "a", 1)
 		require.NoError(t, err)
 		assert.Equal(t, left, d)
 	}
@@ -407,20 +407,20 @@ func TestAGrantInsertsARememberedKey(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 10))
 	require.True(t, l.Allow("b", 1))
-	require.NoError(t, l.Adjust("c", -3))
+	require.NoError(t, l.Adjust(context.Background(), "c", -3))
 	require.Equal(t, 9, peekOf(t, l, "b").Remaining)
-	require.NoError(t, l.Adjust("a", -3))
+	require.NoError(t, l.Adjust(context.Background(), "a", -3))
 	assert.Equal(t, 3, peekOf(t, l, "a").Remaining)
 	require.True(t, l.Allow("b", 1)) // evicts a
 	assert.Equal(t, 3, peekOf(t, l, "a").Remaining, "a grant is not undone by what was remembered before it")
-	require.NoError(t, l.Adjust("a", -100))
+	require.NoError(t, l.Adjust(context.Background(), "a", -100))
 	require.True(t, l.Allow("b", 1))
 	assert.Equal(t, 10, peekOf(t, l, "a").Remaining)
 }
 
 func peekOf(t *testing.T, l *ratelimit.Keyed[string], key string) ratelimit.Decision {
 	t.Helper()
-	d, err := l.Peek(key, 1)
+	d, err := l.Peek(context.Background(), key, 1)
 	require.NoError(t, err)
 	return d
 }
@@ -431,12 +431,12 @@ func TestResetForgetsTheRememberedSpending(t *testing.T) {
 		require.True(t, l.Allow("a", 5))
 		require.True(t, l.Allow("b", 1))
 		require.Zero(t, peekOf(t, l, "a").Remaining)
-		l.Reset("a")
+		l.Reset(context.Background(), "a")
 		assert.Equal(t, 5, peekOf(t, l, "a").Remaining, "of a key that is not tracked")
 		require.True(t, l.Allow("a", 5))
 		require.True(t, l.Allow("b", 1))
 		require.False(t, l.Allow("a", 1))
-		l.Reset("a")
+		l.Reset(context.Background(), "a")
 		assert.Equal(t, 5, peekOf(t, l, "a").Remaining, "of one that is")
 	}
 }
@@ -567,7 +567,7 @@ func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) 
 		if key >= warm && !d.Allowed {
 			denied++
 		}
-		require.NoError(t, l.Adjust(key, d.Remaining))
+		require.NoError(t, l.Adjust(context.Background(), key, d.Remaining))
 		clock.advance(apart)
 	}
 	forgotten = float64(l.Stats().Overflowed - before.Overflowed)
@@ -610,7 +610,7 @@ func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 						case 0:
 							ok = stack.Allow(key, 1)
 						case 1:
-							_, _ = l.Peek(key, 1)
+							_, _ = l.Peek(context.Background(), key, 1)
 						default:
 							ok = l.Allow(key, 1)
 						}
@@ -640,7 +640,7 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 		require.True(t, l.Allow(1, 5), "and evicts the other key")
 		clock.SetWall(clock.Wall().Add(step))
 		clock.Advance(time.Hour - step + 2*time.Millisecond)
-		d, err := l.Peek(0, 1)
+		d, err := l.Peek(context.Background(), 0, 1)
 		require.NoError(t, err)
 		require.True(t, d.Allowed, "%v: retry after %v", step, d.RetryAfter)
 	}
@@ -656,10 +656,10 @@ func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 					clock := new(testClock)
 					clock.set(time.Hour)
 					l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 2, Remember: 1 << 10, IdleTTL: 100 * time.Hour})
-					require.NoError(t, l.Adjust(1, 1))
+					require.NoError(t, l.Adjust(context.Background(), 1, 1))
 					require.True(t, l.Allow(0, 1))
 					clock.advance(ahead)
-					require.NoError(t, l.Adjust(1, -1), "it is fresh as of now")
+					require.NoError(t, l.Adjust(context.Background(), 1, -1), "it is fresh as of now")
 					require.True(t, l.Allow(2, 1))
 					require.EqualValues(t, 1, int(l.Stats().Expired), "the fresh key, and not the one that the test is about")
 					clock.advance(-ahead)

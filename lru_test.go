@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -81,12 +82,12 @@ func TestRefuseNewDeniesNewKeysAndForgetsNone(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrTableFull)
 	require.EqualError(t, err, "ratelimit: key table full: 2 keys")
 	assert.Equal(t, ratelimit.Decision{Limit: onceADay}, d)
-	require.ErrorIs(t, l.Adjust("c", 1), ratelimit.ErrTableFull)
+	require.ErrorIs(t, l.Adjust(context.Background(), "c", 1), ratelimit.ErrTableFull)
 	require.ErrorIs(t, l.Wait(t.Context(), "c", 1), ratelimit.ErrTableFull)
-	_, err = l.Peek("c", 1)
+	_, err = l.Peek(context.Background(), "c", 1)
 	require.NoError(t, err, "a Peek tracks nothing")
 	assert.Equal(t, ratelimit.Stats{Keys: 2, Refused: 3}, l.Stats())
-	l.Reset("a")
+	l.Reset(context.Background(), "a")
 	assert.True(t, l.Allow("c", 1))
 	assert.False(t, l.Allow("b", 1))
 }
@@ -151,7 +152,7 @@ func TestSweepDropsFreshKeysOnly(t *testing.T) {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			l, clock := newLimiter(t, limit)
 			require.True(t, l.Allow("k", 3))
-			d, err := l.Peek("k", 0)
+			d, err := l.Peek(context.Background(), "k", 0)
 			require.NoError(t, err)
 			clock.set(d.ResetAfter - 1)
 			assert.Zero(t, l.Sweep())
@@ -168,7 +169,7 @@ func TestSweepKeepsIdleKeysForTheirTTL(t *testing.T) {
 	require.True(t, l.Allow("k", 1))
 	clock.set(time.Hour - 1)
 	assert.Zero(t, l.Sweep())
-	_, _ = l.Peek("k", 1) // which is no use
+	_, _ = l.Peek(context.Background(), "k", 1) // which is no use
 	clock.set(time.Hour)
 	assert.Equal(t, 1, l.Sweep())
 }
@@ -203,9 +204,9 @@ func TestResetForgetsTheKey(t *testing.T) {
 		require.True(t, l.Allow("k", 5))
 		r, err := l.Reserve(t.Context(), "j", 5, 0)
 		require.NoError(t, err)
-		l.Reset("k")
-		l.Reset("j")
-		l.Reset("never seen")
+		l.Reset(context.Background(), "k")
+		l.Reset(context.Background(), "j")
+		l.Reset(context.Background(), "never seen")
 		assert.Zero(t, l.Stats().Keys)
 		require.True(t, l.Allow("j", 4))
 		r.Cancel()
@@ -232,7 +233,7 @@ func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 			l.Sweep()
 			if i%64 == 0 {
 				l.Allow(-1, 1) // takes the room that is left, and leaves it again
-				l.Reset(-1)
+				l.Reset(context.Background(), -1)
 			}
 		}
 	})
@@ -279,7 +280,7 @@ func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 func TestAKeyInDebtKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
-	require.NoError(t, l.Adjust(-1, 10*24*3600)) // a day's worth
+	require.NoError(t, l.Adjust(context.Background(), -1, 10*24*3600)) // a day's worth
 	for i := range 1000 {
 		require.True(t, l.Allow(i, 1))
 	}
@@ -297,7 +298,7 @@ func TestRefuseNewFindsKeysThatItMayForget(t *testing.T) {
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1),
 		ratelimit.Options[int]{Clock: clock, MaxKeys: 8, OnFull: ratelimit.RefuseNew})
 	for i := range 4 {
-		require.NoError(t, l.Adjust(i, 1000))
+		require.NoError(t, l.Adjust(context.Background(), i, 1000))
 	}
 	for i := range 4 {
 		require.True(t, l.Allow(10+i, 1))
@@ -384,9 +385,9 @@ func growLog(b *testing.B, n int) {
 	})
 	h = spentHeavily(b, n)
 	h.clock.now.Add(int64(24*time.Hour) - int64(n/2)*int64(time.Microsecond))
-	run("peekHalfExpired", func() { _, _ = h.l.Peek("k", n) })
+	run("peekHalfExpired", func() { _, _ = h.l.Peek(context.Background(), "k", n) })
 	h.clock.now.Add(int64(48 * time.Hour))
-	run("peekExpired", func() { _, _ = h.l.Peek("k", n) })
+	run("peekExpired", func() { _, _ = h.l.Peek(context.Background(), "k", n) })
 }
 
 func growBookings(b *testing.B, limit ratelimit.Limit, n int) {
@@ -462,8 +463,8 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(2), 2)))
 			for range 4 {
 				go l.Allow(0, 1) // looks the key up again, because its limit has changed
-				go l.Reset(0)
-				go func() { _ = l.Adjust(0, 1) }()
+				go l.Reset(context.Background(), 0)
+				go func() { _ = l.Adjust(context.Background(), 0, 1) }()
 			}
 			for key := range 1000 {
 				assert.True(t, l.Allow(10+key, 1))
@@ -537,14 +538,14 @@ func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
 			}
 		}},
 		{"eviction", ratelimit.Options[int]{MaxKeys: 2}, ms, func(l *ratelimit.Keyed[int], i int) {
-			_ = l.Adjust(-1-i, 1)
-			_ = l.Adjust(-1-i, -1) // a fresh key
+			_ = l.Adjust(context.Background(), -1-i, 1)
+			_ = l.Adjust(context.Background(), -1-i, -1) // a fresh key
 			l.Allow(1, 1)
-			l.Reset(1)
+			l.Reset(context.Background(), 1)
 		}},
 		{"refusal", ratelimit.Options[int]{MaxKeys: 1, OnFull: ratelimit.RefuseNew}, ms, func(l *ratelimit.Keyed[int], i int) {
 			l.Allow(1, 1)
-			l.Reset(1)
+			l.Reset(context.Background(), 1)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -574,10 +575,10 @@ func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
 	clock.set(5 * s)
 	require.Equal(t, 1, l.Sweep())
 	clock.set(0)
-	d, err := l.Peek(0, 0)
+	d, err := l.Peek(context.Background(), 0, 0)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: 3, ResetAfter: s}, d, "fresh as of 1 s")
-	inStack, err := stack.Peek(0, 0)
+	inStack, err := stack.Peek(context.Background(), 0, 0)
 	require.NoError(t, err)
 	assert.Equal(t, d, inStack)
 	d, err = l.Take(t.Context(), 0, 3)
@@ -606,7 +607,7 @@ func TestOneReadingFarInTheFutureLocksNoOtherKey(t *testing.T) {
 			clock.advance(s)
 		}
 		require.False(t, l.Allow(4, 1))
-		l.Reset(4)
+		l.Reset(context.Background(), 4)
 		require.True(t, l.Allow(4, 1))
 		clock.advance(s)
 		require.True(t, l.Allow(4, 1))
@@ -669,7 +670,7 @@ func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 		grown := heapGrowth(func() {
 			for key := range 50_000 {
 				require.True(t, l.Allow(key, 1))
-				l.Reset(key)
+				l.Reset(context.Background(), key)
 				r, err := l.Reserve(t.Context(), -key, 1, 0)
 				require.NoError(t, err)
 				require.NoError(t, r.Cancel())
@@ -697,7 +698,7 @@ func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
 	require.True(t, l.Allow(2, 1), "key 1 is evicted")
 	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 2}, l.Stats())
 	clock.set(0)
-	d, err := l.Peek(1, 0)
+	d, err := l.Peek(context.Background(), 1, 0)
 	require.NoError(t, err)
 	require.Equal(t, 6*s, d.ResetAfter)
 }

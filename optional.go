@@ -59,50 +59,36 @@ type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// Peek returns the decision that l's Take would return, and changes nothing. It is l's Peek, with or without a context. If l has none, or
-// cannot use it, the error wraps [errors.ErrUnsupported].
+// Peek returns the decision that l's Take would return, and changes nothing. If l has no Peek, or cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if optional.IsNil(l) {
 		return Decision{}, errors.New("ratelimit: Peek was given no limiter")
 	}
-	switch l := l.(type) {
-	case Peeker[K]:
+	if l, ok := l.(Peeker[K]); ok {
 		return l.Peek(ctx, key, cost)
-	case interface {
-		Peek(key K, cost int) (Decision, error)
-	}:
-		return l.Peek(key, cost)
 	}
 	return Decision{}, optional.Unsupported("ratelimit", l, "Peek")
 }
 
-// Adjust corrects a key's spending: see [Keyed.Adjust]. It is l's Adjust, with or without a context. If l has none, or cannot
-// use it, the error wraps [errors.ErrUnsupported].
+// Adjust corrects a key's spending: see [Keyed.Adjust]. If l has no Adjust, or cannot use it, the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	if optional.IsNil(l) {
 		return errors.New("ratelimit: Adjust was given no limiter")
 	}
-	switch l := l.(type) {
-	case Adjuster[K]:
+	if l, ok := l.(Adjuster[K]); ok {
 		return l.Adjust(ctx, key, delta)
-	case interface{ Adjust(key K, delta int) error }:
-		return l.Adjust(key, delta)
 	}
 	return optional.Unsupported("ratelimit", l, "Adjust")
 }
 
-// Reset forgets a key and its spending. It is l's Reset, with or without a context. If l has none, or cannot use it, the error
+// Reset forgets a key and its spending. If l has no Reset, or cannot use it, the error
 // wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	if optional.IsNil(l) {
 		return errors.New("ratelimit: Reset was given no limiter")
 	}
-	switch l := l.(type) {
-	case Resetter[K]:
+	if l, ok := l.(Resetter[K]); ok {
 		return l.Reset(ctx, key)
-	case interface{ Reset(key K) }:
-		l.Reset(key)
-		return nil
 	}
 	return optional.Unsupported("ratelimit", l, "Reset")
 }

@@ -89,7 +89,7 @@ func TestTakeUpToGrantsTheRemainingBudget(t *testing.T) {
 				granted, d, err = ratelimit.TakeUpTo(t.Context(), up, "k", math.MaxInt)
 				require.NoError(t, err)
 				require.Zero(t, granted)
-				want, err := l.Peek("k", 1)
+				want, err := l.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				require.Equal(t, want, d, "RetryAfter is that of a cost of 1")
 				clock.advance(d.RetryAfter - 1)
@@ -236,7 +236,7 @@ func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 	for range 2 {
 		require.True(t, requests.Allow("zoe", 1))
 	}
-	global.Reset(struct{}{})
+	global.Reset(context.Background(), struct{}{})
 	granted, d, err := ratelimit.TakeUpTo[call](t.Context(), l, call{user: "zoe"}, 3)
 	require.NoError(t, err)
 	assert.Zero(t, granted)
@@ -352,16 +352,16 @@ func playPeeks(t *testing.T, seed uint64) {
 		key, cost := fmt.Sprint(r.IntN(keys)), 1+r.IntN(3)
 		switch r.IntN(20) {
 		case 0:
-			l.Reset(fmt.Sprint(r.IntN(keys)))
+			l.Reset(context.Background(), fmt.Sprint(r.IntN(keys)))
 		case 1:
-			if err := l.Adjust(fmt.Sprint(r.IntN(keys)), r.IntN(20)-10); o.OnFull != ratelimit.RefuseNew {
+			if err := l.Adjust(context.Background(), fmt.Sprint(r.IntN(keys)), r.IntN(20)-10); o.OnFull != ratelimit.RefuseNew {
 				require.NoError(t, err)
 			}
 		case 2:
 			res, _ := l.Reserve(t.Context(), fmt.Sprint(r.IntN(keys)), cost, time.Duration(r.Int64N(3*span)))
 			defer res.Cancel()
 		}
-		said, err := l.Peek(key, cost)
+		said, err := l.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
 		var d ratelimit.Decision
 		if r.IntN(3) == 0 {
@@ -431,17 +431,17 @@ func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 			for range r.IntN(4) {
 				switch r.IntN(5) {
 				case 0:
-					_, err := observed.Peek(nobody, cost)
+					_, err := observed.Peek(context.Background(), nobody, cost)
 					require.ErrorIs(t, err, errNoRoute)
 				case 1:
 					_, err := observed.Take(t.Context(), nobody, cost)
 					require.ErrorIs(t, err, errNoRoute)
 				case 2:
-					require.ErrorIs(t, observed.Adjust(nobody, cost), errNoRoute)
+					require.ErrorIs(t, observed.Adjust(context.Background(), nobody, cost), errNoRoute)
 				case 3:
 					require.ErrorIs(t, observed.Wait(t.Context(), nobody, cost), errNoRoute)
 				case 4:
-					_, _ = observed.Peek(c, cost)
+					_, _ = observed.Peek(context.Background(), c, cost)
 				}
 			}
 			want, err := plain.Take(t.Context(), c, cost)
@@ -451,9 +451,9 @@ func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 			require.Equal(t, want, got, "seed %d, step %d", seed, step)
 			for i := range seen {
 				for _, key := range []string{"a", "b", "c", "x", "y"} {
-					want, err := quiet[i].Peek(key, 1)
+					want, err := quiet[i].Peek(context.Background(), key, 1)
 					require.NoError(t, err)
-					got, err := seen[i].Peek(key, 1)
+					got, err := seen[i].Peek(context.Background(), key, 1)
 					require.NoError(t, err)
 					require.Equal(t, want, got, "seed %d, step %d, limiter %d, key %s", seed, step, i, key)
 				}

@@ -320,7 +320,7 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 	for i, request := range []string{"a", "b", "c", "d"} {
 		assert.Equal(t, i < 3, l.Allow(request, 1))
 	}
-	_, err = ratelimit.All(ratelimit.Global[string](nil))
+	_, err = ratelimit.All(ratelimit.Global[string, struct{}](nil))
 	require.Error(t, err)
 }
 
@@ -356,8 +356,8 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 				drops.Sweep()
 			case 2:
 				if r.IntN(4) == 0 {
-					drops.Reset("k")
-					keeps.Reset("k")
+					drops.Reset(context.Background(), "k")
+					keeps.Reset(context.Background(), "k")
 					open = nil
 				}
 			}
@@ -378,9 +378,9 @@ func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 				require.Equal(t, y.Decision, x.Decision, what)
 				open = append(open, pair{x, y})
 			}
-			x, err := drops.Peek("k", 2)
+			x, err := drops.Peek(context.Background(), "k", 2)
 			require.NoError(t, err, what)
-			y, err := keeps.Peek("k", 2)
+			y, err := keeps.Peek(context.Background(), "k", 2)
 			require.NoError(t, err, what)
 			require.Equal(t, y, x, what)
 		}
@@ -425,11 +425,11 @@ func TestAReservationOfAKeyThatWasResetIsOver(t *testing.T) {
 	for _, from := range []ratelimit.Reserver[string]{l, stack} {
 		r, err := from.Reserve(t.Context(), "k", 2, 0)
 		require.NoError(t, err)
-		l.Reset("k")
+		l.Reset(context.Background(), "k")
 		require.True(t, l.Allow("k", 1))
 		require.NoError(t, r.Settle(7))
 		require.Equal(t, 9, remaining(t, l, "k"))
-		l.Reset("k")
+		l.Reset(context.Background(), "k")
 	}
 }
 
@@ -535,9 +535,9 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 		for name, ask := range map[string]func() (ratelimit.Decision, error){
 			"Take":       func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },
 			"Take 0":     func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 0) },
-			"Peek":       func() (ratelimit.Decision, error) { return l.Peek("k", 1) },
+			"Peek":       func() (ratelimit.Decision, error) { return l.Peek(context.Background(), "k", 1) },
 			"All":        func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{}, 1) },
-			"All's Peek": func() (ratelimit.Decision, error) { return stack.Peek(call{}, 1) },
+			"All's Peek": func() (ratelimit.Decision, error) { return stack.Peek(context.Background(), call{}, 1) },
 		} {
 			d, err := ask()
 			require.NoError(t, err)
@@ -584,7 +584,7 @@ func TestOneOfAThousandSettlementsAtOnceCounts(t *testing.T) {
 			require.NoError(t, leased.Flush(t.Context()))
 		}
 		assert.Equal(t, 1000*2+3, before-remaining(t, l, "k"), name)
-		l.Reset("k")
+		l.Reset(context.Background(), "k")
 	}
 }
 
@@ -642,11 +642,11 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 						}
 					case 6:
 						from.Allow("k", number())
-						_ = l.Adjust("k", number())
+						_ = l.Adjust(context.Background(), "k", number())
 					case 7:
 						switch rnd.IntN(3) {
 						case 0:
-							l.Reset("k")
+							l.Reset(context.Background(), "k")
 						case 1:
 							require.NoError(t, l.SetLimit(limits[rnd.IntN(len(limits))]))
 							l.Refresh("k")
@@ -655,7 +655,7 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 							require.NoError(t, l.Restore(maps.All(maps.Collect(l.Saved())), time.Duration(rnd.Int64N(1e9))))
 						}
 					}
-					d, err := l.Peek("k", 0)
+					d, err := l.Peek(context.Background(), "k", 0)
 					require.NoError(t, err)
 					require.True(t, d.Remaining >= 0 && d.Remaining <= limit.Capacity() && d.Debt >= 0 &&
 						d.ResetAfter >= 0 && d.ResetAfter <= 2*time.Duration(model.Century), "%v, %s, seed %d: %+v", limit, name, seed, d)
@@ -667,7 +667,7 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 					require.NoError(t, leased.Flush(t.Context()))
 				}
 				for range 60 { // an int of 32 bits takes less than many calls have charged; the units set aside and bookings go, too
-					require.NoError(t, l.Adjust("k", math.MinInt))
+					require.NoError(t, l.Adjust(context.Background(), "k", math.MinInt))
 				}
 				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)
 			}

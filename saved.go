@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 			if p.ofRequest() {
 				d, _ = l.peek(key, p, 1)
 			} else {
-				d, _ = l.Peek(key, 1)
+				d, _ = l.Peek(context.Background(), key, 1)
 			}
 			if !yield(key, d) {
 				return

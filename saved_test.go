@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"iter"
@@ -33,8 +34,8 @@ func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return map
 func sameAnswers(t testing.TB, want, got *ratelimit.Keyed[string], key string, note ...any) {
 	t.Helper()
 	for _, cost := range []int{0, 1, 2, 5, want.Limits()[0].Capacity()} {
-		w, wantErr := want.Peek(key, cost)
-		g, err := got.Peek(key, cost)
+		w, wantErr := want.Peek(context.Background(), key, cost)
+		g, err := got.Peek(context.Background(), key, cost)
 		require.Equal(t, wantErr, err, note...)
 		require.Equal(t, w, g, note...)
 	}
@@ -61,8 +62,8 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 				clock.set(11*s + 13)
 				old := onClock(t, clock, limit)
 				require.True(t, old.Allow("spent", 1))
-				require.NoError(t, old.Adjust("debt", 17))
-				require.NoError(t, old.Adjust("deep", 1000))
+				require.NoError(t, old.Adjust(context.Background(), "debt", 17))
+				require.NoError(t, old.Adjust(context.Background(), "deep", 1000))
 				for range 3 {
 					_, err := old.Reserve(t.Context(), "booked", 2, time.Hour)
 					require.NoError(t, err)
@@ -115,7 +116,7 @@ func TestAllAgreesWithPeek(t *testing.T) {
 	all := maps.Collect(l.All())
 	require.Len(t, all, 2)
 	for key, d := range all {
-		want, err := l.Peek(key, 1)
+		want, err := l.Peek(context.Background(), key, 1)
 		require.NoError(t, err)
 		require.Equal(t, want, d)
 	}
@@ -127,7 +128,7 @@ func TestAllAgreesWithPeek(t *testing.T) {
 
 	// The body may call the limiter, and break.
 	for key := range l.All() {
-		l.Reset(key)
+		l.Reset(context.Background(), key)
 		l.Allow(key+"'", 1)
 		require.NoError(t, l.SetLimit(ratelimit.Blocked()))
 		break
@@ -165,7 +166,7 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 			default:
 				l.Allow(i%8000+keep, 1)
 				l.Allow(i%keep, 1)
-				l.Reset((i+4000)%8000 + keep)
+				l.Reset(context.Background(), (i+4000)%8000+keep)
 			}
 		}
 	}()
@@ -240,7 +241,7 @@ func TestRestoreSkipsEntriesThatItCannotReadAndReportsThem(t *testing.T) {
 			require.NoError(t, err)
 			clock.advance(ms)
 		}
-		require.NoError(t, old.Adjust("k", max(limit.Capacity(), limit.Capacity()+1)))
+		require.NoError(t, old.Adjust(context.Background(), "k", max(limit.Capacity(), limit.Capacity()+1)))
 		saved := savedOf(old)["k"]
 		require.NotEmpty(t, saved)
 		l := onClock(t, clock, limit)
@@ -296,7 +297,7 @@ func TestSavedSpendingMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 				old := onClock(t, clock, limit)
 				require.True(t, old.Allow("k", 5))
 				clock.advance(s)
-				require.NoError(t, old.Adjust("k", 9))
+				require.NoError(t, old.Adjust(context.Background(), "k", 9))
 				_, err := old.Reserve(t.Context(), "k", 1, time.Hour)
 				require.NoError(t, err)
 				saved := savedOf(old)
@@ -363,7 +364,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 		clock.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
 		old := newWith(t, limit, ratelimit.Options[string]{Clock: clock})
 		require.True(t, old.Allow("k", 7))
-		require.NoError(t, old.Adjust("debt", 25))
+		require.NoError(t, old.Adjust(context.Background(), "debt", 25))
 		saved := savedOf(old)
 		clock.Advance(test.elapsed)
 		then := new(ratelimittest.Clock)
@@ -379,7 +380,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 			then.Advance(25 * time.Hour)
 		}
 		// A key that has spent in the meantime is charged on top.
-		l.Reset("k")
+		l.Reset(context.Background(), "k")
 		l = newWith(t, limit, ratelimit.Options[string]{Clock: then})
 		then.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
 		require.True(t, l.Allow("k", 2))
@@ -440,8 +441,8 @@ func playRestart(t testing.TB, rng *rand.Rand) {
 		switch rng.IntN(9) {
 		case 0:
 			delta := rng.IntN(3 * limit.Capacity())
-			require.NoError(t, on.Adjust(key, delta))
-			require.NoError(t, l.Adjust(key, delta))
+			require.NoError(t, on.Adjust(context.Background(), key, delta))
+			require.NoError(t, l.Adjust(context.Background(), key, delta))
 		case 1:
 			ahead := time.Duration(rng.Int64N(int64(3 * per)))
 			w, err := on.Reserve(t.Context(), key, cost, ahead)
@@ -503,7 +504,7 @@ func FuzzRestore(f *testing.F) {
 	clock := new(testClock)
 	for _, limit := range savedLimits() {
 		l := onClock(f, clock, limit)
-		require.NoError(f, l.Adjust("k", 12))
+		require.NoError(f, l.Adjust(context.Background(), "k", 12))
 		_, err := l.Reserve(f.Context(), "k", 1, time.Hour)
 		require.NoError(f, err)
 		for _, saved := range l.Saved() {
@@ -513,12 +514,12 @@ func FuzzRestore(f *testing.F) {
 	lowered := onClock(f, clock, ratelimit.TokenBucket(ratelimit.PerSecond(3), 100))
 	require.True(f, lowered.Allow("k", 100))
 	require.NoError(f, lowered.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)))
-	require.NoError(f, lowered.Adjust("k", -1)) // puts the key under it, and units aside
+	require.NoError(f, lowered.Adjust(context.Background(), "k", -1)) // puts the key under it, and units aside
 	for _, saved := range lowered.Saved() {
 		f.Add([]byte(saved), int64(s), int64(0))
 	}
 	calendar := newWith(f, ratelimit.Calendar(10, ratelimit.Week("UTC", time.Monday)), ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
-	require.NoError(f, calendar.Adjust("k", 12))
+	require.NoError(f, calendar.Adjust(context.Background(), "k", 12))
 	for _, saved := range calendar.Saved() {
 		f.Add([]byte(saved), int64(s), int64(0))
 	}
@@ -570,7 +571,7 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	l := onClock(t, clock, limit)
 	require.True(t, l.Allow("k", 1))
 	require.NoError(t, l.Restore(maps.All(saved), 20*time.Second))
-	d, err := l.Peek("k", 1)
+	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
 }
@@ -603,9 +604,9 @@ func TestSpendingRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 			}
 			next := onClock(t, clock, limit)
 			require.NoError(t, next.Restore(l.Saved(), 0), "seed %d: %v", seed, limit)
-			said, err := l.Peek("k", 1)
+			said, err := l.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
-			got, err := next.Peek("k", 1)
+			got, err := next.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.LessOrEqual(t, got.Remaining, said.Remaining)
 			require.GreaterOrEqual(t, got.ResetAfter, said.ResetAfter, "seed %d: %v", seed, limit)
@@ -634,9 +635,12 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 	march, april := date(t, "UTC", "2026-03-10 12:00"), date(t, "UTC", "2026-04-02 12:00")
 	limit := ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
 	for name, then := range map[string]func(l *ratelimit.Keyed[string], clock *wallClock){
-		"idle":            func(*ratelimit.Keyed[string], *wallClock) {},
-		"asked":           func(l *ratelimit.Keyed[string], _ *wallClock) { _, _ = l.Take(t.Context(), "k", 9); l.Allow("k", 0) },
-		"reached":         func(l *ratelimit.Keyed[string], _ *wallClock) { l.Allow("k", 1); _ = l.Adjust("k", -1) },
+		"idle":  func(*ratelimit.Keyed[string], *wallClock) {},
+		"asked": func(l *ratelimit.Keyed[string], _ *wallClock) { _, _ = l.Take(t.Context(), "k", 9); l.Allow("k", 0) },
+		"reached": func(l *ratelimit.Keyed[string], _ *wallClock) {
+			l.Allow("k", 1)
+			_ = l.Adjust(context.Background(), "k", -1)
+		},
 		"swept":           func(l *ratelimit.Keyed[string], _ *wallClock) { l.Sweep() },
 		"swept by others": func(l *ratelimit.Keyed[string], c *wallClock) { c.advance(time.Hour); l.Allow("x", 1); l.Allow("y", 1) },
 		"swept, another stays": func(l *ratelimit.Keyed[string], _ *wallClock) {
@@ -803,7 +807,9 @@ func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
 		event *event
 		cost  int
 	}
-	charge := func(l *ratelimit.Keyed[string], cost int) { require.NoError(t, l.Adjust("k", cost)) }
+	charge := func(l *ratelimit.Keyed[string], cost int) {
+		require.NoError(t, l.Adjust(context.Background(), "k", cost))
+	}
 	sweep := func(l *ratelimit.Keyed[string], _ int) { l.Sweep() }
 	restored := 0
 	for seed := range uint64(testsize.Of(4000, 40_000)) {
@@ -863,9 +869,9 @@ func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
 			e.do(replayed, e.cost)
 		}
 		then.advance(clock.Now() - then.Now())
-		got, err := l.Peek("k", 0)
+		got, err := l.Peek(context.Background(), "k", 0)
 		require.NoError(t, err)
-		want, err := replayed.Peek("k", 0)
+		want, err := replayed.Peek(context.Background(), "k", 0)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, got.ResetAfter, want.ResetAfter, "%v, seed %d", limit, seed)
 		require.LessOrEqual(t, got.Remaining, want.Remaining, "%v, seed %d", limit, seed)

@@ -51,7 +51,9 @@ func (s *Single) Take(ctx context.Context, cost int) (Decision, error) {
 }
 
 // Peek is [Keyed.Peek].
-func (s *Single) Peek(cost int) (Decision, error) { return s.keyed().Peek(struct{}{}, cost) }
+func (s *Single) Peek(ctx context.Context, cost int) (Decision, error) {
+	return s.keyed().Peek(ctx, struct{}{}, cost)
+}
 
 // Wait is [Keyed.Wait].
 func (s *Single) Wait(ctx context.Context, cost int) error {
@@ -64,7 +66,9 @@ func (s *Single) Reserve(ctx context.Context, cost int, maxDelay time.Duration) 
 }
 
 // Adjust is [Keyed.Adjust].
-func (s *Single) Adjust(delta int) error { return s.keyed().Adjust(struct{}{}, delta) }
+func (s *Single) Adjust(ctx context.Context, delta int) error {
+	return s.keyed().Adjust(ctx, struct{}{}, delta)
+}
 
 // Reset is [Keyed.Reset].
-func (s *Single) Reset() { s.keyed().Reset(struct{}{}) }
+func (s *Single) Reset(ctx context.Context) error { return s.keyed().Reset(ctx, struct{}{}) }

@@ -44,8 +44,8 @@ func TestASingleDecidesAsAKeyedDoes(t *testing.T) {
 		require.NoError(t, err)
 
 		same := func(what string) {
-			got, gotErr := single.Peek(1)
-			want, wantErr := keyed.Peek(struct{}{}, 1)
+			got, gotErr := single.Peek(context.Background(), 1)
+			want, wantErr := keyed.Peek(context.Background(), struct{}{}, 1)
 			assert.Equal(t, want, got, "%v after %s", limit, what)
 			assert.Equal(t, wantErr, gotErr, "%v after %s", limit, what)
 			assert.Equal(t, keyed.Limits(), single.Limits(), "%v after %s", limit, what)
@@ -64,8 +64,8 @@ func TestASingleDecidesAsAKeyedDoes(t *testing.T) {
 		require.NoError(t, wantRes.Settle(0))
 		require.NoError(t, gotRes.Settle(0))
 		same("Settle")
-		require.NoError(t, keyed.Adjust(struct{}{}, 5))
-		require.NoError(t, single.Adjust(5))
+		require.NoError(t, keyed.Adjust(context.Background(), struct{}{}, 5))
+		require.NoError(t, single.Adjust(context.Background(), 5))
 		same("Adjust")
 		clock.Advance(time.Minute)
 		same("a minute")
@@ -73,8 +73,8 @@ func TestASingleDecidesAsAKeyedDoes(t *testing.T) {
 		require.NoError(t, keyed.SetLimit(next))
 		require.NoError(t, single.SetLimit(next))
 		same("SetLimit")
-		keyed.Reset(struct{}{})
-		single.Reset()
+		keyed.Reset(context.Background(), struct{}{})
+		single.Reset(context.Background())
 		same("Reset")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		assert.Equal(t, keyed.Wait(ctx, struct{}{}, 8), single.Wait(ctx, 8))
@@ -111,7 +111,7 @@ func TestASingleIsNeverFull(t *testing.T) {
 				if _, err := single.Take(t.Context(), 1); err != nil {
 					refused.Add(1)
 				}
-				single.Reset()
+				single.Reset(context.Background())
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
 	require.NoError(t, r.Settle(500))
 	require.NoError(t, r.Settle(9), "only the first counts")
 	assert.Equal(t, 500, remaining(t, tokens, "ann"))
-	d, err := stack.Peek(c, 1)
+	d, err := stack.Peek(context.Background(), c, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 100, d.Remaining, "under the request's own limit")
 	assert.Zero(t, requests.Stats().Keys)
@@ -191,7 +191,7 @@ func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	for name, f := range map[string]func(){
 		"Allow":   func() { zero.Allow(call{}, 1) },
 		"Take":    func() { _, _ = zero.Take(t.Context(), call{}, 1) },
-		"Peek":    func() { _, _ = zero.Peek(call{}, 1) },
+		"Peek":    func() { _, _ = zero.Peek(context.Background(), call{}, 1) },
 		"Reserve": func() { _, _ = zero.Reserve(t.Context(), call{}, 1, 0) },
 		"Wait":    func() { _ = zero.Wait(t.Context(), call{}, 1) },
 		"Limits":  func() { zero.Limits() },
@@ -254,7 +254,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 			free.events = nil
 			require.True(t, stack.Allow(call{user: "ann"}, 1))
 			assert.False(t, free.last(t).Spent)
-			d, err := free.Peek("ann", 0)
+			d, err := free.Peek(context.Background(), "ann", 0)
 			require.NoError(t, err)
 			assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, Remaining: limit.Capacity()}, d)
 		})
@@ -401,7 +401,7 @@ func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 	}
 	for i := len(booked) - 1; i >= 0; i-- {
 		require.NoError(t, booked[i].Cancel())
-		d, err := stack.Peek(call{user: "ann"}, 1)
+		d, err := stack.Peek(context.Background(), call{user: "ann"}, 1)
 		require.NoError(t, err)
 		require.Equal(t, time.Duration(i+1)*s, d.RetryAfter)
 	}
@@ -461,7 +461,7 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 			case 14:
 				_ = small[1].SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(1000 + i%2)))
 			case 21:
-				small[0].Reset(fmt.Sprint(i % 7))
+				small[0].Reset(context.Background(), fmt.Sprint(i%7))
 				small[1].Sweep()
 			}
 		}
@@ -528,7 +528,7 @@ func TestCalendarsInStacksAndChains(t *testing.T) {
 		require.NoError(t, err, name)
 		require.True(t, r.Allowed, name)
 		require.NoError(t, r.Settle(1))
-		d, err = quota.Peek("other", 1)
+		d, err = quota.Peek(context.Background(), "other", 1)
 		require.NoError(t, err, name)
 		require.Equal(t, 9, d.Remaining, name)
 		clock.Advance(to.Sub(clock.Wall()))
@@ -725,24 +725,24 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 				case what < 16 && len(open[i]) > 0:
 					got[i] = fmt.Sprint(open[i][pick%len(open[i])].Settle(cost))
 				case what == 16:
-					got[i] = fmt.Sprint(l.Adjust(c, cost-2))
+					got[i] = fmt.Sprint(l.Adjust(context.Background(), c, cost-2))
 				case what == 17 && pick < 100 && i == 0:
-					shared.Reset(struct{}{})
+					shared.Reset(context.Background(), struct{}{})
 				case what == 17 && pick < 100:
-					ordinary.Reset("")
+					ordinary.Reset(context.Background(), "")
 				case what == 18 && pick < 100 && i == 0:
 					shared.Refresh()
 				case what == 18 && pick < 100:
 					ordinary.Refresh()
 				default:
-					d, err := l.Peek(c, cost)
+					d, err := l.Peek(context.Background(), c, cost)
 					got[i] = fmt.Sprintf("%+v %v", d, err)
 				}
 			}
 			require.Equal(t, got[1], got[0], "seed %d, step %d: %v and %v", seed, step, global, users)
-			a, err := shared.Peek(struct{}{}, 1)
+			a, err := shared.Peek(context.Background(), struct{}{}, 1)
 			require.NoError(t, err)
-			b, err := ordinary.Peek("", 1)
+			b, err := ordinary.Peek(context.Background(), "", 1)
 			require.NoError(t, err)
 			require.Equal(t, b, a, "seed %d, step %d", seed, step)
 			require.Equal(t, heard[1], heard[0], "seed %d, step %d", seed, step)
@@ -780,13 +780,13 @@ func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
 			}
 			switch i % 50 {
 			case 10:
-				other.Reset(struct{}{}) // its account is dropped while it is waited for
+				other.Reset(context.Background(), struct{}{}) // its account is dropped while it is waited for
 			case 20:
 				if all.Allow(struct{}{}, 1) {
 					alone.Add(1)
 				}
 			case 30:
-				_, err := stacks[n].Peek(c, 1)
+				_, err := stacks[n].Peek(context.Background(), c, 1)
 				assert.NoError(t, err)
 			}
 		}

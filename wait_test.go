@@ -110,13 +110,13 @@ func TestCancelledWaiterGivesBackItsBooking(t *testing.T) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			bubble(t, l, func(t *testing.T, w *waiters) {
 				w.wait(t.Context(), "first", 1)
-				before, _ := w.limiter.Peek("k", 1)
+				before, _ := w.limiter.Peek(context.Background(), "k", 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				w.wait(ctx, "gone", 1)
 				cancel()
 				synctest.Wait()
 				require.ErrorIs(t, w.failed["gone"], context.Canceled)
-				after, _ := w.limiter.Peek("k", 1)
+				after, _ := w.limiter.Peek(context.Background(), "k", 1)
 				require.Equal(t, before, after)
 				w.wg.Wait()
 			})
@@ -145,7 +145,7 @@ func TestDeadlineThatComesFirstIsRefusedAtOnce(t *testing.T) {
 			bubble(t, l, func(t *testing.T, w *waiters) {
 				w.wait(t.Context(), "first", 1)
 				time.Sleep(time.Millisecond) // the leaky bucket's queue is full no more for good
-				before, _ := w.limiter.Peek("k", 1)
+				before, _ := w.limiter.Peek(context.Background(), "k", 1)
 				ctx, cancel := context.WithTimeout(t.Context(), before.RetryAfter-1)
 				defer cancel()
 				err := w.limiter.Wait(ctx, "k", 1)
@@ -155,7 +155,7 @@ func TestDeadlineThatComesFirstIsRefusedAtOnce(t *testing.T) {
 				} else {
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
-				after, _ := w.limiter.Peek("k", 1)
+				after, _ := w.limiter.Peek(context.Background(), "k", 1)
 				require.Equal(t, before, after, "nothing is spent")
 			})
 		})
@@ -436,9 +436,9 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 				o.spent = append(o.spent, &oracleWaiter{cost: cost, at: time.Now()})
 			}
 		case rng.IntN(6) == 0:
-			want, err := o.limiter.Peek("k", 1)
+			want, err := o.limiter.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
-			got, err := limiter.Peek("k", 1)
+			got, err := limiter.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			*peeks++
@@ -605,13 +605,13 @@ func TestDebtsAndReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
 				w.wait(t.Context(), "first", 4)
 				w.wait(gone, "gone", 3)
 				w.wait(t.Context(), "before", 2)
-				before, err := w.limiter.Peek("k", 1)
+				before, err := w.limiter.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				r, err := w.limiter.Reserve(t.Context(), "k", 3, time.Hour)
 				require.NoError(t, err)
-				require.NoError(t, w.limiter.Adjust("k", 2))
+				require.NoError(t, w.limiter.Adjust(context.Background(), "k", 2))
 				w.wait(t.Context(), "behind", 1)
-				booked, err := w.limiter.Peek("k", 1)
+				booked, err := w.limiter.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				leave()
 				w.wg.Wait()
@@ -635,7 +635,7 @@ func TestMaxWaitingBoundsTheCallsThatWait(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, 2, l.Stats().Waiting)
-		before, _ := l.Peek("k", 1)
+		before, _ := l.Peek(context.Background(), "k", 1)
 		start := time.Now()
 		err := l.Wait(t.Context(), "k", 1)
 		require.ErrorIs(t, err, ratelimit.ErrLimited)
@@ -643,7 +643,7 @@ func TestMaxWaitingBoundsTheCallsThatWait(t *testing.T) {
 		r, err := l.Reserve(t.Context(), "k", 1, time.Hour)
 		require.NoError(t, err)
 		require.ErrorIs(t, r.Wait(t.Context()), ratelimit.ErrLimited)
-		after, _ := l.Peek("k", 1)
+		after, _ := l.Peek(context.Background(), "k", 1)
 		require.Equal(t, before, after, "neither has spent anything")
 		require.Zero(t, time.Since(start), "at once")
 		require.NoError(t, l.Wait(t.Context(), "other", 1), "it has not to wait")
@@ -715,7 +715,7 @@ func TestWaitersOfAKeyThatIsResetAreServedNoLater(t *testing.T) {
 		w.wait(ctx, "gone", 1)
 		w.wait(t.Context(), "second", 1)
 		w.wait(t.Context(), "third", 1)
-		w.limiter.Reset("k")
+		w.limiter.Reset(context.Background(), "k")
 		w.wait(t.Context(), "new", 1)
 		w.wait(t.Context(), "new line", 1)
 		leave()

@@ -158,9 +158,9 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 			"map": ratelimit.Map[string, string](stack, itself),
 		} {
 			for _, k := range []string{"k", "all", "other"} {
-				users.Reset(k)
-				all.Reset(k)
-				strikes.Reset(k)
+				users.Reset(context.Background(), k)
+				all.Reset(context.Background(), k)
+				strikes.Reset(context.Background(), k)
 			}
 			b := banOf(t, l, strikes, bans)
 			require.True(t, b.Allow("k", 2), test.name)
@@ -172,7 +172,7 @@ func TestADenialByALimitThatKeysShareIsNoStrike(t *testing.T) {
 			}
 			require.Equal(t, want, remaining(t, strikes, "k"), "%s: %s", test.name, kind)
 			require.True(t, b.Allow("other", 1))
-			users.Reset("k")
+			users.Reset(context.Background(), "k")
 			d = take(t, b, 1)
 			require.Equal(t, shared, d.Limit)
 			require.False(t, d.Allowed)
@@ -354,7 +354,7 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	require.Equal(t, 1, remaining(t, j.strikes, "k"))
 
 	// A ban that cannot be begun begins with the next strike.
-	j.bans.Reset("k")
+	j.bans.Reset(context.Background(), "k")
 	flaky := &flakyBans{Keyed: j.bans, err: ratelimit.ErrUnavailable}
 	b = banOf[string](t, j.limiter, j.strikes, flaky)
 	require.Equal(t, jailLimit, take(t, b, 1).Limit)
@@ -521,8 +521,8 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 				} {
 					what := fmt.Sprintf("%s, %s at %d, twice %v", kind, tried.Name, at, twice)
 					for _, k := range []string{"k", "all", "other"} {
-						users.Reset(k)
-						all.Reset(k)
+						users.Reset(context.Background(), k)
+						all.Reset(context.Background(), k)
 					}
 					strikes, bans := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(9))), onClock(t, clock, banLimit)
 					b := banOf(t, l, strikes, bans)
@@ -530,7 +530,7 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 					require.False(t, b.Allow("k", 1), what)
 					require.Equal(t, 8, remaining(t, strikes, "k"), what)
 					require.True(t, b.Allow("other", 1), what)
-					users.Reset("k")
+					users.Reset(context.Background(), "k")
 					require.Equal(t, shared, take(t, b, 1).Limit, what)
 					require.Equal(t, 8, remaining(t, strikes, "k"), "%s: a denial by the limit that keys share is no strike", what)
 				}
@@ -549,7 +549,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	require.Zero(t, j.limiter.Stats().Keys, "the limiter is not asked before")
 	require.NoError(t, r.Settle(5))
 	require.NoError(t, r.Settle(5), "only the first counts")
-	d, err := j.limiter.Peek("k", 1)
+	d, err := j.limiter.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, 3*time.Minute, d.ResetAfter, "5 of 2 a minute")
 	require.NoError(t, j.Lift(ctx, "k"))

@@ -231,7 +231,7 @@ func TestAChainWaits(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, chain.Wait(ctx, "ann", 1), context.DeadlineExceeded)
 		assert.Equal(t, 200*ms, time.Since(start), "at once")
-		d, err := local.Peek("ann", 1)
+		d, err := local.Peek(context.Background(), "ann", 1)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed, "nothing is left of the wait that failed")
 		var none context.Context
@@ -377,7 +377,7 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 			assert.Equal(t, looked, got, "Peek")
 			var want time.Duration
 			for _, l := range links { // the links after the denying one were not called
-				d, err := l.Peek("ann", 0)
+				d, err := l.Peek(context.Background(), "ann", 0)
 				require.NoError(t, err)
 				want = max(want, d.ResetAfter)
 				if l.Limits()[0].Name == got.Limit.Name {

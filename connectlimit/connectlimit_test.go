@@ -166,7 +166,7 @@ func TestSettle(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
 	key := func(*connectlimit.Call) (string, error) { return "", nil }
 	left := func(l *ratelimit.Keyed[string]) int {
-		d, err := l.Peek("", 1)
+		d, err := l.Peek(context.Background(), "", 1)
 		require.NoError(t, err)
 		return d.Remaining
 	}
@@ -270,7 +270,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 		leave()
 		wg.Wait()
 		assert.Equal(t, 2, served)
-		d, err := l.Peek("/test.Echo/Echo", 1)
+		d, err := l.Peek(context.Background(), "/test.Echo/Echo", 1)
 		require.NoError(t, err)
 		assert.Equal(t, 2, d.Remaining, "what was not served is given back")
 	})

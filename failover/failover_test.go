@@ -553,7 +553,7 @@ func TestTheBoundOfAnOutage(t *testing.T) {
 				s.fail(down)
 				demand(3 * time.Second)
 				if lost {
-					s.Reset("k")
+					s.Reset(context.Background(), "k")
 				}
 				s.fail(nil)
 				demand(3 * time.Second)

@@ -271,7 +271,7 @@ func (f *fleet) check() {
 	for _, key := range []string{"a", "b"} {
 		charged := 0
 		for _, l := range append([]*ratelimit.Keyed[string]{f.s.Keyed}, f.locals...) {
-			d, err := l.Peek(key, 0)
+			d, err := l.Peek(context.Background(), key, 0)
 			require.NoError(t, err)
 			charged += l.Limits()[0].Burst - d.Remaining
 		}

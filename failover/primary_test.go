@@ -90,7 +90,7 @@ func take(t testing.TB, l ratelimit.Limiter[string], cost int) ratelimit.Decisio
 
 func remaining(t testing.TB, l *ratelimit.Keyed[string]) int {
 	t.Helper()
-	d, err := l.Peek("k", 1)
+	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	return d.Remaining
 }

@@ -139,7 +139,7 @@ func TestBooksAddUp(t *testing.T) {
 			before := l.deadlines.len()
 			switch op := r.IntN(12); {
 			case op < 4:
-				p, err := l.Peek(key, cost)
+				p, err := l.Peek(context.Background(), key, cost)
 				if d, err2 := l.Take(context.Background(), key, cost); err == nil && err2 == nil {
 					require.Equal(t, p.Allowed, d.Allowed, "seed %d step %d", seed, step)
 				}
@@ -178,9 +178,9 @@ func TestBooksAddUp(t *testing.T) {
 			case op == 11 && overruns:
 				switch r.IntN(3) {
 				case 0:
-					l.Reset(key)
+					l.Reset(context.Background(), key)
 				case 1:
-					_ = l.Adjust(key, r.IntN(4*burst)-2*burst)
+					_ = l.Adjust(context.Background(), key, r.IntN(4*burst)-2*burst)
 				}
 			case op == 11 && limits && r.IntN(5) == 0:
 				burst, rate = 4+r.IntN(2000), 1+r.IntN(2000)

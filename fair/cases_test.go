@@ -180,15 +180,15 @@ func TestOverrunOfMillionsBarsItsTenantAlone(t *testing.T) {
 
 func TestResetAndANegativeAdjustEndABar(t *testing.T) {
 	for name, end := range map[string]func(l *fair.Limiter[int]) error{
-		"reset":  func(l *fair.Limiter[int]) error { l.Reset(1); return nil },
-		"adjust": func(l *fair.Limiter[int]) error { return l.Adjust(1, -1_000_000) },
-		"least":  func(l *fair.Limiter[int]) error { return l.Adjust(1, math.MinInt) },
+		"reset":  func(l *fair.Limiter[int]) error { l.Reset(context.Background(), 1); return nil },
+		"adjust": func(l *fair.Limiter[int]) error { return l.Adjust(context.Background(), 1, -1_000_000) },
+		"least":  func(l *fair.Limiter[int]) error { return l.Adjust(context.Background(), 1, math.MinInt) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(ratelimittest.Clock)
 			l := newFair(t, perSecond(100, 1000), &fair.Options[int]{Clock: clock})
 			require.True(t, l.Allow(2, 300))
-			require.NoError(t, l.Adjust(1, 1_000_000))
+			require.NoError(t, l.Adjust(context.Background(), 1, 1_000_000))
 			require.False(t, l.Allow(1, 1))
 			require.NoError(t, end(l))
 			d := take(t, l, 1, 1)
@@ -201,15 +201,15 @@ func TestResetAndANegativeAdjustEndABar(t *testing.T) {
 func TestAdjustChangesTheTenantAndTheTotal(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, perSecond(100, 1000), &fair.Options[int]{Clock: clock})
-	require.NoError(t, l.Adjust(1, 300))
+	require.NoError(t, l.Adjust(context.Background(), 1, 300))
 	require.Equal(t, 3*time.Second, take(t, l, 2, 0).ResetAfter)
-	require.NoError(t, l.Adjust(1, -100))
+	require.NoError(t, l.Adjust(context.Background(), 1, -100))
 	require.Equal(t, 2*time.Second, take(t, l, 2, 0).ResetAfter)
-	require.NoError(t, l.Adjust(2, -100), "it owes nothing")
+	require.NoError(t, l.Adjust(context.Background(), 2, -100), "it owes nothing")
 	require.Equal(t, 2*time.Second, take(t, l, 2, 0).ResetAfter)
-	require.NoError(t, l.Adjust(1, 0))
-	l.Reset(1)
-	l.Reset(3)
+	require.NoError(t, l.Adjust(context.Background(), 1, 0))
+	l.Reset(context.Background(), 1)
+	l.Reset(context.Background(), 3)
 	require.Zero(t, take(t, l, 2, 0).ResetAfter)
 	require.NoError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[int](l), 1, 10))
 	require.NoError(t, ratelimit.Reset(t.Context(), ratelimit.Limiter[int](l), 1))
@@ -223,7 +223,7 @@ func TestResetLeavesCallersInLineAndHurriesThem(t *testing.T) {
 		go func() { done <- l.Wait(t.Context(), 1, 500) }()
 		synctest.Wait()
 		began := time.Now()
-		l.Reset(1)
+		l.Reset(context.Background(), 1)
 		require.NoError(t, <-done)
 		require.Equal(t, began, time.Now())
 	})
@@ -453,7 +453,7 @@ func TestTheDebtOfATenantIsItsOverrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newFair(t, perSecond(100, 100), nil)
 		debt := func(tenant int) int {
-			d, err := l.Peek(tenant, 1)
+			d, err := l.Peek(context.Background(), tenant, 1)
 			require.NoError(t, err)
 			return d.Debt
 		}
@@ -462,7 +462,7 @@ func TestTheDebtOfATenantIsItsOverrun(t *testing.T) {
 		require.NoError(t, r.Settle(400))
 		require.Equal(t, 300, debt(1), "100 were in the bucket")
 		require.Zero(t, debt(2))
-		require.NoError(t, l.Adjust(1, -50))
+		require.NoError(t, l.Adjust(context.Background(), 1, -50))
 		require.Equal(t, 250, debt(1))
 		time.Sleep(time.Minute)
 		require.Zero(t, debt(1))

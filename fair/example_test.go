@@ -76,9 +76,9 @@ func ExampleLimiter_SetLimit() {
 	clock := new(ratelimittest.Clock)
 	limiter := ratelimit.Must(fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), &fair.Options[string]{Clock: clock}))
 	fmt.Println("spent:", limiter.Allow("ann", 8))
-	before, _ := limiter.Peek("bob", 5)
+	before, _ := limiter.Peek(context.Background(), "bob", 5)
 	err := limiter.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(100), 100))
-	after, _ := limiter.Peek("bob", 5)
+	after, _ := limiter.Peek(context.Background(), "bob", 5)
 	fmt.Println(before.Allowed, after.Allowed, err)
 	fmt.Println("in debt:", limiter.Stats().InDebt)
 	// Output:

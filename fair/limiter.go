@@ -134,7 +134,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay t
 }
 
 // Peek returns the decision that Take would make, and changes nothing. In particular, a denial makes no place in line.
-func (l *Limiter[K]) Peek(tenant K, cost int) (d ratelimit.Decision, err error) {
+func (l *Limiter[K]) Peek(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	if err := l.check(tenant, cost); err != nil {
 		return d, err
 	}

@@ -45,7 +45,7 @@ func TestRetryAfterIsExactForATenantAlone(t *testing.T) {
 				continue
 			}
 			clock.Advance(d.RetryAfter - 1)
-			early, err := l.Peek(1, cost)
+			early, err := l.Peek(context.Background(), 1, cost)
 			require.NoError(t, err)
 			clock.Advance(1)
 			require.True(t, take(t, l, 1, cost).Allowed, "%v, cost %d", limit, cost)
@@ -68,10 +68,10 @@ func TestRemainingIsTheLargestCostThatPasses(t *testing.T) {
 		l := newFair(t, limit, &fair.Options[int]{Clock: clock, Weight: func(key int) int { return 1 + key }})
 		for range 100 {
 			key := r.IntN(3)
-			said, err := l.Peek(key, 1)
+			said, err := l.Peek(context.Background(), key, 1)
 			require.NoError(t, err)
 			for cost := max(1, said.Remaining); cost <= min(said.Remaining+1, limit.Burst); cost++ {
-				d, err := l.Peek(key, cost)
+				d, err := l.Peek(context.Background(), key, cost)
 				require.NoError(t, err)
 				require.Equal(t, cost <= said.Remaining, d.Allowed, "%v, cost %d", limit, cost)
 			}
@@ -119,7 +119,7 @@ func TestPeekKnowsAChangedWeight(t *testing.T) {
 	require.True(t, l.Allow(1, 100))
 	require.True(t, l.Allow(2, 100))
 	for _, weight = range []int{9, 1, 4} {
-		peeked, err := l.Peek(1, 700)
+		peeked, err := l.Peek(context.Background(), 1, 700)
 		require.NoError(t, err)
 		require.Equal(t, take(t, l, 1, 0).Remaining, peeked.Remaining)
 	}
@@ -152,7 +152,7 @@ func TestOverrunIsOwedByTheTenantAndByTheTotal(t *testing.T) {
 		}
 	}
 	require.Greater(t, spent, 890)
-	l.Reset(3)
+	l.Reset(context.Background(), 3)
 	clock.Advance(time.Second)
 	require.True(t, l.Allow(3, 1))
 }
@@ -165,10 +165,10 @@ func TestFullTableDropsTenantsWithTheLeastDebt(t *testing.T) {
 	require.True(t, l.Allow(3, 20))
 	require.True(t, l.Allow(4, 30))
 	require.Equal(t, fair.Stats{Tracked: 3, InDebt: 3, Evicted: 1}, l.Stats())
-	d, err := l.Peek(1, 600)
+	d, err := l.Peek(context.Background(), 1, 600)
 	require.NoError(t, err)
 	require.False(t, d.Allowed, "who owes most is still known")
-	other, err := l.Peek(9, 600)
+	other, err := l.Peek(context.Background(), 9, 600)
 	require.NoError(t, err)
 	require.True(t, other.Allowed)
 	require.Equal(t, 360*time.Millisecond, d.ResetAfter, "the total is exact")

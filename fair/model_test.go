@@ -213,15 +213,15 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			}
 			continue
 		}
-		peeked, err := l.Peek(key, cost)
+		peeked, err := l.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
 		if most := peeked.Remaining; most > 0 {
-			fits, err := l.Peek(key, most)
+			fits, err := l.Peek(context.Background(), key, most)
 			require.NoError(t, err)
 			require.True(t, fits.Allowed, "Remaining fits, seed %d", seed)
 		}
 		if most := peeked.Remaining + 1; most <= burst {
-			fits, err := l.Peek(key, most)
+			fits, err := l.Peek(context.Background(), key, most)
 			require.NoError(t, err)
 			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
 		}

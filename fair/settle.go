@@ -1,6 +1,7 @@
 package fair
 
 import (
+	"context"
 	"math"
 
 	"github.com/weir-go/ratelimit/internal/meter"
@@ -18,7 +19,7 @@ const mostPrivate = 2 * mostBurst
 // Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes as
 // much as empties the burst, and the rest bars the tenant alone. A negative delta refunds up to that much: first of the part
 // that bars the tenant, and then of its debt, also in the total. Errors are as for Take.
-func (l *Limiter[K]) Adjust(tenant K, delta int) error {
+func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
 	}
@@ -43,9 +44,9 @@ func (l *Limiter[K]) Adjust(tenant K, delta int) error {
 }
 
 // Reset forgets a tenant's debt, also in the total, its overruns and its place in line. Its callers in Wait stay in line.
-func (l *Limiter[K]) Reset(tenant K) {
-	if l.check(tenant, 0) != nil {
-		return
+func (l *Limiter[K]) Reset(_ context.Context, tenant K) error {
+	if err := l.check(tenant, 0); err != nil {
+		return err
 	}
 	reading := l.reading()
 	l.mu.Lock()
@@ -58,6 +59,7 @@ func (l *Limiter[K]) Reset(tenant K) {
 			l.lapseLocked(t)
 		}
 	}
+	return nil
 }
 
 // settle replaces a charge by its real cost.

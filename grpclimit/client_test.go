@@ -372,7 +372,7 @@ func TestACallsBookingIsGivenBackWhileTheServerRefusesAllCalls(t *testing.T) {
 			wg.Go(func() { _ = ways["stream"](t.Context(), client) })
 		}
 		time.Sleep(50 * time.Second)
-		d, err := l.Peek("passthrough:///bubble", 1)
+		d, err := l.Peek(context.Background(), "passthrough:///bubble", 1)
 		require.NoError(t, err)
 		assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
 		wg.Wait()

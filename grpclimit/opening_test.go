@@ -95,7 +95,7 @@ func TestAnOpeningStaysChargedIfAMessageIsDenied(t *testing.T) {
 					return row.cost
 				}})
 				require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{received: make([]error, 5)}, &grpc.StreamServerInfo{}, row.handler))
-				d, err := keyed.Peek("everyone", 0)
+				d, err := keyed.Peek(context.Background(), "everyone", 0)
 				require.NoError(t, err)
 				assert.Equal(t, row.left, d.Remaining)
 			})

@@ -27,7 +27,7 @@ func budget(t *testing.T) (l ratelimit.Limiter[*grpclimit.Call], left func() int
 	keyed, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(10)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
 	require.NoError(t, err)
 	return ratelimit.Map(keyed, everyone), func() int {
-		d, err := keyed.Peek("everyone", 0)
+		d, err := keyed.Peek(context.Background(), "everyone", 0)
 		require.NoError(t, err)
 		return d.Remaining
 	}

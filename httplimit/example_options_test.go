@@ -116,7 +116,7 @@ func ExampleWithCost() {
 	if err := httplimit.SettleCost(ctx, 150); err != nil { // the usage in the response
 		fmt.Println(err)
 	}
-	d, err := tokens.Peek(server.URL, 1)
+	d, err := tokens.Peek(context.Background(), server.URL, 1)
 	fmt.Println(d.Remaining, err)
 	// Output: 850 <nil>
 }

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -277,7 +278,7 @@ func TestFieldsOmitTheRemainingBudgetOfALayerWithItsOwnCost(t *testing.T) {
 	for dialect, names := range map[httplimit.Dialect][2]string{
 		httplimit.DialectDraft11: {"RateLimit-Policy", "RateLimit"}, httplimit.DialectXDelta: {"X-RateLimit-Limit", "X-RateLimit-Remaining"},
 	} {
-		l.Reset("everyone")
+		l.Reset(context.Background(), "everyone")
 		h := middleware(t, all, httplimit.Options{Dialect: dialect}).Wrap(ok)
 		resp := get(h)
 		assert.NotEmpty(t, resp.Header.Get(names[0]))
@@ -304,7 +305,7 @@ func TestSlidingCounterIsNotShownAsFreshTooEarly(t *testing.T) {
 	draft := middleware(t, limiter, httplimit.Options{Cost: func(*http.Request) int { return 10 }}).Wrap(ok)
 	assert.Equal(t, `"default";r=0;t=120`, get(draft).Header.Get("RateLimit"))
 	clock.advance(60 * time.Second)
-	d, err := limiter.Peek(nil, 1)
+	d, err := limiter.Peek(context.Background(), nil, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed, "so 60 would have been wrong")
 	clock.advance(60 * time.Second)

@@ -34,7 +34,7 @@ func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.
 	require.NoError(t, err)
 	body(t, resp)
 	room := func() int {
-		d, err := l.Peek(netip.MustParseAddr("127.0.0.1"), 0)
+		d, err := l.Peek(context.Background(), netip.MustParseAddr("127.0.0.1"), 0)
 		require.NoError(t, err)
 		return d.Remaining
 	}

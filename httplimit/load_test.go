@@ -71,7 +71,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			}
 			load.close()
 
-			d, err := all.Peek(r, 1)
+			d, err := all.Peek(context.Background(), r, 1)
 			require.NoError(t, err)
 			since := clock.last - clock.first
 			regained := int(units * since / time.Second)

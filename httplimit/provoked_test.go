@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -30,7 +31,7 @@ func refunding(t *testing.T) (*httplimit.Middleware, *ratelimit.Layered[*http.Re
 }
 
 func left(t *testing.T, l *ratelimit.Layered[*http.Request]) int {
-	d, err := l.Peek(nil, 1)
+	d, err := l.Peek(context.Background(), nil, 1)
 	require.NoError(t, err)
 	return d.Remaining
 }

@@ -76,7 +76,7 @@ func TestSettleChargesByStatus(t *testing.T) {
 			m := middleware(t, limiter, httplimit.Options{Settle: row.rule, Cost: func(*http.Request) int { return 5 }})
 			recovered := sendRecovering(m.Wrap(answer), row.path)
 			assert.Equal(t, strings.Contains(row.path, "panic") || row.path == "/abort", recovered != nil, "a panic goes on its way")
-			d, err := limiter.Peek(nil, 1)
+			d, err := limiter.Peek(context.Background(), nil, 1)
 			require.NoError(t, err)
 			assert.Equal(t, 20-row.charged, d.Remaining)
 		})
@@ -125,7 +125,7 @@ func TestClientThatHangsUpIsNotRefunded(t *testing.T) {
 		hangUp()
 		http.Error(w, r.Context().Err().Error(), http.StatusInternalServerError)
 	})), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-	d, err := limiter.Peek(nil, 1)
+	d, err := limiter.Peek(context.Background(), nil, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 4, d.Remaining)
 }

@@ -656,7 +656,7 @@ func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				time.Sleep(50 * time.Second)
-				d, err := l.Peek("http://a", 1)
+				d, err := l.Peek(context.Background(), "http://a", 1)
 				require.NoError(t, err)
 				assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
 				wg.Wait()

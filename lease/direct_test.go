@@ -30,9 +30,9 @@ func holds(t *testing.T, l *lease.Limiter[string], most int) int {
 // leave makes the remote limiter have so much left of "k".
 func leave(t *testing.T, s *server, units int) {
 	t.Helper()
-	d, err := s.Peek("k", 0)
+	d, err := s.Peek(context.Background(), "k", 0)
 	require.NoError(t, err)
-	require.NoError(t, s.Adjust("k", d.Remaining-units))
+	require.NoError(t, s.Adjust(context.Background(), "k", d.Remaining-units))
 }
 
 // Held units count for callers that would wait, too: they need no more of the remote limiter than Take does.
@@ -65,7 +65,7 @@ func TestHeldUnitsCountForACallThatWouldWait(t *testing.T) {
 					require.Zero(t, l.Stats().Held)
 					require.Equal(t, before+3, s.total())
 
-					d, err := s.Peek("k", 0)
+					d, err := s.Peek(context.Background(), "k", 0)
 					require.NoError(t, err)
 					require.Zero(t, d.Remaining)
 				})
@@ -107,7 +107,7 @@ func TestAWaitThatFailsPutsHeldUnitsBack(t *testing.T) {
 		require.Equal(t, 3*time.Hour, r.Delay)
 		require.NoError(t, r.Cancel())
 		require.Equal(t, held, l.Stats().Held, "what was held is held again")
-		d, err := s.Peek("k", 0)
+		d, err := s.Peek(context.Background(), "k", 0)
 		require.NoError(t, err)
 		require.Zero(t, d.Remaining)
 		require.Zero(t, d.ResetAfter-10_000*time.Hour, "what was booked is given back")
@@ -191,7 +191,7 @@ func TestALeaseOfOneProcessAgreesWithOneExactLimiter(t *testing.T) {
 					cost = 1 + r.IntN(min(4, limit.Capacity()))
 				}
 				held := l.Stats().Held
-				left, err := s.Peek("k", max(1, cost-held))
+				left, err := s.Peek(context.Background(), "k", max(1, cost-held))
 				require.NoError(t, err)
 				at := fmt.Sprintf("seed %d, step %d: cost %d, %d held, %d left, %v", seed, step, cost, held, left.Remaining, limit)
 				var d ratelimit.Decision

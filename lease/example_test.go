@@ -21,7 +21,7 @@ func Example() {
 	if err := limiter.Flush(context.Background()); err != nil { // on shutdown
 		panic(err)
 	}
-	left, err := shared.Peek("tenant:42", 1)
+	left, err := shared.Peek(context.Background(), "tenant:42", 1)
 	if err != nil {
 		panic(err)
 	}
@@ -47,7 +47,7 @@ func ExampleLimiter_Reserve() {
 	if err := r.Settle(650); err != nil { // the real cost
 		panic(err)
 	}
-	left, err := shared.Peek("tenant:42", 1)
+	left, err := shared.Peek(context.Background(), "tenant:42", 1)
 	if err != nil {
 		panic(err)
 	}

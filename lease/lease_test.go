@@ -138,7 +138,7 @@ func TestADeniedBatchIsFollowedByACallForTheCostAlone(t *testing.T) {
 		s := newServer(t, tight(100))
 		l := leased(t, s, lease.Options[string]{MaxBatch: 64})
 		require.True(t, l.Allow("k", 1))
-		require.NoError(t, s.Adjust("k", 98)) // another process leaves one
+		require.NoError(t, s.Adjust(context.Background(), "k", 98)) // another process leaves one
 		d := take(t, l, 1)
 		require.True(t, d.Allowed)
 		require.Zero(t, d.Remaining)
@@ -264,7 +264,7 @@ func TestABatchIsGivenBackAfterHoldFor(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Equal(t, 20, s.total())
-		left, err := s.Peek("k", 1)
+		left, err := s.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		require.Equal(t, 980, left.Remaining)
 
@@ -406,7 +406,7 @@ func TestWaitSpendsOfTheBatchElseItWaitsForTheRemoteLimiter(t *testing.T) {
 		require.ErrorIs(t, l.Wait(context.Background(), "k", 21), ratelimit.ErrExceedsLimit)
 		for _, want := range []int{0, 1} { // the first second pays for the Wait that slept
 			s.clock.Advance(time.Second)
-			d, err := s.Peek("k", 1)
+			d, err := s.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			require.Equal(t, want, d.Remaining, "a Wait that fails has spent nothing")
 		}

@@ -246,7 +246,7 @@ func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
 			synctest.Wait()
 		}
 		held := l.Stats().Held
-		require.NoError(t, s.Adjust("k", 1000-s.total()-4)) // four are left
+		require.NoError(t, s.Adjust(context.Background(), "k", 1000-s.total()-4)) // four are left
 		require.True(t, l.Allow("k", held+3))
 		d := take(t, l, 2)
 		require.False(t, d.Allowed)
@@ -388,12 +388,12 @@ func TestABannedKeyIsChargedTheUnitsAboveItsBatch(t *testing.T) {
 		r := reserve(t, l, 3)
 		require.Equal(t, held-3, l.Stats().Held, "it is a part of a batch")
 		require.NoError(t, b.Strike(t.Context(), "k", 1))
-		before, err := remote.Peek("k", 1)
+		before, err := remote.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		require.NoError(t, r.Settle(103))
 		require.NoError(t, l.Flush(t.Context()))
 		synctest.Wait()
-		after, err := remote.Peek("k", 1)
+		after, err := remote.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		require.Equal(t, before.Remaining-100+held-3, after.Remaining)
 	})

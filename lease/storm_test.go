@@ -175,7 +175,7 @@ func (n *network) Adjust(ctx context.Context, key string, delta int) error {
 	n.made.Lock()
 	defer n.made.Unlock()
 	before := n.spent(key)
-	err := n.Keyed.Adjust(key, delta)
+	err := n.Keyed.Adjust(context.Background(), key, delta)
 	n.count(n.adjusted, key, n.spent(key)-before)
 	return err
 }
@@ -184,20 +184,20 @@ func (n *network) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if _, err := n.there(ctx); err != nil {
 		return ratelimit.Decision{}, err
 	}
-	return n.Keyed.Peek(key, cost)
+	return n.Keyed.Peek(context.Background(), key, cost)
 }
 
 func (n *network) Reset(ctx context.Context, key string) error {
 	if _, err := n.there(ctx); err != nil {
 		return err
 	}
-	n.Keyed.Reset(key)
+	n.Keyed.Reset(context.Background(), key)
 	return nil
 }
 
 // spent returns the charges of a key, debts too, of a limit by which a unit takes eight hours.
 func (n *network) spent(key string) int {
-	d, err := n.Keyed.Peek(key, 0)
+	d, err := n.Keyed.Peek(context.Background(), key, 0)
 	require.NoError(n.t, err)
 	return int((d.ResetAfter + 8*time.Hour - 1) / (8 * time.Hour))
 }

@@ -146,8 +146,8 @@ func (p *Policies) notifying(g *generation) bool { return p.onThreshold != nil &
 
 // reading is the time by which keys are fresh again: the time of the budgets, if it is known.
 func (p *Policies) reading() time.Duration {
-	if m, ok := p.engine.(*memory); ok && m.opts.Clock != nil {
-		return m.opts.Clock.Now()
+	if m, ok := p.engine.(*budgets); ok && m.clock != nil {
+		return m.clock.Now()
 	}
 	return time.Since(started)
 }

@@ -77,8 +77,8 @@ type generation struct {
 	index    *match.Index  // finds the rules by their numbers, and behind them the replacements
 	replaces []replacement // in the order of the rules
 	decider  ratelimit.Reserver[*Charges]
-	notifies bool           // a rule has thresholds
-	memory   *memoryDecider // the decider of Memory, or nil
+	notifies bool     // a rule has thresholds
+	memory   *decider // the decider of Memory, or nil
 }
 
 // New returns the policies of a set. A nil set limits nothing. The errors are the errors of [Set.Validate] and the engine's.
@@ -163,7 +163,9 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	if next.decider, err = p.engine.Open(budgets); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	next.memory, _ = next.decider.(*memoryDecider)
+	if d, ok := next.decider.(*decider); ok && d.engine.inMemory {
+		next.memory = d
+	}
 	if c, ok := next.decider.(interface{ CheckLimit(ratelimit.Limit) error }); ok {
 		for _, r := range next.rules {
 			r.countable = c.CheckLimit

@@ -95,6 +95,12 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	if g.memory != nil {
 		return g.memory.each(ctx, i, r.limitAfter, show)
 	}
+	if d, ok := g.decider.(*decider); ok {
+		return d.each(ctx, i, func(key string, _ ratelimit.Limit) ratelimit.Limit {
+			limit, _ := r.limitOf(Subject{}, key)
+			return *limit
+		}, show)
+	}
 	l, ok := g.decider.(interface {
 		Each(context.Context, int, func(string) ratelimit.Limit, func(string, ratelimit.Decision) bool) error
 	})

@@ -13,7 +13,7 @@ func (p *Policies) Tables() map[string]ratelimit.Stats {
 	tables := make(map[string]ratelimit.Stats, len(in.rules))
 	for i, r := range in.rules {
 		if !r.Allow { // an exemption tracks no key
-			tables[r.Name] = in.memory.limiters[i].Stats()
+			tables[r.Name] = in.memory.limiters[i].(*ratelimit.Keyed[string]).Stats()
 		}
 	}
 	return tables

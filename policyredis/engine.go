@@ -53,15 +53,17 @@ func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	if e.opts.MaxBatch == 0 {
 		e.opts.MaxBatch = defaultMaxBatch
 	}
+	e.Engine = policy.Store(e.limiter)
 	return e
 }
 
 type engine struct {
+	policy.Engine
 	client redis.UniversalClient
 	opts   Options
 
-	mu     sync.Mutex  // guards opened
-	opened [2]*decider // the last one, and the one before, which may hold leases still; nil for none
+	mu     sync.Mutex // guards leased
+	leased []*redislimit.LeasedLimiter
 }
 
 // Flush gives back the unused part of e's leases. Call it after the last decision. Without Tenant, and for other engines, it
@@ -72,18 +74,16 @@ func Flush(ctx context.Context, e policy.Engine) error {
 		return nil
 	}
 	mine.mu.Lock()
-	opened := mine.opened
+	leased := mine.leased
 	mine.mu.Unlock()
 	var errs []error
-	for _, d := range opened {
-		if d != nil {
-			errs = append(errs, d.Flush(ctx))
-		}
+	for _, l := range leased {
+		errs = append(errs, l.Flush(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// Open makes a limiter for each rule. Nothing is sent: limiters know no state but their limit.
+// Open checks the options, and makes a limiter for each rule. Nothing is sent.
 func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
 	if e.client == nil {
 		return nil, errors.New("policyredis: nil client")
@@ -91,30 +91,23 @@ func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges
 	if err := e.check(rules); err != nil {
 		return nil, err
 	}
-	if len(rules) == 0 {
-		return nil, nil
+	return e.Engine.Open(rules)
+}
+
+// limiter returns the rule's limiter. Limiters in Redis know no state but their limit.
+func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	l, err := redislimit.New(e.client, r.Limit, e.options(r))
+	if err != nil || !e.isLeased(r) {
+		return l, err
 	}
-	layers := make([]ratelimit.Layer[*policy.Charges], len(rules))
-	bare := make([]ratelimit.Layer[*policy.Charges], len(rules))
-	for i, r := range rules {
-		l, err := e.limiter(r)
-		if err != nil {
-			return nil, fmt.Errorf("rule %q: %w", r.Name, err)
-		}
-		if bare[i] = bareLayer(i, r, l); e.leased(r) {
-			bare[i] = redislimit.Leased(bare[i], e.opts.MaxBatch)
-		}
-		layers[i] = wrapped(i, r, bare[i])
+	if r.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return nil, errors.New("policyredis: a leaky bucket might have to be spent from leases")
 	}
-	d, err := newDecider(layers, bare)
-	if err != nil {
-		return nil, err
-	}
-	d.engine, d.rules = e, rules
+	leased := redislimit.Leased(l, e.opts.MaxBatch)
 	e.mu.Lock()
-	e.opened = [2]*decider{&d, e.opened[0]}
+	e.leased = append(e.leased, leased)
 	e.mu.Unlock()
-	return d, nil
+	return leased, nil
 }
 
 // counts reports whether a rule counts anything.
@@ -125,8 +118,8 @@ func counts(r policy.Budget) bool {
 	})
 }
 
-// leased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
-func (e *engine) leased(r policy.Budget) bool {
+// isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
+func (e *engine) isLeased(r policy.Budget) bool {
 	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant) && counts(r)
 }
 
@@ -140,7 +133,7 @@ func (e *engine) check(rules []policy.Budget) error {
 	}
 	for _, r := range rules {
 		for _, limit := range append([]ratelimit.Limit{r.Limit}, r.Others...) {
-			if e.leased(r) && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+			if e.isLeased(r) && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 				return fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
 					r.Name, e.opts.Tenant)
 			}
@@ -177,17 +170,6 @@ func (e *engine) checkServers(rules []policy.Budget) error {
 	return nil
 }
 
-// limiter returns the rule's limiter. It also checks the limits that charges may bring: a limit that Redis cannot count is
-// refused here, and not at each request.
-func (e *engine) limiter(r policy.Budget) (*redislimit.Limiter, error) {
-	for _, limit := range r.Others {
-		if _, err := redislimit.New(e.client, limit, e.options(r)); err != nil {
-			return nil, err
-		}
-	}
-	return redislimit.New(e.client, r.Limit, e.options(r))
-}
-
 func (e *engine) options(r policy.Budget) *redislimit.Options {
 	o := &redislimit.Options{Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Slot: e.opts.Slot, Hooks: e.opts.Hooks}
 	if e.opts.Tenant != "" && slices.Contains(r.Key, e.opts.Tenant) {
@@ -199,131 +181,4 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 		}
 	}
 	return o
-}
-
-var errNotCharged = errors.New("policyredis: the rule does not apply to this request")
-
-// chargeOf returns the charge of a rule that applies, nil for another.
-func chargeOf(c *policy.Charges, rule int) *policy.Charge {
-	i, ok := slices.BinarySearchFunc(c.List, rule, func(ch policy.Charge, rule int) int { return ch.Rule - rule })
-	if !ok {
-		return nil
-	}
-	return &c.List[i]
-}
-
-// applying appends the indices of the rules that apply.
-func applying(c *policy.Charges, which []int) []int {
-	for _, ch := range c.List {
-		which = append(which, ch.Rule)
-	}
-	return which
-}
-
-// bareLayer returns the rule's layer. If the rule has more than one limit, each charge brings
-// its own.
-func bareLayer(i int, r policy.Budget, l *redislimit.Limiter) ratelimit.Layer[*policy.Charges] {
-	y := redislimit.By(l, func(c *policy.Charges) (string, error) {
-		ch := chargeOf(c, i)
-		if ch == nil {
-			return "", errNotCharged
-		}
-		return ch.Key, nil
-	})
-	if len(r.Others) == 0 && !r.AnyLimit {
-		return y
-	}
-	y.Limit = func(c *policy.Charges) ratelimit.Limit { return *chargeOf(c, i).Limit }
-	return y
-}
-
-// wrapped returns the layer with the rule's cost, shadow and observer.
-func wrapped(i int, r policy.Budget, y ratelimit.Layer[*policy.Charges]) ratelimit.Layer[*policy.Charges] {
-	if r.OwnCost {
-		y.Cost = func(c *policy.Charges) int { return chargeOf(c, i).Cost }
-	}
-	y.Shadow = r.Shadow
-	y.Observe = func(e ratelimit.Event[*policy.Charges]) { e.Key.TellEvent(i, e) }
-	return y
-}
-
-// decider decides by one stack, and peeks by another, whose layers charge the caller's cost and are no shadows.
-type decider struct {
-	*redislimit.Layered[*policy.Charges]
-	bare *redislimit.Layered[*policy.Charges]
-
-	engine *engine
-	rules  []policy.Budget
-}
-
-func newDecider(layers, bare []ratelimit.Layer[*policy.Charges]) (d decider, err error) {
-	if d.Layered, err = redislimit.AllOf(applying, layers...); err != nil {
-		return d, err
-	}
-	d.bare, err = redislimit.AllOf(applying, bare...)
-	return d, err
-}
-
-// CheckLimit returns an error for a limit that Redis cannot count, or not from leases.
-func (d decider) CheckLimit(limit ratelimit.Limit) error {
-	if d.engine.opts.Tenant != "" && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		return errors.New("policyredis: a leaky bucket might have to be spent from leases")
-	}
-	_, err := redislimit.New(d.engine.client, limit, &redislimit.Options{Name: "check"})
-	return err
-}
-
-// Peek implements [ratelimit.Peeker]. The round trip is bounded by the limiters' Timeout.
-func (d decider) Peek(ctx context.Context, c *policy.Charges, cost int) (ratelimit.Decision, error) {
-	if !c.Bare {
-		return d.Layered.Peek(ctx, c, cost)
-	}
-	standing, err := d.bare.Peek(ctx, c, cost)
-	if errors.Is(err, ratelimit.ErrExceedsLimit) { // Redis was not called, but the caller needs the remaining budget
-		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
-			standing.Remaining, standing.Debt, standing.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
-		}
-	}
-	return standing, err
-}
-
-// Adjust implements [ratelimit.Adjuster].
-func (d decider) Adjust(ctx context.Context, c *policy.Charges, delta int) error {
-	return d.each(c, func(l *redislimit.Limiter, r policy.Budget, key string) error {
-		if !c.Bare && (r.OwnCost || r.Shadow) {
-			return nil
-		}
-		return l.Adjust(ctx, key, delta)
-	})
-}
-
-// Reset implements [ratelimit.Resetter].
-func (d decider) Reset(ctx context.Context, c *policy.Charges) error {
-	return d.each(c, func(l *redislimit.Limiter, _ policy.Budget, key string) error { return l.Reset(ctx, key) })
-}
-
-// each calls do for each charge, with a limiter of the charge's limit on the rule's budgets.
-func (d decider) each(c *policy.Charges, do func(l *redislimit.Limiter, r policy.Budget, key string) error) error {
-	for _, ch := range c.List {
-		l, err := redislimit.New(d.engine.client, *ch.Limit, d.engine.options(d.rules[ch.Rule]))
-		if err != nil {
-			return err
-		}
-		if err := do(l, d.rules[ch.Rule], ch.Key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Each visits the keys of a rule on all servers.
-func (d decider) Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
-	r := d.rules[rule]
-	opts := d.engine.options(r)
-	opts.LimitFor = limitFor
-	l, err := redislimit.New(d.engine.client, r.Limit, opts)
-	if err != nil {
-		return err
-	}
-	return l.Each(ctx, visit)
 }

@@ -47,7 +47,7 @@ func (l *faulty) Take(ctx context.Context, key string, cost int) (ratelimit.Deci
 
 func (l *faulty) Peek(key string, cost int) (ratelimit.Decision, error) {
 	if l.peek == nil {
-		return l.keyed.Peek(l.name(key), cost)
+		return l.keyed.Peek(context.Background(), l.name(key), cost)
 	}
 	return l.peek(key, cost)
 }
@@ -68,14 +68,14 @@ func (l *faulty) Wait(ctx context.Context, key string, cost int) error {
 
 func (l *faulty) Adjust(key string, delta int) error {
 	if l.adjust == nil {
-		return l.keyed.Adjust(l.name(key), delta)
+		return l.keyed.Adjust(context.Background(), l.name(key), delta)
 	}
 	return l.adjust(key, delta)
 }
 
 func (l *faulty) Reset(key string) {
 	if l.reset == nil {
-		l.keyed.Reset(l.name(key))
+		l.keyed.Reset(context.Background(), l.name(key))
 		return
 	}
 	l.reset(key)

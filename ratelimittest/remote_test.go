@@ -24,10 +24,10 @@ type remote struct {
 // local has the methods of our limiter, with or without a bug.
 type local interface {
 	ratelimit.Reserver[string]
-	Peek(key string, cost int) (ratelimit.Decision, error)
+	Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error)
 	Wait(ctx context.Context, key string, cost int) error
-	Adjust(key string, delta int) error
-	Reset(key string)
+	Adjust(ctx context.Context, key string, delta int) error
+	Reset(ctx context.Context, key string) error
 	SetLimit(limit ratelimit.Limit) error
 }
 
@@ -87,8 +87,8 @@ func (r *remote) Take(ctx context.Context, key string, cost int) (ratelimit.Deci
 	return over(r.link, func() (ratelimit.Decision, error) { return r.l.Take(ctx, key, cost) })
 }
 
-func (r *remote) Peek(_ context.Context, key string, cost int) (ratelimit.Decision, error) {
-	return over(r.link, func() (ratelimit.Decision, error) { return r.l.Peek(key, cost) })
+func (r *remote) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	return over(r.link, func() (ratelimit.Decision, error) { return r.l.Peek(ctx, key, cost) })
 }
 
 func (r *remote) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -107,13 +107,13 @@ func (r *remote) Wait(ctx context.Context, key string, cost int) error {
 	return err
 }
 
-func (r *remote) Adjust(_ context.Context, key string, delta int) error {
-	_, err := over(r.link, nothing(func() error { return r.l.Adjust(key, delta) }))
+func (r *remote) Adjust(ctx context.Context, key string, delta int) error {
+	_, err := over(r.link, nothing(func() error { return r.l.Adjust(ctx, key, delta) }))
 	return err
 }
 
-func (r *remote) Reset(_ context.Context, key string) error {
-	_, err := over(r.link, nothing(func() error { r.l.Reset(key); return nil }))
+func (r *remote) Reset(ctx context.Context, key string) error {
+	_, err := over(r.link, nothing(func() error { return r.l.Reset(ctx, key) }))
 	return err
 }
 
@@ -198,7 +198,7 @@ type deserted struct {
 func (l deserted) Wait(ctx context.Context, key string, cost int) error {
 	err := l.keyed.Wait(ctx, key, cost)
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil && cost > 0 && l.waits.Add(1)%3 == 0 {
-		return errors.Join(l.Adjust(key, cost), fmt.Errorf("%w: %w", ratelimit.ErrUnanswered, err))
+		return errors.Join(l.Adjust(context.Background(), key, cost), fmt.Errorf("%w: %w", ratelimit.ErrUnanswered, err))
 	}
 	return err
 }

@@ -265,7 +265,7 @@ func settlesByTheWall(l *faulty, _ ratelimit.Limit, c clock) {
 			if c.Now() < ends || now.After(from) || p != l.current().Period || actual >= cost || r.Delay > 0 {
 				return r.Settle(actual)
 			}
-			return l.keyed.Adjust(key, actual-cost)
+			return l.keyed.Adjust(context.Background(), key, actual-cost)
 		}), err
 	}
 }

@@ -100,7 +100,7 @@ func waitBooks(sleeps func(d time.Duration) time.Duration) func(*faulty, ratelim
 // waitSpendsFirst spends a cost that fits without a look at its context.
 func waitSpendsFirst(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
-		if d, err := l.keyed.Peek(key, cost); err == nil && d.Allowed && d.Delay == 0 {
+		if d, err := l.keyed.Peek(context.Background(), key, cost); err == nil && d.Allowed && d.Delay == 0 {
 			_, err = l.keyed.Take(ctx, key, cost)
 			return err
 		}
@@ -115,7 +115,7 @@ func waitMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 		waiting.Add(1)
 		err := l.keyed.Wait(ctx, key, cost)
 		if others := waiting.Add(-1); errors.Is(err, context.Canceled) && others > 0 {
-			l.keyed.Adjust(key, -cost)
+			l.keyed.Adjust(context.Background(), key, -cost)
 		}
 		return err
 	}
@@ -128,7 +128,7 @@ func waitLeavesDelay(l *faulty, limit ratelimit.Limit, _ clock) {
 			return l.keyed.Wait(ctx, key, cost)
 		}
 		if _, bounded := ctx.Deadline(); bounded {
-			if d, err := l.keyed.Peek(key, cost); err == nil && d.Allowed && d.Delay < time.Hour {
+			if d, err := l.keyed.Peek(context.Background(), key, cost); err == nil && d.Allowed && d.Delay < time.Hour {
 				_, err = l.keyed.Take(ctx, key, cost)
 				return err
 			}
@@ -142,7 +142,7 @@ func waitForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.wait = func(ctx context.Context, key string, cost int) error {
 		err := l.keyed.Wait(ctx, key, cost)
 		if errors.Is(err, context.Canceled) {
-			l.keyed.Reset(key)
+			l.keyed.Reset(context.Background(), key)
 		}
 		return err
 	}
@@ -155,7 +155,7 @@ func waitSettles(l *faulty, _ ratelimit.Limit, c clock) {
 		began := c.Now()
 		err := l.keyed.Wait(ctx, key, cost)
 		if errors.Is(err, context.Canceled) && cost > 0 && c.Now() > began {
-			l.keyed.Adjust(key, cost)
+			l.keyed.Adjust(context.Background(), key, cost)
 		}
 		return err
 	}
@@ -182,7 +182,7 @@ func settles(change func(l *faulty, key string, cost, actual int, r *ratelimit.R
 
 func cancelOfNothingMints(l *faulty, key string, cost, actual int, r *ratelimit.Reservation) error {
 	if cost == 0 && actual == 0 {
-		return l.keyed.Adjust(key, -1)
+		return l.keyed.Adjust(context.Background(), key, -1)
 	}
 	return r.Settle(actual)
 }
@@ -249,7 +249,7 @@ func scalesRefunds(l *faulty, _ ratelimit.Limit, _ clock) {
 		made := l.current()
 		return settled(r, func(actual int) error {
 			if now := l.current(); now != made && actual < cost && r.Delay == 0 {
-				return l.keyed.Adjust(key, -int(float64(cost-actual)*math.Ceil(float64(now.Capacity())/float64(made.Capacity()))*4))
+				return l.keyed.Adjust(context.Background(), key, -int(float64(cost-actual)*math.Ceil(float64(now.Capacity())/float64(made.Capacity()))*4))
 			}
 			return r.Settle(actual)
 		}), err
@@ -263,7 +263,7 @@ func refundsAfterAChange(l *faulty, _ ratelimit.Limit, _ clock) {
 		made := l.current()
 		return settled(r, func(actual int) error {
 			if l.current().Rate != made.Rate && actual < cost && r.Delay == 0 {
-				return l.keyed.Adjust(key, actual-cost)
+				return l.keyed.Adjust(context.Background(), key, actual-cost)
 			}
 			return r.Settle(actual)
 		}), err
@@ -275,7 +275,7 @@ func deniedIsSettled(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := inner(ctx, key, cost, maxDelay)
 		if err == nil && !r.Allowed {
-			l.keyed.Adjust(key, -1) // by the finaliser of the denied one, for example
+			l.keyed.Adjust(context.Background(), key, -1) // by the finaliser of the denied one, for example
 		}
 		return r, err
 	}
@@ -300,7 +300,7 @@ func reserveOfNothingCharges(_ *faulty, inner reserveFunc, _ clock) reserveFunc 
 func reserveOfLessMints(l *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		if cost < 0 {
-			err := l.keyed.Adjust(key, cost)
+			err := l.keyed.Adjust(context.Background(), key, cost)
 			return ratelimit.NewReservation(ratelimit.Decision{Allowed: true, Limit: l.current()}, nil), err
 		}
 		return inner(ctx, key, cost, maxDelay)
@@ -367,13 +367,13 @@ func reserveReadsTwice(_ *faulty, inner reserveFunc, c clock) reserveFunc {
 func peekReadsTwice(l *faulty, _ ratelimit.Limit, c clock) {
 	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
 		c.Now()
-		return l.keyed.Peek(key, cost)
+		return l.keyed.Peek(context.Background(), key, cost)
 	}
 }
 
 func peekSwallowsErrors(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
-		d, err := l.keyed.Peek(key, cost)
+		d, err := l.keyed.Peek(context.Background(), key, cost)
 		if errors.Is(err, ratelimit.ErrExceedsLimit) {
 			d.RetryAfter, err = time.Hour, nil
 		}
@@ -382,7 +382,9 @@ func peekSwallowsErrors(l *faulty, _ ratelimit.Limit, _ clock) {
 }
 
 func peekTakesNegative(l *faulty, _ ratelimit.Limit, _ clock) {
-	l.peek = func(key string, cost int) (ratelimit.Decision, error) { return l.keyed.Peek(key, max(cost, 0)) }
+	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
+		return l.keyed.Peek(context.Background(), key, max(cost, 0))
+	}
 }
 
 // highest remembers the highest reading of the clock at which a key was charged.
@@ -430,7 +432,7 @@ func peekTellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 		return d, err
 	}
 	l.peek = func(key string, cost int) (ratelimit.Decision, error) {
-		d, err := l.keyed.Peek(key, cost)
+		d, err := l.keyed.Peek(context.Background(), key, cost)
 		h.Lock()
 		seen, known := h.at[key]
 		h.Unlock()
@@ -500,7 +502,7 @@ func resets(l *faulty, forgets func(old, now ratelimit.Limit) bool) {
 			return err
 		}
 		if counts(old) && counts(limit) && forgets(old, limit) {
-			seen.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); return true })
+			seen.Range(func(key, _ any) bool { l.keyed.Reset(context.Background(), key.(string)); return true })
 		}
 		return nil
 	}
@@ -538,14 +540,14 @@ func namesStay(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // countsAll counts all that was spent under a lowered limit, too.
 func countsAll(l *faulty, _ ratelimit.Limit, _ clock) {
-	lowers(l, func(key string, over int) { l.keyed.Adjust(key, over) })
+	lowers(l, func(key string, over int) { l.keyed.Adjust(context.Background(), key, over) })
 }
 
 // forgetsTheRest counts a key's spending as no more than the capacity of a lowered limit, and forgets the rest.
 func forgetsTheRest(l *faulty, _ ratelimit.Limit, _ clock) {
 	lowers(l, func(key string, _ int) {
-		l.keyed.Reset(key)
-		l.keyed.Adjust(key, l.current().Capacity())
+		l.keyed.Reset(context.Background(), key)
+		l.keyed.Adjust(context.Background(), key, l.current().Capacity())
 	})
 }
 
@@ -583,7 +585,7 @@ func blockedForgets(l *faulty, _ ratelimit.Limit, _ clock) {
 	}
 	l.setLimit = func(limit ratelimit.Limit) error {
 		if !counts(l.current()) {
-			seen.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); return true })
+			seen.Range(func(key, _ any) bool { l.keyed.Reset(context.Background(), key.(string)); return true })
 		}
 		return l.keyed.SetLimit(limit)
 	}
@@ -604,7 +606,11 @@ func sweepsBooked(l *faulty, _ ratelimit.Limit, _ clock) {
 		return r, err
 	}
 	l.sweep = func() int {
-		booked.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); booked.Delete(key); return true })
+		booked.Range(func(key, _ any) bool {
+			l.keyed.Reset(context.Background(), key.(string))
+			booked.Delete(key)
+			return true
+		})
 		return l.keyed.Sweep()
 	}
 }
@@ -616,10 +622,14 @@ func sweepsIndebted(l *faulty, _ ratelimit.Limit, _ clock) {
 		if delta > 0 {
 			indebted.Store(key, true)
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 	l.sweep = func() int {
-		indebted.Range(func(key, _ any) bool { l.keyed.Reset(key.(string)); indebted.Delete(key); return true })
+		indebted.Range(func(key, _ any) bool {
+			l.keyed.Reset(context.Background(), key.(string))
+			indebted.Delete(key)
+			return true
+		})
 		return l.keyed.Sweep()
 	}
 }
@@ -634,7 +644,7 @@ func debtOfAYear(l *faulty, _ ratelimit.Limit, _ clock) {
 		if most := float64(limit.Capacity()) + worth; float64(delta) > most {
 			delta = int(most)
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 }
 
@@ -683,7 +693,7 @@ func keepsFew(most int) func(*faulty, ratelimit.Limit, clock) {
 				known[key], order = true, append(order, key)
 			}
 			if len(order) > most {
-				l.keyed.Reset(order[0])
+				l.keyed.Reset(context.Background(), order[0])
 				delete(known, order[0])
 				order = order[1:]
 			}
@@ -747,7 +757,7 @@ func forgetsAfter(most int) func(*faulty, ratelimit.Limit, clock) {
 			mu.Lock()
 			defer mu.Unlock()
 			if n[key]++; n[key] == most {
-				l.keyed.Reset(key)
+				l.keyed.Reset(context.Background(), key)
 			}
 			return l.keyed.Take(ctx, key, cost)
 		}

@@ -123,8 +123,11 @@ func remembersDenials(inARow int, covers func(denied, asked int) bool, forgets s
 			}
 			return settled(r, func(actual int) error { defer end("Settle", key); return r.Settle(actual) }), err
 		}
-		l.adjust = func(key string, delta int) error { defer end("Adjust", key); return l.keyed.Adjust(key, delta) }
-		l.reset = func(key string) { defer end("Reset", key); l.keyed.Reset(key) }
+		l.adjust = func(key string, delta int) error {
+			defer end("Adjust", key)
+			return l.keyed.Adjust(context.Background(), key, delta)
+		}
+		l.reset = func(key string) { defer end("Reset", key); l.keyed.Reset(context.Background(), key) }
 		l.setLimit = func(limit ratelimit.Limit) error {
 			err := l.keyed.SetLimit(limit)
 			if strings.Contains(forgets, "SetLimit") {
@@ -154,7 +157,7 @@ func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
 				n[key] = 0
 			}
 			if n[key] == inARow {
-				l.keyed.Adjust(key, 1)
+				l.keyed.Adjust(context.Background(), key, 1)
 			}
 			return d, err
 		}
@@ -182,7 +185,7 @@ func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 func asksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if cost == 0 || cost > l.current().Capacity() {
-			return l.keyed.Peek(key, cost)
+			return l.keyed.Peek(context.Background(), key, cost)
 		}
 		return l.keyed.Take(ctx, key, cost)
 	}
@@ -199,7 +202,7 @@ func expires(l *faulty, limit ratelimit.Limit, c clock) {
 			*v = expiry{}
 			for key, w := range m.keys {
 				if w == v {
-					l.keyed.Reset(key)
+					l.keyed.Reset(context.Background(), key)
 				}
 			}
 		}
@@ -213,7 +216,7 @@ func expires(l *faulty, limit ratelimit.Limit, c clock) {
 		never(key)
 		return l.keyed.Reserve(ctx, key, cost, maxDelay)
 	}
-	l.adjust = func(key string, delta int) error { never(key); return l.keyed.Adjust(key, delta) }
+	l.adjust = func(key string, delta int) error { never(key); return l.keyed.Adjust(context.Background(), key, delta) }
 }
 
 // placesAgain charges the excess over a tightened limit once more when it is raised, if a call was denied in between.
@@ -235,7 +238,7 @@ func placesAgain(l *faulty, _ ratelimit.Limit, _ clock) {
 			defer m.mu.Unlock()
 			for key, v := range m.keys {
 				if v.denied {
-					l.keyed.Adjust(key, 1)
+					l.keyed.Adjust(context.Background(), key, 1)
 				}
 			}
 		}
@@ -260,7 +263,7 @@ func sweepsByTheFirst(l *faulty, limit ratelimit.Limit, c clock) {
 		if l.current() != limit {
 			for key, v := range m.keys {
 				if v.at > 0 && c.Now() > v.at+time.Minute {
-					l.keyed.Reset(key)
+					l.keyed.Reset(context.Background(), key)
 				}
 			}
 		}
@@ -284,8 +287,8 @@ func changesForgetTheAge(l *faulty, _ ratelimit.Limit, _ clock) {
 		seen.Range(func(key, _ any) bool {
 			d, _ := l.keyed.Take(context.Background(), key.(string), 0)
 			if spent := limit.Capacity() - d.Remaining; d.Remaining > 0 {
-				l.keyed.Reset(key.(string))
-				l.keyed.Adjust(key.(string), spent)
+				l.keyed.Reset(context.Background(), key.(string))
+				l.keyed.Adjust(context.Background(), key.(string), spent)
 			}
 			return true
 		})
@@ -346,7 +349,7 @@ func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 		if delta < 0 {
 			m.with(key, func(v *grants) { v.n++ })
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
@@ -356,7 +359,7 @@ func grantsAndSettles(l *faulty, _ ratelimit.Limit, _ clock) {
 			granted := false
 			m.with(key, func(v *grants) { granted = v.n > made })
 			if granted && r.Delay > 0 && actual < cost && l.current().Algorithm != leaky {
-				l.keyed.Adjust(key, actual-cost)
+				l.keyed.Adjust(context.Background(), key, actual-cost)
 			}
 			return r.Settle(actual)
 		}), err
@@ -407,7 +410,7 @@ func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
 			if err := r.Settle(actual); err != nil || !later || actual > 0 {
 				return err
 			}
-			return l.keyed.Adjust(key, -1)
+			return l.keyed.Adjust(context.Background(), key, -1)
 		}), err
 	}
 }
@@ -451,10 +454,10 @@ func resetLeavesBookings(l *faulty, _ ratelimit.Limit, _ clock) {
 		return r, err
 	}
 	l.reset = func(key string) {
-		l.keyed.Reset(key)
+		l.keyed.Reset(context.Background(), key)
 		m.with(key, func(v *ahead) {
 			if v.cost > 0 {
-				l.keyed.Adjust(key, v.cost)
+				l.keyed.Adjust(context.Background(), key, v.cost)
 			}
 			v.cost = 0
 		})
@@ -482,10 +485,10 @@ func chargesWrap(l *faulty, _ ratelimit.Limit, _ clock) {
 			}
 		})
 		if wrapped {
-			l.keyed.Reset(key)
+			l.keyed.Reset(context.Background(), key)
 			return nil
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 }
 
@@ -502,7 +505,7 @@ func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 				v.n = 1
 			}
 		})
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		free := 0
@@ -513,7 +516,7 @@ func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 		})
 		d, err := l.keyed.Take(ctx, key, cost)
 		if err == nil && d.Allowed && free > 0 {
-			l.keyed.Adjust(key, -free)
+			l.keyed.Adjust(context.Background(), key, -free)
 			return l.keyed.Take(ctx, key, 0)
 		}
 		return d, err
@@ -523,12 +526,12 @@ func creditsUnseen(l *faulty, _ ratelimit.Limit, _ clock) {
 // grantsEndDebts clears a debt by any grant.
 func grantsEndDebts(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.adjust = func(key string, delta int) error {
-		d, _ := l.keyed.Peek(key, 0)
-		if full, _ := l.keyed.Peek(key, l.current().Capacity()); delta < 0 && d.Remaining == 0 && full.RetryAfter > 2*l.current().RefillTime() {
-			l.keyed.Reset(key)
+		d, _ := l.keyed.Peek(context.Background(), key, 0)
+		if full, _ := l.keyed.Peek(context.Background(), key, l.current().Capacity()); delta < 0 && d.Remaining == 0 && full.RetryAfter > 2*l.current().RefillTime() {
+			l.keyed.Reset(context.Background(), key)
 			return nil
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 }
 
@@ -549,7 +552,7 @@ func bookingsHideCharges(l *faulty, _ ratelimit.Limit, c clock) {
 		if hidden {
 			return nil
 		}
-		return l.keyed.Adjust(key, delta)
+		return l.keyed.Adjust(context.Background(), key, delta)
 	}
 }
 
@@ -592,8 +595,8 @@ func denialsStepBack(l *faulty, limit ratelimit.Limit, c clock) {
 			v.gap = v.high - now
 			for key, w := range m.keys {
 				if w == v {
-					l.keyed.Reset(key)
-					l.keyed.Adjust(key, d.Limit.Capacity()-d.Remaining)
+					l.keyed.Reset(context.Background(), key)
+					l.keyed.Adjust(context.Background(), key, d.Limit.Capacity()-d.Remaining)
 				}
 			}
 			v.high = now
@@ -623,10 +626,10 @@ func changesForgetTheTime(l *faulty, limit ratelimit.Limit, c clock) {
 			return err
 		}
 		for key := range seen {
-			d, _ := l.keyed.Peek(key, 0)
+			d, _ := l.keyed.Peek(context.Background(), key, 0)
 			if spent := limit.Capacity() - d.Remaining; d.Remaining > 0 && counts(limit) {
-				l.keyed.Reset(key)
-				l.keyed.Adjust(key, spent)
+				l.keyed.Reset(context.Background(), key)
+				l.keyed.Adjust(context.Background(), key, spent)
 			}
 		}
 		return nil
@@ -646,7 +649,7 @@ func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 						v.all = nil
 					}
 					if v.all = append(v.all, cost); len(v.all) > most {
-						l.keyed.Adjust(key, -v.all[0])
+						l.keyed.Adjust(context.Background(), key, -v.all[0])
 						v.all = v.all[1:]
 					}
 				})
@@ -659,10 +662,10 @@ func countsTo(most int) func(*faulty, ratelimit.Limit, clock) {
 // resetsHalf leaves something behind of a key in the second half of its time.
 func resetsHalf(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.reset = func(key string) {
-		d, _ := l.keyed.Peek(key, 0)
-		l.keyed.Reset(key)
+		d, _ := l.keyed.Peek(context.Background(), key, 0)
+		l.keyed.Reset(context.Background(), key)
 		if d.ResetAfter > 0 && d.ResetAfter < d.Limit.Rate.Per && d.Limit.Capacity() > d.Remaining {
-			l.keyed.Adjust(key, 1)
+			l.keyed.Adjust(context.Background(), key, 1)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type denialCharges struct{ keyed }
 func (l denialCharges) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, err := l.keyed.Take(ctx, key, cost)
 	if err == nil && !d.Allowed {
-		l.Adjust(key, 1)
+		l.Adjust(context.Background(), key, 1)
 	}
 	return d, err
 }
@@ -44,14 +44,14 @@ type negativeMints struct{ keyed }
 
 func (l negativeMints) Allow(key string, cost int) bool {
 	if cost < 0 {
-		return l.Adjust(key, cost) == nil
+		return l.Adjust(context.Background(), key, cost) == nil
 	}
 	return l.keyed.Allow(key, cost)
 }
 
 func (l negativeMints) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	if cost < 0 {
-		l.Adjust(key, cost)
+		l.Adjust(context.Background(), key, cost)
 		return l.keyed.Take(ctx, key, 0)
 	}
 	return l.keyed.Take(ctx, key, cost)
@@ -125,7 +125,7 @@ func (l wipes) Take(ctx context.Context, key string, cost int) (ratelimit.Decisi
 	if err == nil && d.Remaining == 0 {
 		l.seen.Range(func(other, _ any) bool {
 			if other != key {
-				l.Reset(other.(string))
+				l.Reset(context.Background(), other.(string))
 			}
 			return true
 		})
@@ -145,7 +145,7 @@ func (l sweepsLive) Take(ctx context.Context, key string, cost int) (ratelimit.D
 }
 
 func (l sweepsLive) Sweep() int {
-	l.seen.Range(func(key, _ any) bool { l.Reset(key.(string)); return true })
+	l.seen.Range(func(key, _ any) bool { l.Reset(context.Background(), key.(string)); return true })
 	return 0
 }
 
@@ -155,7 +155,7 @@ type waitKeeps struct{ keyed }
 func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
 	err := l.keyed.Wait(ctx, key, cost)
 	if err != nil && ctx.Err() != nil && cost > 0 {
-		l.Adjust(key, cost)
+		l.Adjust(context.Background(), key, cost)
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func (l waitKeeps) Wait(ctx context.Context, key string, cost int) error {
 type waitSleeps struct{ keyed }
 
 func (l waitSleeps) Wait(ctx context.Context, key string, cost int) error {
-	if d, err := l.Peek(key, cost); err == nil && !d.Allowed {
+	if d, err := l.Peek(context.Background(), key, cost); err == nil && !d.Allowed {
 		ctx, stop := context.WithCancel(ctx) // without the deadline
 		defer stop()
 		return fmt.Errorf("waiting: %w", context.Cause(cancelled(ctx)))
@@ -194,7 +194,7 @@ type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
-	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(key, actual-cost) }), err
+	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(context.Background(), key, actual-cost) }), err
 }
 
 // bookingLeaks keeps the spending of a cancelled reservation.
@@ -385,7 +385,7 @@ func (l forgetsUnderFlood) Take(ctx context.Context, key string, cost int) (rate
 		*l.order = append(*l.order, key)
 	}
 	if len(*l.order) > l.most {
-		l.Reset((*l.order)[0])
+		l.Reset(context.Background(), (*l.order)[0])
 		*l.order = (*l.order)[1:]
 	}
 	return l.keyed.Take(ctx, key, cost)

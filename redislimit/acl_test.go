@@ -45,15 +45,15 @@ func hourlyLimits() []ratelimit.Limit {
 
 // several returns a stack in which commands of all kinds are needed, a log of 150 spendings among
 // the limits.
-func (f *fixture) several(client *redis.Client) *Layered[string] {
+func (f *fixture) several(client *redis.Client) *ratelimit.Layered[string] {
 	var layers []ratelimit.Layer[string]
 	for _, limit := range append(hourlyLimits(), ratelimit.TokenBucket(ratelimit.PerHour(20), 20).Named("token2"),
 		ratelimit.SlidingLog(ratelimit.PerHour(1000)).Named("longlog"), ratelimit.FixedWindow(ratelimit.PerHour(20)).Named("fixed2")) {
 		l, err := New(client, limit, &Options{Timeout: 10 * time.Second})
 		require.NoError(f.t, err)
-		layers = append(layers, By(l, identity))
+		layers = append(layers, ratelimit.By(l, identity))
 	}
-	stack, err := All(layers...)
+	stack, err := ratelimit.All(layers...)
 	require.NoError(f.t, err)
 	return stack
 }

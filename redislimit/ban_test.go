@@ -136,7 +136,7 @@ func TestTakeUpToOnRedisGrantsNoMoreThanThereIs(t *testing.T) {
 	for name, limit := range limits {
 		limit = limit.Named(name)
 		l := limiterOn(t, client, limit)
-		layered, err := All(By(l, func(k string) (string, error) { return k, nil }))
+		layered, err := ratelimit.All(ratelimit.By(l, func(k string) (string, error) { return k, nil }))
 		require.NoError(t, err)
 		leased, err := lease.New[string](limiterOn(t, client, limit.Named(name+"-leased")), &lease.Options[string]{MaxBatch: 50})
 		require.NoError(t, err)
@@ -163,6 +163,6 @@ func TestTakeUpToOnRedisGrantsNoMoreThanThereIs(t *testing.T) {
 			assert.Zero(t, granted)
 			assert.Positive(t, d.RetryAfter)
 		}
-		require.NoError(t, leased.Flush(t.Context()))
+		require.NoError(t, flushAll(leased, t.Context()))
 	}
 }

@@ -59,7 +59,7 @@ func BenchmarkServer(b *testing.B) {
 					for i := range n {
 						l, err := New(client, limit, &Options{Name: fmt.Sprintf("%s%d", name, i), Timeout: 10 * time.Second})
 						require.NoError(b, err)
-						layers[i] = By(l, identity)
+						layers[i] = ratelimit.By(l, identity)
 						require.NoError(b, l.Reset(context.Background(), mix))
 						switch mix {
 						case "deny":
@@ -68,7 +68,7 @@ func BenchmarkServer(b *testing.B) {
 							require.NoError(b, l.Adjust(context.Background(), mix, 2*limit.Capacity()))
 						}
 					}
-					stack, err := All(layers...)
+					stack, err := ratelimit.All(layers...)
 					require.NoError(b, err)
 					serverTime(b, client, func(int) { stack.Allow(mix, 1) })
 				})

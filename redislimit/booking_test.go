@@ -102,7 +102,7 @@ func TestABookingThatIsAnsweredSoonAfterItsCallerHasLeftIsGivenBack(t *testing.T
 	s := startServer(t)
 	l, err := New(s.client(), ratelimit.TokenBucket(ratelimit.PerHour(1), 10), &Options{Name: "left", Timeout: 20 * time.Second})
 	require.NoError(t, err)
-	stack, err := All(By(l, identity))
+	stack, err := ratelimit.All(ratelimit.By(l, identity))
 	require.NoError(t, err)
 	for i, wait := range []func(context.Context, string, int) error{l.Wait, stack.Wait} {
 		key, givenBack := strconv.Itoa(i), 0

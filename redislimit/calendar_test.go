@@ -199,7 +199,7 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 				d, err := w.memory.Take(t.Context(), twinKey, 1)
 				e, err2 := w.remote.Take(t.Context(), twinKey, 1)
 				w.same("Take(1)", d, e, err, err2)
-				require.NoError(t, w.memory.Adjust(twinKey, 1)) // a denial would not be stored
+				require.NoError(t, w.memory.Adjust(context.Background(), twinKey, 1)) // a denial would not be stored
 				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
 				w.open = nil // refunds after a change differ
 			}
@@ -235,7 +235,7 @@ func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 			require.NoError(t, l.SetLimit(week))
 			require.False(t, memory.Allow("k", 1) || l.Allow("k", 1))
 			for range 15 * 7 {
-				d, err := memory.Peek("k", 1)
+				d, err := memory.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				e, err := l.Peek(t.Context(), "k", 1)
 				require.NoError(t, err)
@@ -262,12 +262,12 @@ func TestCalendarsInAStack(t *testing.T) {
 	for i, limit := range limits {
 		l, err := New(client, limit, &Options{Name: fmt.Sprint("layer", i), Timeout: 10 * time.Second})
 		require.NoError(t, err)
-		far = append(far, By(onClock(l, clock), key))
+		far = append(far, ratelimit.By(onClock(l, clock), key))
 		m, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
 		require.NoError(t, err)
 		near = append(near, ratelimit.By(m, key))
 	}
-	remote, err := All(far...)
+	remote, err := ratelimit.All(far...)
 	require.NoError(t, err)
 	memory, err := ratelimit.All(near...)
 	require.NoError(t, err)

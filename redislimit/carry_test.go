@@ -1,6 +1,7 @@
 package redislimit
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -146,7 +147,7 @@ func TestALoweredLimitBarsNoKeyForTheSpendingBeforeItsBookings(t *testing.T) {
 				require.NoError(t, r.Cancel())
 			}
 			for range 40 {
-				want, err := memory.Peek("k", 1)
+				want, err := memory.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
 				got, err := l.Peek(t.Context(), "k", 1)
 				require.NoError(t, err)
@@ -199,7 +200,7 @@ func TestRetryAfterOfAStackIsTrueAfterAChangeOfLimit(t *testing.T) {
 	f := newFixture(t)
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000), "wide")
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.Per(7, 3*time.Second), 40), "narrow")
-	stack, err := All(By(l, identity), By(wide, identity))
+	stack, err := ratelimit.All(ratelimit.By(l, identity), ratelimit.By(wide, identity))
 	require.NoError(t, err)
 	require.True(t, stack.Allow("k", 40))
 	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.Per(11, 17*time.Minute), 13)))

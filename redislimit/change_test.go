@@ -312,7 +312,7 @@ func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 			slower.Rate.Per *= 100_000
 			l := f.limiter(stored, fmt.Sprint("nothing", i, "-", j))
 			require.True(t, l.Allow("k", 2))
-			layered, err := All(model.WithCost(model.WithLimit(By(l, identity), func(string) ratelimit.Limit { return slower }), func(string) int { return 0 }))
+			layered, err := ratelimit.All(model.WithCost(model.WithLimit(ratelimit.By(l, identity), func(string) ratelimit.Limit { return slower }), func(string) int { return 0 }))
 			require.NoError(t, err)
 			d, err := layered.Take(t.Context(), "k", 1)
 			require.NoError(t, err)

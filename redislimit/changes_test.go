@@ -78,7 +78,7 @@ func (c *changer) change() {
 		c.fill(2)
 	}
 	c.note("adjust by 1")
-	require.NoError(c.t, c.memory.Adjust(twinKey, 1))
+	require.NoError(c.t, c.memory.Adjust(context.Background(), twinKey, 1))
 	require.NoError(c.t, c.remote.Adjust(context.Background(), twinKey, 1))
 	if c.rng.IntN(2) == 0 {
 		c.clock.Advance(time.Duration(c.rng.Int64N(int64(c.limit.Rate.Per/time.Microsecond))) * time.Microsecond)
@@ -104,7 +104,7 @@ func (c *changer) change() {
 		c.same("Take(1)", d, e, nil, nil)
 	}
 	c.note("reset")
-	c.memory.Reset(twinKey)
+	c.memory.Reset(context.Background(), twinKey)
 	require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
 }
 
@@ -113,7 +113,7 @@ func (w *twin) fill(times int) {
 	cost := w.limit.Capacity()
 	for range times {
 		ahead := time.Duration(0)
-		if d, err := w.memory.Peek(twinKey, cost); err == nil && (!w.nearby || d.RetryAfter <= w.windowLeft()) {
+		if d, err := w.memory.Peek(context.Background(), twinKey, cost); err == nil && (!w.nearby || d.RetryAfter <= w.windowLeft()) {
 			ahead = 1000 * time.Hour
 		}
 		r, err := w.memory.Reserve(context.Background(), twinKey, cost, ahead)

@@ -101,9 +101,9 @@ func takeBoth(ctx context.Context, client *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	both, err := redislimit.All(
-		redislimit.By(users, func(r request) (string, error) { return r.user, nil }),
-		redislimit.Global[request](total),
+	both, err := ratelimit.All(
+		ratelimit.By(users, func(r request) (string, error) { return r.user, nil }),
+		ratelimit.Global[request](total),
 	)
 	if err != nil {
 		return err
@@ -141,9 +141,9 @@ func ExampleLayered_Local() {
 		fmt.Println(err)
 		return
 	}
-	shared, err := redislimit.All(
-		redislimit.By(users, func(user string) (string, error) { return user, nil }),
-		redislimit.Global[string](everyone),
+	shared, err := ratelimit.All(
+		ratelimit.By(users, func(user string) (string, error) { return user, nil }),
+		ratelimit.Global[string](everyone),
 	)
 	if err != nil {
 		fmt.Println(err)
@@ -165,7 +165,7 @@ func ExampleLayered_Local() {
 	// service fixed-window 12500/h
 }
 
-func acrossNodes(client *redis.ClusterClient) (*redislimit.Layered[request], error) {
+func acrossNodes(client *redis.ClusterClient) (*ratelimit.Layered[request], error) {
 	byTenant := &redislimit.Options{Slot: func(key string) string { // user keys begin with the tenant
 		tenant, _, _ := strings.Cut(key, "/")
 		return tenant
@@ -182,10 +182,10 @@ func acrossNodes(client *redis.ClusterClient) (*redislimit.Layered[request], err
 	if err != nil {
 		return nil, err
 	}
-	return redislimit.All(
-		redislimit.By(users, func(r request) (string, error) { return r.tenant + "/" + r.user, nil }),
-		redislimit.By(tenants, func(r request) (string, error) { return r.tenant, nil }),
-		redislimit.Leased(redislimit.Global[request](total), 200),
+	return ratelimit.All(
+		ratelimit.By(users, func(r request) (string, error) { return r.tenant + "/" + r.user, nil }),
+		ratelimit.By(tenants, func(r request) (string, error) { return r.tenant, nil }),
+		ratelimit.Global[request](redislimit.Leased(total, 200)),
 	)
 }
 
@@ -398,11 +398,11 @@ func completions(ctx context.Context, client *redis.Client) error {
 	tried := func(e ratelimit.Event[completion]) {
 		fmt.Println("half of the tokens would do for", e.Key.user+":", e.Decision.Allowed)
 	}
-	byCalls, byTokens := redislimit.By(calls, user), redislimit.By(tokens, user)
+	byCalls, byTokens := ratelimit.By(calls, user), ratelimit.By(tokens, user)
 	byCalls.Limit, byTokens.Cost = byPlan, used
-	half := redislimit.By(stricter, user)
+	half := ratelimit.By(stricter, user)
 	half.Cost, half.Shadow, half.Observe = used, true, tried
-	limiter, err := redislimit.AllOf(
+	limiter, err := ratelimit.AllOf(
 		func(c completion, which []int) []int {
 			if c.tokens == 0 { // such as a list of models
 				return append(which, 0)

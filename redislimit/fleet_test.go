@@ -203,9 +203,9 @@ func (c clusterFixture) layer(t *testing.T, limit ratelimit.Limit, o Options, ke
 	l, err := New(c, limit, &o)
 	require.NoError(t, err)
 	if key == "" {
-		return By(l, identity)
+		return ratelimit.By(l, identity)
 	}
-	return By(l, func(string) (string, error) { return key, nil })
+	return ratelimit.By(l, func(string) (string, error) { return key, nil })
 }
 
 func (c clusterFixture) testSpread(t *testing.T) {
@@ -227,7 +227,7 @@ func (c clusterFixture) testSpread(t *testing.T) {
 }
 
 func (c clusterFixture) testEqualKeys(t *testing.T) {
-	stack, err := All(c.layer(t, perMinute(10), Options{Name: "a"}, ""), c.layer(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), Options{Name: "b"}, ""))
+	stack, err := ratelimit.All(c.layer(t, perMinute(10), Options{Name: "a"}, ""), c.layer(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), Options{Name: "b"}, ""))
 	require.NoError(t, err)
 	for _, key := range []string{"x", "", "}", "{", "{}", "a{b}c", "}{", "\x00", strings.Repeat("long", 100)} {
 		r, err := stack.Reserve(t.Context(), key, 4, 0)
@@ -241,7 +241,7 @@ func (c clusterFixture) testEqualKeys(t *testing.T) {
 }
 
 func (c clusterFixture) testDifferentSlots(t *testing.T) {
-	stack, err := All(c.layer(t, perMinute(10), Options{Name: "c"}, ""), c.layer(t, perMinute(10), Options{Name: "d"}, "other"))
+	stack, err := ratelimit.All(c.layer(t, perMinute(10), Options{Name: "c"}, ""), c.layer(t, perMinute(10), Options{Name: "d"}, "other"))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "x", 1)
 	assert.ErrorContains(t, err, "Slot")
@@ -251,7 +251,7 @@ func (c clusterFixture) testDifferentSlots(t *testing.T) {
 
 func (c clusterFixture) testSlot(t *testing.T) {
 	tenant := func(string) string { return "tenant" }
-	stack, err := All(c.layer(t, perMinute(10), Options{Name: "e", Slot: tenant}, ""), c.layer(t, perMinute(10), Options{Name: "f", Slot: tenant}, "other"))
+	stack, err := ratelimit.All(c.layer(t, perMinute(10), Options{Name: "e", Slot: tenant}, ""), c.layer(t, perMinute(10), Options{Name: "f", Slot: tenant}, "other"))
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), "x", 1)
 	require.NoError(t, err)

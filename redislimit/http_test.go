@@ -38,7 +38,7 @@ func TestHTTPFieldsNameAllLimitsBeforeTheFirstDecision(t *testing.T) {
 	f := newFixture(t)
 	perPath := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10).Named("path"), "path")
 	total := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(12)).Named("total"), "total")
-	stack, err := All(By(perPath, func(r *http.Request) (string, error) { return r.URL.Path, nil }), Global[*http.Request](total))
+	stack, err := ratelimit.All(ratelimit.By(perPath, func(r *http.Request) (string, error) { return r.URL.Path, nil }), ratelimit.Global[*http.Request](total))
 	require.NoError(t, err)
 	m, err := httplimit.New(stack, nil)
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestHTTPSettlesOverTheNetwork(t *testing.T) {
 func TestLeakyBucketsDelayRequestsThatAreSettled(t *testing.T) {
 	f := newFixture(t)
 	leaky := f.limiter(ratelimit.LeakyBucket(ratelimit.PerSecond(50), 5), "leaky")
-	stack, err := All(By(leaky, func(r *http.Request) (string, error) { return r.URL.Path, nil }))
+	stack, err := ratelimit.All(ratelimit.By(leaky, func(r *http.Request) (string, error) { return r.URL.Path, nil }))
 	require.NoError(t, err)
 	m, err := httplimit.New(stack, &httplimit.Options{Settle: httplimit.RefundServerErrors})
 	require.NoError(t, err)

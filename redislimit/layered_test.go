@@ -23,7 +23,7 @@ func identity(key string) (string, error) { return key, nil }
 
 // stackOfOne is a stack of one layer with the methods of its limiter that a stack lacks.
 type stackOfOne struct {
-	*Layered[string]
+	*ratelimit.Layered[string]
 	l *Limiter
 }
 
@@ -50,7 +50,7 @@ func TestSuiteThroughAStack(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		stack, err := All(By(l.(*Limiter), identity))
+		stack, err := ratelimit.All(ratelimit.By(l.(*Limiter), identity))
 		return stackOfOne{stack, l.(*Limiter)}, err
 	}
 	ratelimittest.Run(t, config)
@@ -63,7 +63,7 @@ type stackTwin struct {
 	clock  *ratelimittest.Clock
 	limits []ratelimit.Limit
 	memory *ratelimit.Layered[string]
-	remote *Layered[string]
+	remote *ratelimit.Layered[string]
 	open   [][2]*ratelimit.Reservation
 	told   [2]map[int]ratelimit.Event[string] // by layer: its events, in memory and in Redis
 	log    []string
@@ -105,7 +105,7 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 	var err error
 	w.memory, err = ratelimit.AllOf(all, memory...)
 	require.NoError(t, err)
-	w.remote, err = AllOf(all, remote...)
+	w.remote, err = ratelimit.AllOf(all, remote...)
 	require.NoError(t, err)
 	return w
 }
@@ -139,7 +139,7 @@ func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, n
 			return r, nil
 		}
 	}
-	m, r := ratelimit.By(memory, key), By(onClock(remote, w.clock), key)
+	m, r := ratelimit.By(memory, key), ratelimit.By(onClock(remote, w.clock), key)
 	if w.rng.IntN(4) == 0 {
 		n := w.rng.IntN(3)
 		own := func(string) int { return n }
@@ -194,7 +194,7 @@ func (w *stackTwin) step() {
 			w.open = w.open[:k]
 		}
 	}
-	d, err := w.memory.Peek(key, 1)
+	d, err := w.memory.Peek(context.Background(), key, 1)
 	e, err2 := w.remote.Peek(ctx, key, 1)
 	w.same(fmt.Sprintf("Peek(%s, 1)", key), d, e, err, err2)
 	if next := []time.Duration{0, 0, d.RetryAfter, d.ResetAfter / 5, 100 * time.Millisecond}[w.rng.IntN(5)]; next > 0 {
@@ -249,7 +249,7 @@ func TestShadowIsChargedAndNeverDenies(t *testing.T) {
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 10).Named("wide"), "wide")
 	tight := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("tight"), "tight")
 	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
-	l, err := All(model.AsShadow(By(tight, identity)), By(wide, identity))
+	l, err := ratelimit.All(model.AsShadow(ratelimit.By(tight, identity)), ratelimit.By(wide, identity))
 	require.NoError(t, err)
 	require.Equal(t, wide.Limits(), l.Limits(), "a shadow's limit is none that the stack enforces")
 	for i := range 3 {
@@ -271,7 +271,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 	f := newFixture(t)
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), "wide")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(50)), "seen")
-	l, err := All(model.AsShadow(By(seen, identity)), By(wide, identity))
+	l, err := ratelimit.All(model.AsShadow(ratelimit.By(seen, identity)), ratelimit.By(wide, identity))
 	require.NoError(t, err)
 	for range 5 {
 		l.Allow("k", 1)
@@ -282,7 +282,7 @@ func TestShadowIsNotChargedIfAnotherLayerDenies(t *testing.T) {
 func TestShadowOnTheKeyOfAnEnforcingLayerComesSecond(t *testing.T) {
 	f := newFixture(t)
 	one := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), "one")
-	l, err := All(model.AsShadow(By(one, identity)), By(one, identity))
+	l, err := ratelimit.All(model.AsShadow(ratelimit.By(one, identity)), ratelimit.By(one, identity))
 	require.NoError(t, err)
 	assert.True(t, l.Allow("k", 1))
 	assert.Equal(t, 1, f.left(one, "k"))
@@ -298,7 +298,7 @@ func TestShadowErrorsStayWithTheShadow(t *testing.T) {
 	broken.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
 	wide := f.limiter(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5), "wide")
 	require.NoError(t, f.client.LPush(t.Context(), broken.space.key("k"), "x").Err())
-	l, err := All(By(wide, identity), model.AsShadow(By(broken, identity)))
+	l, err := ratelimit.All(ratelimit.By(wide, identity), model.AsShadow(ratelimit.By(broken, identity)))
 	require.NoError(t, err)
 	r, err := l.Reserve(t.Context(), "k", 1, 0)
 	require.NoError(t, err)
@@ -319,7 +319,7 @@ func TestReservationOfAStackSettlesItsCharges(t *testing.T) {
 	tokens := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), "tokens")
 	requests := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "requests")
 	seen := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(5000)), "seen")
-	l, err := All(By(tokens, identity), model.WithCost(By(requests, identity), func(string) int { return 1 }), model.AsShadow(By(seen, identity)))
+	l, err := ratelimit.All(ratelimit.By(tokens, identity), model.WithCost(ratelimit.By(requests, identity), func(string) int { return 1 }), model.AsShadow(ratelimit.By(seen, identity)))
 	require.NoError(t, err)
 	reserve := func(cost int) *ratelimit.Reservation {
 		r, err := l.Reserve(t.Context(), "k", cost, 0)
@@ -341,7 +341,7 @@ func TestALayersLimitCarriesTheSpendingOver(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.TokenBucket(ratelimit.PerHour(10), 10).Named("plan"), "plan")
 	plan := ratelimit.Limit{}
-	stack, err := All(model.WithLimit(By(l, identity), func(string) ratelimit.Limit { return plan }))
+	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(l, identity), func(string) ratelimit.Limit { return plan }))
 	require.NoError(t, err)
 	d, err := stack.Take(t.Context(), "k", 4)
 	require.NoError(t, err)
@@ -362,10 +362,10 @@ func TestAllOfChargesThePickedLayers(t *testing.T) {
 	var limiters []*Limiter
 	for i := range 300 {
 		limiters = append(limiters, f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), fmt.Sprintf("of%d", i)))
-		layers = append(layers, By(limiters[i], identity))
+		layers = append(layers, ratelimit.By(limiters[i], identity))
 	}
 	picked := []int{7, 299, 7}
-	l, err := AllOf(func(_ string, which []int) []int { return append(which, picked...) }, layers...)
+	l, err := ratelimit.AllOf(func(_ string, which []int) []int { return append(which, picked...) }, layers...)
 	require.NoError(t, err)
 	assert.True(t, l.Allow("k", 2))
 	assert.Equal(t, []int{10, 8, 8}, []int{f.left(limiters[0], "k"), f.left(limiters[7], "k"), f.left(limiters[299], "k")})
@@ -390,7 +390,7 @@ func TestAFunctionMayPickFromATableOfItsOwn(t *testing.T) {
 	table := []int{1, 1, 0}
 	pick := func(string, []int) []int { return table }
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(20))
-	l, err := AllOf(pick, By(f.limiter(limit, "a"), identity), By(f.limiter(limit, "b"), identity))
+	l, err := ratelimit.AllOf(pick, ratelimit.By(f.limiter(limit, "a"), identity), ratelimit.By(f.limiter(limit, "b"), identity))
 	require.NoError(t, err)
 	var running sync.WaitGroup
 	for range 4 {
@@ -404,9 +404,9 @@ func TestOtherLayersErrorsAreNotReportedToAShadow(t *testing.T) {
 	f := newFixture(t)
 	var told []ratelimit.Event[string]
 	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
-	small := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
-	big := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
-	l, err := All(small, model.ObservedBy(model.AsShadow(big), watch))
+	small := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
+	big := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
+	l, err := ratelimit.All(small, model.ObservedBy(model.AsShadow(big), watch))
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -415,8 +415,8 @@ func TestOtherLayersErrorsAreNotReportedToAShadow(t *testing.T) {
 
 func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 	f := newFixture(t)
-	by := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
-	l, err := All(model.WithCost(by, func(string) int { return 1 }), by)
+	by := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "l"), identity)
+	l, err := ratelimit.All(model.WithCost(by, func(string) int { return 1 }), by)
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", math.MaxInt)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -424,7 +424,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 
 func TestABlockedLayerOfCostZeroBindsNothing(t *testing.T) {
 	f := newFixture(t)
-	l, err := All(model.WithCost(By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
+	l, err := ratelimit.All(model.WithCost(ratelimit.By(f.limiter(ratelimit.Blocked(), "no"), identity), func(string) int { return 0 }))
 	require.NoError(t, err)
 	d, err := l.Take(t.Context(), "k", 3)
 	require.NoError(t, err)
@@ -437,9 +437,9 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	watch := func(y ratelimit.Layer[string]) ratelimit.Layer[string] {
 		return model.ObservedBy(y, func(e ratelimit.Event[string]) { told = append(told, e) })
 	}
-	one := By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
-	two := Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
-	l, err := All(watch(two), model.AsShadow(watch(one)))
+	one := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
+	two := ratelimit.Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
+	l, err := ratelimit.All(watch(two), model.AsShadow(watch(one)))
 	require.NoError(t, err)
 	for range 2 {
 		require.True(t, l.Allow("request", 1))
@@ -456,7 +456,7 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 func TestGlobalHasOneBudget(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "global")
-	stack, err := All(Global[string](l))
+	stack, err := ratelimit.All(ratelimit.Global[string](l))
 	require.NoError(t, err)
 	assert.True(t, stack.Allow("a", 4))
 	assert.True(t, stack.Allow("b", 4))
@@ -467,37 +467,34 @@ func TestGlobalHasOneBudget(t *testing.T) {
 func TestErrorsOfLayersNameTheMissingPart(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
-	by := By(l, identity)
+	by := ratelimit.By(l, identity)
 	for want, layers := range map[string][]ratelimit.Layer[string]{
 		"at least one layer": {},
-		"layer 1: not made by By or Global of package redislimit":                       {by, {}},
-		"layer 0: not made by By or Global of package redislimit":                       {ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Limits()[0], nil)), identity)},
-		"Leased was given a layer that By or Global of package redislimit has not made": {Leased(ratelimit.Layer[string]{}, 5)},
-		"By was given no limiter":      {By(nil, identity)},
-		"By was given no key function": {By[string](l, nil)},
+		"layer 1: not made by By or Global of package ratelimit": {by, {}},
+		"another store":                {by, ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Limits()[0], nil)), identity)},
+		"By was given no limiter":      {ratelimit.By((*Limiter)(nil), identity)},
+		"By was given no key function": {ratelimit.By[string](l, nil)},
 	} {
-		_, err := All(layers...)
+		_, err := ratelimit.All(layers...)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := ratelimit.All(by)
-	assert.ErrorContains(t, err, "layer 0: not made by By or Global of package ratelimit")
-	_, err = AllOf(nil, by)
-	assert.ErrorContains(t, err, "no pick function")
+	_, err := ratelimit.AllOf(nil, by)
+	assert.ErrorContains(t, err, "a function that picks layers")
 }
 
 func TestLayerErrorsChargeNothing(t *testing.T) {
 	f := newFixture(t)
 	l := f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(10)), "x")
 	wrong := fmt.Errorf("no such user")
-	stack, err := All(By(l, identity), By(l, func(string) (string, error) { return "", wrong }))
+	stack, err := ratelimit.All(ratelimit.By(l, identity), ratelimit.By(l, func(string) (string, error) { return "", wrong }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, wrong)
-	stack, err = All(By(l, identity), model.WithCost(By(l, identity), func(string) int { return -1 }))
+	stack, err = ratelimit.All(ratelimit.By(l, identity), model.WithCost(ratelimit.By(l, identity), func(string) int { return -1 }))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 1)
 	assert.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-	stack, err = All(By(l, identity), By(l, identity))
+	stack, err = ratelimit.All(ratelimit.By(l, identity), ratelimit.By(l, identity))
 	require.NoError(t, err)
 	_, err = stack.Take(t.Context(), "k", 6)
 	assert.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "6 of 10, twice")

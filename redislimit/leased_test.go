@@ -42,10 +42,10 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	client := startServer(t).client()
 	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "total", Options{})
 	tenants := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(5)), "tenant", Options{})
-	stack, err := All(By(tenants, tenantOf), Leased(Global[visit](total), 10))
+	stack, err := ratelimit.All(ratelimit.By(tenants, tenantOf), ratelimit.Global[visit](Leased(total, 10)))
 	require.NoError(t, err)
 	left := func() int {
-		require.NoError(t, stack.Flush(t.Context()))
+		require.NoError(t, flushAll(stack, t.Context()))
 		d, err := total.Peek(t.Context(), "", 0)
 		require.NoError(t, err)
 		return d.Remaining
@@ -72,12 +72,12 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	require.NoError(t, r.Settle(4))
 	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
 
-	free, err := All(By(tenants, tenantOf), model.WithCost(Leased(Global[visit](total), 10), func(visit) int { return 0 }))
+	free, err := ratelimit.All(ratelimit.By(tenants, tenantOf), model.WithCost(ratelimit.Global[visit](Leased(total, 10)), func(visit) int { return 0 }))
 	require.NoError(t, err)
 	r, err = free.Reserve(t.Context(), visit{tenant: "f"}, 1, 0)
 	require.NoError(t, err)
 	require.NoError(t, r.Settle(3))
-	require.NoError(t, free.Flush(t.Context()))
+	require.NoError(t, flushAll(free, t.Context()))
 	assert.Equal(t, 89, left(), "a layer whose cost is 0 stays at that, whatever the caller's cost is")
 
 	require.NoError(t, total.Adjust(t.Context(), "", 89))
@@ -105,14 +105,14 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	routes := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "route", Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
 	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
 	var seen []ratelimit.Event[visit]
-	stack, err := All(
-		Leased(model.WithLimit(model.WithCost(By(routes, tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
+	stack, err := ratelimit.All(
+		model.WithLimit(model.WithCost(ratelimit.By(Leased(routes, 20), tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
 			if v.user == "vip" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(200))
 			}
 			return ratelimit.Limit{}
-		}), 20),
-		model.ObservedBy(model.AsShadow(Leased(Global[visit](trial), 2)), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+		}),
+		model.ObservedBy(model.AsShadow(ratelimit.Global[visit](Leased(trial, 2))), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
 	require.NoError(t, err)
 	for range 5 {
 		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
@@ -139,12 +139,12 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	_, err = stack.Take(t.Context(), visit{tenant: "a"}, 0)
 	require.NoError(t, err)
 	assert.Len(t, seen, 5, "a shadow that was not asked says nothing")
-	require.NoError(t, stack.Flush(t.Context()))
+	require.NoError(t, flushAll(stack, t.Context()))
 	d, err = routes.Peek(t.Context(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 65, d.Remaining)
 
-	alone, err := All(Leased(Global[visit](trial), 2))
+	alone, err := ratelimit.All(ratelimit.Global[visit](Leased(trial, 2)))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -167,14 +167,13 @@ func TestLeasedNamesTheFault(t *testing.T) {
 		layer ratelimit.Layer[string]
 		want  string
 	}{
-		{Leased(Global[string](l), 0), "batch of 0"},
-		{Leased(Global[string](leaky), 1), "leaky"},
-		{Leased(ratelimit.Layer[string]{}, 1), "has not made"},
+		{ratelimit.Global[string](Leased(l, 0)), "batch of 0"},
+		{ratelimit.Global[string](Leased(leaky, 1)), "leaky"},
 	} {
-		_, err := All(c.layer)
+		_, err := ratelimit.All(c.layer)
 		assert.ErrorContains(t, err, c.want)
 	}
-	_, err := All(Leased(By(l, identity), 1), Leased(Global[string](l), 1))
+	_, err := ratelimit.All(ratelimit.By(Leased(l, 1), identity), ratelimit.Global[string](Leased(l, 1)))
 	assert.ErrorContains(t, err, "one limiter")
 }
 
@@ -184,15 +183,15 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	defer ring.Close()
 	total := newOn(t, ring, ratelimit.FixedWindow(ratelimit.PerHour(50)), "total", Options{})
 	users := newOn(t, ring, perMinute(1000), "user", Options{})
-	_, err := All(By(users, identity), Global[string](total))
+	_, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.Global[string](total))
 	require.Error(t, err)
 	for _, what := range []string{"Slot", "Leased", "layer 1", "layer 0"} {
 		assert.ErrorContains(t, err, what)
 	}
-	_, err = All(Global[string](total))
+	_, err = ratelimit.All(ratelimit.Global[string](total))
 	require.NoError(t, err, "alone it is right")
 
-	hidden, err := All(By(users, identity), By(total, func(string) (string, error) { return "", nil }))
+	hidden, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.By(total, func(string) (string, error) { return "", nil }))
 	require.NoError(t, err, "that the key is always the same is not known")
 	allowed, refused := 0, 0
 	for i := range 100 {
@@ -209,7 +208,7 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	assert.LessOrEqual(t, allowed, 50)
 	assert.Positive(t, refused)
 
-	leased, err := All(By(users, identity), Leased(Global[string](total), 10))
+	leased, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.Global[string](Leased(total, 10)))
 	require.NoError(t, err)
 	d, err := total.Peek(t.Context(), "", 0)
 	require.NoError(t, err)
@@ -225,7 +224,7 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	assert.Equal(t, budget, allowed)
 
 	oneSlot := Options{Slot: func(string) string { return "one" }}
-	slotted, err := All(By(newOn(t, ring, perMinute(1000), "user2", oneSlot), identity), Global[string](newOn(t, ring, perMinute(1000), "total2", oneSlot)))
+	slotted, err := ratelimit.All(ratelimit.By(newOn(t, ring, perMinute(1000), "user2", oneSlot), identity), ratelimit.Global[string](newOn(t, ring, perMinute(1000), "total2", oneSlot)))
 	require.NoError(t, err)
 	for i := range 20 {
 		_, err := slotted.Take(t.Context(), fmt.Sprint(i), 1)
@@ -242,15 +241,15 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	size := testsize.Of(1, 2)
 	totalLimit, routeLimit, tenantLimit := 6000*size, 4000*size, 200*size
 	slot := Options{Slot: func(key string) string { return key[:3] }}
-	var stacks []*Layered[visit]
+	var stacks []*ratelimit.Layered[visit]
 	for range processes {
 		client := clusterClient(t, cluster)
 		ten := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(tenantLimit)), "tenant", slot)
 		user := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(tenantLimit)), "user", slot)
 		total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(totalLimit)), "total", Options{})
 		route := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(routeLimit)), "route", Options{})
-		stack, err := All(By(ten, tenantOf), By(user, userOf),
-			Leased(Global[visit](total), batch), Leased(By(route, func(v visit) (string, error) { return fmt.Sprint(v.cost), nil }), batch))
+		stack, err := ratelimit.All(ratelimit.By(ten, tenantOf), ratelimit.By(user, userOf),
+			ratelimit.Global[visit](Leased(total, batch)), ratelimit.By(Leased(route, batch), func(v visit) (string, error) { return fmt.Sprint(v.cost), nil }))
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			_, err := stack.Peek(t.Context(), visit{tenant: "t00", user: "u"}, 1)
@@ -263,7 +262,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	var byRoute [2]atomic.Int64
 	var stop atomic.Bool
 	var calling sync.RWMutex // held by calls; locking it for writing waits for them, and holds up the next ones
-	take := func(rng *rand.Rand, stack *Layered[visit]) (admitted bool, err error) {
+	take := func(rng *rand.Rand, stack *ratelimit.Layered[visit]) (admitted bool, err error) {
 		calling.RLock()
 		defer calling.RUnlock()
 		n, route := rng.IntN(tenants), rng.IntN(2)
@@ -368,8 +367,8 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 		totalLimit, tenantLimit, routeLimit := day(), day(), day()
 		name := fmt.Sprint("history", seed)
 		total, tenant, route := newOn(t, client, totalLimit, name+"total", Options{}), newOn(t, client, tenantLimit, name+"tenant", Options{}), newOn(t, client, routeLimit, name+"route", Options{})
-		stack, err := All(Leased(Global[visit](total), 1+rng.IntN(30)), By(tenant, tenantOf),
-			Leased(model.WithCost(By(route, userOf), func(v visit) int { return v.cost }), 1+rng.IntN(30)))
+		stack, err := ratelimit.All(ratelimit.Global[visit](Leased(total, 1+rng.IntN(30))), ratelimit.By(tenant, tenantOf),
+			model.WithCost(ratelimit.By(Leased(route, 1+rng.IntN(30)), userOf), func(v visit) int { return v.cost }))
 		require.NoError(t, err)
 		spent := map[string]int{}
 		type open struct {
@@ -418,7 +417,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 		for _, o := range all {
 			require.NoError(t, o.r.Settle(o.cost))
 		}
-		require.NoError(t, stack.Flush(t.Context()))
+		require.NoError(t, flushAll(stack, t.Context()))
 		for key, is := range spent {
 			l, k := route, key
 			switch {
@@ -447,7 +446,7 @@ func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 	const batch = 100
 	admitted := 0
 	for range 8 {
-		stack, err := All(Leased(By(total, identity), batch))
+		stack, err := ratelimit.All(ratelimit.By(Leased(total, batch), identity))
 		require.NoError(t, err)
 		for range 300 {
 			d, err := stack.Take(t.Context(), "k", 1)
@@ -457,7 +456,7 @@ func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 		}
 		assert.LessOrEqual(t, held(t, total, "k", admitted), batch)
 	}
-	_, err := All(Leased(By(total, identity), batch+1))
+	_, err := ratelimit.All(ratelimit.By(Leased(total, batch+1), identity))
 	require.ErrorContains(t, err, "101")
 	require.ErrorContains(t, err, "100")
 }
@@ -466,9 +465,9 @@ func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 	client := startServer(t).client()
 	l := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{})
 	const batch = 100
-	stack, err := All(Leased(model.WithLimit(By(l, userOf), func(v visit) ratelimit.Limit {
+	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(Leased(l, batch), userOf), func(v visit) ratelimit.Limit {
 		return ratelimit.FixedWindow(ratelimit.PerDay(v.cost))
-	}), batch))
+	}))
 	require.NoError(t, err)
 	admitted := 0
 	for range 300 {

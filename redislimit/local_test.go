@@ -56,21 +56,21 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 		return c.user, nil
 	}
 	plans := limiter("plan", 1000, nil)
-	stack, err := AllOf(func(c localCall, which []int) []int {
+	stack, err := ratelimit.AllOf(func(c localCall, which []int) []int {
 		if c.plan == "" {
 			return append(which, 0, 1)
 		}
 		return append(which, 0, 1, 2, 3)
 	},
-		By(users, userOf),
-		model.WithCost(Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
-		model.WithLimit(By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
+		ratelimit.By(users, userOf),
+		model.WithCost(ratelimit.Global[localCall](limiter("tokens", 200, nil)), func(c localCall) int { return c.tokens }),
+		model.WithLimit(ratelimit.By(plans, func(c localCall) (string, error) { return c.plan, nil }), func(c localCall) ratelimit.Limit {
 			if c.plan == "small" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(6))
 			}
 			return ratelimit.Limit{}
 		}),
-		model.AsShadow(model.ObservedBy(Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
+		model.AsShadow(model.ObservedBy(ratelimit.Global[localCall](limiter("trial", 2, nil)), func(e ratelimit.Event[localCall]) {
 			observed = append(observed, fmt.Sprint(e.Key.user, e.Decision.Allowed))
 		})),
 	)
@@ -99,7 +99,7 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	assert.True(t, local.Allow(localCall{user: "cid", plan: "small", tokens: 70}, 1), "a shadow denies nothing")
 	assert.Equal(t, []string{"cidtrue", "cidfalse"}, observed)
 
-	one, err := All(Global[localCall](plans))
+	one, err := ratelimit.All(ratelimit.Global[localCall](plans))
 	require.NoError(t, err)
 	half, err := one.Local(half, 0)
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestLocalNamesTheFault(t *testing.T) {
 	defer client.Close()
 	l, err := New(client, ratelimit.TokenBucket(ratelimit.Per(1, time.Second), 1).Named("api"), nil)
 	require.NoError(t, err)
-	stack, err := All(Global[string](l))
+	stack, err := ratelimit.All(ratelimit.Global[string](l))
 	require.NoError(t, err)
 
 	_, err = stack.Local(nil, 0)
@@ -121,9 +121,9 @@ func TestLocalNamesTheFault(t *testing.T) {
 	require.ErrorContains(t, err, "MaxKeys")
 	_, err = stack.Local(half, 0) // half a unit
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-	_, err = (*Layered[string])(nil).Local(half, 0)
+	_, err = (*ratelimit.Layered[string])(nil).Local(half, 0)
 	require.Error(t, err)
-	_, err = new(Layered[string]).Local(half, 0)
+	_, err = new(ratelimit.Layered[string]).Local(half, 0)
 	require.Error(t, err)
 }
 

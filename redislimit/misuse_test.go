@@ -16,12 +16,12 @@ import (
 )
 
 func TestZeroValuesNameTheFault(t *testing.T) {
-	const limiter, layered = "redislimit: a Limiter that was not made by New", "redislimit: a Layered that was not made by All or AllOf"
+	const limiter, layered = "redislimit: a Limiter that was not made by New", "ratelimit: a Layered that was not made by All or AllOf"
 	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Allow("k", 1) })
 	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Limits() })
 	assert.PanicsWithValue(t, limiter, func() { _ = new(Limiter).Reset(context.Background(), "k") })
-	assert.PanicsWithValue(t, layered, func() { new(Layered[string]).Allow("k", 1) })
-	_, err := All(By(new(Limiter), identity))
+	assert.PanicsWithValue(t, layered, func() { new(ratelimit.Layered[string]).Allow("k", 1) })
+	_, err := ratelimit.All(ratelimit.By(new(Limiter), identity))
 	assert.ErrorContains(t, err, "By was given no limiter")
 }
 
@@ -38,7 +38,7 @@ func TestACostOf0IsAllowedWithoutRedis(t *testing.T) {
 	var events []ratelimit.Event[string]
 	l := unreachable(t, perMinute(5).Named("x"), &Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
 	assert.True(t, l.Allow("k", 0))
-	stack, err := All(By(l, identity))
+	stack, err := ratelimit.All(ratelimit.By(l, identity))
 	require.NoError(t, err)
 	assert.True(t, stack.Allow("k", 0))
 	require.Len(t, events, 2)
@@ -133,7 +133,7 @@ func TestWaitersOfAFleetLeaveInLine(t *testing.T) {
 	leaky := f.real(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1))
 	require.NoError(t, leaky.Wait(t.Context(), "k", 1))
 	assert.ErrorIs(t, leaky.Wait(t.Context(), "k", 1), ratelimit.ErrLimited)
-	stack, err := All(By(l, identity), By(f.real(ratelimit.FixedWindow(ratelimit.PerHour(3))), identity))
+	stack, err := ratelimit.All(ratelimit.By(l, identity), ratelimit.By(f.real(ratelimit.FixedWindow(ratelimit.PerHour(3))), identity))
 	require.NoError(t, err)
 	for range 3 {
 		require.NoError(t, stack.Wait(t.Context(), "w", 1))
@@ -179,15 +179,15 @@ func TestAStackRefusesTwoLimitersOfOneName(t *testing.T) {
 	day := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "api"}))
 	split := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Prefix: "ratelimit:a", Name: "pi"}))
 	named := ratelimit.Must(New(client, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "day"}))
-	_, err := All(By(bucket, identity), By(named, identity), By(day, identity))
+	_, err := ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(named, identity), ratelimit.By(day, identity))
 	require.ErrorContains(t, err, "layers 0 and 2 have different limiters of one Name and Prefix")
-	_, err = All(By(bucket, identity), By(split, identity))
+	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(split, identity))
 	require.ErrorContains(t, err, "one Name and Prefix", "the same keys, however prefix and name are divided")
-	_, err = All(By(bucket, identity), model.AsShadow(By(day, identity)))
+	_, err = ratelimit.All(ratelimit.By(bucket, identity), model.AsShadow(ratelimit.By(day, identity)))
 	require.ErrorContains(t, err, "one Name and Prefix")
-	_, err = All(By(bucket, identity), By(bucket, func(string) (string, error) { return "all", nil }), By(named, identity))
+	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(bucket, func(string) (string, error) { return "all", nil }), ratelimit.By(named, identity))
 	require.NoError(t, err, "one limiter may have several layers")
 	elsewhere := ratelimit.Must(New(other, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "api"}))
-	_, err = All(By(bucket, identity), Leased(By(elsewhere, identity), 10))
+	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(Leased(elsewhere, 10), identity))
 	require.NoError(t, err, "its keys are on another server")
 }

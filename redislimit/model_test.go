@@ -101,7 +101,7 @@ func (w *twin) step(n int) {
 			w.entered()
 		}
 	case 2:
-		d, err := w.memory.Peek(twinKey, cost)
+		d, err := w.memory.Peek(context.Background(), twinKey, cost)
 		e, err2 := w.remote.Peek(ctx, twinKey, cost)
 		w.same(fmt.Sprintf("Peek(%d)", cost), d, e, err, err2)
 	case 3, 4, 5:
@@ -111,7 +111,7 @@ func (w *twin) step(n int) {
 	case 8:
 		w.adjust()
 	}
-	d, err := w.memory.Peek(twinKey, 1)
+	d, err := w.memory.Peek(context.Background(), twinKey, 1)
 	e, err2 := w.remote.Peek(ctx, twinKey, 1)
 	w.same("Peek(1)", d, e, err, err2)
 	w.pause(d)
@@ -121,7 +121,7 @@ func (w *twin) reserve(cost int) {
 	ahead := time.Duration(0)
 	if w.booking {
 		ahead = time.Duration(w.rng.Int64N(int64(3*w.per())/1000)) * time.Microsecond
-		if d, err := w.memory.Peek(twinKey, cost); w.nearby && err == nil && d.RetryAfter > w.windowLeft() {
+		if d, err := w.memory.Peek(context.Background(), twinKey, cost); w.nearby && err == nil && d.RetryAfter > w.windowLeft() {
 			ahead = 0
 		}
 	}
@@ -175,11 +175,11 @@ func (w *twin) entered() {
 
 func (w *twin) adjust() {
 	delta := w.rng.IntN(3*w.limit.Capacity()) - w.limit.Capacity()
-	if d, err := w.memory.Peek(twinKey, 0); w.solvent && err == nil {
+	if d, err := w.memory.Peek(context.Background(), twinKey, 0); w.solvent && err == nil {
 		delta = min(delta, d.Remaining)
 	}
 	w.note("adjust by %d", delta)
-	require.NoError(w.t, w.memory.Adjust(twinKey, delta))
+	require.NoError(w.t, w.memory.Adjust(context.Background(), twinKey, delta))
 	require.NoError(w.t, w.remote.Adjust(context.Background(), twinKey, delta))
 	w.entered()
 	if delta < 0 {

@@ -169,7 +169,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	require.NoError(t, err)
 	other, err := New(client, limit, &Options{Name: "two", Timeout: 10 * time.Second, Slot: tenantOf})
 	require.NoError(t, err)
-	stack, err := All(By(l, identity), By(other, identity))
+	stack, err := ratelimit.All(ratelimit.By(l, identity), ratelimit.By(other, identity))
 	require.NoError(t, err)
 	warm := &Options{Name: "warm", Timeout: 10 * time.Second}
 	w, err := New(client, limit, warm)

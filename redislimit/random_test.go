@@ -145,7 +145,7 @@ func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 				name := fmt.Sprintf("%s%d", kind, timeout)
 				l, err := New(client, limit, &Options{Name: name, Timeout: timeout})
 				require.NoError(t, err)
-				stack, err := All(By(l, identity))
+				stack, err := ratelimit.All(ratelimit.By(l, identity))
 				require.NoError(t, err)
 				patient, err := New(s.client(), limit, &Options{Name: name, Timeout: 20 * time.Second})
 				require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	}
 }
 
-func randomCalls(l *Limiter, stack *Layered[string]) []*told {
+func randomCalls(l *Limiter, stack *ratelimit.Layered[string]) []*told {
 	var all []*told
 	primes := []int{3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59}
 	for _, p := range primes {
@@ -185,7 +185,7 @@ func randomCalls(l *Limiter, stack *Layered[string]) []*told {
 	return all
 }
 
-func randomCall(rng *rand.Rand, l *Limiter, stack *Layered[string], all []*told) {
+func randomCall(rng *rand.Rand, l *Limiter, stack *ratelimit.Layered[string], all []*told) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch rng.IntN(4) {
 	case 0:

@@ -28,16 +28,22 @@ func (r *request) settler() func(actual int) error {
 		if !c.allowed || c.cost == 0 {
 			continue
 		}
-		item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
-		if c.plan.kind == kindCalendar {
-			item.Part = c.state.M // the window that it was spent in
-		} else if c.plan.kind == kindToken && r.open {
-			item.Part = 1 // the key has kept it as open
-		}
+		item := r.settlementOf(c)
 		keys, item.key = withKey(keys, r.keys[c.key])
 		items = append(items, item)
 	}
 	return func(actual int) error { return store.settle(keys, items, int64(actual)) }
+}
+
+// settlementOf returns the data needed to settle a charge.
+func (r *request) settlementOf(c *charge) settlement {
+	item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
+	if c.plan.kind == kindCalendar {
+		item.Part = c.state.M // the window that it was spent in
+	} else if c.plan.kind == kindToken && r.open {
+		item.Part = 1 // the key has kept it as open
+	}
+	return item
 }
 
 // withKey returns the keys with one more, unless it is there, and its index.

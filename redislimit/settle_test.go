@@ -262,7 +262,7 @@ func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 			w := newTwin(t, client, limit, fmt.Sprintf("queue%d-%d", i, seed), uint64(seed))
 			for range 80 {
 				w.queueStep(seed%2 == 0)
-				memory, err := w.memory.Peek(twinKey, 0)
+				memory, err := w.memory.Peek(context.Background(), twinKey, 0)
 				require.NoError(t, err)
 				remote, err := w.remote.Peek(t.Context(), twinKey, 0)
 				require.NoError(t, err)
@@ -284,7 +284,7 @@ func TestAQueueOnRedisIsNeverShorterThanInMemory(t *testing.T) {
 // queueStep makes a call that both limiters allow. From the end only, reservations are settled in the reverse order.
 func (w *twin) queueStep(fromTheEnd bool) {
 	ctx, cost := context.Background(), 1+w.rng.IntN(4)
-	d, err := w.memory.Peek(twinKey, cost)
+	d, err := w.memory.Peek(context.Background(), twinKey, cost)
 	require.NoError(w.t, err)
 	e, err := w.remote.Peek(ctx, twinKey, cost)
 	require.NoError(w.t, err)
@@ -333,7 +333,7 @@ func TestAQueueThatBecomesAnotherAlgorithmsCountsAsSpentOnRedis(t *testing.T) {
 	}
 	require.NoError(t, memory.SetLimit(bucket))
 	require.NoError(t, l.SetLimit(bucket))
-	near, err := memory.Peek("k", 1)
+	near, err := memory.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	require.False(t, near.Allowed)
 	require.Equal(t, 900*time.Millisecond, near.RetryAfter, "the last place leaves")

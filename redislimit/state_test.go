@@ -287,7 +287,7 @@ func TestForeignValuesAreErrorsAndStayAsTheyAre(t *testing.T) {
 	other := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(10), 10), "other")
 	for _, limit := range fiveLimits() {
 		l := f.limiter(limit, limit.Name)
-		stack, err := All(By(other, identity), By(l, identity))
+		stack, err := ratelimit.All(ratelimit.By(other, identity), ratelimit.By(l, identity))
 		require.NoError(t, err)
 		require.True(t, l.Allow("good", 1))
 		redisKey := l.space.key("k")
@@ -314,7 +314,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits()[:2] {
 		l := f.limiter(limit, limit.Name)
-		stack, err := All(By(f.limiter(limit, "beside"), identity), By(l, identity))
+		stack, err := ratelimit.All(ratelimit.By(f.limiter(limit, "beside"), identity), ratelimit.By(l, identity))
 		require.NoError(t, err)
 		require.True(t, l.Allow("good", 10))
 		good := f.client.Get(t.Context(), l.space.key("good")).Val()
@@ -334,7 +334,7 @@ func TestAPartOfAMicrosecondIsLessThanOne(t *testing.T) {
 func (f *fixture) now() int64 { return epoch + int64(f.clock.Now())/1000 }
 
 // refuses checks that every call answers with the error, and names the limit.
-func (f *fixture) refuses(l *Limiter, stack *Layered[string], key, name string) {
+func (f *fixture) refuses(l *Limiter, stack *ratelimit.Layered[string], key, name string) {
 	f.t.Helper()
 	ctx := f.t.Context()
 	_, err := l.Take(ctx, "k", 1)

@@ -39,8 +39,8 @@ type stormed struct {
 	timeout time.Duration
 	running *testsize.Running
 	a, b    *Limiter
-	stack   *Layered[string] // of both
-	leased  *Layered[string] // a, and c from leases
+	stack   *ratelimit.Layered[string] // of both
+	leased  *ratelimit.Layered[string] // a, and c from leases
 	c       *Limiter
 
 	mu                          sync.Mutex
@@ -63,9 +63,9 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 	}
 	s := &stormed{t: t, timeout: timeout, running: testsize.StartRunning(), a: limiter("a"), b: limiter("b"), c: limiter("c"), books: map[string]*ledger{}}
 	var err error
-	s.stack, err = All(By(s.a, identity), By(s.b, identity))
+	s.stack, err = ratelimit.All(ratelimit.By(s.a, identity), ratelimit.By(s.b, identity))
 	require.NoError(t, err)
-	s.leased, err = All(By(s.a, identity), Leased(By(s.c, identity), 20))
+	s.leased, err = ratelimit.All(ratelimit.By(s.a, identity), ratelimit.By(Leased(s.c, 20), identity))
 	require.NoError(t, err)
 	return s
 }
@@ -380,7 +380,7 @@ func playStorm(t *testing.T, where sky, name string, timeout time.Duration, batc
 	s.running.Stop()
 	stop.Store(true)
 	troubles.Wait()
-	assert.Eventually(t, func() bool { return s.leased.Flush(t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
+	assert.Eventually(t, func() bool { return flushAll(s.leased, t.Context()) == nil }, 20*time.Second, 20*time.Millisecond)
 	time.Sleep(50 * time.Millisecond)
 	t.Logf("seed %d: %d calls, %d unavailable, %d perhaps charged, longest %v over its time", seed, s.calls, s.unavailable, s.perhaps, s.longest)
 	assert.Less(t, s.longest, soon*time.Duration(1+*stormCallers/500), "a crowd waits for processors too")

@@ -104,7 +104,7 @@ func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
 	require.NoError(t, err)
 	onClock(l, clock)
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
-	layered, err := All(By(l, func(r string) (string, error) { return r, nil }))
+	layered, err := ratelimit.All(ratelimit.By(l, func(r string) (string, error) { return r, nil }))
 	require.NoError(t, err)
 	clock.Advance(time.Hour)
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, layered, "tenant"), 5000)
@@ -136,7 +136,7 @@ func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
 	require.NoError(t, err)
 	wide, err := New(client, ratelimit.TokenBucket(ratelimit.PerMinute(1_000_000), 1_000_000), &Options{Name: "wide", Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	stack, err := All(Leased(By(onClock(l, clock), identity), 4000), By(onClock(wide, clock), identity))
+	stack, err := ratelimit.All(ratelimit.By(Leased(onClock(l, clock), 4000), identity), ratelimit.By(onClock(wide, clock), identity))
 	require.NoError(t, err)
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, stack, "tenant"), 5000)
 }

@@ -102,13 +102,13 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			return take(l)
 		})
 		add(what+", a stack", func() func() (ratelimit.Decision, error) {
-			stack, err := All(By(limiter("other", from), identity), By(limiter("stack", to), identity))
+			stack, err := ratelimit.All(ratelimit.By(limiter("other", from), identity), ratelimit.By(limiter("stack", to), identity))
 			require.NoError(t, err)
 			charge(limiter("stack", from))
 			return take(stack)
 		})
 		add(what+", a limit of the request", func() func() (ratelimit.Decision, error) {
-			limited, err := All(model.WithLimit(By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
+			limited, err := ratelimit.All(model.WithLimit(ratelimit.By(limiter("limited", from), identity), func(string) ratelimit.Limit { return to }))
 			require.NoError(t, err)
 			charge(limiter("limited", from))
 			return take(limited)

@@ -25,7 +25,7 @@ var waits = map[string]func(t *testing.T, l *Limiter) func(context.Context) erro
 	"lease": func(t *testing.T, l *Limiter) func(context.Context) error {
 		leased, err := lease.New[string](l, &lease.Options[string]{MaxBatch: 10, Timeout: 20 * time.Second})
 		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, leased.Flush(context.Background())) })
+		t.Cleanup(func() { assert.NoError(t, flushAll(leased, context.Background())) })
 		return func(ctx context.Context) error { return leased.Wait(ctx, "k", 1) }
 	},
 }

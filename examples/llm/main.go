@@ -88,7 +88,7 @@ func ask(w *tabwriter.Writer, budget *ratelimit.Layered[prompt], tokens *ratelim
 	default:
 		r.Settle(p.uses)
 	}
-	left, err := tokens.Peek(p.team, 0)
+	left, err := tokens.Peek(context.Background(), p.team, 0)
 	if err != nil {
 		return err
 	}

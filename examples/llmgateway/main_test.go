@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -195,7 +196,7 @@ func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 			require.NoError(t, err)
 			status, _ := ask(g, "gold-key", 20, 500)
 			require.Equal(t, http.StatusOK, status)
-			d, err := g.limiter.Peek(tenants["Bearer gold-key"], 0)
+			d, err := g.limiter.Peek(context.Background(), tenants["Bearer gold-key"], 0)
 			require.NoError(t, err)
 			spent := int((d.ResetAfter + time.Millisecond - 1) / time.Millisecond) // the rate is a token in a millisecond
 			if charged < 0 {

@@ -100,7 +100,7 @@ func report(limiter *ratelimit.Keyed[string], clients []client, tallies []tally)
 	fmt.Fprintln(w, "client\tcost\tadmitted\tdenied\tleft\tretry after\tresets in\t")
 	for i, c := range clients {
 		t := &tallies[i]
-		d, err := limiter.Peek(c.key, c.cost)
+		d, err := limiter.Peek(context.Background(), c.key, c.cost)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, c.key, err)
 			continue

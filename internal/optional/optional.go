@@ -17,7 +17,7 @@ func AppendLimits[L any](all, limits []L) []L {
 	return append(all, limits...)
 }
 
-// CanPeek, CanAdjust and CanReset report whether a limiter has the method, with a context or without one. A limiter in front
+// CanPeek, CanAdjust and CanReset report whether a limiter has the method. A limiter in front
 // of another one may have it and still return [errors.ErrUnsupported].
 
 // CanPeek is for Peek.
@@ -25,8 +25,6 @@ func CanPeek[K, D any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
 		Peek(ctx context.Context, key K, cost int) (D, error)
-	}, interface {
-		Peek(key K, cost int) (D, error)
 	}:
 		return true
 	}
@@ -38,7 +36,7 @@ func CanAdjust[K any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
 		Adjust(ctx context.Context, key K, delta int) error
-	}, interface{ Adjust(key K, delta int) error }:
+	}:
 		return true
 	}
 	return false
@@ -49,7 +47,7 @@ func CanReset[K any](limiter any) bool {
 	switch limiter.(type) {
 	case interface {
 		Reset(ctx context.Context, key K) error
-	}, interface{ Reset(key K) }:
+	}:
 		return true
 	}
 	return false

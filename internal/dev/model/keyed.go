@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +21,7 @@ func OnClock(t testing.TB, clock *ratelimittest.Clock, limit ratelimit.Limit) *r
 // Remaining returns a key's remaining budget.
 func Remaining(t testing.TB, l *ratelimit.Keyed[string], key string) int {
 	t.Helper()
-	d, err := l.Peek(key, 0)
+	d, err := l.Peek(context.Background(), key, 0)
 	require.NoError(t, err)
 	return d.Remaining
 }

@@ -19,7 +19,7 @@ func greedy(t *testing.T, l ratelimit.Limit, step, end int64) *big.Int {
 	r, sum := newRig(t, l), new(big.Int)
 	for now := int64(0); ; now = min(now+step, end) {
 		r.clock.now.Store(now)
-		d, err := r.limiter.Peek("k", 0)
+		d, err := r.limiter.Peek(context.Background(), "k", 0)
 		require.NoError(t, err)
 		require.True(t, r.limiter.Allow("k", d.Remaining))
 		sum.Add(sum, big.NewInt(int64(d.Remaining)))
@@ -173,7 +173,7 @@ func TestGrantWithoutEndIsAFreshKey(t *testing.T) {
 			r.do(op{kind: opAdjust, n: math.MinInt})
 			r.do(op{kind: opAdjust, n: math.MinInt + 1})
 		}
-		d, err := r.limiter.Peek("k", 1)
+		d, err := r.limiter.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		require.Equal(t, ratelimit.Decision{Allowed: true, Limit: l, Remaining: l.Capacity()}, d)
 	}
@@ -196,7 +196,7 @@ func TestAnyReadingOfTheClockWillDo(t *testing.T) {
 // spendAll spends a fresh key's capacity, and holds the limiter to the exact times after that.
 func spendAll(t *testing.T, r *rig, text string) {
 	ctx := context.Background()
-	d, err := r.limiter.Peek("k", 1)
+	d, err := r.limiter.Peek(context.Background(), "k", 1)
 	require.NoError(t, err, text)
 	require.True(t, d.Allowed, text)
 	require.True(t, r.limiter.Allow("k", d.Remaining), text)

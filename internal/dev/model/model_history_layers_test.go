@@ -404,7 +404,7 @@ func (p *pile) play(m layerMove) (text string) {
 			return ""
 		}
 	} else if p.key = m.keys[0]; m.kind == opReset {
-		p.limiter.Reset(p.key)
+		p.limiter.Reset(context.Background(), p.key)
 		if j := p.judges[p.key]; j != nil {
 			j.reset()
 		}
@@ -433,7 +433,7 @@ func (p *pile) play(m layerMove) (text string) {
 func (p *pile) lift() {
 	p.fogs++
 	for key, j := range p.judges {
-		p.limiter.Reset(key)
+		p.limiter.Reset(context.Background(), key)
 		j.reset()
 		j.blurry = false
 	}
@@ -446,7 +446,7 @@ func (p *pile) playStack(m layerMove) (got, want answer, ok bool) {
 	case opTake:
 		got.d, got.err = p.stack.Take(ctx, m.demand, m.n)
 	case opPeek:
-		got.d, got.err = p.stack.Peek(m.demand, m.n)
+		got.d, got.err = p.stack.Peek(context.Background(), m.demand, m.n)
 	case opReserve:
 		r, err := p.stack.Reserve(ctx, m.demand, m.n, m.ahead)
 		got.d, got.err, p.made[m.id] = r.Decision, err, r
@@ -457,7 +457,7 @@ func (p *pile) playStack(m layerMove) (got, want answer, ok bool) {
 				p.adjust(m.raw, m.keys[y.key], limit, ofRequest, m.n)
 			}
 		}
-		if got.err = p.stack.Adjust(m.demand, m.n); m.n < 0 {
+		if got.err = p.stack.Adjust(context.Background(), m.demand, m.n); m.n < 0 {
 			p.forgetMade()
 		}
 		return got, want, true
@@ -644,7 +644,7 @@ func playPile(t testing.TB, seed uint64) (fogs int) {
 			short := shortest(moves, func(less []layerMove) bool { return fails(less) != "" })
 			require.Fail(t, "the model answers otherwise", "seed %d, %v, layers %+v\n%s%s", seed, limit, form, listed(short), fails(short))
 		}
-		if d, err := p.stack.Peek(m.demand, 1); err == nil {
+		if d, err := p.stack.Peek(context.Background(), m.demand, 1); err == nil {
 			r.last = d
 		}
 	}

@@ -117,7 +117,7 @@ func (w *world) play(m move) string {
 	if !w.makes(m) {
 		return ""
 	}
-	said, peeked := w.limiter.Peek(m.key, m.n)
+	said, peeked := w.limiter.Peek(context.Background(), m.key, m.n)
 	got := w.ask(m)
 	if text := agrees(m, said, peeked, got); text != "" {
 		return text
@@ -141,7 +141,7 @@ func (w *world) ask(m move) answer {
 	ctx, stop := context.WithDeadline(context.Background(), time.Now().Add(time.Hour))
 	stop()
 	if m.n > 0 {
-		if d, err := w.limiter.Peek(m.key, m.n); err == nil && d.Allowed && d.Delay == 0 {
+		if d, err := w.limiter.Peek(context.Background(), m.key, m.n); err == nil && d.Allowed && d.Delay == 0 {
 			ctx = context.Background()
 		}
 	}
@@ -415,7 +415,7 @@ func playHistory(t testing.TB, data []byte, most int) {
 			short := shortest(moves, func(less []move) bool { return failure(t, d.setting, less) != "" })
 			require.Fail(t, "the model answers otherwise", "%+v\n%s%s", d.setting, listed(short), failure(t, d.setting, short))
 		}
-		if said, err := w.limiter.Peek(m.key, 1); err == nil {
+		if said, err := w.limiter.Peek(context.Background(), m.key, 1); err == nil {
 			d.last = said
 		}
 	}

@@ -78,7 +78,7 @@ func (r *rig) do(o op) (a answer) {
 	case opAllow:
 		a.d.Allowed = r.limiter.Allow(r.key, o.n)
 	case opPeek:
-		a.d, a.err = r.limiter.Peek(r.key, o.n)
+		a.d, a.err = r.limiter.Peek(context.Background(), r.key, o.n)
 	case opReserve:
 		res, err := r.limiter.Reserve(ctx, r.key, o.n, o.ahead)
 		a.d, a.err, r.made[o.id] = res.Decision, err, res
@@ -97,9 +97,9 @@ func (r *rig) change(o op, a *answer) {
 	case opCancel:
 		a.err = r.made[o.id].Cancel()
 	case opAdjust:
-		a.err = r.limiter.Adjust(r.key, o.n)
+		a.err = r.limiter.Adjust(context.Background(), r.key, o.n)
 	case opReset:
-		r.limiter.Reset(r.key)
+		r.limiter.Reset(context.Background(), r.key)
 	case opSweep:
 		a.swept = r.limiter.Sweep()
 	}

@@ -50,7 +50,7 @@ func newRedisLimit(client *redis.Client, perHour, limits int) decide {
 	var last *redislimit.Limiter
 	for i := range limits {
 		last = must(redislimit.New(client, limit, &redislimit.Options{Name: fmt.Sprint("b", i), Timeout: redisTimeout}))
-		layers = append(layers, redislimit.By(last, func(key string) (string, error) { return key, nil }))
+		layers = append(layers, ratelimit.By(last, func(key string) (string, error) { return key, nil }))
 	}
 	if limits == 1 {
 		return func(key string) (bool, error) {
@@ -58,7 +58,7 @@ func newRedisLimit(client *redis.Client, perHour, limits int) decide {
 			return d.Allowed, err
 		}
 	}
-	all := must(redislimit.All(layers...))
+	all := must(ratelimit.All(layers...))
 	return func(key string) (bool, error) {
 		d, err := all.Take(ctx, key, 1)
 		return d.Allowed, err

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -27,7 +28,7 @@ func failures(t *testing.T) (m *httplimit.Middleware, left func() int) {
 		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	return m, func() int {
-		d, err := l.Peek("k", 1)
+		d, err := l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		return d.Remaining
 	}

@@ -1,6 +1,7 @@
 package linearizability
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -177,16 +178,16 @@ func listing(m porcupine.Model, ops []porcupine.Operation) (s string) {
 type checkThenAct struct{ *ratelimit.Keyed[string] }
 
 func (l checkThenAct) Allow(key string, cost int) bool {
-	d, _ := l.Peek(key, cost)
+	d, _ := l.Peek(context.Background(), key, cost)
 	runtime.Gosched()
-	return d.Allowed && l.Adjust(key, cost) == nil
+	return d.Allowed && l.Adjust(context.Background(), key, cost) == nil
 }
 
 // sweepsLive drops keys that are still counted.
 type sweepsLive struct{ *ratelimit.Keyed[string] }
 
 func (l sweepsLive) Sweep() int {
-	l.Reset("a")
+	l.Reset(context.Background(), "a")
 	return 1
 }
 

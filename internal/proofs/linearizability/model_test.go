@@ -16,8 +16,8 @@ import (
 // limiter is the limiter under test.
 type limiter interface {
 	ratelimit.Limiter[string]
-	Adjust(key string, delta int) error
-	Reset(key string)
+	Adjust(ctx context.Context, key string, delta int) error
+	Reset(ctx context.Context, key string) error
 	Sweep() int
 }
 
@@ -55,9 +55,9 @@ func (c call) on(l limiter) (a answer) {
 	case take:
 		a.decision, err = l.Take(context.Background(), c.key, c.n)
 	case adjust:
-		err = l.Adjust(c.key, c.n)
+		err = l.Adjust(context.Background(), c.key, c.n)
 	case reset:
-		l.Reset(c.key)
+		err = l.Reset(context.Background(), c.key)
 	}
 	if err != nil {
 		a.err, a.full = err.Error(), errors.Is(err, ratelimit.ErrTableFull)
@@ -94,11 +94,11 @@ type past struct {
 func (o *oracle) after(p *past, c call) (answer, ratelimit.Decision) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.l.Reset(c.key)
+	o.l.Reset(context.Background(), c.key)
 	o.clock.Set(c.at)
 	o.replay(p)
 	o.clock.Set(c.at)
-	was, _ := o.l.Peek(c.key, 1)
+	was, _ := o.l.Peek(context.Background(), c.key, 1)
 	return c.on(o.l), was
 }
 

@@ -143,7 +143,7 @@ func TestRedisRateKeepsOneNumberForAllLimitsOfAKey(t *testing.T) {
 	second, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10).Named("second"), long)
 	require.NoError(t, err)
 	ann := func(user string) (string, error) { return user, nil }
-	both, err := redislimit.All(redislimit.By(hour, ann), redislimit.By(second, ann)) // one round trip
+	both, err := ratelimit.All(ratelimit.By(hour, ann), ratelimit.By(second, ann)) // one round trip
 	require.NoError(t, err)
 	d, err := both.Take(ctx, "ann", 1)
 	require.NoError(t, err)

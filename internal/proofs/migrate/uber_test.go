@@ -72,8 +72,8 @@ func TestUberSlack(t *testing.T) {
 
 		assert.Equal(t, 90*time.Millisecond, takes(10, func() { theirs.Take() })[9], "no burst at first")
 		assert.Zero(t, takes(11, wait)[10])
-		ours.Reset()
-		require.NoError(t, ours.Adjust(10)) // as if the burst had been spent
+		ours.Reset(context.Background())
+		require.NoError(t, ours.Adjust(context.Background(), 10)) // as if the burst had been spent
 		assert.Equal(t, 90*time.Millisecond, takes(10, wait)[9])
 
 		time.Sleep(time.Hour)

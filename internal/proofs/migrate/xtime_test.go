@@ -73,7 +73,7 @@ func TestXTimeCalls(t *testing.T) {
 				case 0:
 					assert.Equal(t, theirs.AllowN(time.Now(), n), ours.Allow(n), "seed %d, call %d: Allow %d", seed, i, n)
 				case 1:
-					d, err := ours.Peek(0)
+					d, err := ours.Peek(context.Background(), 0)
 					require.NoError(t, err)
 					assert.Equal(t, max(0, int(theirs.Tokens())), d.Remaining, "seed %d, call %d", seed, i)
 				case 2:
@@ -205,7 +205,7 @@ func TestXTimeCancelAfterItsTime(t *testing.T) {
 		time.Sleep(time.Second)
 		r.Cancel()
 		require.NoError(t, res.Cancel())
-		d, err := ours.Peek(0)
+		d, err := ours.Peek(context.Background(), 0)
 		require.NoError(t, err)
 		assert.InDelta(t, 1, theirs.Tokens(), 1e-9, "only what was regained")
 		assert.Equal(t, 10, d.Remaining, "nine given back, and one regained")

@@ -139,7 +139,7 @@ func (w *twin) step() {
 	case 12:
 		if w.rng.IntN(3) == 0 {
 			w.note("Reset(%q)", key)
-			w.memory.Reset(key)
+			w.memory.Reset(context.Background(), key)
 			require.NoError(w.t, w.fleet.Reset(ctx, key))
 		}
 	case 13:
@@ -153,7 +153,7 @@ func (w *twin) step() {
 }
 
 func (w *twin) peek(key string, cost int) ratelimit.Decision {
-	d, err := w.memory.Peek(key, cost)
+	d, err := w.memory.Peek(context.Background(), key, cost)
 	e, err2 := w.fleet.Peek(context.Background(), key, cost)
 	w.same(fmt.Sprintf("Peek(%q, %d)", key, cost), d, e, err, err2)
 	return e
@@ -161,7 +161,7 @@ func (w *twin) peek(key string, cost int) ratelimit.Decision {
 
 func (w *twin) adjust(key string, delta int) {
 	w.note("Adjust(%q, %d)", key, delta)
-	require.NoError(w.t, w.memory.Adjust(key, delta))
+	require.NoError(w.t, w.memory.Adjust(context.Background(), key, delta))
 	require.NoError(w.t, w.fleet.Adjust(context.Background(), key, delta))
 	w.granted(delta)
 }
@@ -248,7 +248,7 @@ func (w *twin) together(key string) {
 			a.d, a.err = w.memory.Take(ctx, key, s.N)
 		case 1:
 			s.Do = "Peek"
-			a.d, a.err = w.memory.Peek(key, s.N)
+			a.d, a.err = w.memory.Peek(context.Background(), key, s.N)
 		case 2:
 			s.Do, s.Ahead = "Reserve", w.ahead()
 			var r *ratelimit.Reservation
@@ -258,7 +258,7 @@ func (w *twin) together(key string) {
 			a.d = r.Decision
 		case 3:
 			s.Do, s.N = "Adjust", cmp.Or(w.delta(), 1) // one by 0 reads nothing
-			a.err = w.memory.Adjust(key, s.N)
+			a.err = w.memory.Adjust(context.Background(), key, s.N)
 		}
 		a.what = fmt.Sprintf("together: %s(%q, %d, %v)", s.Do, key, s.N, s.Ahead)
 		want = append(want, a)

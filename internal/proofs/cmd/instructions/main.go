@@ -81,9 +81,9 @@ func decision(buckets int, allowed bool) func(*redis.Client) (func(context.Conte
 			if err != nil {
 				return nil, err
 			}
-			layers[i] = redislimit.By(l, func(key string) (string, error) { return key, nil })
+			layers[i] = ratelimit.By(l, func(key string) (string, error) { return key, nil })
 		}
-		l, err := redislimit.All(layers...)
+		l, err := ratelimit.All(layers...)
 		if err != nil {
 			return nil, err
 		}

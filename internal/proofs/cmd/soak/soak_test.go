@@ -67,7 +67,7 @@ type forgets struct{ keyed }
 
 func (l forgets) Refresh(keys ...uint64) {
 	for _, key := range keys {
-		l.Reset(key)
+		l.Reset(context.Background(), key)
 	}
 }
 
@@ -77,7 +77,7 @@ type doublesUp struct{ keyed }
 func (l doublesUp) Reserve(ctx context.Context, key uint64, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
 	return ratelimit.NewReservation(r.Decision, func(actual int) error {
-		return errors.Join(r.Settle(actual), l.Adjust(key, actual-cost))
+		return errors.Join(r.Settle(actual), l.Adjust(context.Background(), key, actual-cost))
 	}), err
 }
 
@@ -97,8 +97,8 @@ func (l spawns) SetLimit(limit ratelimit.Limit) error {
 // early returns a RetryAfter that is a nanosecond too short.
 type early struct{ keyed }
 
-func (l early) Peek(key uint64, cost int) (ratelimit.Decision, error) {
-	d, err := l.keyed.Peek(key, cost)
+func (l early) Peek(ctx context.Context, key uint64, cost int) (ratelimit.Decision, error) {
+	d, err := l.keyed.Peek(context.Background(), key, cost)
 	if d.RetryAfter > 0 {
 		d.RetryAfter--
 	}

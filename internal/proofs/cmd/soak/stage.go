@@ -17,7 +17,7 @@ import (
 // limiter is the limiter under test.
 type limiter interface {
 	ratelimit.Reserver[uint64]
-	Peek(key uint64, cost int) (ratelimit.Decision, error)
+	Peek(ctx context.Context, key uint64, cost int) (ratelimit.Decision, error)
 	SetLimit(limit ratelimit.Limit) error
 	Refresh(keys ...uint64)
 	Sweep() int
@@ -273,7 +273,7 @@ func (s *stage) probe(a *account) error {
 		a.spent.Add(3)
 		return nil
 	}
-	d, err := s.refusing.Peek(a.key, 3)
+	d, err := s.refusing.Peek(context.Background(), a.key, 3)
 	if err != nil || d.Allowed {
 		return err
 	}

@@ -1,0 +1,33 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/weir-go/ratelimit/lease"
+)
+
+var (
+	flushing  sync.Mutex
+	flushable []*lease.Limiter[leaseKey]
+)
+
+func init() {
+	madeLeases = func(l *lease.Limiter[leaseKey]) {
+		flushing.Lock()
+		flushable = append(flushable, l)
+		flushing.Unlock()
+	}
+}
+
+// flushAll flushes what every leased layer of a test's process holds: leases belong to their limiter.
+func flushAll(_ any, ctx context.Context) error {
+	flushing.Lock()
+	defer flushing.Unlock()
+	var errs []error
+	for _, s := range flushable {
+		errs = append(errs, s.Flush(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,371 @@
+package redislimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+var _ ratelimit.Joinable = (*Limiter)(nil)
+
+// maxLayers is how many charges one decision may have, since a call counts them in a byte.
+const maxLayers = 255
+
+// joint decides on keys of several limiters in one script call. A decision goes through these steps:
+//
+//  1. lease: the leased charges are decided, one by one, each from this process's batches.
+//  2. run: one call checks all other charges, and spends them or none.
+//  3. conclude: leases that are not needed are given back.
+//
+// The leases come before the call, because their charges can be given back without a round trip, and the call's cannot.
+type joint struct {
+	store    *store // of the first limiter, with the shortest timeout of all
+	limiters []joinedLimiter
+}
+
+type joinedLimiter struct {
+	l      *Limiter
+	leases *leases // nil unless leased
+	quiet  bool
+}
+
+// Join makes All decide on all layers in one script call, within the shortest of their Timeouts. The call goes to the
+// first layer's client. All limiters must reach the same server; in a cluster their keys must share a slot. On a Ring or a
+// ClusterClient it refuses a Global layer whose key would be on another server.
+func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) { return join(limiters) }
+
+func join(limiters []ratelimit.Joining) (*joint, error) {
+	j := &joint{limiters: make([]joinedLimiter, len(limiters))}
+	for i, x := range limiters {
+		switch l := x.Limiter.(type) {
+		case *Limiter:
+			if l == nil || l.store == nil {
+				return nil, fmt.Errorf("layer %d: By was given no limiter", i)
+			}
+			j.limiters[i].l = l
+		case *LeasedLimiter:
+			if l.err != nil {
+				return nil, fmt.Errorf("layer %d: %w", i, l.err)
+			}
+			j.limiters[i] = joinedLimiter{l: l.l, leases: l.leases}
+		default:
+			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters: ask the two one after the other, with package chain", i, l)
+		}
+	}
+	if err := cmp.Or(j.checkNames(), j.checkGlobals(limiters)); err != nil {
+		return nil, err
+	}
+	j.store = j.shortest()
+	return j, nil
+}
+
+// checkNames returns an error if two limiters have one name and prefix. They would store equal keys in one
+// place, and each would take the spending of the other for its own under a limit that has changed.
+func (j *joint) checkNames() error {
+	for i := range j.limiters {
+		a := &j.limiters[i]
+		for k := range i {
+			b := &j.limiters[k]
+			if a.leases != nil && b.leases != nil && a.l == b.l {
+				return fmt.Errorf("redislimit: layers %d and %d are leased from one limiter, whose budget could not be charged for both at once", k, i)
+			}
+			there := a.leases == nil && b.leases == nil || a.l.store.user == b.l.store.user // all but leased ones are sent to one server
+			if there && a.l != b.l && a.l.space.begin == b.l.space.begin {
+				return fmt.Errorf("redislimit: layers %d and %d have different limiters of one Name and Prefix, which would share their keys: give each a Name of its own", k, i)
+			}
+		}
+	}
+	return nil
+}
+
+// checkGlobals returns an error that is certain on a client of several servers: a layer whose only key is on another server
+// than the keys beside it.
+func (j *joint) checkGlobals(of []ratelimit.Joining) error {
+	for i := range j.limiters {
+		y := &j.limiters[i]
+		if !of[i].Global || y.leases != nil || y.l.space.slot != nil || !severalServers(y.l.store.user) {
+			continue
+		}
+		for k := range j.limiters {
+			if !of[k].Global && j.limiters[k].leases == nil {
+				return fmt.Errorf("redislimit: layer %d is Global, and its key would be on another server of the Ring or cluster than the keys of layer %d: "+
+					"spend it from leases, with Leased, or give the limiters of both the same Options.Slot", i, k)
+			}
+		}
+	}
+	return nil
+}
+
+// severalServers reports whether a client has several.
+func severalServers(client redis.UniversalClient) bool {
+	switch client.(type) {
+	case *redis.Ring, *redis.ClusterClient:
+		return true
+	}
+	return false
+}
+
+// shortest returns the first limiter's store with the shortest timeout of all.
+func (j *joint) shortest() *store {
+	s := j.limiters[0].l.store
+	timeout := s.timeout
+	for i := range j.limiters {
+		if t := j.limiters[i].l.store.timeout; t >= 0 && (timeout < 0 || t < timeout) {
+			timeout = t
+		}
+	}
+	return s.within(timeout)
+}
+
+// Limit implements [ratelimit.Joint].
+func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, error) {
+	y := &j.limiters[limiter]
+	p, err := y.l.planOf(ofRequest, "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
+	if err == nil && y.leases != nil && p.kind == kindLeaky {
+		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
+	}
+	if p == nil {
+		return ratelimit.Limit{}, err
+	}
+	return p.limit, err
+}
+
+// Report implements [ratelimit.Joint].
+func (j *joint) Report(limiter int, e ratelimit.Event[string]) {
+	if y := &j.limiters[limiter]; y.l.onDecision != nil && !y.quiet {
+		y.l.onDecision(e)
+	}
+}
+
+// jointCall is one joint decision.
+type jointCall struct {
+	j       *joint
+	charges []ratelimit.Charge
+	r       *request
+	at      []int                    // by charge: its index in the call, -1 if it is leased
+	leased  []*ratelimit.Reservation // by charge
+}
+
+// Decide implements [ratelimit.Joint].
+func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q ratelimit.JointRequest) (func([]int) error, error) {
+	ctx = wait.OrBackground(ctx)
+	if len(charges) > maxLayers {
+		return nil, fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
+	}
+	x := &jointCall{j: j, charges: charges, r: &request{store: j.store}, at: make([]int, len(charges))}
+	op := byte(opTake)
+	switch {
+	case q.Peek:
+		op = opPeek
+	case q.Settled:
+		op = reserveOp(ctx)
+	}
+	x.r.call.undone = q.Undone
+	if err := x.ask(q); err != nil {
+		return nil, err
+	}
+	allowed, err := x.lease(ctx, op, q.Settled, false)
+	if err == nil && allowed && len(x.r.charges) > 0 {
+		err = x.r.run(ctx, op)
+		allowed = x.r.allowed
+		if err == nil {
+			x.conclude(allowed && op != opPeek)
+		}
+	}
+	if err != nil {
+		x.close(false)
+		return nil, err
+	}
+	spent := allowed && op != opPeek
+	if spent { // only now is it known that the shadows are to be charged
+		_, _ = x.lease(ctx, op, true, true)
+	}
+	x.concludeLeased(spent)
+	if !q.Settled || !allowed {
+		x.close(spent)
+		return nil, nil
+	}
+	return x.settler(), nil
+}
+
+// ask makes the charges of the call.
+func (x *jointCall) ask(q ratelimit.JointRequest) error {
+	for i := range x.charges {
+		c := &x.charges[i]
+		y := &x.j.limiters[c.Limiter]
+		if x.at[i] = -1; y.leases != nil {
+			continue
+		}
+		p, err := y.l.planOf(c.Limit, "Layer.Limit", nil)
+		if err != nil {
+			return err
+		}
+		x.at[i] = x.r.addCharge(y.l.space.key(c.Key), p, c.Shadow)
+		to := &x.r.charges[x.at[i]]
+		to.cost = int64(c.Cost)
+		if p.kind == kindLeaky { // in a stack only these delay
+			to.ahead = p.clampAhead(q.MaxDelay)
+		}
+	}
+	return nil
+}
+
+// addCharge adds a charge of a key, and returns its index.
+func (r *request) addCharge(key string, p *plan, shadow bool) int {
+	var k int
+	r.keys, k = withKey(r.keys, key)
+	r.charges = append(r.charges, charge{plan: p, key: k, shadow: shadow, shares: 1})
+	return len(r.charges) - 1
+}
+
+// lease spends the leased charges, of shadows or of the others, and reports whether all allow it. After the first denial it skips the rest.
+func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (allowed bool, err error) {
+	allowed = true
+	for i := range x.charges {
+		c := &x.charges[i]
+		if x.at[i] >= 0 || c.Shadow != shadows || !allowed && !shadows {
+			continue
+		}
+		y := &x.j.limiters[c.Limiter]
+		k := leaseKey{key: c.Key}
+		if own, err := y.l.planFor(c.Key); err != nil || own.limit != c.Limit {
+			k.limit = c.Limit
+		}
+		if op == opPeek && !keep {
+			c.Decision, err = y.leases.peek(ctx, k, c.Cost)
+		} else {
+			var res *ratelimit.Reservation
+			res, err = y.leases.reserve(ctx, k, c.Cost)
+			c.Decision = res.Decision
+			if x.leased == nil {
+				x.leased = make([]*ratelimit.Reservation, len(x.charges))
+			}
+			x.leased[i] = res
+		}
+		if c.Decided = err == nil; err != nil && shadows {
+			c.Err, err = err, nil
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		c.Due = c.Decision.RetryAfter
+		allowed = allowed && c.Decision.Allowed
+	}
+	return allowed, nil
+}
+
+// conclude fills in the results of the call.
+func (x *jointCall) conclude(spent bool) {
+	r := x.r
+	for i := range r.charges {
+		if c := &r.charges[i]; c.failed == 0 && c.allowed && spent {
+			c.spend()
+		}
+	}
+	for i := range x.charges {
+		if x.at[i] < 0 {
+			continue
+		}
+		from, to := &r.charges[x.at[i]], &x.charges[i]
+		if from.failed != 0 {
+			to.Err = failure{code: from.failed}.err(from.plan.limit.Name)
+			continue
+		}
+		to.Decided = true
+		to.Due = between(r.reading, max(from.offer.At, from.offer.Retry))
+		from.decide(r.reading, &to.Decision)
+		if !spent {
+			continue
+		}
+		for j := len(r.charges) - 1; j > x.at[i]; j-- { // the key's state comes from the last charge of the key that was spent
+			if last := &r.charges[j]; last.key == from.key && last.allowed && last.failed == 0 {
+				last.standing(r.reading, &to.Decision)
+				break
+			}
+		}
+	}
+}
+
+// concludeLeased corrects the results of leases whose charge is put back.
+func (x *jointCall) concludeLeased(spent bool) {
+	for i, res := range x.leased {
+		if c := &x.charges[i]; res != nil && res.Allowed && !spent {
+			c.Decision.Remaining = clampInt(min(int64(c.Decision.Remaining)+int64(c.Cost), math.MaxInt64))
+		}
+	}
+}
+
+// close ends the leased charges: at their cost, or at nothing. A lease holds its batch until then. A charge that cannot
+// be given back stays spent.
+func (x *jointCall) close(spent bool) {
+	for i, res := range x.leased {
+		if res != nil && res.Allowed {
+			actual := 0
+			if spent {
+				actual = x.charges[i].Cost
+			}
+			_ = res.Settle(actual)
+		}
+	}
+}
+
+// settler returns a function that settles the charges.
+func (x *jointCall) settler() func(costs []int) error {
+	store, keys, items, from := x.r.store, []string(nil), []settlement(nil), []int(nil)
+	for i, at := range x.at {
+		if at < 0 {
+			continue
+		}
+		c := &x.r.charges[at]
+		if !c.allowed || c.cost == 0 {
+			continue
+		}
+		item := x.r.settlementOf(c)
+		keys, item.key = withKey(keys, x.r.keys[c.key])
+		items, from = append(items, item), append(from, i)
+	}
+	leased := x.leased
+	return func(costs []int) error {
+		var errs []error
+		actual := 0
+		for n := range items {
+			items[n].shares, items[n].own = 0, int64(costs[from[n]])
+			actual = max(actual, min(1, costs[from[n]]))
+		}
+		if len(items) > 0 {
+			errs = append(errs, store.settle(keys, items, int64(actual)))
+		}
+		for i, res := range leased {
+			if res != nil && res.Allowed {
+				errs = append(errs, res.Settle(costs[i]))
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// Adjust implements [ratelimit.Joint].
+func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
+	var keys []string
+	var items []correction
+	for i := range charges {
+		c := &charges[i]
+		l := j.limiters[c.Limiter].l
+		p, err := l.planOf(c.Limit, "Layer.Limit", nil)
+		if err != nil {
+			return err
+		}
+		item := correction{plan: p.latest(), delta: int64(c.Cost)}
+		keys, item.key = withKey(keys, l.space.key(c.Key))
+		items = append(items, item)
+	}
+	return j.store.adjust(wait.OrBackground(ctx), keys, items...)
+}
