@@ -91,7 +91,7 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 	require.Equal(t, strangers, l.strangers)
 	require.Equal(t, []int{waiters, places, deadlines, waiting}, []int{l.waiters.len(), l.places.len(), l.deadlines.len(), l.waiting}, "seed %d step %d", seed, step)
 	if owed := float64(l.budget.owedParts(l.shares.now)) / fraction; sums {
-		require.InDelta(t, owed, debts-float64(l.shares.surplus)/fraction, 0.5, "seed %d step %d: debts less savings are the total", seed, step)
+		require.InDelta(t, owed, debts+float64(l.shares.common)/fraction-float64(l.shares.surplus)/fraction, 0.5, "seed %d step %d: debts less savings are the total", seed, step)
 	}
 }
 
@@ -200,4 +200,23 @@ func TestBooksAddUp(t *testing.T) {
 	require.Greater(t, served, 500)
 	require.Greater(t, quits, 500)
 	require.Greater(t, lapsed, 500)
+}
+
+// While four tenants or fewer count, 5 % of the rate pays the common debt, also if the server pays in steps of a millionth of a unit.
+func TestTheCommonDebtIsPaidInTheSmallestSteps(t *testing.T) {
+	s := &shares[int]{units: 1, per: 1e9}
+	s.debtors.kind = byDue
+	for key := range 3 {
+		x := newTenant(key, 1)
+		s.enter(x)
+		x.finish += 1000 * fraction // it counts throughout
+		s.settleIn(x)
+	}
+	s.owed(fraction)
+	const step = 2_000 // ns
+	for now := int64(0); now <= 20.1e9; now += step {
+		require.NotZero(t, s.common+uint64(now/19.9e9), "at %d ns", now)
+		s.advance(now, func(*tenant[int]) {})
+	}
+	require.Zero(t, s.common)
 }

@@ -226,6 +226,10 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	}
 	lead := s.lead(tag)
 	likely := max(min(l.untilTurnLocked(t, m, cost), l.untilPaidLocked(t, lead)), l.untilWithinLocked(t, m, lead, cost))
+	if s.isBarred(t) && l.firstLocked(t) != nil { // no place is kept for it, so the time must be that of its share
+		within := s.threshold(t, l.freeLocked(t, m))
+		return max(room, s.timeFor(s.toPayAlone(t, max(lead, within)-within))+late, 1)
+	}
 	full := time.Duration(max(b.Regained(b.state), m.Now) - m.Reading)
 	return max(room, min(s.timeFor(likely)+late, full), 1)
 }

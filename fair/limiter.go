@@ -33,6 +33,9 @@ type Limiter[K comparable] struct {
 	deadlines heap[K] // tenants that count until an instant, by look
 	ahead     int64   // the costs that tenants in both lines are in line for
 	strangers int     // the number of places of tenants that have called only once
+	relieved  int     // the number of calls of relieveLocked
+
+	lineWeights uint64 // the weights of the tenants in both lines
 
 	kept        uint64 // the room that is kept for tenants whose turn has come, in fractions of a unit
 	keptWeights uint64 // their weights
@@ -194,6 +197,7 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 // total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
 func (l *Limiter[K]) lowerLocked(total, counted uint64) {
 	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
+	l.shares.common, _ = product(l.shares.common, counted).over(total)
 	for _, t := range l.tenants {
 		l.shares.lower(t, total, counted)
 		l.movedLocked(t)

@@ -92,7 +92,7 @@ func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry
 		l.strangers++
 	}
 	l.ahead += cost
-	l.places.add(t, t.tag)
+	l.lineUpLocked(&l.places, t)
 	l.deadlineLocked(t, expires)
 	l.filedLocked(t)
 	if joins { // one more to share with, which may make a tenant of a larger share due
@@ -128,7 +128,7 @@ func (l *Limiter[K]) losePlaceLocked(t *tenant[K]) {
 	case t.spot.kept:
 		l.unkeepLocked(t)
 	case t.spot.cost > 0:
-		l.places.remove(t)
+		l.stepOutLocked(&l.places, t)
 		l.ahead -= t.spot.cost
 	}
 	if t.spot.stranger {

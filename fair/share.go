@@ -18,7 +18,7 @@ const (
 //
 // A tenant counts while it has a debt or is in line. In line its finish stays where it is when the virtual time passes it:
 // then the debt is negative, and the tenant has savings. A tenant that stops counting leaves its savings to the others.
-// Debts less savings are the debt of the total.
+// The debts and the common debt, less savings and surplus, are the debt of the total.
 //
 // Amounts are in 1/2^20 units, and virtual times in that for a weight of 1. The remainders of divisions are kept, so no
 // amount is lost.
@@ -31,9 +31,12 @@ type shares[K comparable] struct {
 	weights uint64  // their weights
 	debtors heap[K] // tenants that count because of a debt, by due. A tenant that spends or joins the line keeps its position: one superfluous check costs less than moving it each time
 	surplus uint64  // the savings left to the others that the server has not paid yet
+	common  uint64  // the debts that relieve has taken off tenants, and the server has not paid yet. Either this or the surplus is 0
 
 	restOfTime uint64 // of a division by per
 	restOfWork uint64 // of a division by weights
+
+	restOfCommon uint64 // of a division by 100
 }
 
 // tenant is the account of one tenant.
@@ -81,20 +84,80 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	}
 	elapsed := uint64(now - s.now)
 	s.now = now
-	if s.count == 0 {
+	if s.count == 0 && s.common == 0 {
 		s.surplus = 0
 		return
 	}
 	paying, rest := product(elapsed, s.units).parts().plus(s.restOfTime).over(s.per)
 	s.restOfTime = rest
+	paying -= s.payCommon(paying)
 	extra := min(s.surplus, paying) // at most the rate again, so that tenants with little debt can use it
 	s.surplus -= extra
 	s.pay(min(paying+extra, most), left)
 }
 
+// payCommon pays a part of the common debt, and returns the amount. It pays (n + 1) % of the rate while n tenants count, at most half
+// of it, and all while none does. The tenants owe their debts longer meanwhile, and are granted less: one unit for n + 1 units that go
+// to the common debt. So 99 % of the rate is granted.
+func (s *shares[K]) payCommon(paying uint64) uint64 {
+	if s.common == 0 {
+		return 0
+	}
+	part := paying
+	if s.count > 0 {
+		percent := min(uint64(max(s.count, fewTenants))+1, 50)
+		part, s.restOfCommon = product(paying, percent).plus(s.restOfCommon).over(100)
+		part = min(part, paying)
+	}
+	part = min(part, s.common)
+	s.common -= part
+	return part
+}
+
+// relieve bounds the debt of a tenant in line. With B the burst, W the weights in line, w and c the tenant's weight and cost, it owes
+// at most
+//
+//	the tag of the first other tenant in line  +  B / W  +  2·c / w
+//
+// in virtual time. Among tenants that stay in line hardly any owes more, since the line is served in the order of tags, and all
+// debts together are within the burst. A larger debt is older than the demand of the others: the tenant has used a part of the rate that
+// nobody else wanted. The excess becomes common, so that such use bars a tenant for at most one RefillTime and two costs. The bound is
+// the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), with the burst added. It reports whether the debt has
+// changed.
+func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
+	if !t.counts || s.isBarred(t) {
+		return false
+	}
+	bound := after(first, s.virtual) + burst<<fractionBits/weights + 2*after(t.tag, t.finish)
+	over := after(t.finish, s.virtual+bound)
+	if over == 0 {
+		return false
+	}
+	t.finish -= over
+	t.tag -= over
+	s.owed(over * t.weight)
+	s.settleIn(t)
+	return true
+}
+
+// owed adds an amount to the common debt. The surplus pays for it.
+func (s *shares[K]) owed(amount uint64) {
+	paid := min(s.surplus, amount)
+	s.surplus -= paid
+	s.common = min(s.common+amount-paid, most)
+}
+
+// save adds an amount to the surplus. It pays the common debt first.
+func (s *shares[K]) save(amount uint64) {
+	paid := min(s.common, amount)
+	s.common -= paid
+	s.surplus = min(s.surplus+amount-paid, most)
+}
+
 // pay lets the server pay an amount.
 func (s *shares[K]) pay(paying uint64, left func(*tenant[K])) {
 	if s.count == 0 {
+		s.common -= min(s.common, paying)
 		return
 	}
 	paying += s.restOfWork
@@ -116,6 +179,7 @@ func (s *shares[K]) pay(paying uint64, left func(*tenant[K])) {
 			s.leave(first)
 			left(first)
 			if s.count == 0 {
+				s.common -= min(s.common, paying)
 				return
 			}
 		}
@@ -139,7 +203,7 @@ func (s *shares[K]) leave(t *tenant[K]) {
 		return
 	}
 	if saved, _ := product(after(s.virtual, t.finish), t.weight).over(1); saved > 0 {
-		s.surplus = min(s.surplus+saved, most)
+		s.save(saved)
 	}
 	if s.debtors.has(t) {
 		s.debtors.remove(t)
@@ -327,6 +391,17 @@ func (s *shares[K]) toReach(ahead uint64) uint64 {
 		return most
 	}
 	return min(need.lo, most)
+}
+
+// toPayAlone returns the amount that the server pays until the virtual time is so far ahead, if a barred tenant counts only until its debt
+// is paid.
+func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
+	counted := min(s.owes(t), ahead)
+	others := s.weights
+	if t.counts {
+		others -= t.weight
+	}
+	return min(s.toReach(counted)+product(ahead-counted, others).up(1), most)
 }
 
 // timeFor returns the time that the rate takes for an amount, rounded up.

@@ -26,6 +26,9 @@ func (l *Limiter[K]) reweighLocked(t *tenant[K], weight uint64) {
 	if kept {
 		l.unkeepLocked(t)
 	}
+	if t.index[byTag] >= 0 {
+		l.lineWeights += weight - t.weight
+	}
 	l.shares.reweigh(t, weight)
 	if kept {
 		l.keepLocked(t, room)

@@ -137,7 +137,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	}
 	t.tag = l.shares.tag(t, cost)
 	l.ahead += cost
-	l.waiters.add(t, t.tag)
+	l.lineUpLocked(&l.waiters, t)
 	l.filedLocked(t)
 	return w, nil
 }
@@ -236,7 +236,7 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 		l.waiters.fix(t, t.tag)
 		return
 	}
-	l.waiters.remove(t)
+	l.stepOutLocked(&l.waiters, t)
 	if w.served {
 		l.lingerLocked(t, l.shares.now+patience)
 	} else {
@@ -256,6 +256,7 @@ func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 
 // serveLocked serves all tenants in line whose turn has come: waiters spend, and room is kept for places.
 func (l *Limiter[K]) serveLocked(m meter.Moment) {
+	l.relieveLocked()
 	for {
 		t := l.firstLocked(nil)
 		if t == nil || l.budget.retry(m, l.needsLocked(t)) > 0 || !l.dueLocked(t, m) {
@@ -263,7 +264,7 @@ func (l *Limiter[K]) serveLocked(m meter.Moment) {
 		}
 		w := t.line.first
 		if w == nil {
-			l.places.remove(t)
+			l.stepOutLocked(&l.places, t)
 			l.ahead -= t.spot.cost
 			l.keepLocked(t, uint64(t.spot.cost)<<fractionBits)
 			continue
@@ -273,6 +274,36 @@ func (l *Limiter[K]) serveLocked(m meter.Moment) {
 		l.shares.charge(t, uint64(w.cost)<<fractionBits)
 		wake(w)
 		l.leaveLocked(t, w)
+	}
+}
+
+// lineUpLocked puts a tenant into one of the two lines, in the order of its tag.
+func (l *Limiter[K]) lineUpLocked(h *heap[K], t *tenant[K]) {
+	h.add(t, t.tag)
+	l.lineWeights += t.weight
+}
+
+// stepOutLocked takes a tenant out of its line.
+func (l *Limiter[K]) stepOutLocked(h *heap[K], t *tenant[K]) {
+	h.remove(t)
+	l.lineWeights -= t.weight
+}
+
+// relieveLocked relieves one tenant of each line, the next one at each call: so a decision takes the same time however long the
+// lines are.
+func (l *Limiter[K]) relieveLocked() {
+	if l.waiters.len()+l.places.len() < 2 {
+		return
+	}
+	l.relieved++
+	weights := l.lineWeights + l.keptWeights
+	for _, h := range []*heap[K]{&l.waiters, &l.places} {
+		if n := h.len(); n > 0 {
+			t := h.items[l.relieved%n].tenant
+			if l.shares.relieve(t, l.budget.burst, weights, l.firstLocked(t).tag) {
+				l.movedLocked(t)
+			}
+		}
 	}
 }
 
