@@ -45,9 +45,9 @@ func (l *faulty) Take(ctx context.Context, key string, cost int) (ratelimit.Deci
 	return l.take(ctx, key, cost)
 }
 
-func (l *faulty) Peek(key string, cost int) (ratelimit.Decision, error) {
+func (l *faulty) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	if l.peek == nil {
-		return l.keyed.Peek(context.Background(), l.name(key), cost)
+		return l.keyed.Peek(ctx, l.name(key), cost)
 	}
 	return l.peek(key, cost)
 }
@@ -66,19 +66,19 @@ func (l *faulty) Wait(ctx context.Context, key string, cost int) error {
 	return l.wait(ctx, key, cost)
 }
 
-func (l *faulty) Adjust(key string, delta int) error {
+func (l *faulty) Adjust(ctx context.Context, key string, delta int) error {
 	if l.adjust == nil {
-		return l.keyed.Adjust(context.Background(), l.name(key), delta)
+		return l.keyed.Adjust(ctx, l.name(key), delta)
 	}
 	return l.adjust(key, delta)
 }
 
-func (l *faulty) Reset(key string) {
+func (l *faulty) Reset(ctx context.Context, key string) error {
 	if l.reset == nil {
-		l.keyed.Reset(context.Background(), l.name(key))
-		return
+		return l.keyed.Reset(ctx, l.name(key))
 	}
 	l.reset(key)
+	return nil
 }
 
 func (l *faulty) SetLimit(limit ratelimit.Limit) error {

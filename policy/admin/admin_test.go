@@ -278,7 +278,7 @@ func (e leaky) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges],
 	return leakyDecider{d}, err
 }
 
-func (leakyDecider) Peek(*policy.Charges, int) (ratelimit.Decision, error) {
+func (leakyDecider) Peek(context.Context, *policy.Charges, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{}, fmt.Errorf("%w: no answer for secret-ann", errors.ErrUnsupported)
 }
 
