@@ -23,6 +23,8 @@ type generation struct {
 	first sync.Once                 // makes the next
 	plans *keys.Map[planKey, *plan] // for limits that LimitFor or Layer.Limit returned; most limiters have none
 	made  atomic.Int64              // how many plans have been made for these
+
+	changed chan struct{} // is closed when another generation has replaced this one: the first calls of lines wait for that
 }
 
 // maxPlans bounds how many plans a generation remembers, so that a LimitFor that returns
@@ -40,7 +42,7 @@ func (g *generation) next(limit Limit) (*generation, error) {
 }
 
 func newGeneration(limit Limit, seq uint64, dirty *dirtyList, dates *calendars) (_ *generation, err error) {
-	g := &generation{seq: seq, dirty: dirty, dates: dates}
+	g := &generation{seq: seq, dirty: dirty, dates: dates, changed: make(chan struct{})}
 	g.def, err = g.newPlan(planKey{limit, seq})
 	return g, err
 }
@@ -122,6 +124,7 @@ func (l *Keyed[K]) SetLimit(limit Limit) error {
 		}
 		if l.generation.CompareAndSwap(old, next) {
 			l.keys.limitChanged()
+			close(old.changed)
 			return nil
 		}
 	}
@@ -146,6 +149,7 @@ func (l *Keyed[K]) refreshAll() {
 		old := l.generation.Load()
 		next, _ := old.next(old.def.limit) // it was valid before
 		if l.generation.CompareAndSwap(old, next) {
+			close(old.changed)
 			return
 		}
 	}
@@ -165,6 +169,7 @@ func (l *Keyed[K]) markStale(key K) {
 		defer a.mu.Unlock()
 		if a.plan != nil {
 			a.markStale()
+			rouseFirst(a)
 		}
 	}
 }
@@ -305,11 +310,14 @@ func (a *account) adopt(p *plan, reading int64) {
 	}
 	if !old.equals(p) {
 		a.last = max(reading, a.last)
+		if a.State.Line() != nil {
+			old.Advance(&a.State, a.last) // who is due is served under the old limit
+		}
 		old.Refresh(&a.State)
 		line := a.State.Line()
 		a.State = p.Migrate(&old.Meter, a.State, a.last)
 		if line != nil {
-			p.Attach(&a.State, line)
+			p.Attach(&a.State, a.last, line)
 		}
 		a.changes++
 	}
@@ -322,4 +330,11 @@ func (a *account) markStale() {
 	p := *a.plan
 	p.seq |= staleBit
 	a.plan = &p
+}
+
+// rouseFirst wakes the first call in the account's line.
+func rouseFirst(a *account) {
+	if line := a.State.Line(); line != nil && line.First() != nil {
+		line.First().Rouse()
+	}
 }

@@ -226,8 +226,19 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// wait takes the cost as soon as that is possible, and sleeps out the delay.
+// wait takes the cost as soon as that is possible, and sleeps out the delay. Until then it stands in the line of the key that
+// takes longest, at the place of its arrival. When it is the first there and its time has come, it tries again, and
+// may move on to the line of another key.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
+	var t *turn
+	leave := func() {
+		if t != nil {
+			t.leave(s.clock)
+			t = nil
+		}
+	}
+	defer leave()
+	number := uint64(0)
 	for {
 		left, err := wait.Left(ctx)
 		if err != nil {
@@ -236,16 +247,32 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		s.clear()
 		q := queueRequest(left, meter.Open)
 		q.delay = true // without a delay there is nothing left to settle
+		q.first = t
 		if err := s.take(r, cost, q); err != nil {
 			return err
 		}
 		if s.d.Allowed {
+			leave()
 			return l.sleepOut(ctx, s, cost)
 		}
 		if wait := s.wait(); wait > left {
 			return tooLate(cost, wait, left, s.d.Limit)
 		}
-		if err := wait.Sleep(ctx, s.d.RetryAfter); err != nil {
+		c := s.slowest()
+		if t != nil && (c.a == nil || t.Over || t.Line.Owner.Load() != c.a) {
+			leave()
+		}
+		if t == nil && c.a != nil && !c.p.Delays() {
+			if t = c.a.tries(s.clock, c.cost, number); t != nil {
+				number = t.Number
+			}
+		}
+		if t == nil {
+			err = wait.Sleep(ctx, s.d.RetryAfter)
+		} else {
+			err = t.comesFirst(ctx, s.clock)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -402,12 +402,15 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 	return nil
 }
 
-// Reset forgets the key and its spending. Reservations that hold a charge lose their effect. The context is not used. The error
-// wraps [ErrInvalidKey].
+// Reset forgets the key and its spending. Calls that wait for the key keep their order, and share the fresh budget first. Reservations that
+// hold a charge lose their effect. The context is not used. The error wraps [ErrInvalidKey].
 func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 	err := l.check(key, 0)
-	if err == nil {
-		l.keys.forget(key)
+	if err != nil {
+		return err
+	}
+	if line := l.keys.forget(key); line != nil {
+		_ = keyHome[K]{l, key}.renew(line) // otherwise the line's first call tries again, and returns the error
 	}
 	return err
 }
@@ -437,6 +440,9 @@ func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.D
 	var o meter.Offer
 	x.a, o, err = l.decide(key, cost, q, &r.Decision)
 	x.sp = spendingOf(o, int64(cost), q.keep)
+	if r.Delay > 0 {
+		x.sp.number = meter.Arrival()
+	}
 	r.booked()
 	if l.onDecision != nil {
 		l.report(key, cost, r.Decision, x.a != nil && r.Allowed, err)
@@ -487,6 +493,8 @@ type request struct {
 
 	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
 	turn **turn
+
+	first *turn // of a call in a stack that waits in one of its keys' lines
 }
 
 // takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

@@ -266,10 +266,8 @@ func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	if w := a.plan.wall; w != nil && floor > -maxReading {
 		dropped(w, e.Key, a.State, floor)
 	}
-	if a.State.Line() != nil {
-		a.plan.Refresh(&a.State) // so that all who wait know when
-	}
 	a.plan = nil
+	rouseFirst(a) // it brings the key back
 	t.accounts.RemoveEntry(e)
 	if t.expiry != nil {
 		t.expiry.remove(a)
@@ -306,22 +304,23 @@ func (t *table[K]) lockKept(key K, a *account) *account {
 }
 
 // forget removes a key, its spending, and its remembered spending. It raises no floor: the key is to begin anew now.
-func (t *table[K]) forget(key K) {
+// It returns the line of the key, which is to be put back.
+func (t *table[K]) forget(key K) *meter.Line {
 	for {
 		a := t.find(key)
 		switch {
 		case a == nil && t.memory == nil:
-			return
+			return nil
 		case a == nil:
 			if t.takeOut(key) {
-				return
+				return nil
 			}
 		case a.lockKept():
 			defer a.mu.Unlock()
 			t.forgetPast(key) // before the account is gone, so that no call recalls it
 			t.remove(key, -maxReading)
 			a.use.end()
-			return
+			return a.State.Line()
 		}
 	}
 }

@@ -45,7 +45,7 @@ type keyedReservation[K comparable] struct {
 }
 
 func (x *keyedReservation[K]) await(ctx context.Context, latest time.Time) error {
-	return awaitAll(ctx, x.l.clock, latest, awaited{x.a, &x.sp, &x.l.waiting})
+	return awaitAll(ctx, x.l.clock, latest, keyHome[K]{x.l, x.key}, awaited{x.a, &x.sp, &x.l.waiting})
 }
 
 func (x *keyedReservation[K]) settleLocal(actual int64) error {
@@ -179,6 +179,7 @@ type spending struct {
 	meter.Spending
 	changes uint32 // the account's when it was spent
 	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
+	number  uint64 // of its arrival, if it is booked for later
 }
 
 // spendingOf returns the spending of an account that accepts its offer.
@@ -193,6 +194,10 @@ func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()
+	for t := charged.turn; t != nil && t.Line.Owner.Load() != a; { // the key was dropped, and its line has brought it back
+		a.mu.Unlock()
+		a = lockOwner(t.Line)
+	}
 	defer a.mu.Unlock()
 	if charged.turn != nil && a.settleTurn(now, charged, actual) {
 		return 0

@@ -750,6 +750,17 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
+// slowest returns the charge that determines wait.
+func (s *stack[R]) slowest() *charge {
+	c := &s.firm[0]
+	for i := range s.firm {
+		if s.firm[i].wait() > c.wait() {
+			c = &s.firm[i]
+		}
+	}
+	return c
+}
+
 // reservation returns the charges of the decision. It keeps no more of the stack than that, because the stack goes back to its
 // pool and serves other requests.
 func (s *stack[R]) reservation(cost int) *Reservation {

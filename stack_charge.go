@@ -74,6 +74,11 @@ func (c *charge) check(reading int64, q *request) {
 	c.a.adopt(c.p, reading)
 	c.p, c.checked = c.a.plan, true
 	if c.m = c.a.arrive(reading); !c.trivial() {
+		if t := q.first; t != nil && t.Cost == c.cost && c.a.State.Line() == t.Line && t.Line.First() == &t.Turn {
+			c.o = c.p.OfferFirst(c.a.State, c.m)
+			c.o.Changes = c.a.changes
+			return
+		}
 		c.o = c.a.offer(c.m, c.cost, q.ahead(c.p))
 	}
 }
@@ -192,7 +197,11 @@ func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, 
 
 // settlement returns the settlement of the charge, if debit charges its key.
 func (c *charge) settlement(debit func(int64) error) settlement {
-	return settlement{a: c.a, sp: spendingOf(c.o, c.cost, c.keep), shares: c.shares, own: c.own, debit: debit}
+	sp := spendingOf(c.o, c.cost, c.keep)
+	if c.o.At > c.m.Now {
+		sp.number = meter.Arrival()
+	}
+	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit}
 }
 
 // settlement is the part of a charge that is kept until it is settled: the spending, and how much of it depends on the caller's
@@ -243,5 +252,5 @@ func (x *stackReservation) await(ctx context.Context, latest time.Time) error {
 			all = append(all, awaited{c.a, &c.sp, c.room})
 		}
 	}
-	return awaitAll(ctx, x.clock, latest, all...)
+	return awaitAll(ctx, x.clock, latest, nil, all...)
 }

@@ -1,9 +1,11 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -15,14 +17,14 @@ import (
 // Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after sleeping in real
 // time. On a leaky bucket it returns when the work may leave the queue.
 //
-// The waiters of one key are served in the order of their calls. When one of them leaves, because its context ends, all waiters
-// behind it move up; none is served later than at the time that was computed when it came. Calls that do not wait do not
-// overtake them. Bookings by [Keyed.Reserve] or a debt keep their instants. Removing a waiter takes constant time if all costs
-// are equal. Otherwise it takes time linear in the number of waiters behind it, at most once for each decision on the key.
+// The waiters of one key are served in the order of their calls, each as early as the key's spending and limit allow at that time: they
+// move up when a waiter before them leaves, a reservation is settled for less, units are granted or the limit is raised. None is served
+// later than at the time that was computed when it came, unless the limit is lowered or more is charged. Calls that do not wait do not
+// overtake them. Bookings by [Keyed.Reserve] keep their instants. Each change takes constant time, however many wait.
 //
 // It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with the
 // context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls wait; and
-// with the errors of [Keyed.Take]. A Wait that fails has spent nothing, as after [Reservation.Cancel].
+// with the errors of [Keyed.Take], also if the limit becomes too low for the cost. A Wait that fails has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	var d Decision
@@ -56,12 +58,23 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}
 	if t != nil {
-		err = await(ctx, l.clock, t)
+		if err = await(ctx, l.clock, keyHome[K]{l, key}, t); err == errRefusedTurn {
+			err = l.refusal(key, cost)
+		}
 	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
 		sp := spendingOf(o, int64(cost), meter.Booked)
 		a.settleAt(l.clock, &sp, 0)
 	}
 	return a != nil, err
+}
+
+// refusal returns the error of a cost that the key's limit has become too low for.
+func (l *Keyed[K]) refusal(key K, cost int) error {
+	p, err := l.planOfKey(key)
+	if err == nil && int64(cost) > p.capacity {
+		err = p.exceeds(int64(cost))
+	}
+	return cmp.Or(err, errRefusedTurn)
 }
 
 // tooLate is the error of a Wait whose time would come after the deadline.
@@ -146,11 +159,84 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 }
 
 // turn is the place of a call in the line of a key, in real time: see [meter.Line]. Only the first call of a line has a
-// timer. A call that serves turns, or leaves the line, wakes the next one.
+// timer. It is woken when anything changes.
 type turn struct {
 	meter.Turn
-	a    *account
 	room *waitingRoom
+	plan *plan // that has refused it
+}
+
+// home is the limiter's part of a call that waits: what the first call of a line does when the limits change, or its key
+// was dropped.
+type home interface {
+	// current returns the generation of the limits.
+	current() *generation
+	// renew puts the key of the line under its limit of now, and back into the table.
+	renew(l *meter.Line) error
+}
+
+// keyHome is home for one key.
+type keyHome[K comparable] struct {
+	l   *Keyed[K]
+	key K
+}
+
+func (h keyHome[K]) current() *generation { return h.l.generation.Load() }
+
+func (h keyHome[K]) renew(line *meter.Line) error {
+	refreshed := h.l.refreshed.Load()
+	p, err := h.l.planOfKey(h.key)
+	if err != nil {
+		return err
+	}
+	if !p.tracks() {
+		a := lockOwner(line)
+		defer a.mu.Unlock()
+		refuses := p.capacity == 0
+		if a.plan == nil || a.State.Line() != line {
+			line.ReleaseAll(refuses)
+		} else {
+			a.plan.Release(&a.State, refuses)
+		}
+		return nil
+	}
+	a := lockOwner(line)
+	gone := a.plan == nil
+	if gone {
+		a.mu.Unlock()
+		var now int64
+		var created bool
+		if a, now, created, err = h.l.keys.acquire(h.key, p, h.l.clock); err != nil {
+			return err
+		}
+		if !created {
+			now = reading(h.l.clock)
+		}
+		a.adopt(p, now)
+		a.last = max(a.last, now)
+		a.plan.Advance(&a.State, a.last)
+		a.plan.Attach(&a.State, a.last, line)
+		line.Owner.Store(a)
+	} else {
+		a.adopt(p, reading(h.l.clock))
+	}
+	if h.l.refreshed.Load() != refreshed {
+		a.markStale()
+	}
+	a.mu.Unlock()
+	return nil
+}
+
+// lockOwner locks the account that a line belongs to.
+func lockOwner(l *meter.Line) *account {
+	for {
+		a := l.Owner.Load().(*account)
+		a.mu.Lock()
+		if l.Owner.Load() == a {
+			return a
+		}
+		a.mu.Unlock()
+	}
 }
 
 // waitingRoom counts the calls that wait, up to a maximum unless that is 0.
@@ -178,7 +264,7 @@ func (r *waitingRoom) full(cost int) error {
 // noRoom stands for the turn of a call that finds no room.
 var noRoom = new(turn)
 
-// decideTurn is decide for a call that waits. If its cost is booked for later, it has a turn. The caller holds the lock.
+// decideTurn is decide for a call that waits. If its cost fits later, it has a turn. The caller holds the lock.
 func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
 	a.last = m.Now
 	a.plan.Advance(&a.State, m.Now)
@@ -189,13 +275,14 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 		*q.turn, fits, waits = noRoom, false, false
 		o = a.plan.Offer(a.State, m, cost, 0)
 	}
-	if fits {
+	switch {
+	case waits:
+		t := &turn{Turn: meter.Turn{Cost: cost, Open: q.keep == meter.Open, Wake: make(chan struct{}, 1)}, room: room}
+		a.plan.Join(&a.State, m.Now, &t.Turn, o)
+		t.comes(a, clock)
+		*q.turn = t
+	case fits:
 		a.plan.Accept(&a.State, m.Now, o, cost, q.keep)
-	}
-	if waits {
-		// The lock may have been waited for since the moment was read.
-		read, now := reading(clock), time.Now()
-		*q.turn = a.stand(read, now, now.Add(time.Duration(o.At-read)), o.Spending(cost), room, make(chan struct{}, 1))
 	}
 	o.Changes = a.changes
 	d.verdict(m, o)
@@ -203,29 +290,39 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// stand puts a booking into the key's line, and returns its turn, or nil if the cost is not booked any more. The caller holds
-// the lock, and has read both clocks.
-func (a *account) stand(read int64, now, latest time.Time, sp meter.Spending, room *waitingRoom, wake chan struct{}) *turn {
-	t := &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Latest: latest, Wake: wake}, a: a, room: room}
-	if !a.plan.Join(&a.State, &t.Turn, sp) {
-		room.leave()
-		return nil
-	}
-	t.Line.At, t.Line.Due = read, now
-	return t
+// comes records the account of a turn that has come into its line, and both clocks. The lock may have been waited for
+// since the moment of the decision was read.
+func (t *turn) comes(a *account, clock Clock) {
+	t.Line.Owner.Store(a)
+	t.Line.At, t.Line.Due = reading(clock), time.Now()
 }
 
 // await sleeps until all turns are over, and returns nil; or it returns the context's error if that ends before, and the
 // turns that were not over have left their lines. The turns share their channel.
-func await(ctx context.Context, clock Clock, turns ...*turn) error {
+func await(ctx context.Context, clock Clock, h home, turns ...*turn) error {
 	defer func() {
 		for _, t := range turns {
 			t.room.leave()
 		}
 	}()
+	leave := func() (left bool) {
+		for _, t := range turns {
+			left = t.leave(clock) || left
+		}
+		return left
+	}
 	for {
-		over, timer := look(clock, turns)
-		if over {
+		over, changed, timer, err := look(clock, h, turns)
+		if err != nil && leave() {
+			return err
+		}
+		if over || err != nil {
+			for _, t := range turns {
+				if t.Refused {
+					leave()
+					return errRefusedTurn
+				}
+			}
 			return nil
 		}
 		var due <-chan time.Time
@@ -235,12 +332,9 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 		select {
 		case <-turns[0].Wake:
 		case <-due:
+		case <-changed:
 		case <-ctx.Done():
-			left := false
-			for _, t := range turns {
-				left = t.a.leave(clock, t) || left
-			}
-			if !left {
+			if !leave() {
 				return nil
 			}
 			return ctx.Err()
@@ -251,42 +345,99 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	}
 }
 
+// errRefusedTurn stands for the error of a turn that has become impossible.
+var errRefusedTurn = fmt.Errorf("%w: the limit does not allow the cost any more", ErrExceedsLimit)
+
 // look serves all due turns in the lines of the given turns. It reports whether the given turns are over, or returns a timer
-// for the turns that are first in their lines.
-func look(clock Clock, turns []*turn) (over bool, timer *time.Timer) {
+// for the turns that are first in their lines, and a channel that is closed when limits change.
+func look(clock Clock, h home, turns []*turn) (over bool, changed <-chan struct{}, timer *time.Timer, err error) {
 	over = true
 	soonest := time.Duration(-1)
 	for _, t := range turns {
-		isOver, isFirst, wait := t.a.lookAt(clock, t)
-		if over = over && isOver; isFirst && (soonest < 0 || wait < soonest) {
-			soonest = max(0, wait)
+		for {
+			var g *generation
+			if h != nil {
+				g = h.current()
+			}
+			isOver, isFirst, outdated, wait := t.look(clock, g)
+			if outdated {
+				if err = h.renew(t.Line); err != nil {
+					return false, nil, nil, err
+				}
+				continue
+			}
+			if over = over && isOver; isFirst {
+				if soonest < 0 || wait < soonest {
+					soonest = max(0, wait)
+				}
+				if g != nil {
+					changed = g.changed
+				}
+			}
+			break
 		}
 	}
 	if over || soonest < 0 {
-		return over, nil
+		return over, changed, nil, nil
 	}
-	return false, time.NewTimer(soonest)
+	return false, changed, time.NewTimer(soonest), nil
 }
 
-// lookAt serves all turns that are due. It reports whether this one is over, or is the first one and has to wait for so long.
-func (a *account) lookAt(clock Clock, t *turn) (over, isFirst bool, wait time.Duration) {
-	a.mu.Lock()
+// look serves all turns that are due. It reports whether this one is over, or is the first one and has to wait for so long,
+// unless the key is to be looked up again, with its limit.
+func (t *turn) look(clock Clock, g *generation) (over, isFirst, outdated bool, wait time.Duration) {
+	a := lockOwner(t.Line)
 	defer a.mu.Unlock()
-	if t.Over {
-		return true, false, 0
+	first := t.Line.First() == &t.Turn
+	switch {
+	case t.Over:
+		return true, false, false, 0
+	case a.plan == nil:
+		return false, false, first && g != nil, 0
+	case first && g != nil && (a.plan.stale() || a.plan.generation() != g.seq):
+		return false, false, true, 0
 	}
-	_, first, wait := a.serve(clock, t.Line)
-	return t.Over, first == &t.Turn, wait
+	_, wait = a.serve(clock, t.Line)
+	return t.Over, t.Line.First() == &t.Turn, false, wait
 }
 
-// leave takes a turn out of its line and gives its cost back, or reports false if it was over.
-func (a *account) leave(clock Clock, t *turn) bool {
-	a.mu.Lock()
+// serve serves all turns that are due, by the clock or in real time. It returns the clock's reading, and the time until the next one is due.
+func (a *account) serve(clock Clock, l *meter.Line) (read int64, wait time.Duration) {
+	read = reading(clock)
+	now := time.Now()
+	for a.State.Line() == l {
+		at := a.plan.Due(&a.State)
+		due := l.Due.Add(time.Duration(at - l.At))
+		if l.First().Tries && (at <= read || !due.After(now)) {
+			l.First().Rouse()
+			return read, 0
+		}
+		switch {
+		case at <= read:
+			a.last = max(read, a.last)
+		case due.After(now):
+			return read, due.Sub(now)
+		case a.plan.ServeAhead(&a.State):
+			continue
+		default:
+			a.last = max(at, a.last)
+		}
+		a.plan.Advance(&a.State, a.last)
+	}
+	return read, 0
+}
+
+// leave takes a turn out of its line, or reports false if it was over.
+func (t *turn) leave(clock Clock) bool {
+	a := lockOwner(t.Line)
 	defer a.mu.Unlock()
 	if t.Over {
 		return false
 	}
-	read, _, _ := a.serve(clock, t.Line)
+	read := reading(clock)
+	if a.plan != nil {
+		read, _ = a.serve(clock, t.Line)
+	}
 	if t.Over {
 		return false
 	}
@@ -294,83 +445,29 @@ func (a *account) leave(clock Clock, t *turn) bool {
 	return true
 }
 
-// giveUp takes a turn that is not over out of its line and gives its cost back. The caller holds the lock.
+// giveUp takes a turn that is not over out of its line. The caller holds the lock.
 func (a *account) giveUp(read int64, t *turn) {
-	var first bool
 	if a.plan == nil {
-		first = t.Line.Drop(&t.Turn)
-	} else {
-		a.last = max(read, a.last)
-		first = a.plan.Leave(&a.State, a.last, &t.Turn)
-		a.mayBeFresher()
+		t.Line.Drop(&t.Turn)
+		return
 	}
-	if t.Spent = (meter.Spending{}); first {
-		wakeFirst(t.Line)
+	a.last = max(read, a.last)
+	if a.plan.Advance(&a.State, a.last); !t.Over {
+		a.plan.Leave(&a.State, &t.Turn)
+		a.mayBeFresher()
 	}
 }
 
-// settleTurn ends the turn of a spending that is settled, and replaces it by the spending of the turn's booking in the line. It
-// reports true if nothing is left to settle. The caller holds the lock.
+// settleTurn ends the turn of a spending that is settled, and replaces it by what was spent. It reports true if nothing is left
+// to settle. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn
 	sp.turn = nil
-	if t.Over {
-		sp.Spending = t.Spent
-		return false
-	}
-	defer rouse(&t.Turn)
-	if actual == 0 || a.plan == nil {
+	if !t.Over {
 		a.giveUp(read, t)
-		return actual == 0
 	}
-	var first bool
-	if sp.Spending, first = a.plan.Part(&a.State, &t.Turn); first {
-		wakeFirst(t.Line)
-	}
-	return false
-}
-
-// serve serves all turns that are due. It returns the clock's reading, and the first turn that is left with the time until it
-// is due. The caller holds the lock. The system's time is read last: all turns that are due by the clock are served.
-func (a *account) serve(clock Clock, l *meter.Line) (read int64, first *meter.Turn, wait time.Duration) {
-	read = reading(clock)
-	now := time.Now()
-	for served := false; ; served = true {
-		t, at, booked := l.First()
-		if t == nil {
-			return read, nil, 0
-		}
-		due := t.Latest
-		if d := l.Due.Add(time.Duration(at - l.At)); booked && d.Before(due) {
-			due = d
-		}
-		if due.After(now) && !(booked && at <= read) {
-			if served {
-				rouse(t)
-			}
-			return read, t, due.Sub(now)
-		}
-		if a.plan == nil {
-			l.Pop()
-		} else {
-			a.plan.Serve(&a.State, max(read, a.last), l)
-		}
-		rouse(t)
-	}
-}
-
-// wakeFirst wakes the first call of a line, which sets its timer.
-func wakeFirst(l *meter.Line) {
-	if t, _, _ := l.First(); t != nil {
-		rouse(t)
-	}
-}
-
-func rouse(t *meter.Turn) {
-	select {
-	case t.Wake <- struct{}{}:
-	default: // it is awake, or will be
-	}
+	sp.Spending = t.Spent
+	return t.Spent.Cost == 0 && actual == 0
 }
 
 // awaited is a charge that work may have to wait for.
@@ -380,8 +477,9 @@ type awaited struct {
 	room *waitingRoom
 }
 
-// awaitAll sleeps until the instants of all charges have come, but not longer than until the latest instant. See [local].
-func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited) error {
+// awaitAll sleeps until the instants of all charges have come, but not longer than until the latest instant if they have no
+// turns. See [local].
+func awaitAll(ctx context.Context, clock Clock, latest time.Time, h home, all ...awaited) error {
 	var turns []*turn
 	sleeps := false // in full, as a charge has no turn in a line
 	wake := make(chan struct{}, 1)
@@ -389,7 +487,7 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 		if x.a == nil {
 			continue
 		}
-		t, due := x.a.standLater(clock, x.sp, latest, x.room, wake)
+		t, due := x.a.standLater(clock, x.sp, x.room, wake)
 		switch {
 		case t == noRoom:
 			for _, t := range turns {
@@ -403,7 +501,7 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 		}
 	}
 	if len(turns) > 0 {
-		if err := await(ctx, clock, turns...); err != nil {
+		if err := await(ctx, clock, h, turns...); err != nil {
 			return err
 		}
 	}
@@ -413,15 +511,15 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 	return nil
 }
 
-// standLater is stand for a cost that was booked before: the turn is at the place that the booking's instant determines.
+// standLater puts a cost that was booked before into the line, at the place of its arrival: the booking is given back.
 // Without a turn, it reports whether the work is due; if not, the work waits until the latest instant.
-func (a *account) standLater(clock Clock, sp *spending, latest time.Time, room *waitingRoom, wake chan struct{}) (t *turn, due bool) {
+func (a *account) standLater(clock Clock, sp *spending, room *waitingRoom, wake chan struct{}) (t *turn, due bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if sp.turn != nil {
 		return nil, sp.turn.Over
 	}
-	read, now := reading(clock), time.Now()
+	read := reading(clock)
 	if a.plan == nil {
 		return nil, sp.At <= read
 	}
@@ -429,13 +527,65 @@ func (a *account) standLater(clock Clock, sp *spending, latest time.Time, room *
 	if a.plan.Advance(&a.State, a.last); sp.At <= a.last {
 		return nil, sp.At <= read
 	}
+	if sp.Cost > a.plan.capacity || !a.plan.HasBooking(&a.State, sp.At) {
+		return nil, false
+	}
 	if !room.enter() {
 		return noRoom, false
 	}
-	booked := sp.Spending
-	if sp.changes != a.changes {
-		booked.Part = 0 // as the booking has none any more
+	sp.Changed = sp.changes != a.changes
+	a.plan.Settle(&a.State, a.last, sp.Spending, 0)
+	t = &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Wake: wake, Number: sp.number}, room: room}
+	a.plan.Insert(&a.State, a.last, &t.Turn, sp.At)
+	t.comes(a, clock)
+	sp.turn = t
+	return t, false
+}
+
+// tries puts a call that needs the budgets of several keys into the line of the one that it waits for, at the place of its
+// arrival. It returns nil if the key was dropped.
+func (a *account) tries(clock Clock, cost int64, number uint64) *turn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plan == nil || cost > a.plan.capacity {
+		return nil
 	}
-	sp.turn = a.stand(read, now, latest, booked, room, wake)
-	return sp.turn, false
+	a.last = max(reading(clock), a.last)
+	a.plan.Advance(&a.State, a.last)
+	if number == 0 {
+		number = meter.Arrival()
+	}
+	t := &turn{Turn: meter.Turn{Cost: cost, Tries: true, Number: number, Wake: make(chan struct{}, 1)}, room: new(waitingRoom)}
+	a.plan.Insert(&a.State, a.last, &t.Turn, math.MaxInt64)
+	t.comes(a, clock)
+	return t
+}
+
+// comesFirst sleeps until the turn is the first and due, or has to be made anew.
+func (t *turn) comesFirst(ctx context.Context, clock Clock) error {
+	for {
+		a := lockOwner(t.Line)
+		first, wait := false, time.Duration(0)
+		over := t.Over || a.plan == nil
+		if !over {
+			_, wait = a.serve(clock, t.Line)
+			first = t.Line.First() == &t.Turn
+		}
+		a.mu.Unlock()
+		if over || first && wait <= 0 {
+			return nil
+		}
+		var due <-chan time.Time
+		if first {
+			timer := time.NewTimer(wait)
+			defer timer.Stop()
+			due = timer.C
+		}
+		select {
+		case <-t.Wake:
+		case <-due:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

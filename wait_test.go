@@ -384,7 +384,7 @@ func (o *oracle) yield() {
 func lineLimits() []ratelimit.Limit {
 	odd := ratelimit.Rate{Units: 7, Per: time.Second}
 	return []ratelimit.Limit{
-		ratelimit.TokenBucket(odd, 5), ratelimit.TokenBucket(odd, 1), ratelimit.LeakyBucket(ratelimit.PerSecond(8), 40),
+		ratelimit.TokenBucket(odd, 5), ratelimit.TokenBucket(ratelimit.PerSecond(8), 5), ratelimit.TokenBucket(ratelimit.PerSecond(8), 1), ratelimit.TokenBucket(odd, 1), ratelimit.LeakyBucket(ratelimit.PerSecond(8), 40),
 		ratelimit.FixedWindow(odd), ratelimit.SlidingLog(odd), ratelimit.SlidingCounter(odd), ratelimit.Calendar(7, ratelimit.Day("UTC")),
 	}
 }
@@ -594,7 +594,7 @@ func TestAStormThatLeavesDelaysNoOtherCaller(t *testing.T) {
 	})
 }
 
-func TestDebtsAndReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
+func TestReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerSecond(4), 4), ratelimit.SlidingLog(ratelimit.PerSecond(4)),
 		ratelimit.FixedWindow(ratelimit.PerSecond(4)), ratelimit.SlidingCounter(ratelimit.PerSecond(4)),
@@ -609,7 +609,6 @@ func TestDebtsAndReservationsAmongTheWaitersKeepTheirInstants(t *testing.T) {
 				require.NoError(t, err)
 				r, err := w.limiter.Reserve(t.Context(), "k", 3, time.Hour)
 				require.NoError(t, err)
-				require.NoError(t, w.limiter.Adjust(context.Background(), "k", 2))
 				w.wait(t.Context(), "behind", 1)
 				booked, err := w.limiter.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
@@ -699,30 +698,58 @@ func TestAReservationThatIsSettledWhileItWaitsWaitsNoLonger(t *testing.T) {
 			w.mu.Unlock()
 			w.wg.Wait()
 			require.Zero(t, w.limiter.Stats().Waiting)
-			if actual == 0 {
-				require.Equal(t, seconds(0, 1), w.at, "the one behind has moved up")
-			} else {
-				require.Equal(t, seconds(0, 3), w.at)
-			}
+			require.Equal(t, seconds(0, float64(1+actual)), w.at, "the one behind waits for the real cost")
 		})
 	}
 }
 
-func TestWaitersOfAKeyThatIsResetAreServedNoLater(t *testing.T) {
+func TestAFreshBudgetGoesToTheLineFirst(t *testing.T) {
+	for _, limit := range lineLimits() {
+		t.Run(limit.String(), func(t *testing.T) {
+			bubble(t, limit, func(t *testing.T, w *waiters) {
+				capacity := limit.Capacity()
+				require.True(t, w.limiter.Allow("k", capacity))
+				if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+					time.Sleep(time.Second) // until the queue has room
+				}
+				ctx, leave := context.WithCancel(t.Context())
+				w.wait(ctx, "gone", 1)
+				leave()
+				for i := range capacity {
+					w.wait(t.Context(), strconv.Itoa(i), 1)
+				}
+				require.NoError(t, w.limiter.Reset(context.Background(), "k"))
+				synctest.Wait()
+				w.wait(t.Context(), "new", 1)
+				reset := time.Since(w.start)
+				w.wg.Wait()
+				if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+					return
+				}
+				require.Len(t, w.served, capacity+1)
+				for i := range capacity {
+					require.NotEqual(t, "new", w.served[i])
+					require.Equal(t, reset, w.at[i], "the fresh budget goes to the line")
+				}
+				require.Equal(t, "new", w.served[capacity])
+				require.Greater(t, w.at[capacity], reset, "the newcomer waits")
+				require.Zero(t, w.limiter.Stats().Waiting)
+			})
+		})
+	}
+}
+
+func TestADebtDelaysTheCallsThatWait(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), func(t *testing.T, w *waiters) {
 		require.True(t, w.limiter.Allow("k", 1))
-		ctx, leave := context.WithCancel(t.Context())
-		w.wait(ctx, "gone", 1)
+		w.wait(t.Context(), "first", 1)
 		w.wait(t.Context(), "second", 1)
-		w.wait(t.Context(), "third", 1)
-		w.limiter.Reset(context.Background(), "k")
-		w.wait(t.Context(), "new", 1)
-		w.wait(t.Context(), "new line", 1)
-		leave()
+		require.NoError(t, w.limiter.Adjust(t.Context(), "k", 3))
+		d, err := w.limiter.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 6*time.Second, d.RetryAfter, "behind both, and behind the debt")
 		w.wg.Wait()
-		require.Equal(t, "new", w.served[0])
-		require.ElementsMatch(t, []string{"new", "second", "third", "new line"}, w.served)
-		require.Equal(t, seconds(0, 1, 1, 2), w.at)
-		require.Zero(t, w.limiter.Stats().Waiting)
+		require.Equal(t, []string{"first", "second"}, w.served)
+		require.Equal(t, seconds(4, 5), w.at)
 	})
 }

@@ -57,9 +57,6 @@ func (m *Meter) catchUp(s State, now int64) State {
 // popDue moves past bookings into the base. The value of the state does not change: if it is stale and no booking is past, it
 // remains stale.
 func (m *Meter) popDue(s State, now int64) State {
-	if line := s.Line(); line != nil && line.lastBooking() <= now {
-		s = m.refold(s) // before the line's turns without bookings are booked behind these
-	}
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {
 		return s
@@ -77,8 +74,8 @@ func (s State) alone() State {
 	return s
 }
 
-// refold brings the state up to date: bookings that were given back are gone, and all turns of its line are booked.
-func (m *Meter) refold(s State) State { return m.lineUp(m.closeGaps(s)) }
+// refold brings the state up to date: bookings that were given back are gone.
+func (m *Meter) refold(s State) State { return m.closeGaps(s) }
 
 // closeGaps brings the state up to date if bookings have been given back. The ledger stays with
 // it as long as there are bookings.

@@ -135,10 +135,16 @@ func (m *Meter) Advance(s *State, now int64) {
 func (m *Meter) advanceTo(s *State, now int64) {
 	switch {
 	case s.detail == nil || s.ledger == nil:
-	case m.log:
-		*s = m.lapsed(m.lineUp(*s), now)
 	default:
-		*s = m.lapsed(m.catchUp(*s, now), now)
+		if s.ledger.line != nil {
+			if *s = m.serve(*s, now); s.detail == nil || s.ledger == nil {
+				break
+			}
+		}
+		if !m.log {
+			*s = m.catchUp(*s, now)
+		}
+		*s = m.lapsed(*s, now)
 	}
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -224,6 +230,9 @@ func (m *Meter) SpendBucket(s *State, now, cost int64) (at, remaining, debt, reg
 // allow is Allow for any algorithm, and with bookings.
 func (m *Meter) allow(s *State, now, cost int64) bool {
 	m.Advance(s, now)
+	if s.Line() != nil {
+		return m.leaky != nil && !m.Take(s, Moment{now, now}, cost, math.MaxInt64, Final).Denied(now)
+	}
 	if m.earliest(*s, now, cost) > now {
 		return false
 	}
@@ -257,12 +266,19 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 // call may come in between. Unless keep is Final, a spending later than now is booked, so that all of it can be given
 // back until then.
 func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
+	l := s.Line()
+	if l != nil {
+		l.forget(m.newest(*s, now))
+		if l.end.known {
+			defer l.end.spend(m, o.At, cost)
+		}
+	}
 	switch {
 	case m.token != nil && s.detail == nil && keep == Final: // the next case by a direct call, which takes less time
 		*s = m.token.spend(*s, o.At, cost)
 	case m.log, s.detail == nil && keep == Final:
 		*s = m.spend(*s, o.At, cost)
-	case o.At > now && (keep != Final || m.bookings(*s) != nil):
+	case o.At > now && (keep != Final || l != nil || m.bookings(*s) != nil):
 		sp := o.Spending(cost)
 		sp.Open = keep == Open
 		*s = m.book(*s, sp)
@@ -275,17 +291,17 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 
 // Remaining returns the largest cost that would be spent now, 0 if there is none.
 func (m *Meter) Remaining(s State, now int64) int64 {
-	n, _ := m.remaining(s, now)
+	n, _ := m.remaining(m.view(s), now)
 	return n
 }
 
 // Regained returns the first instant at which the key is fresh: all that it has spent is
 // regained. The instant may be past.
-func (m *Meter) Regained(s State) int64 { return m.regained(s) }
+func (m *Meter) Regained(s State) int64 { return m.regained(m.view(s)) }
 
 // Debt returns the units that are spent or booked above the capacity, and not regained by now, rounded up.
 func (m *Meter) Debt(s State, now int64) int64 {
-	_, debt := m.remaining(s, now)
+	_, debt := m.remaining(m.view(s), now)
 	return debt
 }
 
@@ -307,6 +323,7 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 		remaining, debt = t.room(s, now)
 		return remaining, debt, t.regained(s)
 	}
+	s = m.view(s)
 	if c, ok := m.algorithm.(*calendar); ok {
 		return c.standing(s, now)
 	}
@@ -325,6 +342,9 @@ func (m *Meter) Refresh(s *State) {
 // Settle corrects a spending from its estimated cost to its real cost. A difference above the estimate is charged, as a debt if
 // necessary. A difference below is refunded, as far as it has not been regained and no later spending depends on it.
 func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
+	if s.Line() != nil {
+		*s = m.serve(*s, now)
+	}
 	*s = m.popDue(*s, now)
 	if sp.Changed && sp.Part != 0 && sp.At <= now {
 		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
@@ -332,13 +352,13 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 		actual = max(actual, sp.Cost)
 	}
 	actual = m.settleAside(*s, now, sp, actual)
-	*s = m.settle(*s, now, sp, actual)
+	*s = m.moved(m.settle(*s, now, sp, actual))
 }
 
 // Adjust charges a delta above 0, as a debt if necessary. A delta below 0 is forgiven, beginning with the last booking.
 func (m *Meter) Adjust(s *State, now, delta int64) {
 	m.Advance(s, now)
-	*s = m.adjust(*s, now, delta)
+	*s = m.moved(m.adjust(*s, now, delta))
 }
 
 // bucket returns the meter's algorithm as a token bucket, if it counts like one: a leaky
@@ -408,6 +428,9 @@ const farAhead = math.MaxInt64 / 2
 // the capacity.
 func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	o := Offer{Retry: mo.Reading}
+	if s.detail != nil {
+		s = m.view(s)
+	}
 	if t := m.token; t != nil { // as m.earliest, but a direct call takes less time
 		o.At = t.earliest(s, mo.Now, cost)
 	} else {

@@ -202,18 +202,17 @@ func (m *Meter) trimmed(s State) State {
 	if s.detail == nil || s.ledger == nil || !s.ledger.empty() {
 		return s
 	}
-	switch {
-	case !m.log:
-		s.detail = nil
-	case s.ledger.line == nil:
+	if m.log {
 		s.detail.ledger = nil
+	} else {
+		s.detail = nil
 	}
 	return s
 }
 
 // empty reports whether nothing is booked, open or set aside.
 func (l *ledger) empty() bool {
-	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0
+	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil
 }
 
 // settleToken settles a token bucket's spending under the limit that it was spent under.

@@ -68,6 +68,9 @@ const (
 	stepFail             // it cannot be sent before the instant, which is too late
 )
 
+// bookAhead is how far ahead the last booking may be when the next place books: the others book nothing.
+const bookAhead = 100 * time.Millisecond
+
 // never is a time that does not come.
 var never time.Time
 
@@ -173,6 +176,8 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 		return stepWait, never
 	case now.Before(opens):
 		return stepWait, opens
+	case l.booked > 0 && l.queue[l.booked-1].at.After(now.Add(bookAhead)):
+		return stepWait, l.queue[l.booked-1].at.Add(-bookAhead)
 	case !l.roomLocked(p, now):
 		return stepWait, l.changesLocked(now)
 	}

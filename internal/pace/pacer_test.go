@@ -59,7 +59,7 @@ func TestPanicInTheLimiterHoldsUpNoOther(t *testing.T) {
 func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		l := limiter(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), func(request string) (string, error) {
+		l := limiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(20), 1), func(request string) (string, error) {
 			if request == "bomb" {
 				<-release
 			}
@@ -70,7 +70,7 @@ func TestPanicLetsWaitingRequestsGo(t *testing.T) {
 		defer pc.Leave(refused)
 		require.NoError(t, pc.Await(refused, "refused"))
 		booked := make(chan error)
-		go func() { booked <- send(t.Context(), pc, "booked") }() // for in a minute
+		go func() { booked <- send(t.Context(), pc, "booked") }() // for in 50 ms
 		synctest.Wait()
 		panicked := make(chan any)
 		go func() {
