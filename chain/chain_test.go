@@ -38,6 +38,46 @@ func TestAChainChargesAllLimitersOrNone(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, first, "ann"))
 }
 
+// A call that a later limiter denies charges the first one and gives that back. Reservations of others that are open then give
+// back as much as if the call had not been.
+func TestACallThatAChainDeniesLeavesNoTraceInRefunds(t *testing.T) {
+	t.Parallel()
+	for name, deny := range map[string]func(*chain.Limiter[string], context.Context) error{
+		"Take": func(c *chain.Limiter[string], ctx context.Context) error {
+			d, err := c.Take(ctx, "ann", 150)
+			assert.False(t, d.Allowed)
+			return err
+		},
+		"Reserve": func(c *chain.Limiter[string], ctx context.Context) error {
+			r, err := c.Reserve(ctx, "ann", 150, 0)
+			assert.False(t, r.Allowed)
+			return err
+		},
+		"Wait": func(c *chain.Limiter[string], ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			require.ErrorIs(t, c.Wait(ctx, "ann", 150), context.DeadlineExceeded)
+			return nil
+		},
+	} {
+		clock := new(ratelimittest.Clock)
+		first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(60), 1000))
+		second := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerMinute(1), 500))
+		chain := chainOf(t, first, second)
+		require.True(t, first.Allow("ann", 400))
+		r, err := chain.Reserve(t.Context(), "ann", 400, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.NoError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[string](second), "ann", 50))
+		for range 6 {
+			clock.Advance(s)
+			require.NoError(t, deny(chain, t.Context()))
+		}
+		require.NoError(t, r.Settle(0))
+		assert.Equal(t, 606, remaining(t, first, "ann"), name)
+	}
+}
+
 func TestTheFirstDenialEndsAChain(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("first"))

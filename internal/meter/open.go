@@ -138,10 +138,13 @@ func (l *ledger) openAt(sp Spending) int {
 	return i
 }
 
-// gaveBack lowers the least debts after an amount was given back at now, of a reservation in the i-th element, or before all
-// elements if i is −1. An earlier reservation has at most the i-th one's. Reservations of now stay, as after a grant.
+// gaveBack lowers the least debts after an amount was given back at now, of a spending before or in the i-th element, and after
+// all elements before that. An earlier reservation has at most the i-th one's. Reservations of now stay, as after a grant.
+//
+// A spending that is not open has no element. Its refund is no more than has not been regained of it, so without it the debt
+// would still have been at least the one that was sampled just before it: earlier reservations keep their least debts.
 func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
-	for k := max(i, 0); k < len(l.opens); k++ {
+	for k := i; k < len(l.opens); k++ {
 		if p := &l.opens[k].least; *p != unsampled {
 			if *p = t.minus(*p, back); p.ticks < 0 {
 				*p = span{}
@@ -149,7 +152,7 @@ func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 		}
 	}
 	switch {
-	case i < 0 || l.opens[i].least == unsampled:
+	case i == len(l.opens) || l.opens[i].least == unsampled:
 	case l.opens[i].from == now:
 		l.lower(i, l.opens[i].least)
 	default:
@@ -247,7 +250,11 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 	i := l.openAt(sp)
 	if back := m.token.refundable(l, i, owed, now, sp, actual); back != (span{}) {
 		base = m.token.regain(base, now, back)
-		l.gaveBack(m.token, i, now, back)
+		first := max(i, 0)
+		if i >= 0 && !sp.Open && (l.opens[i].from < sp.At || l.opens[i].part < sp.Part) {
+			first = i + 1
+		}
+		l.gaveBack(m.token, first, now, back)
 		if booked {
 			l.base = base
 			l.touch(0)

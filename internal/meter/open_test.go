@@ -33,6 +33,8 @@ type past struct {
 	beside bool // grants take from bookings too
 	taken  int  // grants that did
 	still  bool // much happens within one instant
+	passes bool // some spendings are given back within their instant, as by a call that another limiter denies
+	late   bool // some spendings that are not open are given back later
 	atOnce bool // nothing is booked
 }
 
@@ -85,7 +87,20 @@ func (p *past) do() {
 			p.now += p.rnd.Int64N(p.m.token.full.ticks + 2)
 		}
 	}
+	if p.passes && p.rnd.IntN(3) == 0 {
+		n := 1 + p.rnd.Int64N(p.m.token.capacity)
+		if o := p.m.Take(&p.s, Moment{p.now, p.now}, n, 0, Booked); !o.Denied(p.now) {
+			p.m.Settle(&p.s, p.now, o.Spending(n), 0)
+		}
+	}
 	switch op := p.rnd.IntN(20); {
+	case op < 3 && p.late:
+		n := 1 + p.rnd.Int64N(p.m.token.capacity)
+		if o := p.m.Take(&p.s, Moment{p.now, p.now}, n, 0, Booked); !o.Denied(p.now) {
+			e := &charged{at: o.At, cost: n, real: n, admitted: true, sp: o.Spending(n)}
+			p.add(e)
+			p.open = append(p.open, e)
+		}
 	case op < 5:
 		if n := 1 + p.rnd.Int64N(p.m.token.capacity); p.m.Allow(&p.s, p.now, n) {
 			p.add(&charged{at: p.now, cost: n, real: n, admitted: true})
@@ -192,6 +207,7 @@ func TestAGrantBesideBookingsAllowsItsUnitsAndNoMore(t *testing.T) {
 func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
 	for seed := range uint64(testsize.Of(20_000, 400_000)) {
 		p := newPast(rand.New(rand.NewPCG(seed, 5)), seed%2 == 1)
+		p.passes = seed%4 > 1
 		for range 60 {
 			p.do()
 			require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
@@ -204,6 +220,20 @@ func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
 			e.real = 0
 		}
 		require.Equal(t, p.replayed(), p.base(), "seed %d: %v", seed, p)
+	}
+}
+
+// A spending that is not open may be given back later than it was spent, which is less than all of it.
+func TestASpendingThatIsGivenBackLateAllowsNoMoreThanItsUnits(t *testing.T) {
+	testsize.Arithmetic(t)
+	for seed := range uint64(testsize.Of(20_000, 400_000)) {
+		p := newPast(rand.New(rand.NewPCG(seed, 9)), false)
+		p.late, p.passes = true, seed%2 == 1
+		for range 60 {
+			p.do()
+			require.False(t, p.base().less(p.replayed()), "seed %d: %v", seed, p)
+		}
+		p.bound(t)
 	}
 }
 

@@ -152,6 +152,8 @@ local function refund(a, f, s, now, sp, actual)
     if s.base then reduce(s, sp.at, sp.cost - actual) end
   elseif sp.open then
     settleOpen(f, s, now, sp, actual)
+  elseif s.kind == TOKEN then
+    settleBooked(f, s, now, sp, actual)
   else
     a.refund(f, s.base or s, now, sp, actual)
   end

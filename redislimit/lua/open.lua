@@ -57,6 +57,29 @@ local function opened(s, at)
   froms[#froms + 1], leasts[#leasts + 1] = at, TOP
 end
 
+-- gaveBack lowers the least debts from the i-th on after u was given back of a spending of their time.
+local function gaveBack(s, i, now, u)
+  local froms, leasts = s.openFroms, s.openLeasts
+  if not froms[i] then return end
+  for k = i, #froms do
+    if leasts[k] < TOP then leasts[k] = max(0, leasts[k] - u) end
+  end
+  if leasts[i] < TOP then lower(s, froms[i] == now and i - 1 or i, leasts[i]) end
+end
+
+-- settleBooked gives back of a spending that is not open, as far as it is not regained. Without it the debt would still have been
+-- at least the one that was sampled just before it, so that earlier reservations keep their least debts.
+local function settleBooked(f, s, now, sp, actual)
+  local base, froms, i = s.base or s, s.openFroms, 1
+  local bu, bp = owed(base, now)
+  token.refund(f, base, now, sp, actual)
+  local u, p = owed(base, now)
+  while froms[i] and froms[i] < sp.at do i = i + 1 end
+  u = bu - u
+  if bp > p then u = u + 1 end
+  if u > 0 then gaveBack(s, i, now, u) end
+end
+
 -- settleOpen gives back of a spending as if its real cost had been charged at the beginning.
 local function settleOpen(f, s, now, sp, actual)
   local froms, leasts, base = s.openFroms, s.openLeasts, s.base or s
@@ -70,8 +93,5 @@ local function settleOpen(f, s, now, sp, actual)
   if u == 0 and p == 0 then return end
   regain(f, base, now, u, p)
   if p > 0 then u = u + 1 end
-  for k = i, #froms do
-    if leasts[k] < TOP then leasts[k] = max(0, leasts[k] - u) end
-  end
-  if leasts[i] < TOP then lower(s, froms[i] == now and i - 1 or i, leasts[i]) end
+  gaveBack(s, i, now, u)
 end
