@@ -467,3 +467,29 @@ func ExampleNew_http() {
 	// 200
 	// 429
 }
+
+// The tenants of all processes share one rate upstream, by their plans.
+func ExampleNewFair() {
+	onServer(shareUpstream)
+	// Output: true
+}
+
+func shareUpstream(ctx context.Context, client *redis.Client) error {
+	weights := map[string]int{"free": 1, "pro": 4}
+	limit := ratelimit.TokenBucket(ratelimit.PerMinute(60_000), 20_000).Named("upstream")
+	shared, err := redislimit.NewFair(client, limit, &redislimit.FairOptions{
+		Weight: func(tenant string) int { plan, _, _ := strings.Cut(tenant, ":"); return weights[plan] },
+	})
+	if err != nil {
+		return err
+	}
+	res, err := shared.Reserve(ctx, "pro:42", 4000, 20*time.Second) // in line, for an estimate of the tokens
+	if err != nil {
+		return err
+	}
+	fmt.Println(res.Allowed)
+	if err := res.Settle(1200); err != nil { // the real cost
+		return err
+	}
+	return shared.Flush(ctx) // before the process ends: gives back what it holds
+}

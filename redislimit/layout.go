@@ -105,6 +105,7 @@ var names = map[string]int64{
 	"PLACE_FOR": inMicros(placeFor), "CLAIM_FOR": inMicros(claimFor), "FRESH": inMicros(freshFor), "REVOKED_FOR": inMicros(revokedFor),
 	"GRANTS": maxGrants, "DROPS": maxDrops, "TRY": howTry, "POLL": howPoll, "LISTEN": howListen,
 	"WAITING": slotsWaiting, "TAKEN": slotsTaken, "LOST": slotsLost, "REVOKED": slotsRevoked, "LATE": slotsLate,
+	"FAIR_PROCESS": fairProcess, "FAIR_LEASTS": fairLeasts, "FAIR_LEAVES": fairLeaves, "FAIR_ZERO": fairZero, "FAIR_HIGHEST": 1 << 50, "FAIR_LONGEST": 24 * 3600 * 1e6, "FRACTION": 1 << 20,
 	"SILENT": channelSilent, "HEARD": channelHeard, "REFUSED": channelRefused,
 }
 

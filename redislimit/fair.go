@@ -1,0 +1,291 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// Fair shares one rate among the tenants of all processes, in proportion to their weights: package fair for a fleet. Make one with
+// [NewFair]. It is safe for concurrent use and needs no closing. The zero Fair cannot be used.
+//
+// A process requests units for its tenants, every 100 ms while they have callers in line, and holds units for tenants that keep spending.
+// So most decisions need no round trip, and the processes together make at most 250 calls a second. Over any time t at most
+// burst + rate·t units are used. A tenant in line gets its max–min share: what it does not want goes to the others. What it used
+// while nobody else wanted it is not held against it later.
+//
+// Callers of one tenant are served first come, first served within a process. A process that dies loses the units that it held for tenants:
+// at most twice what they spent in a beat, and parts of the costs at the head of their lines. Its callers' places lapse within 1 s.
+type Fair struct {
+	store      *store
+	keys       []string
+	timeout    time.Duration // of a decision
+	weight     func(string) int
+	onDecision func(ratelimit.Event[string])
+	maxWaiting int
+	process    string // the id of this Fair
+
+	mu         sync.Mutex // guards the fields below
+	limit      fairLimit
+	tenants    map[string]*fairTenant
+	active     []*fairTenant // those with something to report or to request, in the order of the next calls
+	waiting    int           // callers in line
+	calling    bool          // a goroutine makes the calls
+	hurry      chan struct{} // has an element if a call should be made before the next beat
+	pace       fairPace
+	epoch      *fairEpoch     // of what is spent now
+	epochs     []*fairEpoch   // that no call has reported yet, before epoch
+	reported   int64          // the units that the process held by its last report, or more
+	unreported int64          // the units spent since the last report
+	fleet      fairFleet      // as the last reply has it
+	valid      time.Time      // until then the held units may be spent
+	failed     error          // of the last call, nil if that succeeded
+	flushes    []chan<- error // of calls of Flush, which wait until the process holds nothing
+}
+
+// FairOptions are the settings of [NewFair] besides the limit. Functions are called concurrently, under no lock.
+type FairOptions struct {
+	// Name is a part of the Redis keys, which all share one slot of a cluster. If empty, the limit's Name. It must not contain braces.
+	Name string
+
+	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
+	Prefix string
+
+	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
+	Weight func(tenant string) int
+
+	// Timeout bounds an Allow, a Take and a Reserve without a delay, beside the caller's context. If zero, 50 ms; below zero, only the context
+	// does.
+	Timeout time.Duration
+
+	// MaxWaiting is the maximum number of this process's callers in line. If zero, 1,000. A tenant with callers in line joins with a
+	// further one only while it has fewer than are free. Other callers fail with [ratelimit.ErrLimited].
+	MaxWaiting int
+
+	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
+	OnDecision func(ratelimit.Event[string])
+}
+
+var _ ratelimit.Reserver[string] = (*Fair)(nil)
+
+// NewFair returns a limiter whose tenants share a limit. It does not connect. The limit must be a token bucket with a burst of at most 2^30,
+// whose burst takes at most 140 years to refill, counted in µs; else the error wraps [ratelimit.ErrInvalidLimit]. Else it names the option that is
+// wrong. Use it with package failover, and fair.New on a part of the limit as the stand-in while Redis is down.
+func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOptions) (*Fair, error) {
+	var o FairOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Name == "" {
+		o.Name = limit.Name
+	}
+	if o.Prefix == "" {
+		o.Prefix = "ratelimit:"
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = 1000
+	}
+	switch {
+	case optional.IsNil(client):
+		return nil, errors.New("redislimit: the client is nil")
+	case o.Name == "":
+		return nil, errors.New("redislimit: FairOptions.Name and the limit's Name are both empty: one of them names the budget in Redis")
+	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
+		return nil, fmt.Errorf("redislimit: FairOptions.Prefix and Name are %q and %q, want no braces", o.Prefix, o.Name)
+	case o.MaxWaiting < 0:
+		return nil, fmt.Errorf("redislimit: FairOptions.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
+	}
+	shared, err := newFairLimit(limit)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fair{
+		store:      newStore(client, fairCall, 1, false, nil),
+		timeout:    o.Timeout,
+		weight:     o.Weight,
+		onDecision: o.OnDecision,
+		maxWaiting: o.MaxWaiting,
+		process:    randomBytes(fairProcess),
+		limit:      shared,
+		tenants:    make(map[string]*fairTenant),
+		hurry:      make(chan struct{}, 1),
+		epoch:      new(fairEpoch),
+	}
+	base := o.Prefix + "{" + o.Name + "}!fair"
+	f.keys = []string{base, base + ":tenants", base + ":ends", base + ":processes"}
+	return f, nil
+}
+
+// Allow is Take without details. An error counts as false.
+func (f *Fair) Allow(tenant string, cost int) bool {
+	d, _ := f.Take(context.Background(), tenant, cost)
+	return d.Allowed
+}
+
+// Take spends cost of the tenant's share, or nothing. It answers from the units that the process holds for the tenant, or from the next call,
+// within [FairOptions.Timeout]. Remaining is the number of units that the process holds for the tenant.
+//
+// RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace.
+//
+// Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost], or
+// [ratelimit.ErrUnavailable] if Redis does not answer. With an error nothing is spent.
+func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Decision, error) {
+	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, 0)
+	f.report(tenant, cost, d, err)
+	return d, err
+}
+
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it waits in line like
+// [Fair.Wait], for at most that time, and returns when the work may start, so the reservation's Delay is 0. A call that is not served in time,
+// or finds no room in line, is denied.
+//
+// Settle makes no call: the next call takes the difference along, at most 100 ms later, and the process loses it if it dies before. A cost settled below
+// the estimate counts as if it had been charged at the beginning. Above the estimate, the total takes as much of it as empties the
+// burst, and the tenant owes all of it.
+//
+// Errors are as for Take, and the context's error when it ends.
+func (f *Fair) Reserve(ctx context.Context, tenant string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	ctx = wait.OrBackground(ctx)
+	d, spent, err := f.reserve(ctx, tenant, cost, maxDelay)
+	f.report(tenant, cost, d, err)
+	return ratelimit.NewReservation(d, func(actual int) error {
+		f.settle(tenant, cost, actual, spent)
+		return nil
+	}), err
+}
+
+func (f *Fair) reserve(ctx context.Context, tenant string, cost int, maxDelay time.Duration) (ratelimit.Decision, *fairEpoch, error) {
+	if maxDelay <= 0 {
+		return f.decide(ctx, tenant, cost, 0)
+	}
+	left, err := wait.Left(ctx)
+	if err != nil {
+		return ratelimit.Decision{}, nil, ended(err, false)
+	}
+	inTime, stop := context.WithTimeout(ctx, maxDelay)
+	defer stop()
+	d, spent, err := f.decide(inTime, tenant, cost, inLine)
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && maxDelay < left
+	if late || errors.Is(err, ratelimit.ErrLimited) {
+		d.Allowed, err = false, nil
+	}
+	return d, spent, err
+}
+
+// Wait spends cost of the tenant's share and returns nil when its time has come. While a tenant has a caller in line, its Allow and
+// Take are denied.
+//
+// A Wait that fails has spent nothing. Its error wraps the context's error when that ends, [ratelimit.ErrLimited] if there is no room in line:
+// see [FairOptions.MaxWaiting], [ratelimit.ErrUnavailable] when a call to Redis fails, or is one of Take's.
+func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
+	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, inLine)
+	f.report(tenant, cost, d, err)
+	return err
+}
+
+// SetLimit changes the limit, in this process, from the next call on. Spending stays; a lowered limit counts at most its burst as spent. Callers in line
+// stay, unless their cost is now too large: these get [ratelimit.ErrExceedsLimit]. Each call to Redis applies the limit of its own
+// process. Errors are as for NewFair.
+func (f *Fair) SetLimit(limit ratelimit.Limit) error {
+	f.check()
+	shared, err := newFairLimit(limit)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.limit = shared
+	for _, t := range f.active {
+		f.refuseLocked(t)
+	}
+	f.hurryLocked()
+	return nil
+}
+
+// Flush gives back the units that this process holds, as before a planned end of the process. Callers in line stay. It returns
+// [ratelimit.ErrUnavailable] if Redis does not answer, or the context's error.
+func (f *Fair) Flush(ctx context.Context) error {
+	f.check()
+	ctx = wait.OrBackground(ctx)
+	done := make(chan error, 1)
+	f.mu.Lock()
+	for _, t := range f.tenants {
+		t.spent, t.spending = 0, 0 // nothing is fetched ahead again, unless there are further calls
+		if t.held > 0 {
+			f.activeLocked(t)
+		}
+	}
+	if len(f.active) == 0 {
+		f.mu.Unlock()
+		return nil
+	}
+	f.flushes = append(f.flushes, done)
+	f.hurryLocked()
+	f.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ended(ctx.Err(), false)
+	}
+}
+
+// Describe returns the limit that tenants share. BooksAhead is false.
+func (f *Fair) Describe() ratelimit.Description {
+	f.check()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return ratelimit.Description{Limits: []ratelimit.Limit{f.limit.limit}}
+}
+
+func (f *Fair) check() {
+	if f == nil || f.store == nil {
+		panic("redislimit: a Fair that was not made by NewFair")
+	}
+}
+
+func (f *Fair) report(key string, cost int, d ratelimit.Decision, err error) {
+	if f.onDecision != nil {
+		f.onDecision(ratelimit.Event[string]{Key: key, Cost: cost, Decision: d, Spent: d.Allowed && err == nil && cost > 0, Err: err})
+	}
+}
+
+// mostFairBurst bounds a burst, so that the script counts in fractions of a unit exactly.
+const mostFairBurst = 1 << 30
+
+// fairLimit is the shared limit. Its plan has the rate in lowest terms.
+type fairLimit struct{ *plan }
+
+func newFairLimit(limit ratelimit.Limit) (fairLimit, error) {
+	p, err := newPlan(limit, defaultMaxLog)
+	switch {
+	case err != nil:
+		return fairLimit{}, err
+	case limit.Algorithm != ratelimit.AlgorithmTokenBucket:
+		return fairLimit{}, fmt.Errorf("redislimit: %w: Algorithm is %v, want a token bucket", ratelimit.ErrInvalidLimit, limit.Algorithm)
+	case p.capacity > mostFairBurst:
+		return fairLimit{}, fmt.Errorf("redislimit: %w: Burst is %d, want at most 2^30", ratelimit.ErrInvalidLimit, limit.Burst)
+	case p.per > most/max(p.units, p.capacity):
+		return fairLimit{}, fmt.Errorf("redislimit: %w: Burst %d at %d for each %v cannot be counted exactly at 1 µs",
+			ratelimit.ErrInvalidLimit, limit.Burst, limit.Rate.Units, limit.Rate.Per)
+	}
+	return fairLimit{p}, nil
+}
+
+// timeFor returns the time that the rate takes for some units, rounded up to µs.
+func (l fairLimit) timeFor(units float64) time.Duration {
+	us := units * float64(l.per) / float64(l.units)
+	return time.Duration(min(us+1, float64(century))) * time.Microsecond
+}
