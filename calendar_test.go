@@ -104,7 +104,7 @@ func TestACalendarsWindowsFollowItsZone(t *testing.T) {
 		require.True(t, l.Allow("k", 9))
 		d, err := l.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
-		assert.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: left, ResetAfter: left}, d, row)
+		assert.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: left, ResetAfter: left, NextAfter: left}, d, row)
 		clock.advance(left - 1)
 		assert.False(t, l.Allow("k", 1), row)
 		clock.advance(1)
@@ -326,7 +326,7 @@ func TestALimitStaysSmall(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) == 8 {
 		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Period{}), uintptr(16))
 		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Limit{}), uintptr(64))
-		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Decision{}), uintptr(112))
+		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Decision{}), uintptr(120))
 	}
 }
 

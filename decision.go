@@ -27,6 +27,9 @@ type Decision struct {
 	RetryAfter time.Duration
 	// ResetAfter is the time until the key is fresh, if nothing else is charged: until it has its full budget again.
 	ResetAfter time.Duration
+	// NextAfter is the time until Remaining is above 0, if nothing else is charged: until the next unit of the budget. It is 0 while
+	// Remaining is above 0, and if there never is a next unit. Engines that do not know the time leave it 0.
+	NextAfter time.Duration
 	// Delay is how long to wait before starting the work. It is above zero only for a leaky bucket and for a booking of a [Reserver].
 	Delay time.Duration
 }
@@ -54,9 +57,12 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	}
 }
 
-// stands fills in the standing of a key after a decision: see [meter.Meter.Standing].
-func (d *Decision) stands(m meter.Moment, remaining, debt, regained int64) {
+// stands fills in the standing of a key after a decision: see [meter.Meter.Standing]. The instant of the next unit counts if none remains.
+func (d *Decision) stands(m meter.Moment, remaining, debt, regained, next int64) {
 	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
+	if remaining == 0 {
+		d.NextAfter = between(m.Reading, next)
+	}
 }
 
 // between returns the time from one instant to a later one, at most the longest Duration.

@@ -500,6 +500,11 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 			want.Delay = max(want.Delay, d.Delay)
 			want.Remaining = min(want.Remaining, d.Remaining/n)
 			want.ResetAfter = max(want.ResetAfter, d.ResetAfter)
+			if d.Remaining/n == 0 {
+				next, err := limiters[i].Peek(context.Background(), c.user, n)
+				exceeds = exceeds || err != nil
+				want.NextAfter = max(want.NextAfter, next.RetryAfter)
+			}
 		}
 		got, err := stack.Peek(context.Background(), c, cost)
 		if exceeds {

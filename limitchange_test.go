@@ -64,7 +64,7 @@ func TestALoweredLimitIsDeniedUntilItIsRegained(t *testing.T) {
 			d, err := l.Take(t.Context(), "k", 1)
 			require.NoError(t, err)
 			assert.Equal(t, ratelimit.Decision{
-				Limit: test.limit(50), RetryAfter: test.retry, ResetAfter: test.reset,
+				Limit: test.limit(50), RetryAfter: test.retry, ResetAfter: test.reset, NextAfter: test.retry,
 			}, d)
 			clock.set(test.retry - 1)
 			assert.False(t, l.Allow("k", 1))

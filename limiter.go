@@ -172,9 +172,12 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 		return d, nil
 	}
 	a.last = m.Now
-	var at, remaining, debt, regained int64
+	var at, remaining, debt, regained, next int64
 	if p.Bucket() {
 		at, remaining, debt, regained = p.SpendBucket(&a.State, m.Now, int64(cost))
+		if next = at; remaining == 0 && (cost != 1 || at == m.Now) {
+			next = p.Earliest(a.State, m.Now, 1)
+		}
 		a.use.decided(at == m.Now)
 		a.mu.Unlock()
 	} else {
@@ -183,17 +186,19 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 		s := a.State
 		if s.OnHeap() {
 			remaining, debt, regained = p.Standing(s, m.Now)
+			next = p.next(&s, m.Now, remaining)
 			a.mu.Unlock()
 		} else {
 			a.mu.Unlock() // before the divisions, which are done with a copy
 			remaining, debt, regained = p.Standing(s, m.Now)
+			next = p.next(&s, m.Now, remaining)
 		}
 	}
 	d.Limit = p.limit
 	if d.Allowed = at == m.Now; !d.Allowed {
 		d.RetryAfter = between(m.Reading, at)
 	}
-	d.stands(m, remaining, debt, regained)
+	d.stands(m, remaining, debt, regained, next)
 	return d, nil
 }
 

@@ -31,6 +31,7 @@ type step struct {
 	retry   time.Duration
 	reset   time.Duration
 	delay   time.Duration
+	next    time.Duration // 0 if it is retry: of one unit that was denied
 }
 
 func TestTakeBehaves(t *testing.T) {
@@ -40,27 +41,27 @@ func TestTakeBehaves(t *testing.T) {
 		steps []step
 	}{
 		{"a token bucket spends its burst at once and regains at the rate", ratelimit.TokenBucket(ratelimit.PerSecond(10), 3), []step{
-			{at: 0, cost: 3, allowed: true, left: 0, reset: 300 * ms},
+			{at: 0, cost: 3, allowed: true, left: 0, reset: 300 * ms, next: 100 * ms},
 			{at: 0, cost: 1, left: 0, retry: 100 * ms, reset: 300 * ms},
 			{at: 100*ms - 1, cost: 1, left: 0, retry: 1, reset: 200*ms + 1},
-			{at: 100 * ms, cost: 1, allowed: true, left: 0, reset: 300 * ms},
+			{at: 100 * ms, cost: 1, allowed: true, left: 0, reset: 300 * ms, next: 100 * ms},
 			{at: 350 * ms, cost: 3, left: 2, retry: 50 * ms, reset: 50 * ms},
-			{at: 350 * ms, cost: 2, allowed: true, left: 0, reset: 250 * ms},
+			{at: 350 * ms, cost: 2, allowed: true, left: 0, reset: 250 * ms, next: 50 * ms},
 		}},
 		{"a token bucket keeps fractions of a nanosecond", ratelimit.TokenBucket(ratelimit.PerSecond(3), 2), []step{
-			{at: 0, cost: 2, allowed: true, left: 0, reset: 666_666_667},
+			{at: 0, cost: 2, allowed: true, left: 0, reset: 666_666_667, next: 333_333_334},
 			{at: 333_333_333, cost: 1, left: 0, retry: 1, reset: 333_333_334},
-			{at: 333_333_334, cost: 1, allowed: true, left: 0, reset: 666_666_666},
+			{at: 333_333_334, cost: 1, allowed: true, left: 0, reset: 666_666_666, next: 333_333_333},
 			{at: 666_666_666, cost: 1, left: 0, retry: 1, reset: 333_333_334},
-			{at: 666_666_667, cost: 1, allowed: true, left: 0, reset: 666_666_667},
-			{at: s, cost: 1, allowed: true, left: 0, reset: 666_666_667},
+			{at: 666_666_667, cost: 1, allowed: true, left: 0, reset: 666_666_667, next: 333_333_333},
+			{at: s, cost: 1, allowed: true, left: 0, reset: 666_666_667, next: 333_333_334},
 		}},
 		{"a leaky bucket lets work out evenly and refuses what overflows", ratelimit.LeakyBucket(ratelimit.PerSecond(10), 3), []step{
 			{at: 0, cost: 1, allowed: true, left: 2, reset: 100 * ms},
 			{at: 0, cost: 1, allowed: true, left: 1, reset: 200 * ms, delay: 100 * ms},
-			{at: 50 * ms, cost: 1, allowed: true, left: 0, reset: 250 * ms, delay: 150 * ms},
+			{at: 50 * ms, cost: 1, allowed: true, left: 0, reset: 250 * ms, delay: 150 * ms, next: 50 * ms},
 			{at: 50 * ms, cost: 1, left: 0, retry: 50 * ms, reset: 250 * ms},
-			{at: 100 * ms, cost: 1, allowed: true, left: 0, reset: 300 * ms, delay: 200 * ms},
+			{at: 100 * ms, cost: 1, allowed: true, left: 0, reset: 300 * ms, delay: 200 * ms, next: 100 * ms},
 		}},
 		{"a leaky bucket holds what follows a large cost for longer", ratelimit.LeakyBucket(ratelimit.PerSecond(10), 9), []step{
 			{at: 0, cost: 5, allowed: true, left: 4, reset: 500 * ms},
@@ -69,24 +70,24 @@ func TestTakeBehaves(t *testing.T) {
 		{"a fixed window begins with the first spending, and anew with the first after its end", ratelimit.FixedWindow(ratelimit.PerSecond(3)), []step{
 			{at: 200 * ms, cost: 2, allowed: true, left: 1, reset: s},
 			{at: 900 * ms, cost: 2, left: 1, retry: 300 * ms, reset: 300 * ms},
-			{at: 1200*ms - 1, cost: 1, allowed: true, left: 0, reset: 1},
-			{at: 1500 * ms, cost: 3, allowed: true, left: 0, reset: s},
+			{at: 1200*ms - 1, cost: 1, allowed: true, left: 0, reset: 1, next: 1},
+			{at: 1500 * ms, cost: 3, allowed: true, left: 0, reset: s, next: s},
 		}},
 		{"a sliding log frees each spending when it is as old as the window", ratelimit.SlidingLog(ratelimit.PerSecond(3)), []step{
 			{at: 0, cost: 1, allowed: true, left: 2, reset: s},
-			{at: 400 * ms, cost: 2, allowed: true, left: 0, reset: s},
+			{at: 400 * ms, cost: 2, allowed: true, left: 0, reset: s, next: 600 * ms},
 			{at: 500 * ms, cost: 1, left: 0, retry: 500 * ms, reset: 900 * ms},
-			{at: 500 * ms, cost: 2, left: 0, retry: 900 * ms, reset: 900 * ms},
-			{at: s, cost: 1, allowed: true, left: 0, reset: s},
-			{at: 1400 * ms, cost: 2, allowed: true, left: 0, reset: s},
+			{at: 500 * ms, cost: 2, left: 0, retry: 900 * ms, reset: 900 * ms, next: 500 * ms},
+			{at: s, cost: 1, allowed: true, left: 0, reset: s, next: 400 * ms},
+			{at: 1400 * ms, cost: 2, allowed: true, left: 0, reset: s, next: 600 * ms},
 		}},
 		{"a sliding counter weighs the window before, rounded up", ratelimit.SlidingCounter(ratelimit.PerSecond(4)), []step{
-			{at: 0, cost: 4, allowed: true, left: 0, reset: 2 * s},
+			{at: 0, cost: 4, allowed: true, left: 0, reset: 2 * s, next: 1250 * ms},
 			{at: 500 * ms, cost: 1, left: 0, retry: 750 * ms, reset: 1500 * ms},
 			{at: 1250*ms - 1, cost: 1, left: 0, retry: 1, reset: 750*ms + 1},
-			{at: 1250 * ms, cost: 1, allowed: true, left: 0, reset: 1750 * ms},
+			{at: 1250 * ms, cost: 1, allowed: true, left: 0, reset: 1750 * ms, next: 250 * ms},
 			{at: 1750 * ms, cost: 3, left: 2, retry: 250 * ms, reset: 1250 * ms},
-			{at: 3 * s, cost: 4, allowed: true, left: 0, reset: 2 * s},
+			{at: 3 * s, cost: 4, allowed: true, left: 0, reset: 2 * s, next: 1250 * ms},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -95,9 +96,13 @@ func TestTakeBehaves(t *testing.T) {
 				clock.set(step.at)
 				d, err := l.Take(t.Context(), "k", step.cost)
 				require.NoError(t, err)
+				next := step.next
+				if next == 0 && step.cost == 1 {
+					next = step.retry
+				}
 				assert.Equal(t, ratelimit.Decision{
 					Allowed: step.allowed, Limit: test.limit, Remaining: step.left,
-					RetryAfter: step.retry, ResetAfter: step.reset, Delay: step.delay,
+					RetryAfter: step.retry, ResetAfter: step.reset, Delay: step.delay, NextAfter: next,
 				}, d, "step %d", i)
 			}
 		})

@@ -255,7 +255,7 @@ func TestAllowReportsDecisionsOnKnownKeysToo(t *testing.T) {
 	require.Len(t, told, 2)
 	assert.True(t, told[0].Spent)
 	assert.Equal(t, ratelimit.Event[string]{Key: "k", Cost: 1,
-		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}}, told[1])
+		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}}, told[1])
 }
 
 // A key that was used, and then left alone for longer than fresh keys are kept, goes before a new one.

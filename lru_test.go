@@ -583,7 +583,7 @@ func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
 	assert.Equal(t, d, inStack)
 	d, err = l.Take(t.Context(), 0, 3)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: 2 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: 2 * s, NextAfter: 2 * s}, d)
 }
 
 // One reading far in the future locks the keys that were decided at it, and no other: not

@@ -103,7 +103,15 @@ func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
 	remaining, debt, regained := p.Standing(s, m.Now)
-	d.stands(m, remaining, debt, regained)
+	d.stands(m, remaining, debt, regained, p.next(&s, m.Now, remaining))
+}
+
+// next returns the instant of the next unit of a state, if none remains.
+func (p *plan) next(s *meter.State, now, remaining int64) int64 {
+	if remaining > 0 {
+		return now
+	}
+	return p.Earliest(*s, now, 1)
 }
 
 // ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one

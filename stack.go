@@ -683,7 +683,12 @@ func (s *stack[R]) answer(allowed bool) {
 		var d Decision
 		c := &s.charges[i]
 		if c.decision(&d); i < len(s.firm) {
-			sum.Add((*merge.Decision[Limit])(&d), c.room(d.Remaining))
+			own := d
+			room := c.room(own.Remaining)
+			if room == 0 && c.own+c.shares != 1 {
+				own.NextAfter = c.next()
+			}
+			sum.Add((*merge.Decision[Limit])(&own), room)
 		}
 		if s.observed() {
 			s.answers[i] = d

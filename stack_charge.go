@@ -188,6 +188,15 @@ func (c *charge) room(remaining int) int {
 	return merge.Room(int64(remaining), c.own, c.shares)
 }
 
+// next returns the time until there is room for a cost of 1 of the caller, 0 if there never is. The caller holds the lock.
+func (c *charge) next() time.Duration {
+	cost := meter.Add(c.own, c.shares)
+	if cost > c.p.capacity || !c.p.tracks() {
+		return 0
+	}
+	return between(c.m.Reading, c.p.Earliest(c.state(), c.m.Now, cost))
+}
+
 // clear drops the references that keep users' data alive.
 func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 

@@ -169,7 +169,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T)
 		} {
 			d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 			require.NoError(t, err)
-			require.Equal(t, ratelimit.Decision{Limit: large.Limits()[0], RetryAfter: s, ResetAfter: 5 * s}, d)
+			require.Equal(t, ratelimit.Decision{Limit: large.Limits()[0], RetryAfter: s, ResetAfter: 5 * s, NextAfter: s}, d)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestTheLongerRetryBindsWhicheverIsFreshLater(t *testing.T) {
 	require.True(t, late.Allow("ann", 1))
 	d, err := stackOf(t, ratelimit.By(soon, byUser), ratelimit.By(late, byUser)).Take(t.Context(), call{user: "ann"}, 1)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: late.Limits()[0], RetryAfter: 5 * s, ResetAfter: 10 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: late.Limits()[0], RetryAfter: 5 * s, ResetAfter: 10 * s, NextAfter: 5 * s}, d)
 }
 
 func TestTheZeroLayeredNamesTheFault(t *testing.T) {
@@ -295,7 +295,7 @@ func TestACostOfZeroIsNeverDelayed(t *testing.T) {
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 0)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], ResetAfter: 2 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], ResetAfter: 2 * s, NextAfter: s}, d)
 	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
 	require.NoError(t, err)
 	assert.Equal(t, d, r.Decision)
@@ -386,7 +386,7 @@ func TestACostThatCanNeverPassIsReportedUnderItsLayersLimit(t *testing.T) {
 	stack := stackOf(t, ratelimit.By(empty, byUser), ratelimit.By(small, byUser))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 4)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.Equal(t, ratelimit.Decision{Limit: small.Limits()[0], ResetAfter: time.Hour}, d, "there is no time to retry after")
+	assert.Equal(t, ratelimit.Decision{Limit: small.Limits()[0], ResetAfter: time.Hour, NextAfter: time.Hour}, d, "there is no time to retry after")
 }
 
 func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
@@ -588,7 +588,7 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
 	require.NoError(t, err)
 	require.Equal(t, 1, decisions)
-	require.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour}, d)
+	require.Equal(t, ratelimit.Decision{Limit: limit, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}, d)
 	require.Zero(t, missing.Stats().Keys, "a denial tracks no key")
 	require.Equal(t, 3, remaining(t, missing, "/"))
 

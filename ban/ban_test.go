@@ -57,17 +57,17 @@ func take(t testing.TB, l ratelimit.Limiter[string], cost int) ratelimit.Decisio
 func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)))
 	require.True(t, take(t, j, 2).Allowed)
-	own := ratelimit.Decision{Limit: jailLimit, RetryAfter: time.Minute, ResetAfter: time.Minute}
+	own := ratelimit.Decision{Limit: jailLimit, RetryAfter: time.Minute, ResetAfter: time.Minute, NextAfter: time.Minute}
 	require.Equal(t, own, take(t, j, 1))
 	require.Equal(t, own, take(t, j, 1))
-	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour, NextAfter: time.Hour}
 	require.Equal(t, banned, take(t, j, 1), "the third strike tells the ban already")
 	require.Equal(t, 3, remaining(t, j.strikes, "k"), "strikes begin anew")
 	require.True(t, j.Allow("another", 1))
 
 	// While the key is banned no limiter is called, nothing is written, and the ban does not become longer.
 	j.clock.Advance(10 * time.Minute)
-	banned.RetryAfter, banned.ResetAfter = 50*time.Minute, 50*time.Minute
+	banned.RetryAfter, banned.ResetAfter, banned.NextAfter = 50*time.Minute, 50*time.Minute, 50*time.Minute
 	for range 9 {
 		require.Equal(t, banned, take(t, j, 1))
 		require.Equal(t, banned, take(t, j, 99), "nor is the limiter asked for what can never pass")
@@ -545,7 +545,7 @@ func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
 	require.NoError(t, j.Strike(ctx, "k", 1))
 	r, err := j.Reserve(ctx, "k", 0, 0)
 	require.NoError(t, err)
-	require.Equal(t, ratelimit.Decision{Allowed: true, Limit: banLimit, ResetAfter: time.Hour}, r.Decision)
+	require.Equal(t, ratelimit.Decision{Allowed: true, Limit: banLimit, ResetAfter: time.Hour, NextAfter: time.Hour}, r.Decision)
 	require.Zero(t, j.limiter.Stats().Keys, "the limiter is not asked before")
 	require.NoError(t, r.Settle(5))
 	require.NoError(t, r.Settle(5), "only the first counts")
@@ -602,7 +602,7 @@ func TestWithoutALimitOnlyBansDeny(t *testing.T) {
 		require.NoError(t, b.Wait(ctx, "k", 1))
 	}
 	require.NoError(t, b.Strike(ctx, "k", 1))
-	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour}
+	banned := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour, NextAfter: time.Hour}
 	require.Equal(t, banned, take(t, b, 1))
 	require.True(t, b.Allow("other", 1))
 	require.NoError(t, b.Adjust(ctx, "k", 9))

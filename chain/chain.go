@@ -321,6 +321,9 @@ func (p *pass[R]) denied(ctx context.Context, r R) (ratelimit.Decision, error) {
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
+		if d.Remaining > 0 {
+			d.NextAfter = 0
+		}
 		d.ResetAfter = p.resetAfter(ctx, r)
 		d.Degraded = d.Degraded || p.d.Degraded
 	}

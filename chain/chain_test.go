@@ -86,7 +86,7 @@ func TestTheFirstDenialEndsAChain(t *testing.T) {
 	require.True(t, first.Allow("ann", 1))
 	d, err := chainOf(t, asked, first, never).Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: first.Limits()[0], RetryAfter: s, ResetAfter: s}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: first.Limits()[0], RetryAfter: s, ResetAfter: s, NextAfter: s}, d)
 	assert.Equal(t, []int{0}, asked.Settled)
 	r, err := chainOf(t, asked, first, never).Reserve(t.Context(), "ann", 1, 0)
 	require.NoError(t, err)

@@ -458,7 +458,7 @@ func TestDenyAllDeniesEverythingWithoutAnError(t *testing.T) {
 	s.fail(down)
 	l := over(t, s, failover.DenyAll[string](), failover.Options{})
 	d := take(t, l, 1)
-	require.Equal(t, ratelimit.Decision{Degraded: true, RetryAfter: time.Second, Limit: shared}, d, "under the primary's limit")
+	require.Equal(t, ratelimit.Decision{Degraded: true, RetryAfter: time.Second, NextAfter: time.Second, Limit: shared}, d, "under the primary's limit")
 	r, err := l.Reserve(context.Background(), "k", 1, time.Hour)
 	require.NoError(t, err)
 	require.False(t, r.Allowed)

@@ -16,7 +16,7 @@ func AllowAll[K any]() ratelimit.Reserver[K] {
 
 // DenyAll returns a stand-in that denies each cost above 0.
 func DenyAll[K any]() ratelimit.Reserver[K] {
-	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second}}
+	return fixed[K]{ratelimit.Decision{RetryAfter: time.Second, NextAfter: time.Second}}
 }
 
 // fixed gives every key the same answer.

@@ -183,7 +183,7 @@ func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.D
 		d.Remaining = int(l.remainingLocked(t, m))
 	}
 	if d.Remaining == 0 { // an overrun does not bar a tenant whom no other one needs the rate from
-		d.Debt = l.overrunOf(t)
+		d.Debt, d.NextAfter = l.overrunOf(t), l.retryLocked(t, m, 1)
 	}
 }
 

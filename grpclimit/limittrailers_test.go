@@ -50,7 +50,7 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 	assert.Equal(t, []string{`"minute";r=2;t=60`}, trailer["ratelimit"])
 	clock.Advance(10_500_000_000)
 	_, trailer = say(2)
-	assert.Equal(t, []string{`"minute";r=0;t=60`}, trailer["ratelimit"], "of a stack, ResetAfter is the longest")
+	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"], "of a stack, ResetAfter is the longest")
 	code, trailer = say(1)
 	assert.Equal(t, codes.ResourceExhausted, code)
 	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"])

@@ -7,10 +7,12 @@ type Dialect uint8
 const (
 	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) is RateLimit-Policy, with all limits, and RateLimit, with one: q is the
 	// capacity, w the window or the seconds in which the capacity is regained, r the remaining budget, and t the seconds in which no more
-	// than r may be used, after a denial the wait. There is no RateLimit if a cost can never pass, or the layer that binds has a cost of
+	// than r may be used: with r=0 until the next unit, after a denial the wait. The parameter weir-refill of RateLimit-Policy reports that the
+	// budget comes back unit by unit, and not as a whole at the end of a window. There is no RateLimit if a cost can never pass, or the layer that binds has a cost of
 	// its own. A name that outer middleware uses gets a number, such as "default-2".
 	DialectDraft11 Dialect = iota
-	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit.
+	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit. Reset is the time until the budget is whole, or
+	// until its next unit if none remains, after a denial the wait; so in the next two.
 	DialectDraft06
 	// DialectXEpoch is X-RateLimit-Limit, -Remaining and -Reset, in Unix seconds, as GitHub has it.
 	DialectXEpoch

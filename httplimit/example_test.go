@@ -59,11 +59,11 @@ func Example() {
 		fmt.Println(string(text))
 	}
 	// Output:
-	// 200 "ip";q=2;w=12
+	// 200 "ip";q=2;w=12;weir-refill
 	// hello
-	// 200 "ip";q=2;w=12
+	// 200 "ip";q=2;w=12;weir-refill
 	// hello
-	// 429 "ip";q=2;w=12
+	// 429 "ip";q=2;w=12;weir-refill
 	// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,"violated-policies":["ip"]}
 }
 
@@ -120,7 +120,7 @@ func Example_layers() {
 	r.Header.Set("X-API-Key", "s3cret")
 	show(h, r, "RateLimit")
 	// Output:
-	// 200 "ip";q=20;w=2, "key";q=5;w=3600, "global";q=1000;w=1
+	// 200 "ip";q=20;w=2;weir-refill, "key";q=5;w=3600, "global";q=1000;w=1;weir-refill
 	// 200 "key";r=4;t=3600
 }
 

@@ -263,7 +263,7 @@ func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
 	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"} {
 		resp := from(addr)
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
-		assert.Equal(t, `"ip";q=2;w=7200`, resp.Header.Get("RateLimit-Policy"))
+		assert.Equal(t, `"ip";q=2;w=7200;weir-refill`, resp.Header.Get("RateLimit-Policy"))
 		assert.Equal(t, http.StatusOK, from(addr).StatusCode)
 		assert.Equal(t, http.StatusTooManyRequests, from(addr).StatusCode)
 	}

@@ -70,12 +70,15 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []stri
 	}
 }
 
-// reset returns the reset time as the older dialects define it: the time at which the same request passes if it was denied, else the time
-// at which the key is fresh. Of several limits ResetAfter is the longest, so this limit's own figure bounds it.
+// reset returns the reset time as the older dialects define it: the time at which the same request passes if it was denied, or at which the
+// next unit comes if none remains, else the time at which the key is fresh. Of several limits ResetAfter is the longest, so this limit's own figure bounds it.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
-	if !d.Allowed && d.RetryAfter > 0 {
+	switch {
+	case !d.Allowed && d.RetryAfter > 0:
 		left = d.RetryAfter
+	case d.Allowed && d.Remaining <= 0 && d.NextAfter > 0:
+		left = d.NextAfter
 	}
 	if m.opts.Dialect != DialectXEpoch {
 		return limitfields.Clamp(limitfields.Seconds(left))

@@ -26,14 +26,14 @@ func TestFieldsOfEachAlgorithm(t *testing.T) {
 		first  string // RateLimit of a first request
 		second string // and 2.5 s later
 	}{
-		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 25), `"default";q=25;w=3`, `"default";r=24;t=3`, `"default";r=24;t=3`},
-		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), `"default";q=5;w=1`, `"default";r=4;t=1`, `"default";r=4;t=1`},
-		{ratelimit.LeakyBucket(ratelimit.PerMinute(60), 90), `"default";q=90;w=90`, `"default";r=89;t=90`, `"default";r=89;t=90`},
+		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 25), `"default";q=25;w=3;weir-refill`, `"default";r=24;t=3`, `"default";r=24;t=3`},
+		{ratelimit.TokenBucket(ratelimit.PerSecond(10), 5), `"default";q=5;w=1;weir-refill`, `"default";r=4;t=1`, `"default";r=4;t=1`},
+		{ratelimit.LeakyBucket(ratelimit.PerMinute(60), 90), `"default";q=90;w=90;weir-refill`, `"default";r=89;t=90`, `"default";r=89;t=90`},
 		{ratelimit.FixedWindow(ratelimit.PerMinute(100)), `"default";q=100;w=60`, `"default";r=99;t=60`, `"default";r=98;t=58`},
 		{ratelimit.FixedWindow(ratelimit.Per(7, 100*time.Millisecond)), `"default";q=7;w=1`, `"default";r=6;t=1`, `"default";r=6;t=1`},
-		{ratelimit.SlidingLog(ratelimit.PerHour(3)), `"default";q=3;w=3600`, `"default";r=2;t=3600`, `"default";r=1;t=3600`},
-		{ratelimit.SlidingCounter(ratelimit.PerDay(9)), `"default";q=9;w=86400`, `"default";r=8;t=172800`, `"default";r=7;t=172798`},
-		{ratelimit.TokenBucket(ratelimit.PerDay(999_983), 999_983).Named("day"), `"day";q=999983;w=86400`, `"day";r=999982;t=86400`, `"day";r=999982;t=86400`},
+		{ratelimit.SlidingLog(ratelimit.PerHour(3)), `"default";q=3;w=3600;weir-refill`, `"default";r=2;t=3600`, `"default";r=1;t=3600`},
+		{ratelimit.SlidingCounter(ratelimit.PerDay(9)), `"default";q=9;w=86400;weir-refill`, `"default";r=8;t=172800`, `"default";r=7;t=172798`},
+		{ratelimit.TokenBucket(ratelimit.PerDay(999_983), 999_983).Named("day"), `"day";q=999983;w=86400;weir-refill`, `"day";r=999982;t=86400`, `"day";r=999982;t=86400`},
 		{ratelimit.Blocked().Named("banned"), `"banned";q=0`, `"banned";r=0`, `"banned";r=0`},
 		{ratelimit.Unlimited(), ``, ``, ``},
 	} {
@@ -116,7 +116,7 @@ func TestSeveralLayersAreSeveralPolicies(t *testing.T) {
 		ratelimit.Unlimited().Named("partners"),
 		ratelimit.FixedWindow(ratelimit.PerDay(3)).Named("daily"),
 	), httplimit.Options{}).Wrap(ok)
-	const policies = `"burst";q=2;w=2, "daily";q=3;w=86400`
+	const policies = `"burst";q=2;w=2;weir-refill, "daily";q=3;w=86400`
 	want := func(status int, standing string) {
 		t.Helper()
 		resp := get(h)
@@ -125,7 +125,7 @@ func TestSeveralLayersAreSeveralPolicies(t *testing.T) {
 		assert.Equal(t, []string{standing}, resp.Header.Values("RateLimit"))
 	}
 	want(200, `"burst";r=1;t=2`)
-	want(200, `"burst";r=0;t=2`)
+	want(200, `"burst";r=0;t=1`)
 	want(429, `"burst";r=0;t=1`)
 	clock.advance(time.Hour)
 	want(200, `"daily";r=0;t=82800`)
@@ -299,11 +299,73 @@ func TestRetryAfterIsNeverBeforeTheEndOfTheEffectiveWindow(t *testing.T) {
 
 // A sliding counter counts the window before as well: all its quota spent at once is there
 // again after two windows, and little of it after one.
+// An answer that leaves nothing names the instant of the next unit, in every dialect and for every algorithm: not the one at which the
+// budget is whole, for which a client would wait in silence.
+func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9),
+		ratelimit.TokenBucket(ratelimit.Per(7, 61*time.Second), 3),
+		ratelimit.LeakyBucket(ratelimit.PerMinute(6), 9),
+		ratelimit.FixedWindow(ratelimit.PerMinute(6)),
+		ratelimit.SlidingLog(ratelimit.PerMinute(6)),
+		ratelimit.SlidingCounter(ratelimit.PerMinute(6)),
+	} {
+		for dialect, field := range map[httplimit.Dialect]string{
+			httplimit.DialectDraft11: "RateLimit", httplimit.DialectDraft06: "RateLimit-Reset",
+			httplimit.DialectXDelta: "X-RateLimit-Reset", httplimit.DialectXEpoch: "X-RateLimit-Reset",
+		} {
+			rnd := rand.New(rand.NewPCG(uint64(dialect), 1))
+			clock := new(fakeClock)
+			l := limiterOf(t, clock, limit)
+			epoch := time.Unix(1_800_000_000, 0)
+			h := middleware(t, l, httplimit.Options{Dialect: dialect, Now: func() time.Time { return epoch.Add(clock.Now()) }}).Wrap(ok)
+			seen := 0
+			for range 60 {
+				clock.advance(time.Duration(rnd.IntN(11)) * time.Second)
+				resp := get(h)
+				d, err := l.Peek(t.Context(), nil, 1)
+				require.NoError(t, err)
+				if resp.StatusCode != 200 || d.Allowed {
+					continue
+				}
+				seen++
+				want := int64((d.RetryAfter + time.Second - 1) / time.Second)
+				text := resp.Header.Get(field)
+				text = text[strings.LastIndexByte(text, '=')+1:]
+				got, err := strconv.ParseInt(text, 10, 64)
+				require.NoError(t, err)
+				if dialect == httplimit.DialectXEpoch {
+					got -= epoch.Add(clock.Now()).Unix()
+				}
+				require.Equal(t, want, got, "%v, dialect %v", limit, dialect)
+			}
+			require.Greater(t, seen, 5, limit)
+		}
+	}
+}
+
+// Only budgets that come back unit by unit have the parameter by which this library's clients know that.
+func TestPoliciesReportBudgetsThatRefill(t *testing.T) {
+	for limit, refills := range map[ratelimit.Limit]bool{
+		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9):         true,
+		ratelimit.LeakyBucket(ratelimit.PerMinute(6), 9):         true,
+		ratelimit.SlidingLog(ratelimit.PerMinute(6)):             true,
+		ratelimit.SlidingCounter(ratelimit.PerMinute(6)):         true,
+		ratelimit.FixedWindow(ratelimit.PerMinute(6)):            false,
+		ratelimit.Calendar(6, ratelimit.Month("UTC", 1)):         false,
+		ratelimit.FixedWindow(ratelimit.PerMinute(6)).Named("a"): false,
+	} {
+		l := ratelimit.Must(ratelimit.New[*http.Request](limit, nil))
+		policy := get(middleware(t, l, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy")
+		assert.Equal(t, refills, strings.HasSuffix(policy, ";weir-refill"), policy)
+	}
+}
+
 func TestSlidingCounterIsNotShownAsFreshTooEarly(t *testing.T) {
 	clock := new(fakeClock)
 	limiter := limiterOf(t, clock, ratelimit.SlidingCounter(ratelimit.PerMinute(10)))
 	draft := middleware(t, limiter, httplimit.Options{Cost: func(*http.Request) int { return 10 }}).Wrap(ok)
-	assert.Equal(t, `"default";r=0;t=120`, get(draft).Header.Get("RateLimit"))
+	assert.Equal(t, `"default";r=0;t=66`, get(draft).Header.Get("RateLimit"), "the next unit, in the next window")
 	clock.advance(60 * time.Second)
 	d, err := limiter.Peek(context.Background(), nil, 1)
 	require.NoError(t, err)
@@ -354,9 +416,9 @@ func TestWindowsOfOddLimitsAreAtLeastASecondAndDoNotOverflow(t *testing.T) {
 		policy, reset string
 	}{
 		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmFixedWindow, Rate: ratelimit.Rate{Units: 5}}, `"default";q=5;w=1`, "1"},
-		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.PerSecond(1)}, `"default";q=0;w=1`, "1"},
-		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Burst: 1}, `"default";q=1;w=999999999999999`, "3600"},
-		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmSlidingCounter, Rate: ratelimit.Rate{Units: 1, Per: math.MaxInt64}}, `"default";q=1;w=9223372037`, "3600"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Rate: ratelimit.PerSecond(1)}, `"default";q=0;w=1;weir-refill`, "1"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmTokenBucket, Burst: 1}, `"default";q=1;w=999999999999999;weir-refill`, "3600"},
+		{ratelimit.Limit{Algorithm: ratelimit.AlgorithmSlidingCounter, Rate: ratelimit.Rate{Units: 1, Per: math.MaxInt64}}, `"default";q=1;w=9223372037;weir-refill`, "3600"},
 	} {
 		d := ratelimit.Decision{Allowed: true, Limit: row.limit, ResetAfter: time.Hour}
 		assert.Equal(t, row.policy, get(middleware(t, &stub{decision: d}, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy"))
@@ -477,7 +539,7 @@ func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 		clock.advance(time.Duration(random.Int64N(int64(4 * time.Second))))
 		want, got := get(byStack), get(byChain)
 		require.Equal(t, want.StatusCode, got.StatusCode)
-		require.Equal(t, []string{`"burst";q=5;w=5, "minute";q=12;w=60, "ten";q=7;w=10`}, got.Header.Values("RateLimit-Policy"))
+		require.Equal(t, []string{`"burst";q=5;w=5;weir-refill, "minute";q=12;w=60, "ten";q=7;w=10;weir-refill`}, got.Header.Values("RateLimit-Policy"))
 		require.Len(t, got.Header.Values("RateLimit"), 1)
 		if want.StatusCode == http.StatusOK {
 			require.Equal(t, want.Header, got.Header)

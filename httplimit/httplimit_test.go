@@ -25,13 +25,13 @@ func TestMiddlewareAllowsUpToTheLimitOverTheWire(t *testing.T) {
 	m := middleware(t, limiterOf(t, clock, limit), httplimit.Options{})
 	overBoth(t, m.Wrap(ok), func(t *testing.T, client *http.Client, url string) {
 		clock.advance(time.Hour)
-		for _, left := range []string{"2", "1", "0"} {
+		for _, left := range []string{"2;t=6", "1;t=6", "0;t=2"} {
 			resp, err := client.Get(url)
 			require.NoError(t, err)
 			assert.Equal(t, http.StatusOK, resp.StatusCode)
 			assert.Equal(t, "ok", body(t, resp))
-			assert.Equal(t, `"burst";q=3;w=6`, resp.Header.Get("RateLimit-Policy"))
-			assert.Equal(t, `"burst";r=`+left+`;t=6`, resp.Header.Get("RateLimit"))
+			assert.Equal(t, `"burst";q=3;w=6;weir-refill`, resp.Header.Get("RateLimit-Policy"))
+			assert.Equal(t, `"burst";r=`+left, resp.Header.Get("RateLimit"))
 			assert.Empty(t, resp.Header.Get("Retry-After"))
 			assert.Empty(t, resp.Header.Get("Cache-Control"))
 		}
@@ -40,7 +40,7 @@ func TestMiddlewareAllowsUpToTheLimitOverTheWire(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
 		assert.Equal(t, "2", resp.Header.Get("Retry-After"), "1.5 s, rounded up")
-		assert.Equal(t, `"burst";q=3;w=6`, resp.Header.Get("RateLimit-Policy"))
+		assert.Equal(t, `"burst";q=3;w=6;weir-refill`, resp.Header.Get("RateLimit-Policy"))
 		assert.Equal(t, `"burst";r=0;t=2`, resp.Header.Get("RateLimit"))
 		assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
 		assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
@@ -222,7 +222,7 @@ func TestCostThatCanNeverPassIsForbiddenWithoutRetryAfter(t *testing.T) {
 	resp := get(m.Wrap(ok))
 	assert.Equal(t, http.StatusForbidden, resp.StatusCode)
 	assert.Empty(t, resp.Header.Get("Retry-After"))
-	assert.Equal(t, `"burst";q=5;w=5`, resp.Header.Get("RateLimit-Policy"))
+	assert.Equal(t, `"burst";q=5;w=5;weir-refill`, resp.Header.Get("RateLimit-Policy"))
 	assert.Empty(t, resp.Header.Get("RateLimit"), "all 5 are left")
 	assert.Equal(t, "no-store", resp.Header.Get("Cache-Control"))
 	assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":403,

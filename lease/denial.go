@@ -35,5 +35,8 @@ func (d *denial) answer(left int, now time.Duration) ratelimit.Decision {
 	answer.Remaining, answer.Debt = add(answer.Remaining, left), max(0, answer.Debt-left)
 	answer.RetryAfter = max(0, answer.RetryAfter-elapsed)
 	answer.ResetAfter = max(0, answer.ResetAfter-elapsed)
+	if answer.NextAfter = max(0, answer.NextAfter-elapsed); answer.Remaining > 0 {
+		answer.NextAfter = 0
+	}
 	return answer
 }

@@ -14,6 +14,7 @@ type remoteState struct {
 	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
 	remaining int              // units that it has left
 	reset     time.Duration    // when the key is fresh, if nothing else is spent
+	next      time.Duration    // when there is a unit, if none remained
 }
 
 // limits keeps the last limit that the remote limiter has returned, which is the limit of most keys, so that they share it. The zero limits
@@ -37,7 +38,7 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 
 // recordLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
 func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
-	h.remoteState = remoteState{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter}
+	h.remoteState = remoteState{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter, next: now + d.NextAfter}
 	if d.Allowed {
 		h.denial = nil
 	}
@@ -65,7 +66,9 @@ func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 		d.Limit = *t.limit
 	}
 	d.Remaining = add(t.remaining, left)
-	d.ResetAfter = max(0, t.reset-now)
+	if d.ResetAfter = max(0, t.reset-now); d.Remaining == 0 {
+		d.NextAfter = max(0, t.next-now)
+	}
 }
 
 // modest returns n, made smaller when little is left of the budget, so that no

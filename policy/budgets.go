@@ -157,7 +157,7 @@ func (d *decider) Peek(ctx context.Context, c *Charges, cost int) (ratelimit.Dec
 	standing, err := d.of(c).Peek(ctx, (*observed)(c), cost)
 	if c.Bare && !d.engine.inMemory && errors.Is(err, ratelimit.ErrExceedsLimit) { // the store was not asked, but the caller needs the remaining budget
 		if now, failed := d.bare.Peek(ctx, (*observed)(c), 0); failed == nil {
-			standing.Remaining, standing.Debt, standing.ResetAfter = now.Remaining, now.Debt, now.ResetAfter
+			standing.Remaining, standing.Debt, standing.ResetAfter, standing.NextAfter = now.Remaining, now.Debt, now.ResetAfter, now.NextAfter
 		}
 	}
 	return standing, err

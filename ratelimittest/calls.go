@@ -206,6 +206,8 @@ func (p *testedKey) wellFormed(call string, cost int, d ratelimit.Decision, err 
 		p.fail(retryAfterIsTrue, "RetryAfter is %v", d.RetryAfter)
 	case !p.isSpan(d.ResetAfter):
 		p.fail(resetAfterIsTrue, "ResetAfter is %v", d.ResetAfter)
+	case !p.isSpan(d.NextAfter) || d.Remaining > 0 && d.NextAfter > 0:
+		p.fail(nextAfterIsTrue, "NextAfter is %v, and Remaining %d", d.NextAfter, d.Remaining)
 	case !p.isSpan(d.Delay) || !d.Allowed && d.Delay != 0:
 		p.fail(boundHolds, "Delay is %v, Allowed %v", d.Delay, d.Allowed)
 	}

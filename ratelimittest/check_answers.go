@@ -61,14 +61,19 @@ func playRetryAfter(h *history) {
 }
 
 func (p *testedKey) probeRetry(cost int, after time.Duration) {
+	p.probeAt(retryAfterIsTrue, "RetryAfter", cost, after)
+}
+
+// probeAt takes a cost right before a promised time, and at it.
+func (p *testedKey) probeAt(promise promise, field string, cost int, after time.Duration) {
 	unit := p.cfg.Resolution
 	p.advance(after - unit)
 	d, _ := p.take(cost)
-	p.must(!d.Allowed, retryAfterIsTrue, "RetryAfter was %v, and cost %d is allowed %v before", after, cost, unit)
-	p.must(d.RetryAfter == unit, retryAfterIsTrue, "RetryAfter was %v, and %v before it is %v", after, unit, d.RetryAfter)
+	p.must(!d.Allowed, promise, "%s was %v, and cost %d is allowed %v before", field, after, cost, unit)
+	p.must(d.RetryAfter == unit, retryAfterIsTrue, "%s was %v, and %v before RetryAfter is %v", field, after, unit, d.RetryAfter)
 	p.advance(unit)
 	d, err := p.take(cost)
-	p.must(d.Allowed, retryAfterIsTrue, "RetryAfter was %v, and then cost %d is not allowed: %s", after, cost, described(d, err))
+	p.must(d.Allowed, promise, "%s was %v, and then cost %d is not allowed: %s", field, after, cost, described(d, err))
 }
 
 // playLarger takes a larger cost after a smaller one was denied often, and the other way round: each has a time of its own.
@@ -124,6 +129,19 @@ func playResetAfter(h *history) {
 	p.must(fresh.ResetAfter == 0, resetAfterIsTrue, "ResetAfter was %v, and then it is %v", d.ResetAfter, fresh.ResetAfter)
 	p.must(fresh.Remaining == whole, resetAfterIsTrue, "ResetAfter was %v, and then %d remain of %d", d.ResetAfter, fresh.Remaining, whole)
 	p.alike(resetAfterIsTrue, p, h.newKey(), "a fresh key beside one never seen")
+}
+
+// playNextAfter takes one unit right before NextAfter, and at it. An engine written without knowledge of NextAfter leaves it 0.
+func playNextAfter(h *history) {
+	p := h.newKey()
+	p.useAtRandom()
+	d := p.left()
+	if d.Remaining > 0 && h.chance(2) {
+		d, _ = p.take(d.Remaining)
+	}
+	if d.NextAfter > 0 {
+		p.probeAt(nextAfterIsTrue, "NextAfter", 1, d.NextAfter)
+	}
 }
 
 // playCost takes invalid costs, on a key never seen and on one that is in use.

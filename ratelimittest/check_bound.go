@@ -50,6 +50,7 @@ func (p *testedKey) compare(got, want ratelimit.Decision) {
 	p.must(got.Remaining == want.Remaining, remainingIsTrue, "Remaining is %d, and by the book %d", got.Remaining, want.Remaining)
 	p.must(got.RetryAfter == want.RetryAfter, retryAfterIsTrue, "RetryAfter is %v, and by the book %v", got.RetryAfter, want.RetryAfter)
 	p.must(got.ResetAfter == want.ResetAfter, resetAfterIsTrue, "ResetAfter is %v, and by the book %v", got.ResetAfter, want.ResetAfter)
+	p.must(got.NextAfter == want.NextAfter || got.NextAfter == 0, nextAfterIsTrue, "NextAfter is %v, and by the book %v", got.NextAfter, want.NextAfter)
 	p.must(got.Delay == want.Delay, boundHolds, "Delay is %v, and by the book %v", got.Delay, want.Delay)
 }
 

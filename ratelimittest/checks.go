@@ -100,5 +100,6 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "a wall clock that is set grants no window twice", play: playWall, needs: canSetWall},
 		{name: "a wall clock that is set back gives nothing back", play: playWallSettle, needs: all(canSetWall, canReserve)},
 		{name: "a swinging wall clock mints nothing by way of Sweep", play: playWallSweep, needs: canSetWall},
+		{name: "NextAfter is probed", play: playNextAfter},
 	}
 }

@@ -27,7 +27,8 @@
 //     time before.
 //  2. Remaining is true: that cost is allowed at this instant, and one more is denied.
 //  3. ResetAfter is true: then the key has its full budget, and one unit
-//     of time before it has not.
+//     of time before it has not. So is NextAfter, if the engine fills it in: then Remaining
+//     is above 0, and one unit of time before it is 0.
 //  4. A denial charges nothing. Nor do a Peek, a cost of 0 (always allowed, creates no key), a
 //     negative cost (ErrNegativeCost), a cost above the capacity (ErrExceedsLimit), a
 //     key that is not equal to itself (ErrInvalidKey), and a Wait that fails.

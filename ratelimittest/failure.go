@@ -18,6 +18,7 @@ const (
 	retryAfterIsTrue promise = "promise 1 (RetryAfter is true)"
 	remainingIsTrue  promise = "promise 2 (Remaining is true)"
 	resetAfterIsTrue promise = "promise 3 (ResetAfter is true)"
+	nextAfterIsTrue  promise = "promise 3 (NextAfter is true)"
 	chargesNothing   promise = "promise 4 (a denial charges nothing)"
 	boundHolds       promise = "promise 5 (the bound holds)"
 	exact            promise = "promise 6 (exact in integers)"
@@ -167,7 +168,7 @@ func (a answer) String() string {
 	for _, span := range []struct {
 		name string
 		d    time.Duration
-	}{{"retry", d.RetryAfter}, {"reset", d.ResetAfter}, {"delay", d.Delay}} {
+	}{{"retry", d.RetryAfter}, {"reset", d.ResetAfter}, {"next", d.NextAfter}, {"delay", d.Delay}} {
 		if span.d != 0 {
 			s += fmt.Sprintf(", %s %v", span.name, span.d)
 		}

@@ -47,6 +47,7 @@ func (b *book) decide(now time.Duration, cost int) ratelimit.Decision {
 	d := ratelimit.Decision{Allowed: true, Limit: b.history.limit, Delay: b.delay(now)}
 	b.model.spend(now, cost)
 	d.Remaining, d.ResetAfter = b.remaining(now), b.resetAfter(now)
+	d.NextAfter = b.nextAfter(now, d.Remaining)
 	return d
 }
 
@@ -61,7 +62,7 @@ func (b *book) delay(now time.Duration) time.Duration {
 // peek returns the Decision that Peek has to answer.
 func (b *book) peek(now time.Duration, cost int) ratelimit.Decision {
 	d := ratelimit.Decision{Limit: b.history.limit, Remaining: b.remaining(now), ResetAfter: b.resetAfter(now)}
-	d.RetryAfter = b.retryAfter(now, cost)
+	d.RetryAfter, d.NextAfter = b.retryAfter(now, cost), b.nextAfter(now, d.Remaining)
 	d.Allowed = d.RetryAfter == 0
 	if d.Allowed && cost > 0 {
 		d.Delay = b.delay(now)
@@ -78,6 +79,14 @@ func (b *book) retryAfter(now time.Duration, cost int) time.Duration {
 		return 0
 	}
 	return b.after(now, b.history.limit.Capacity()-cost, b.guess.RetryAfter)
+}
+
+// nextAfter returns the time until a unit remains.
+func (b *book) nextAfter(now time.Duration, remaining int) time.Duration {
+	if remaining > 0 {
+		return 0
+	}
+	return b.after(now, b.history.limit.Capacity()-1, b.guess.NextAfter)
 }
 
 func (b *book) resetAfter(now time.Duration) time.Duration {

@@ -872,6 +872,7 @@ var wrongPromises = []wrong{
 	{name: "nothing is swept", promise: "the promise of Sweep", says: "was not swept", build: fault(sweepsNothing)},
 	{name: "bookings are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsBooked)},
 	{name: "debts are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsIndebted)},
+	{name: "NextAfter is ResetAfter", promise: "promise 3", says: "NextAfter ", build: fault(spoilt(func(d *ratelimit.Decision) { d.NextAfter = min(d.NextAfter, 1) * d.ResetAfter }))},
 	{name: "Debt is all that was spent", promise: "promise 8", says: "and Debt is", build: fault(debtIsSpending)},
 	{name: "a debt is capped at a year", promise: "promise 8", says: "as much as can be was charged", build: fault(debtOfAYear)},
 

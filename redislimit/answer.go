@@ -169,7 +169,7 @@ func (c *charge) digest(s string) {
 		c.state.At = c.now // the script keeps when the window ends
 	}
 	if c.plan.kind == kindLog {
-		c.state.M, c.newest, c.spent = 0, c.state.M, c.newest
+		c.state.M, c.newest, c.spent, c.next = 0, c.state.M, c.newest, get7(s[digestNext:])
 	} else if c.newest > c.now && !c.plan.meter.Delays() {
 		c.state = c.state.Behind(c.newest)
 	}
@@ -279,6 +279,14 @@ func (c *charge) regained() int64 {
 	return c.now
 }
 
+// nextUnit returns the instant at which one more unit fits, if none remains.
+func (c *charge) nextUnit() int64 {
+	if c.plan.kind == kindLog {
+		return c.next
+	}
+	return c.plan.meter.Earliest(c.state, c.now, 1)
+}
+
 // between returns the time from one instant to a later one.
 func between(from, to int64) time.Duration {
 	if to-from > math.MaxInt64/1000 {
@@ -303,7 +311,9 @@ func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 // standing fills in how the key stands.
 func (c *charge) standing(reading int64, d *ratelimit.Decision) {
 	d.Remaining, d.Debt = clampInt(c.remaining()), clampInt(c.debt())
-	d.ResetAfter = between(reading, c.regained())
+	if d.ResetAfter = between(reading, c.regained()); d.Remaining == 0 {
+		d.NextAfter = between(reading, c.nextUnit())
+	}
 }
 
 func get7(s string) int64 {

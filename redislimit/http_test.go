@@ -44,7 +44,7 @@ func TestHTTPFieldsNameAllLimitsBeforeTheFirstDecision(t *testing.T) {
 	require.NoError(t, err)
 	h := m.Wrap(http.HandlerFunc(answerOK))
 	resp := get(h)
-	assert.Equal(t, `"path";q=10;w=60, "total";q=12;w=3600`, resp.Header.Get("RateLimit-Policy"), "the limit that does not bind is known without a decision")
+	assert.Equal(t, `"path";q=10;w=60;weir-refill, "total";q=12;w=3600`, resp.Header.Get("RateLimit-Policy"), "the limit that does not bind is known without a decision")
 	assert.Equal(t, `"path";r=9;t=60`, resp.Header.Get("RateLimit"))
 	for range 9 {
 		assert.Equal(t, http.StatusOK, get(h).StatusCode)

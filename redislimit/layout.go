@@ -84,7 +84,8 @@ const (
 	digestN       = 18
 	digestM       = 25
 	digestNewest  = 32
-	digestSize    = 1 + 39 // with the verdict
+	digestNext    = 39
+	digestSize    = 1 + 46 // with the verdict
 )
 
 // names are the figures that a script's text may use. A position in a string counts from 1 there.

@@ -25,7 +25,7 @@ type twin struct {
 	limit   ratelimit.Limit
 	open    []openPair
 	booking bool // it books ahead
-	silent  bool // the script does not report the debt of a log
+	silent  bool // the script does not report the debt and the next unit of a log
 	nearby  bool // no further than the next window, as Redis does with a calendar
 	solvent bool // no debts
 	log     []string
@@ -62,7 +62,7 @@ func (w *twin) same(what string, memory, remote ratelimit.Decision, err1, err2 e
 		return
 	}
 	if w.silent {
-		memory.Debt, remote.Debt = 0, 0
+		memory.Debt, remote.Debt, memory.NextAfter, remote.NextAfter = 0, 0, 0, 0
 	}
 	if inMicroseconds(memory) != remote || (err1 == nil) != (err2 == nil) {
 		w.t.Fatalf("%v: %s answers in Redis\n%+v, %v\nafter\n%s", w.limit, what, remote, err2, tail(w.log))
@@ -71,7 +71,7 @@ func (w *twin) same(what string, memory, remote ratelimit.Decision, err1, err2 e
 
 // inMicroseconds rounds times up as in Redis: after a change of limits a share of a window may be no whole number of them.
 func inMicroseconds(d ratelimit.Decision) ratelimit.Decision {
-	for _, x := range []*time.Duration{&d.RetryAfter, &d.ResetAfter, &d.Delay} {
+	for _, x := range []*time.Duration{&d.RetryAfter, &d.ResetAfter, &d.NextAfter, &d.Delay} {
 		*x = (*x + time.Microsecond - 1).Truncate(time.Microsecond)
 	}
 	return d

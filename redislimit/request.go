@@ -60,6 +60,7 @@ type charge struct {
 	state  meter.State
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
 	spent  int64 // of a log: its spendings, and its debt
+	next   int64 // of a log: when one more unit fits, if none remains
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }

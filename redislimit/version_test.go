@@ -24,7 +24,7 @@ func TestTwoVersionsOfTheScriptsShareAState(t *testing.T) {
 			w.booking = kinds[limit.Algorithm] != kindLog // whose bookings the quick script of version 1 left to the general one
 			w.solvent = limit.Algorithm <= ratelimit.AlgorithmLeakyBucket
 			for n := range 120 {
-				w.silent = kinds[limit.Algorithm] == kindLog // version 1 does not report its debt
+				w.silent = kinds[limit.Algorithm] == kindLog // version 1 does not report its debt and its next unit
 				w.remote.store.scripts = []*scripts{version1, current}[w.rng.IntN(2)]
 				w.step(n)
 			}

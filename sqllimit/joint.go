@@ -171,7 +171,7 @@ func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 		for _, later := range parts[i+1:] {
 			if string(later.row) == string(p.row) && later.err == nil && later.decision.Allowed {
 				d := &later.decision
-				p.decision.Remaining, p.decision.Debt, p.decision.ResetAfter = d.Remaining, d.Debt, d.ResetAfter
+				p.decision.Remaining, p.decision.Debt, p.decision.ResetAfter, p.decision.NextAfter = d.Remaining, d.Debt, d.ResetAfter, d.NextAfter
 			}
 		}
 	}

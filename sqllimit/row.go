@@ -202,7 +202,9 @@ func (a *account) take(o *operation) error {
 	}
 	remaining, debt, regained := p.meter.Standing(*s, a.now)
 	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))
-	d.ResetAfter = between(a.reading, max(a.now, regained))
+	if d.ResetAfter = between(a.reading, max(a.now, regained)); remaining == 0 {
+		d.NextAfter = between(a.reading, p.meter.Earliest(*s, a.now, 1))
+	}
 	return nil
 }
 

@@ -47,9 +47,9 @@ func TestOnlyFailedLoginsCount(t *testing.T) {
 
 func TestKeysHaveTheirPlans(t *testing.T) {
 	for key, want := range map[string]string{
-		"":         `"ip";q=10;w=2, "global";q=500;w=1`,
-		"some-key": `"ip";q=10;w=2, "key";q=5;w=60, "global";q=500;w=1`,
-		"gold-key": `"ip";q=10;w=2, "key";q=8;w=60, "global";q=500;w=1`,
+		"":         `"ip";q=10;w=2;weir-refill, "global";q=500;w=1;weir-refill`,
+		"some-key": `"ip";q=10;w=2;weir-refill, "key";q=5;w=60, "global";q=500;w=1;weir-refill`,
+		"gold-key": `"ip";q=10;w=2;weir-refill, "key";q=8;w=60, "global";q=500;w=1;weir-refill`,
 	} {
 		s := server(t)
 		r, err := http.NewRequest("GET", s.URL+"/api/items", nil)

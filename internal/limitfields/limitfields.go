@@ -156,12 +156,14 @@ func (v *View) Standing(d *ratelimit.Decision) string {
 	return string(b)
 }
 
-// effective is the window within which no more than Remaining can be used. A sliding
+// effective is the window within which no more than Remaining can be used: until the next unit, if none remains. A sliding
 // counter regains in up to two windows; less than one would invite more than the rate.
 func (v *View) effective(d *ratelimit.Decision) int64 {
 	switch left := Clamp(Seconds(d.ResetAfter)); {
 	case !d.Allowed && (d.RetryAfter > 0 || v.window > 0):
 		return max(1, Clamp(Seconds(d.RetryAfter))) // as Retry-After: that must not come before
+	case d.Allowed && d.Remaining <= 0 && d.NextAfter > 0:
+		return max(1, Clamp(Seconds(d.NextAfter)))
 	case v.Limit.Algorithm == ratelimit.AlgorithmFixedWindow && left > 0:
 		return min(left, v.window)
 	case v.Limit.Algorithm == ratelimit.AlgorithmCalendar:

@@ -93,7 +93,22 @@ func (w writer) view(l ratelimit.Limit) *View {
 			v.rest += ";qu=" + quote(unit)
 		}
 	}
+	if refills(l) {
+		v.rest += ";" + Refills
+	}
 	return v
+}
+
+// Refills is this library's parameter of RateLimit-Policy. It reports that the units of a budget come back one by one, as a bucket's, and
+// not all at once at the end of a window.
+const Refills = "weir-refill"
+
+func refills(l ratelimit.Limit) bool {
+	switch l.Algorithm {
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter:
+		return true
+	}
+	return false
 }
 
 // same reports whether the list is of these limits.

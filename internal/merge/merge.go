@@ -17,6 +17,7 @@ type Decision[L any] struct {
 	Debt       int
 	RetryAfter time.Duration
 	ResetAfter time.Duration
+	NextAfter  time.Duration
 	Delay      time.Duration
 }
 
@@ -28,6 +29,7 @@ type Sum[L any] struct {
 	wait time.Duration // its RetryAfter
 	full time.Duration // its ResetAfter
 	said bool          // it allows the cost
+	dark bool          // one of them has no room, and no time of a next unit
 }
 
 // Of returns the sum of no answer at all, kept in d: all is allowed, without a limit.
@@ -39,10 +41,10 @@ func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 // Empty reports whether nothing has been added.
 func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
-// Add adds one more limiter's answer, of which the caller can spend room.
+// Add adds one more limiter's answer, of which the caller can spend room. If that is 0, the answer's NextAfter is the time until it is not.
 //
 // The sum is allowed if all of them allow it. Its Limit comes from the limiter that binds, its Remaining is the least, its Debt is the
-// largest, and its times are the longest.
+// largest, and its times are the longest. NextAfter is 0 if it is not known of a limiter without room, or never comes.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
 		s.d.Limit, s.room, s.wait, s.full, s.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
@@ -53,8 +55,20 @@ func (s *Sum[L]) Add(d *Decision[L], room int) {
 	s.d.Debt = max(s.d.Debt, d.Debt)
 	s.d.RetryAfter = max(s.d.RetryAfter, d.RetryAfter)
 	s.d.ResetAfter = max(s.d.ResetAfter, d.ResetAfter)
+	if room == 0 {
+		s.addNext(d.NextAfter)
+	}
 	s.d.Delay = max(s.d.Delay, d.Delay)
 	s.d.Degraded = s.d.Degraded || d.Degraded
+}
+
+// addNext adds the time after which a limiter without room has some again.
+func (s *Sum[L]) addNext(after time.Duration) {
+	if s.dark = s.dark || after == 0; s.dark {
+		s.d.NextAfter = 0
+		return
+	}
+	s.d.NextAfter = max(s.d.NextAfter, after)
 }
 
 // binds reports whether an answer binds more than all before it: a denial more than an allowed decision, of denials the one with the longer

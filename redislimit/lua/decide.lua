@@ -61,9 +61,9 @@ local function weigh(q, s)
     q.allowed = not q.place
   end
   if q.kind == LOG then
-    q.digest = pack('>I3BI7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n)
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n, log.next(q, s))
   else
-    q.digest = pack('>I3BI7I7I7I7I7', s.gen, s.changes, s.now, s.at, s.n, s.m, s.newest)
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, s.at, s.n, s.m, s.newest, 0)
   end
   return q.allowed
 end

@@ -36,6 +36,17 @@ function log.earliest(f, s, now, cost)
   return max(now, freed(f, s, debtAt, debt, now, f.units - cost))
 end
 
+-- next returns the instant at which one more unit fits, after the decision on q. If q is allowed and another key's denial prevents the
+-- spending, more than that remains.
+function log.next(q, s)
+  if not q.allowed then return log.earliest(q, s, s.now, 1) end
+  local room = q.units - 1 - q.cost
+  if room < 0 then return q.at + q.per end
+  local debtAt, debt = lastDebt(q, s)
+  local at = max(q.at, newestEntry(s), debtAt)
+  return max(at, freed(q, s, debtAt, debt, at, room))
+end
+
 function log.spend(f, s, at, cost)
   local k = #s.ats
   if s.ats[k] == at then

@@ -259,7 +259,7 @@ func (p *pile) decide(m layerMove) (d ratelimit.Decision, held []hold, err error
 	if fits && m.kind != opPeek && !free {
 		held = p.spend(m.raw, ahead, append(firm, shadows...))
 	}
-	sum, vague := ratelimit.Decision{Allowed: fits, Remaining: math.MaxInt}, false
+	sum, vague, never := ratelimit.Decision{Allowed: fits, Remaining: math.MaxInt}, false, false
 	for i, c := range firm {
 		a := &answers[i]
 		if counts(c.limit) {
@@ -276,11 +276,22 @@ func (p *pile) decide(m layerMove) (d ratelimit.Decision, held []hold, err error
 		} else if a.Remaining >= c.own {
 			room = math.MaxInt
 		}
+		if cost := c.own + c.shares; room == 0 {
+			next := time.Duration(0)
+			if counts(c.limit) && cost <= c.limit.Capacity() {
+				next = time.Duration(models[i].next(m.raw, models[i].at(m.raw), int64(cost)) - m.raw)
+			}
+			never = never || next == 0
+			sum.NextAfter = max(sum.NextAfter, next)
+		}
 		sum.Remaining = min(sum.Remaining, room)
 		if sum.Debt = max(sum.Debt, a.Debt); a.Debt == unspecified {
 			vague = true
 		}
 		sum.RetryAfter, sum.ResetAfter, sum.Delay = max(sum.RetryAfter, a.RetryAfter), max(sum.ResetAfter, a.ResetAfter), max(sum.Delay, a.Delay)
+	}
+	if never {
+		sum.NextAfter = 0
 	}
 	if vague {
 		sum.Debt = unspecified

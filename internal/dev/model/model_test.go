@@ -572,6 +572,20 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	}
 	d.Debt = m.debt(s, now)
 	d.ResetAfter = time.Duration(s.reset(now) - raw)
+	if d.Remaining == 0 {
+		d.NextAfter = time.Duration(m.next(raw, now, 1) - raw)
+	}
+}
+
+// next returns the instant at which a cost fits behind all else.
+func (m *model) next(raw, now, cost int64) int64 {
+	if q, ok := m.all().(*modelQueue); ok {
+		return max(now, q.earliest(now, cost))
+	}
+	blurry := m.blurry
+	b, _ := m.plan(raw, now, cost, 0)
+	m.blurry = blurry
+	return b.at
 }
 
 // unspecified is a debt that the model does not determine.

@@ -33,21 +33,33 @@ end
 local live = sum - before
 if live < 0 or base > sum or sum + x > $TOP or newest > $TOP or now > $LATEST then break end
 at = newest > now and newest or now -- behind the bookings
-if live > y - x then -- the first one whose passing leaves enough room
+local function freed(at, room) -- the instant, from at on, at which no more than room counts
+  if live <= room then return at end
   local low, high = gone + 1, size
-  while low < high do
+  while low < high do -- the first one whose passing leaves enough room
     local mid = math.floor((low + high) / 2)
     local _, upto = record(mid)
-    if sum - upto <= y - x then high = mid else low = mid + 1 end
+    if sum - upto <= room then high = mid else low = mid + 1 end
   end
-  local leaves = record(low) + z
-  if leaves > at then at = leaves end
+  return math.max(at, record(low) + z)
 end
+at = freed(at, y - x)
 ok = at <= now or x == 0
-body = struct.pack('>BI3BI7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, live)
+local fits = ok
 if not ok then
   local ahead = unpack('>I7', ask, pos + $ASK_AHEAD)
   ok = ahead >= $MOST or at - ahead <= reading
+end
+local next = at -- when one more unit fits after the decision, if none remains
+if ok and x == y then
+  next = at + z
+elseif ok then
+  next = freed(math.max(at, newest), y - 1 - x)
+elseif x > 1 then
+  next = freed(newest > now and newest or now, y - 1)
+end
+body = struct.pack('>BI3BI7I7I7I7I7I7', $LOG, gen, changes, now, at, live, newest, live, next)
+if not fits then
   if ok and size - gone >= y + $MAX_QUEUED then -- the general case's answer
     return struct.pack('>BI7B', 0, reading, $FULL) .. string.sub(body, 2) .. struct.pack('>I7', record(gone + 1) + z)
   end

@@ -45,4 +45,4 @@ if live > y - x then -- the first one whose passing leaves enough room
   at = record(low) + z
 end
 ok = at <= now or x == 0
-body = struct.pack('>BI3BI7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0)
+body = struct.pack('>BI3BI7I7I7I7I7I7', 0xFB, gen, changes, now, at, live, newest, 0, 0)
