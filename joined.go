@@ -241,7 +241,11 @@ func (s *joined[R]) answer(allowed bool) {
 			sum.Add((*merge.Decision[Limit])(&d), merge.Room(int64(a.limit.Capacity()), p.own, p.shares))
 		case s.charges[a.charge].Decided && s.firstOf(i) == i:
 			c, p := &s.charges[a.charge], s.parts[a.charge]
-			sum.Add((*merge.Decision[Limit])(&c.Decision), merge.Room(int64(c.Decision.Remaining), p.own, p.shares))
+			d := c.Decision
+			if p.own+p.shares != 1 { // the store has answered for one unit
+				d.NextAfter = 0
+			}
+			sum.Add((*merge.Decision[Limit])(&d), merge.Room(int64(d.Remaining), p.own, p.shares))
 		}
 	}
 	if s.d.Allowed = allowed; !allowed {

@@ -305,7 +305,6 @@ func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9),
 		ratelimit.TokenBucket(ratelimit.Per(7, 61*time.Second), 3),
-		ratelimit.LeakyBucket(ratelimit.PerMinute(6), 9),
 		ratelimit.FixedWindow(ratelimit.PerMinute(6)),
 		ratelimit.SlidingLog(ratelimit.PerMinute(6)),
 		ratelimit.SlidingCounter(ratelimit.PerMinute(6)),
@@ -339,7 +338,7 @@ func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 				}
 				require.Equal(t, want, got, "%v, dialect %v", limit, dialect)
 			}
-			require.Greater(t, seen, 5, limit)
+			require.Greater(t, seen, 3, limit)
 		}
 	}
 }
@@ -355,8 +354,7 @@ func TestPoliciesReportBudgetsThatRefill(t *testing.T) {
 		ratelimit.Calendar(6, ratelimit.Month("UTC", 1)):         false,
 		ratelimit.FixedWindow(ratelimit.PerMinute(6)).Named("a"): false,
 	} {
-		l := ratelimit.Must(ratelimit.New[*http.Request](limit, nil))
-		policy := get(middleware(t, l, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy")
+		policy := get(middleware(t, limiterOf(t, nil, limit), httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit-Policy")
 		assert.Equal(t, refills, strings.HasSuffix(policy, ";weir-refill"), policy)
 	}
 }

@@ -175,7 +175,7 @@ func TestHTTPLimitSettlesAndShowsANewEngine(t *testing.T) {
 	}))
 
 	w := serveOnce(h, http.StatusOK)
-	assert.Equal(t, `"engine";q=2;w=60`, w.Header().Get("RateLimit-Policy"))
+	assert.Equal(t, `"engine";q=2;w=60;weir-refill`, w.Header().Get("RateLimit-Policy"))
 	assert.Equal(t, `"engine";r=1;t=60`, w.Header().Get("RateLimit"))
 	assert.Equal(t, http.StatusInternalServerError, serveOnce(h, http.StatusInternalServerError).Code)
 	assert.Equal(t, `"engine";r=0;t=60`, serveOnce(h, http.StatusBadGateway).Header().Get("RateLimit"), "the 500 was given back")

@@ -331,9 +331,14 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 	return remaining, debt, m.regained(s)
 }
 
-// Earliest returns the first instant, now or later, at which a cost could be spent behind all that is spent and booked. The cost is from 1
+// Earliest returns the first instant, now or later, at which a cost could be spent behind all that is spent, booked or waits in line. The cost is from 1
 // to the capacity. It is now if and only if Remaining is no less than the cost.
-func (m *Meter) Earliest(s State, now, cost int64) int64 { return m.earliest(s, now, cost) }
+func (m *Meter) Earliest(s State, now, cost int64) int64 {
+	if s.detail != nil {
+		s = m.view(s)
+	}
+	return m.earliest(s, now, cost)
+}
 
 // Refresh updates a state after a booking has been cancelled, without advancing it. It must be called before a question about a
 // state that has not been advanced.
