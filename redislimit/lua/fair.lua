@@ -96,9 +96,10 @@ local function refund(from, to, cost, amount)
   local most = max(0, min(least_after(from) + cost, least_after(to), spent - out))
   amount = min(amount, most)
   if amount > 0 then
-    for i = 1, #leasts do
-      local e = leasts[i]
-      e[2] = max(0, e[1] > to and e[2] - amount or min(e[2], most - amount))
+    for i = #leasts, 1, -1 do
+      local e, later = leasts[i], leasts[i + 1]
+      if e[1] > to then e[2] = max(0, e[2] - amount) end
+      if later then e[2] = min(e[2], later[2]) end
     end
     spent = spent - amount
   end
