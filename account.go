@@ -23,11 +23,14 @@ type account struct {
 	changes uint32 // how often the limit's figures have changed under it
 }
 
-// fresh reports whether the key is fresh at a reading: forgetting it then loses nothing.
+// fresh reports whether the key is fresh at a reading, and no call waits for it: forgetting it then loses nothing.
 // The caller holds the lock.
-func (a *account) fresh(reading int64) bool { return a.freshAt() <= reading }
+func (a *account) fresh(reading int64) bool { return a.freshAt() <= reading && !a.waitedFor() }
 
-// freshAt returns the first reading at which the key is fresh. The caller holds the lock.
+// waitedFor reports whether calls wait in the key's line. The caller holds the lock.
+func (a *account) waitedFor() bool { return a.State.Line() != nil }
+
+// freshAt returns the first reading at which the key is fresh, without the calls that wait. The caller holds the lock.
 func (a *account) freshAt() int64 {
 	a.plan.Refresh(&a.State)
 	return max(a.last, a.plan.Forgotten(a.State))
@@ -146,13 +149,13 @@ func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
 // holds the lock.
 func (a *account) view(p *plan, reading int64, peek bool) (meter.State, meter.Moment) {
 	m := a.at(reading)
-	if a.plan.Refresh(&a.State); !peek && a.plan.Forgotten(a.State) > m.Now {
+	if a.plan.Refresh(&a.State); !peek && (a.waitedFor() || a.plan.Forgotten(a.State) > m.Now) {
 		a.adopt(p, reading)
 	}
 	if a.plan.equals(p) {
 		return a.State, m
 	}
-	return p.Migrate(&a.plan.Meter, a.State, m.Now), m
+	return p.MigrateView(&a.plan.Meter, a.State, m.Now), m
 }
 
 // adjust charges, or forgives, and records the time. The caller holds the lock.

@@ -169,7 +169,7 @@ func (l *Keyed[K]) markStale(key K) {
 		defer a.mu.Unlock()
 		if a.plan != nil {
 			a.markStale()
-			rouseFirst(a)
+			a.rouseFirst()
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (a *account) adopt(p *plan, reading int64) {
 	}
 	if !old.equals(p) {
 		a.last = max(reading, a.last)
-		if a.State.Line() != nil {
+		if a.waitedFor() {
 			old.Advance(&a.State, a.last) // who is due is served under the old limit
 		}
 		old.Refresh(&a.State)
@@ -332,9 +332,9 @@ func (a *account) markStale() {
 	a.plan = &p
 }
 
-// rouseFirst wakes the first call in the account's line.
-func rouseFirst(a *account) {
-	if line := a.State.Line(); line != nil && line.First() != nil {
-		line.First().Rouse()
+// rouseFirst wakes the first call in the account's line, to look up the limit. The caller holds the lock.
+func (a *account) rouseFirst() {
+	if line := a.State.Line(); line != nil {
+		line.Rouse()
 	}
 }

@@ -207,12 +207,16 @@ func (l *Layered[R]) Describe() Description {
 	return Description{Limits: l.Limits(), ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })}
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. It is not
-// first come, first served: it books nothing ahead, but sleeps for RetryAfter and tries again. Only in the queues of leaky
-// buckets, once it has been admitted, it is served as by [Keyed.Wait].
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they deny it, the
+// call waits in the line of the key that it waits longest for, among the calls of [Keyed.Wait], at the place of its arrival. It books
+// nothing there: when it is the first and its time has come, it tries all layers, and may move on to the line of another
+// key, at the same place by arrival. So calls that wait for the same keys are served first come, first served, and a call whose own key
+// is exhausted delays no others at a key that they share. At a leaky bucket whose queue is full it sleeps for RetryAfter
+// instead, and tries again.
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
-// context's error when that ends; and with the errors of Take. A Wait that fails has charged nothing, with one exception: a
+// context's error when that ends; with [ErrLimited] if [Options.MaxWaiting] calls wait for the limiter in whose line it would begin; and with
+// the errors of Take, also if a limit becomes too low for the cost. A Wait that fails has charged nothing, with one exception: a
 // cost that was in the middle of a leaky bucket's queue may stay charged, as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if l != nil && l.joint != nil {
@@ -226,19 +230,10 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// wait takes the cost as soon as that is possible, and sleeps out the delay. Until then it stands in the line of the key that
-// takes longest, at the place of its arrival. When it is the first there and its time has come, it tries again, and
-// may move on to the line of another key.
+// wait takes the cost as soon as that is possible, and sleeps out the delay.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
-	var t *turn
-	leave := func() {
-		if t != nil {
-			t.leave(s.clock)
-			t = nil
-		}
-	}
-	defer leave()
-	number := uint64(0)
+	var x attempts
+	defer x.end(l.clock())
 	for {
 		left, err := wait.Left(ctx)
 		if err != nil {
@@ -247,34 +242,78 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		s.clear()
 		q := queueRequest(left, meter.Open)
 		q.delay = true // without a delay there is nothing left to settle
-		q.first = t
+		q.first = x.turn
 		if err := s.take(r, cost, q); err != nil {
 			return err
 		}
 		if s.d.Allowed {
-			leave()
+			x.end(s.clock)
 			return l.sleepOut(ctx, s, cost)
 		}
 		if wait := s.wait(); wait > left {
 			return tooLate(cost, wait, left, s.d.Limit)
 		}
 		c := s.slowest()
-		if t != nil && (c.a == nil || t.Over || t.Line.Owner.Load() != c.a) {
-			leave()
-		}
-		if t == nil && c.a != nil && !c.p.Delays() {
-			if t = c.a.tries(s.clock, c.cost, number); t != nil {
-				number = t.Number
-			}
-		}
-		if t == nil {
+		key := s.members[c.first].key
+		inLine, err := x.stand(s.clock, c, key.home, key.waiting())
+		switch {
+		case err != nil:
+			return err
+		case inLine:
+			err = x.turn.comesFirst(ctx, s.clock)
+		default:
 			err = wait.Sleep(ctx, s.d.RetryAfter)
-		} else {
-			err = t.comesFirst(ctx, s.clock)
 		}
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// clock returns the layers' clock.
+func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
+
+// attempts are a call that waits for several keys: in the line of one of them at a time.
+type attempts struct {
+	turn   *turn  // nil if it is in no line
+	number uint64 // of its arrival, 0 before the first line
+}
+
+// stand makes the call stand in the line of a charge that was denied, and reports true, unless that is a leaky bucket or its key is not in
+// the table. Only the first line needs room in its limiter: a call that waits already is not refused.
+func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
+	if t := x.turn; t != nil {
+		if c.a != nil && t.stays(c.a, c.cost) {
+			return true, nil
+		}
+		x.end(clock)
+	}
+	if c.a == nil || c.p.Delays() {
+		return false, nil
+	}
+	if x.number == 0 {
+		if !room.enter() {
+			return false, room.full(int(c.cost))
+		}
+		x.number = meter.Arrival()
+	} else {
+		room.n.Add(1)
+	}
+	t := &turn{home: homeOf(), room: room}
+	if t.Number = x.number; !c.a.tries(clock, c.cost, t) {
+		room.leave()
+		return false, nil
+	}
+	x.turn = t
+	return true, nil
+}
+
+// end takes the call out of its line.
+func (x *attempts) end(clock Clock) {
+	if t := x.turn; t != nil {
+		t.leave(clock)
+		t.room.leave()
+		x.turn = nil
 	}
 }
 

@@ -39,6 +39,7 @@ type table[K comparable] struct {
 	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
 	full     error          // the error of a refused new key: made once, because a flood of keys meets it
 	memory   *memory        // of keys that were evicted, or nil
+	orphans  orphans[K]     // the lines of keys that are not in the table
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
@@ -248,6 +249,7 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *a
 		t.memory.recalled.Add(1)
 	}
 	a.mu.Lock()
+	t.orphans.adopt(e.Key, a)
 	s.epoch++
 	t.accounts.AddEntry(e)
 	s.order.add(e, x.reading)
@@ -267,7 +269,7 @@ func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 		dropped(w, e.Key, a.State, floor)
 	}
 	a.plan = nil
-	rouseFirst(a) // it brings the key back
+	t.orphans.leave(e.Key, a)
 	t.accounts.RemoveEntry(e)
 	if t.expiry != nil {
 		t.expiry.remove(a)
@@ -304,7 +306,7 @@ func (t *table[K]) lockKept(key K, a *account) *account {
 }
 
 // forget removes a key, its spending, and its remembered spending. It raises no floor: the key is to begin anew now.
-// It returns the line of the key, which is to be put back.
+// It returns the line of the key, if it has one, which is to be put back.
 func (t *table[K]) forget(key K) *meter.Line {
 	for {
 		a := t.find(key)
@@ -317,10 +319,11 @@ func (t *table[K]) forget(key K) *meter.Line {
 			}
 		case a.lockKept():
 			defer a.mu.Unlock()
+			line := a.State.Line()
 			t.forgetPast(key) // before the account is gone, so that no call recalls it
 			t.remove(key, -maxReading)
 			a.use.end()
-			return a.State.Line()
+			return line
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	if a.plan == nil {
 		return victim[K]{entry: p, rank: rankTombstone}
 	}
-	return victim[K]{p, a.use.rank(a.fresh(now)), a.last}
+	return victim[K]{p, a.use.rank(a.fresh(now), a.waitedFor()), a.last}
 }
 
 // evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of the
@@ -152,7 +152,7 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	case rankFresh:
 		t.expired.Add(1)
 		return
-	case rankThrottled:
+	case rankThrottled, rankWaiting:
 		if t.memory == nil {
 			t.evictedThrottled.Add(1)
 		}
@@ -190,7 +190,7 @@ func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 		return false
 	}
 	defer a.mu.Unlock()
-	r := a.use.rank(a.fresh(now))
+	r := a.use.rank(a.fresh(now), a.waitedFor())
 	if r == rankPinned {
 		return false
 	}

@@ -183,7 +183,7 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	case at > now:
 		t.expiry.add(a, at)
 		return false, false
-	case a.use.isPinned():
+	case a.use.isPinned(), a.waitedFor():
 		return false, true
 	}
 	t.expired.Add(1)

@@ -8,17 +8,20 @@ const (
 	rankIdle                  // the key's spending is forgotten
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
+	rankWaiting               // calls wait for it, which must bring it back
 	rankPinned                // it must stay, as must keys of all higher ranks
 	rankBusy                  // another call has locked it, so it was not looked at
 	rankTombstone             // it was dropped already
 )
 
-// rank returns the key's rank, given whether it is fresh. A key that is fresh is the first to
+// rank returns the key's rank, given whether it is fresh, and whether calls wait for it. A key that is fresh is the first to
 // go even if it was denied or used a moment ago: it has its full budget.
-func (u usage) rank(fresh bool) rank {
+func (u usage) rank(fresh, waiting bool) rank {
 	switch {
 	case u.isPinned():
 		return rankPinned
+	case waiting:
+		return rankWaiting
 	case fresh:
 		return rankFresh
 	case u&usageDenied != 0: // and not fresh since

@@ -45,7 +45,7 @@ type keyedReservation[K comparable] struct {
 }
 
 func (x *keyedReservation[K]) await(ctx context.Context, latest time.Time) error {
-	return awaitAll(ctx, x.l.clock, latest, keyHome[K]{x.l, x.key}, awaited{x.a, &x.sp, &x.l.waiting})
+	return awaitAll(ctx, x.l.clock, latest, awaited{x.a, &x.sp, keyHome[K]{x.l, x.key}, &x.l.waiting})
 }
 
 func (x *keyedReservation[K]) settleLocal(actual int64) error {

@@ -245,7 +245,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return err
 	}
 	defer a.mu.Unlock()
-	if !inserted || a.freshAt() > a.last {
+	if !inserted || a.waitedFor() || a.freshAt() > a.last {
 		a.last = max(reading(l.clock), a.last, last)
 		p.Advance(&s, a.last)
 		a.plan.Charge(&a.State, a.last, &p.Meter, s)

@@ -783,6 +783,9 @@ func (s *stack[R]) reservation(cost int) *Reservation {
 			if i < len(s.firm) {
 				spent.room = key.waiting()
 			}
+			if spent.sp.number > 0 {
+				spent.home = key.home()
+			}
 			x.spent = append(x.spent, spent)
 		}
 	}

@@ -220,6 +220,7 @@ type settlement struct {
 	sp          spending
 	shares, own int64
 	debit       func(int64) error
+	home        home         // of a charge that is booked for later
 	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
 }
 
@@ -258,8 +259,8 @@ func (x *stackReservation) await(ctx context.Context, latest time.Time) error {
 	var all []awaited
 	for i := range x.spent {
 		if c := &x.spent[i]; c.room != nil {
-			all = append(all, awaited{c.a, &c.sp, c.room})
+			all = append(all, awaited{c.a, &c.sp, c.home, c.room})
 		}
 	}
-	return awaitAll(ctx, x.clock, latest, nil, all...)
+	return awaitAll(ctx, x.clock, latest, all...)
 }

@@ -66,6 +66,8 @@ type anyKey[R any] interface {
 	debit(p *plan) func(n int64) error
 	// waiting counts the calls that wait in the limiter.
 	waiting() *waitingRoom
+	// home returns the limiter and the key, for a call that waits.
+	home() home
 	// report calls the limiter's OnDecision, if there is one.
 	report(cost int, d Decision, spent bool, err error)
 	// clear forgets the key.
@@ -226,6 +228,8 @@ func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 }
 
 func (k *layerKey[R, K]) waiting() *waitingRoom { return &k.l.waiting }
+
+func (k *layerKey[R, K]) home() home { return keyHome[K]{k.l, k.key} }
 
 func (k *layerKey[R, K]) report(cost int, d Decision, spent bool, err error) {
 	if f := k.l.onDecision; f != nil {

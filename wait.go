@@ -58,7 +58,8 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
 	}
 	if t != nil {
-		if err = await(ctx, l.clock, keyHome[K]{l, key}, t); err == errRefusedTurn {
+		t.home = keyHome[K]{l, key}
+		if err = await(ctx, l.clock, t); err == errRefusedTurn {
 			err = l.refusal(key, cost)
 		}
 	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
@@ -162,17 +163,18 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 // timer. It is woken when anything changes.
 type turn struct {
 	meter.Turn
+	home home
 	room *waitingRoom
-	plan *plan // that has refused it
 }
 
-// home is the limiter's part of a call that waits: what the first call of a line does when the limits change, or its key
-// was dropped.
+// home is the limiter and the key of a line: what its first call needs when the limits change, or when the key has left the table.
 type home interface {
 	// current returns the generation of the limits.
 	current() *generation
-	// renew puts the key of the line under its limit of now, and back into the table.
+	// renew puts the key of the line under its present limit, and back into the table.
 	renew(l *meter.Line) error
+	// abandon forgets a line that all calls have left while its key was not in the table.
+	abandon(l *meter.Line)
 }
 
 // keyHome is home for one key.
@@ -183,48 +185,56 @@ type keyHome[K comparable] struct {
 
 func (h keyHome[K]) current() *generation { return h.l.generation.Load() }
 
+func (h keyHome[K]) abandon(line *meter.Line) { h.l.keys.orphans.drop(h.key, line) }
+
 func (h keyHome[K]) renew(line *meter.Line) error {
-	refreshed := h.l.refreshed.Load()
-	p, err := h.l.planOfKey(h.key)
+	refreshed := h.l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
+	p, err := h.plan(line)
 	if err != nil {
 		return err
 	}
 	if !p.tracks() {
-		a := lockOwner(line)
-		defer a.mu.Unlock()
-		refuses := p.capacity == 0
-		if a.plan == nil || a.State.Line() != line {
-			line.ReleaseAll(refuses)
-		} else {
-			a.plan.Release(&a.State, refuses)
-		}
+		h.release(line, p.capacity == 0)
 		return nil
 	}
 	a := lockOwner(line)
-	gone := a.plan == nil
-	if gone {
+	if a.plan == nil {
 		a.mu.Unlock()
-		var now int64
-		var created bool
-		if a, now, created, err = h.l.keys.acquire(h.key, p, h.l.clock); err != nil {
+		// Whoever inserts the key gives it its line.
+		if a, _, _, err = h.l.keys.acquire(h.key, p, h.l.clock); err != nil {
 			return err
 		}
-		if !created {
-			now = reading(h.l.clock)
-		}
-		a.adopt(p, now)
-		a.last = max(a.last, now)
-		a.plan.Advance(&a.State, a.last)
-		a.plan.Attach(&a.State, a.last, line)
-		line.Owner.Store(a)
-	} else {
-		a.adopt(p, reading(h.l.clock))
 	}
+	defer a.mu.Unlock()
+	a.adopt(p, reading(h.l.clock))
 	if h.l.refreshed.Load() != refreshed {
 		a.markStale()
 	}
-	a.mu.Unlock()
 	return nil
+}
+
+// plan returns the plan that is to hold for the key: the one of its limit, or of the limit that its last request brought along.
+func (h keyHome[K]) plan(line *meter.Line) (*plan, error) {
+	a := lockOwner(line)
+	p := a.plan
+	a.mu.Unlock()
+	if p != nil && p.ofRequest() && !p.stale() {
+		return h.l.generation.Load().forRequest(p.limit)
+	}
+	return h.l.planOfKey(h.key)
+}
+
+// release ends the line under a limit that counts nothing: all calls pass, or are refused.
+func (h keyHome[K]) release(line *meter.Line, refused bool) {
+	a := lockOwner(line)
+	defer a.mu.Unlock()
+	if a.plan == nil {
+		h.abandon(line)
+		line.ReleaseAll(refused)
+		return
+	}
+	a.plan.Release(&a.State, refused)
+	a.mayBeFresher()
 }
 
 // lockOwner locks the account that a line belongs to.
@@ -299,7 +309,7 @@ func (t *turn) comes(a *account, clock Clock) {
 
 // await sleeps until all turns are over, and returns nil; or it returns the context's error if that ends before, and the
 // turns that were not over have left their lines. The turns share their channel.
-func await(ctx context.Context, clock Clock, h home, turns ...*turn) error {
+func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	defer func() {
 		for _, t := range turns {
 			t.room.leave()
@@ -312,7 +322,7 @@ func await(ctx context.Context, clock Clock, h home, turns ...*turn) error {
 		return left
 	}
 	for {
-		over, changed, timer, err := look(clock, h, turns)
+		over, changed, timer, err := look(clock, turns)
 		if err != nil && leave() {
 			return err
 		}
@@ -349,74 +359,80 @@ func await(ctx context.Context, clock Clock, h home, turns ...*turn) error {
 var errRefusedTurn = fmt.Errorf("%w: the limit does not allow the cost any more", ErrExceedsLimit)
 
 // look serves all due turns in the lines of the given turns. It reports whether the given turns are over, or returns a timer
-// for the turns that are first in their lines, and a channel that is closed when limits change.
-func look(clock Clock, h home, turns []*turn) (over bool, changed <-chan struct{}, timer *time.Timer, err error) {
+// for the turns that are first in their lines, and a channel that is closed when their limits change.
+func look(clock Clock, turns []*turn) (over bool, changed <-chan struct{}, timer *time.Timer, err error) {
 	over = true
 	soonest := time.Duration(-1)
 	for _, t := range turns {
-		for {
-			var g *generation
-			if h != nil {
-				g = h.current()
-			}
-			isOver, isFirst, outdated, wait := t.look(clock, g)
-			if outdated {
-				if err = h.renew(t.Line); err != nil {
-					return false, nil, nil, err
-				}
-				continue
-			}
-			if over = over && isOver; isFirst {
-				if soonest < 0 || wait < soonest {
-					soonest = max(0, wait)
-				}
-				if g != nil {
-					changed = g.changed
-				}
-			}
-			break
+		x, err := t.look(clock)
+		if err != nil {
+			return false, nil, nil, err
+		}
+		if over = over && x.over; x.first && (soonest < 0 || x.wait < soonest) {
+			soonest, changed = max(0, x.wait), x.changed
 		}
 	}
 	if over || soonest < 0 {
-		return over, changed, nil, nil
+		return over, nil, nil, nil
 	}
 	return false, changed, time.NewTimer(soonest), nil
 }
 
-// look serves all turns that are due. It reports whether this one is over, or is the first one and has to wait for so long,
-// unless the key is to be looked up again, with its limit.
-func (t *turn) look(clock Clock, g *generation) (over, isFirst, outdated bool, wait time.Duration) {
-	a := lockOwner(t.Line)
-	defer a.mu.Unlock()
-	first := t.Line.First() == &t.Turn
-	switch {
-	case t.Over:
-		return true, false, false, 0
-	case a.plan == nil:
-		return false, false, first && g != nil, 0
-	case first && g != nil && (a.plan.stale() || a.plan.generation() != g.seq):
-		return false, false, true, 0
-	}
-	_, wait = a.serve(clock, t.Line)
-	return t.Over, t.Line.First() == &t.Turn, false, wait
+// looked is the state of a turn.
+type looked struct {
+	over    bool
+	first   bool            // in its line
+	wait    time.Duration   // of the first, until it is due
+	changed <-chan struct{} // is closed when the first is to look again, since the limits have changed
 }
 
-// serve serves all turns that are due, by the clock or in real time. It returns the clock's reading, and the time until the next one is due.
-func (a *account) serve(clock Clock, l *meter.Line) (read int64, wait time.Duration) {
-	read = reading(clock)
+// look serves all turns that are due. The first of a line first puts the key under its present limit, and into the table.
+func (t *turn) look(clock Clock) (looked, error) {
+	for {
+		g := t.home.current()
+		x, outdated := t.lookAt(clock, g)
+		if !outdated {
+			x.changed = g.changed
+			return x, nil
+		}
+		if err := t.home.renew(t.Line); err != nil {
+			return looked{}, err
+		}
+	}
+}
+
+// lookAt is look, unless the line is outdated: its key is not in the table, or may have another limit in this generation.
+func (t *turn) lookAt(clock Clock, g *generation) (x looked, outdated bool) {
+	a := lockOwner(t.Line)
+	defer a.mu.Unlock()
+	if x = (looked{over: t.Over, first: !t.Over && t.Line.First() == &t.Turn}); !x.first {
+		return x, false
+	}
+	if a.plan == nil || a.plan.stale() || a.plan.generation() != g.seq {
+		return x, true
+	}
+	x.wait = a.serve(clock, t.Line)
+	x.over, x.first = t.Over, t.Line.First() == &t.Turn
+	return x, false
+}
+
+// serve serves all turns that are due, by the clock or in real time, and returns the time until the next one is due. The caller holds the
+// lock.
+func (a *account) serve(clock Clock, l *meter.Line) (wait time.Duration) {
+	read := reading(clock)
 	now := time.Now()
 	for a.State.Line() == l {
 		at := a.plan.Due(&a.State)
 		due := l.Due.Add(time.Duration(at - l.At))
 		if l.First().Tries && (at <= read || !due.After(now)) {
-			l.First().Rouse()
-			return read, 0
+			l.Rouse()
+			return 0
 		}
 		switch {
 		case at <= read:
 			a.last = max(read, a.last)
 		case due.After(now):
-			return read, due.Sub(now)
+			return due.Sub(now)
 		case a.plan.ServeAhead(&a.State):
 			continue
 		default:
@@ -424,38 +440,37 @@ func (a *account) serve(clock Clock, l *meter.Line) (read int64, wait time.Durat
 		}
 		a.plan.Advance(&a.State, a.last)
 	}
-	return read, 0
+	return 0
 }
 
 // leave takes a turn out of its line, or reports false if it was over.
 func (t *turn) leave(clock Clock) bool {
 	a := lockOwner(t.Line)
 	defer a.mu.Unlock()
-	if t.Over {
-		return false
-	}
-	read := reading(clock)
-	if a.plan != nil {
-		read, _ = a.serve(clock, t.Line)
+	if !t.Over && a.plan != nil {
+		a.serve(clock, t.Line)
 	}
 	if t.Over {
 		return false
 	}
-	a.giveUp(read, t)
-	return true
+	return a.giveUp(reading(clock), t)
 }
 
-// giveUp takes a turn that is not over out of its line. The caller holds the lock.
-func (a *account) giveUp(read int64, t *turn) {
+// giveUp takes a turn that is not over out of its line, or reports false if it is served by now. The caller holds the lock.
+func (a *account) giveUp(read int64, t *turn) bool {
 	if a.plan == nil {
-		t.Line.Drop(&t.Turn)
-		return
+		if t.Line.Drop(&t.Turn); t.Line.First() == nil {
+			t.home.abandon(t.Line)
+		}
+		return true
 	}
 	a.last = max(read, a.last)
-	if a.plan.Advance(&a.State, a.last); !t.Over {
-		a.plan.Leave(&a.State, &t.Turn)
-		a.mayBeFresher()
+	if a.plan.Advance(&a.State, a.last); t.Over {
+		return false
 	}
+	a.plan.Leave(&a.State, &t.Turn)
+	a.mayBeFresher()
+	return true
 }
 
 // settleTurn ends the turn of a spending that is settled, and replaces it by what was spent. It reports true if nothing is left
@@ -474,12 +489,13 @@ func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bo
 type awaited struct {
 	a    *account // nil if nothing was charged
 	sp   *spending
+	home home
 	room *waitingRoom
 }
 
 // awaitAll sleeps until the instants of all charges have come, but not longer than until the latest instant if they have no
 // turns. See [local].
-func awaitAll(ctx context.Context, clock Clock, latest time.Time, h home, all ...awaited) error {
+func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited) error {
 	var turns []*turn
 	sleeps := false // in full, as a charge has no turn in a line
 	wake := make(chan struct{}, 1)
@@ -487,7 +503,7 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, h home, all ..
 		if x.a == nil {
 			continue
 		}
-		t, due := x.a.standLater(clock, x.sp, x.room, wake)
+		t, due := x.a.standLater(clock, x, wake)
 		switch {
 		case t == noRoom:
 			for _, t := range turns {
@@ -501,7 +517,7 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, h home, all ..
 		}
 	}
 	if len(turns) > 0 {
-		if err := await(ctx, clock, h, turns...); err != nil {
+		if err := await(ctx, clock, turns...); err != nil {
 			return err
 		}
 	}
@@ -513,9 +529,10 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, h home, all ..
 
 // standLater puts a cost that was booked before into the line, at the place of its arrival: the booking is given back.
 // Without a turn, it reports whether the work is due; if not, the work waits until the latest instant.
-func (a *account) standLater(clock Clock, sp *spending, room *waitingRoom, wake chan struct{}) (t *turn, due bool) {
+func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *turn, due bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	sp := x.sp
 	if sp.turn != nil {
 		return nil, sp.turn.Over
 	}
@@ -530,12 +547,12 @@ func (a *account) standLater(clock Clock, sp *spending, room *waitingRoom, wake 
 	if sp.Cost > a.plan.capacity || !a.plan.HasBooking(&a.State, sp.At) {
 		return nil, false
 	}
-	if !room.enter() {
+	if !x.room.enter() {
 		return noRoom, false
 	}
 	sp.Changed = sp.changes != a.changes
 	a.plan.Settle(&a.State, a.last, sp.Spending, 0)
-	t = &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Wake: wake, Number: sp.number}, room: room}
+	t = &turn{Turn: meter.Turn{Cost: sp.Cost, Open: sp.Open, Wake: wake, Number: sp.number}, home: x.home, room: x.room}
 	a.plan.Insert(&a.State, a.last, &t.Turn, sp.At)
 	t.comes(a, clock)
 	sp.turn = t
@@ -543,49 +560,59 @@ func (a *account) standLater(clock Clock, sp *spending, room *waitingRoom, wake 
 }
 
 // tries puts a call that needs the budgets of several keys into the line of the one that it waits for, at the place of its
-// arrival. It returns nil if the key was dropped.
-func (a *account) tries(clock Clock, cost int64, number uint64) *turn {
+// arrival. It reports false if the key was dropped, or its limit has changed.
+func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.plan == nil || cost > a.plan.capacity {
-		return nil
+		return false
 	}
 	a.last = max(reading(clock), a.last)
 	a.plan.Advance(&a.State, a.last)
-	if number == 0 {
-		number = meter.Arrival()
-	}
-	t := &turn{Turn: meter.Turn{Cost: cost, Tries: true, Number: number, Wake: make(chan struct{}, 1)}, room: new(waitingRoom)}
+	t.Turn = meter.Turn{Cost: cost, Tries: true, Number: t.Number, Wake: make(chan struct{}, 1)}
 	a.plan.Insert(&a.State, a.last, &t.Turn, math.MaxInt64)
 	t.comes(a, clock)
-	return t
+	return true
 }
 
-// comesFirst sleeps until the turn is the first and due, or has to be made anew.
+// stays reports whether a turn is in the line of an account, with a cost.
+func (t *turn) stays(a *account, cost int64) bool {
+	owner := lockOwner(t.Line)
+	defer owner.mu.Unlock()
+	return owner == a && !t.Over && t.Cost == cost
+}
+
+// comesFirst sleeps until the turn is the first and due, or its limits have changed, or it is over: then the call is to try.
 func (t *turn) comesFirst(ctx context.Context, clock Clock) error {
+	g := t.home.current()
 	for {
-		a := lockOwner(t.Line)
-		first, wait := false, time.Duration(0)
-		over := t.Over || a.plan == nil
-		if !over {
-			_, wait = a.serve(clock, t.Line)
-			first = t.Line.First() == &t.Turn
-		}
-		a.mu.Unlock()
-		if over || first && wait <= 0 {
+		x, outdated := t.lookAt(clock, g)
+		if x.over || outdated || x.first && x.wait <= 0 {
 			return nil
 		}
 		var due <-chan time.Time
-		if first {
-			timer := time.NewTimer(wait)
-			defer timer.Stop()
-			due = timer.C
+		var changed <-chan struct{}
+		var timer *time.Timer
+		if x.first {
+			timer = time.NewTimer(x.wait)
+			due, changed = timer.C, g.changed
 		}
+		err := error(nil)
 		select {
 		case <-t.Wake:
 		case <-due:
+		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if err != nil {
+			return err
+		}
+		if x.first && t.home.current() != g {
+			return nil
 		}
 	}
 }

@@ -20,6 +20,8 @@ type Line struct {
 	first, last *Turn
 	n           int
 	cost        int64 // of all turns
+	most        int64 // no turn costs more
+	uneven      int   // how many turns have another cost than the one before
 	now         int64 // no turn was due by then
 
 	end end // of the line
@@ -32,6 +34,8 @@ type Line struct {
 // end is the state of a key once all of its line is served, if nothing changes.
 type end struct {
 	known  bool
+	late   bool // turns have left since
+	left   int  // the cost of an exact end that has been put off: see Line.shorter
 	state  State
 	detail detail
 	ledger ledger
@@ -70,6 +74,13 @@ func (t *Turn) Rouse() {
 
 // First returns the first turn, nil if the line is empty.
 func (l *Line) First() *Turn { return l.first }
+
+// Rouse wakes the first call.
+func (l *Line) Rouse() {
+	if l.first != nil {
+		l.first.Rouse()
+	}
+}
 
 // Line returns the line of a state, nil if it has none.
 func (s *State) Line() *Line {
@@ -129,7 +140,12 @@ func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
 	if t.behind = min(at, m.newest(*s, l.now)); t.prev != nil {
 		t.behind = max(t.behind, t.prev.behind)
 	}
-	l.end.known = false
+	if e := &l.end; e.known && t.next == nil {
+		at, _ := m.place(e.state, l.now, t.Cost)
+		e.spend(m, at, t.Cost)
+	} else {
+		e.known = false
+	}
 	if l.first == t && t.next != nil {
 		t.next.Rouse() // it is not the first any more
 	}
@@ -164,16 +180,52 @@ func (l *Line) forget(newest int64) {
 
 // Leave takes a turn out of the line.
 func (m *Meter) Leave(s *State, t *Turn) {
-	t.Line.end.known = false
-	t.Line.over(t)
+	l := t.Line
+	first := t == l.first
+	if l.over(t); l.first != nil && m.shorter(l) {
+		if first {
+			l.first.Rouse()
+		}
+		return
+	}
 	*s = m.moved(*s)
+}
+
+// shorter is called when a turn has left. It reports true if the end of the line is kept although it is too late now: to look at each
+// turn of a long line for each one that leaves takes too long. An end that is so kept is late by less than a 64th of the line's turns.
+func (m *Meter) shorter(l *Line) bool {
+	const long, share = 1024, 64
+	e := &l.end
+	if !e.known || l.n < long || m.sums(l) {
+		return false
+	}
+	e.late = true
+	if e.left++; e.left > l.n/share {
+		e.left = 0
+		return false
+	}
+	return true
+}
+
+// sums reports whether the end of a long line is computed without a look at each turn: see skip.
+func (m *Meter) sums(l *Line) bool {
+	if t := m.bucket(); t != nil {
+		return m.leaky != nil || l.uneven == 0 || t.one.frac == 0 || t.minus(t.full, t.price(l.most)).ticks > 0
+	}
+	return l.uneven == 0 && !m.log
+}
+
+// exact forgets the end of the line if turns have left since it was computed.
+func (l *Line) exact() {
+	if l.end.late {
+		l.end.known = false
+	}
 }
 
 // Drop is Leave for the line of a key that was dropped.
 func (l *Line) Drop(t *Turn) {
-	if l.over(t); l.first != nil {
-		l.first.Rouse()
-	}
+	l.over(t)
+	l.Rouse()
 }
 
 // Release ends all turns without a charge.
@@ -241,9 +293,20 @@ func (l *Line) insert(t *Turn) {
 	}
 	l.n++
 	l.cost += t.Cost
+	l.most = max(l.most, t.Cost)
+	l.uneven += differ(p, t) + differ(t, t.next) - differ(p, t.next)
+}
+
+// differ returns 1 if two neighbours in a line have different costs.
+func differ(a, b *Turn) int {
+	if a == nil || b == nil || a.Cost == b.Cost {
+		return 0
+	}
+	return 1
 }
 
 func (l *Line) unlink(t *Turn) {
+	l.uneven += differ(t.prev, t.next) - differ(t.prev, t) - differ(t, t.next)
 	if t.prev == nil {
 		l.first = t.next
 	} else {
@@ -381,20 +444,8 @@ func (m *Meter) view(s State) State {
 		return e.state
 	}
 	r := m.replayed(s, l.now)
-	if t := m.token; t != nil && len(r.booked) == 0 && t.one.frac == 0 && r.s.N == 0 && r.s.At >= l.now {
-		// Nothing is rounded, so the sum is exact, and the last turn leaves the bucket full.
-		r.s.At += t.price(l.cost).ticks
-		r.now = max(l.now, r.s.At-t.full.ticks)
-	} else {
-		for t := l.first; t != nil; t = t.next {
-			at, _ := r.place(t)
-			r.s, r.now = m.spend(r.s, at, t.Cost), at
-		}
-	}
-	for i := range r.booked {
-		r.spend(&r.booked[i])
-	}
-	e.state, e.known = r.s, true
+	r.end(l)
+	e.state, e.known, e.late, e.left = r.s, true, false, 0
 	if e.detail.log = (totals{}); m.log && r.s.detail != nil {
 		e.detail.log = r.s.log
 	}
@@ -403,61 +454,38 @@ func (m *Meter) view(s State) State {
 	return e.state
 }
 
+// MigrateView returns a view of a state of another meter under this one, with the line that it would have. It leaves the given state
+// as it is. The state is up to date.
+func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
+	l := s.Line()
+	if l == nil {
+		return to.Migrate(from, s, now)
+	}
+	aside := s.ledger.rest
+	// Turns that are due are served under the limit that they leave.
+	r, t := from.replayed(s, l.now), l.first
+	rest := Line{last: l.last, now: now, n: l.n, cost: l.cost, most: l.most, uneven: l.uneven}
+	for ; t != nil; t = t.next {
+		at, _ := r.place(t)
+		if at > now {
+			break
+		}
+		r.spendTurn(t.Cost, at)
+		rest.n, rest.cost = rest.n-1, rest.cost-t.Cost
+	}
+	s = to.Migrate(from, r.whole().setAside(aside), now)
+	if rest.first = t; t == nil {
+		return s
+	}
+	r = to.replayed(s, now)
+	if r.end(&rest); to.log {
+		return r.s
+	}
+	return r.s.Behind(r.now)
+}
+
 // spend adds a spending at the end.
 func (e *end) spend(m *Meter, at, cost int64) {
 	e.state = m.spend(e.state, at, cost)
 	e.last[0].at = max(e.last[0].at, at)
-}
-
-// replayed spends turns and bookings in their order, on a copy of a state.
-type replayed struct {
-	m      *Meter
-	s      State
-	now    int64
-	booked []booking // the later ones
-}
-
-// replayed returns the state as of an instant, which is up to date.
-func (m *Meter) replayed(s State, now int64) replayed {
-	r := replayed{m: m, now: now}
-	if !m.log {
-		r.s, r.booked = m.parted(s, now)
-		r.s.detail = nil
-		return r
-	}
-	r.s = s
-	if s.detail != nil {
-		r.s.detail = &detail{log: s.log.clone()}
-	}
-	l := m.algorithm.(*slidingLog)
-	var n int64
-	if r.booked, n = l.bookings(r.s, now); n > 0 {
-		r.s.N -= r.s.log.reduceNewest(n)
-	}
-	return r
-}
-
-// place returns where a turn is spent: behind the bookings that came before it, and the ones whose time comes first.
-func (r *replayed) place(t *Turn) (at, part int64) {
-	for {
-		at, part = r.m.place(r.s, r.now, t.Cost)
-		if len(r.booked) == 0 || r.booked[0].at > t.behind && r.booked[0].at >= at {
-			return at, part
-		}
-		r.spend(&r.booked[0])
-		r.booked = r.booked[1:]
-	}
-}
-
-func (r *replayed) spend(b *booking) {
-	r.s = r.m.replay(r.s, b)
-	r.now = max(r.now, b.at)
-}
-
-// place returns where a cost is spent at once behind all else.
-func (m *Meter) place(s State, now, cost int64) (at, part int64) {
-	if m.leaky != nil {
-		return m.leaky.leaves(s, now)
-	}
-	return m.earliest(s, now, cost), 0
 }

@@ -251,6 +251,9 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 // Take is Advance, Offer, and Accept if the offer is not a denial.
 func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 	m.Advance(s, mo.Now)
+	if ahead > 0 && s.Line() != nil {
+		s.Line().exact() // a booking keeps its instant
+	}
 	o := m.Offer(*s, mo, cost, ahead)
 	switch {
 	case o.Denied(mo.Reading):
@@ -291,7 +294,7 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 
 // Remaining returns the largest cost that would be spent now, 0 if there is none.
 func (m *Meter) Remaining(s State, now int64) int64 {
-	n, _ := m.remaining(m.view(s), now)
+	n, _ := m.left(s, m.view(s), now)
 	return n
 }
 
@@ -301,7 +304,7 @@ func (m *Meter) Regained(s State) int64 { return m.regained(m.view(s)) }
 
 // Debt returns the units that are spent or booked above the capacity, and not regained by now, rounded up.
 func (m *Meter) Debt(s State, now int64) int64 {
-	_, debt := m.remaining(m.view(s), now)
+	_, debt := m.left(s, m.view(s), now)
 	return debt
 }
 
@@ -323,12 +326,12 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 		remaining, debt = t.room(s, now)
 		return remaining, debt, t.regained(s)
 	}
-	s = m.view(s)
+	v := m.view(s)
 	if c, ok := m.algorithm.(*calendar); ok {
-		return c.standing(s, now)
+		return c.standing(v, now)
 	}
-	remaining, debt = m.remaining(s, now)
-	return remaining, debt, m.regained(s)
+	remaining, debt = m.left(s, v, now)
+	return remaining, debt, m.regained(v)
 }
 
 // Earliest returns the first instant, now or later, at which a cost could be spent behind all that is spent, booked or waits in line. The cost is from 1

@@ -52,9 +52,9 @@ func (m *Meter) lapsed(s State, now int64) State {
 }
 
 // Forgotten returns the first instant at which nothing is known of a key that a new key would not have: all is
-// regained, and nothing is set aside.
+// regained, and nothing is set aside. Its line, if it has one, does not count.
 func (m *Meter) Forgotten(s State) int64 {
-	at := m.Regained(s)
+	at := m.regained(s)
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
 	}

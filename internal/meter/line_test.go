@@ -1,0 +1,128 @@
+package meter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// oneTurnAfterTheOther is the definition of the end of a line: all of its turns and bookings are spent in order.
+func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
+	r := m.replayed(s, l.now)
+	for t := l.first; t != nil; t = t.next {
+		if t.Cost <= m.capacity() {
+			at, _ := r.place(t)
+			r.s, r.now = m.spend(r.s, at, t.Cost), at
+		}
+	}
+	for i := range r.booked {
+		r.spend(&r.booked[i])
+	}
+	return r.s, r.now
+}
+
+// everyLimit are the limits that lines are tested under: with and without fractions, tight and with room.
+func everyLimit() (all []Limit) {
+	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
+		for _, x := range [][3]int64{{1, 10, 1}, {7, 1000, 1}, {7, 1000, 5}, {10, 1000, 10}, {13, 1000, 40}, {100, 99, 30}, {3, 5, 3}} {
+			all = append(all, limitOf(kind, x[0], x[1], x[2]))
+		}
+	}
+	return all
+}
+
+func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
+	testsize.Arithmetic(t)
+	skipped := map[Kind]int{}
+	for seed := range uint64(testsize.Of(40, 2000)) {
+		for _, limit := range everyLimit() {
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			m := New(limit)
+			var s State
+			now := rnd.Int64N(5000)
+			for range rnd.IntN(12) {
+				now += rnd.Int64N(300)
+				m.Take(&s, Moment{now, now}, 1+rnd.Int64N(m.capacity()), rnd.Int64N(4000)*rnd.Int64N(2), Keep(rnd.IntN(3)))
+			}
+			if rnd.IntN(4) == 0 {
+				m.Adjust(&s, now, 1+rnd.Int64N(2*m.capacity()))
+			}
+			cost := 1 + rnd.Int64N(m.capacity())
+			mixed := rnd.IntN(3) == 0
+			m.Advance(&s, now)
+			for range 1 + rnd.IntN(200) {
+				if mixed {
+					cost = 1 + rnd.Int64N(m.capacity())
+				}
+				o := m.Offer(s, Moment{now, now}, cost, m.MaxAhead())
+				if m.leaky != nil && m.earliest(m.view(s), now, cost) > now {
+					break // the queue is full
+				}
+				if o.At > now {
+					m.Join(&s, now, &Turn{Cost: cost, Wake: make(chan struct{}, 1)}, o)
+				}
+			}
+			l := s.Line()
+			if l == nil {
+				continue
+			}
+			name := fmt.Sprintf("%+v seed %d, %d turns, mixed %v", limit, seed, l.n, mixed)
+			for range 3 {
+				want, last := oneTurnAfterTheOther(&m, s, l)
+				if m.log {
+					want.ledger = nil
+				} else {
+					want = want.Behind(last)
+				}
+				m.view(s)
+				requireEqualEnds(t, &m, want, m.view(s), now, name)
+				l.end.known = false // the end is to be computed anew, not extended
+				got := m.view(s)
+				requireEqualEnds(t, &m, want, got, now, name)
+				if last != l.end.last[0].at {
+					require.Equal(t, last, l.end.last[0].at, name)
+				}
+				if !m.log {
+					require.Equal(t, want.alone(), got.alone(), name)
+				}
+				r := m.replayed(s, l.now)
+				if at, _ := r.place(l.first); len(r.booked) == 0 && l.n > 1 {
+					r.spendTurn(l.first.Cost, at)
+					if r.skip(l, l.n-1, l.cost-l.first.Cost) {
+						skipped[limit.Kind]++
+					}
+				}
+				if m.Leave(&s, l.first.orLater(rnd.IntN(l.n))); s.Line() == nil {
+					break
+				}
+			}
+		}
+	}
+	t.Log(skipped)
+	for kind := TokenBucket; kind <= Calendar; kind++ {
+		require.Positive(t, skipped[kind], kind)
+	}
+}
+
+// orLater returns the turn a number of places behind.
+func (t *Turn) orLater(places int) *Turn {
+	for range places {
+		t = t.next
+	}
+	return t
+}
+
+// requireEqualEnds compares the answers that two states give.
+func requireEqualEnds(t *testing.T, m *Meter, want, got State, now int64, name string) {
+	t.Helper()
+	for cost := int64(1); cost <= m.capacity(); cost += 1 + m.capacity()/5 {
+		if m.earliest(want, now, cost) != m.earliest(got, now, cost) {
+			require.Equal(t, m.earliest(want, now, cost), m.earliest(got, now, cost), name)
+		}
+	}
+	require.Equal(t, m.regained(want), m.regained(got), name)
+}

@@ -1,0 +1,279 @@
+package meter
+
+import (
+	"math"
+	"slices"
+)
+
+// This file computes the end of a line: the state of a key once all who wait are served, if nothing changes.
+
+// replayed spends turns and bookings in their order, on a copy of a state.
+type replayed struct {
+	m      *Meter
+	s      State
+	now    int64
+	booked []booking // the later ones
+}
+
+// replayed returns the state as of an instant, which is up to date.
+func (m *Meter) replayed(s State, now int64) replayed {
+	r := replayed{m: m, now: now}
+	if !m.log {
+		r.s, r.booked = m.parted(s, now)
+		r.s.detail = nil
+		return r
+	}
+	r.s = s
+	if s.detail != nil {
+		r.s.detail = &detail{log: s.log.clone()}
+	}
+	l := m.algorithm.(*slidingLog)
+	var n int64
+	if r.booked, n = l.bookings(r.s, now); n > 0 {
+		r.s.N -= r.s.log.reduceNewest(n)
+	}
+	return r
+}
+
+// whole returns the state with the bookings that are left.
+func (r *replayed) whole() State {
+	if !r.m.log {
+		return r.m.fold(r.s, slices.Clone(r.booked))
+	}
+	s := r.s
+	for _, b := range r.booked {
+		s = r.m.spend(s, b.at, b.cost)
+	}
+	return s
+}
+
+// place returns where a turn is spent: behind the bookings that came before it, and the ones whose time comes first.
+func (r *replayed) place(t *Turn) (at, part int64) {
+	for {
+		at, part = r.m.place(r.s, r.now, t.Cost)
+		if len(r.booked) == 0 || r.booked[0].at > t.behind && r.booked[0].at >= at {
+			return at, part
+		}
+		r.spend(&r.booked[0])
+		r.booked = r.booked[1:]
+	}
+}
+
+func (r *replayed) spend(b *booking) {
+	r.s = r.m.replay(r.s, b)
+	r.now = max(r.now, b.at)
+}
+
+// spendTurn spends a cost at the instant of its place.
+func (r *replayed) spendTurn(cost, at int64) {
+	if r.s = r.m.spend(r.s, at, cost); r.m.log {
+		r.s = r.m.advance(r.s, at) // otherwise it would keep an entry for each turn
+	}
+	r.now = at
+}
+
+// place returns where a cost is spent at once behind all else.
+func (m *Meter) place(s State, now, cost int64) (at, part int64) {
+	if m.leaky != nil {
+		return m.leaky.leaves(s, now)
+	}
+	return m.earliest(s, now, cost), 0
+}
+
+// end spends the turns of a line, and then the bookings that are left. Turns that cost more than the capacity are left out: they are about to be
+// refused.
+func (r *replayed) end(l *Line) {
+	capacity := r.m.capacity()
+	n, cost := l.n, l.cost // of the turns that are left
+	for t := l.first; t != nil; t = t.next {
+		if n--; t.Cost > capacity {
+			cost -= t.Cost
+			continue
+		}
+		cost -= t.Cost
+		at, _ := r.place(t)
+		r.spendTurn(t.Cost, at)
+		if n > 0 && len(r.booked) == 0 && l.most <= capacity && r.skip(l, n, cost) {
+			break
+		}
+	}
+	for i := range r.booked {
+		r.spend(&r.booked[i])
+	}
+}
+
+// left returns how much is left at the end of a state's line, or its debt. The view of a log's line has dropped entries that will have left the
+// window by then, and that count now.
+func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
+	remaining, debt = m.remaining(view, now)
+	if line := s.Line(); m.log && line != nil && remaining == 0 {
+		debt = max(0, m.spent(s, now)+line.cost-m.capacity())
+	}
+	return remaining, debt
+}
+
+// skip spends the last n turns of a line, which cost so much together, without a look at each of them, or reports false if they have to be
+// looked at. A turn has been spent before them, and nothing is booked behind it.
+func (r *replayed) skip(l *Line, n int, cost int64) bool {
+	switch a := r.m.algorithm.(type) {
+	case *leakyBucket:
+		// Each cost is added to the end of the queue, where it leaves.
+		before := a.owe(r.s, r.now, cost-l.last.Cost)
+		r.now = a.regained(before)
+		r.s = a.owe(before, r.now, l.last.Cost)
+		return true
+	case *tokenBucket:
+		return r.skipBucket(a, l, n, cost)
+	}
+	if l.uneven > 0 {
+		return false
+	}
+	switch c := l.last.Cost; a := r.m.algorithm.(type) {
+	case *fixedWindow:
+		r.skipWindow(a, c, int64(n))
+	case *calendar:
+		r.skipCalendar(a, c, int64(n))
+	case *slidingCounter:
+		r.skipCounter(a, c, int64(n))
+	case *slidingLog:
+		return r.skipLog(a, c, int64(n))
+	}
+	return true
+}
+
+// skipBucket adds up the costs. That is exact as long as the bucket is never above full at a turn's instant, which is rounded up: then
+// no fraction is lost.
+func (r *replayed) skipBucket(t *tokenBucket, l *Line, n int, cost int64) bool {
+	spare := t.minus(t.full, t.price(l.most)) // at the exact instant of the turn that leaves least
+	switch whole := t.one.frac == 0 && r.s.N == 0; {
+	case whole || spare.ticks >= 1:
+		owed := t.plus(span{r.s.At, r.s.N}, t.price(cost))
+		r.s.At, r.s.N = owed.ticks, owed.frac
+		over := t.minus(owed, t.full)
+		if over.frac > 0 {
+			over.ticks++
+		}
+		r.now = max(r.now, over.ticks)
+		return true
+	case l.uneven == 0 && l.most == t.capacity && l.last.Cost == l.most:
+		// Each turn finds the bucket full, and waits until it is full again, rounded up.
+		price := t.price(l.most)
+		gap, first := price.ticks, r.s.At
+		if price.frac > 0 {
+			gap++
+		}
+		if r.s.N > 0 {
+			first++
+		}
+		if over, overflows := Mul(int64(n-1), gap); overflows {
+			return false
+		} else {
+			r.now = Add(first, over)
+		}
+		r.s.At, r.s.N = Add(r.now, price.ticks), price.frac
+		return true
+	}
+	return false
+}
+
+// skipWindow fills the present window, and then whole ones.
+func (r *replayed) skipWindow(w *fixedWindow, cost, n int64) {
+	fit := (w.units - r.s.N) / cost
+	if n <= fit {
+		r.s.N += n * cost
+		return
+	}
+	per := w.units / cost
+	k := 1 + (n-fit-1)/per
+	past, over := Mul(k, w.per)
+	if over {
+		past = math.MaxInt64
+	}
+	r.s.At, r.s.N = Add(r.s.At, past), ((n-fit-1)%per+1)*cost
+	r.now = r.s.At
+}
+
+// skipCalendar is skipWindow for the windows of a calendar.
+func (r *replayed) skipCalendar(c *calendar, cost, n int64) {
+	fit := (c.units - r.s.N) / cost
+	if n <= fit {
+		r.s.N += n * cost
+		return
+	}
+	per := c.units / cost
+	w := c.windows.After(r.s.M, 1+(n-fit-1)/per)
+	r.s.At, r.s.N, r.s.M = w.From, ((n-fit-1)%per+1)*cost, w.Ordinal
+	r.now = r.s.At
+}
+
+// skipCounter fills one window after the other. After the first few they repeat each other: each begins like the one before.
+func (r *replayed) skipCounter(c *slidingCounter, cost, n int64) {
+	var last State // at the first turn of the last window
+	var offset, taken int64
+	for n > 0 {
+		r.s = c.roll(r.s, r.now)
+		if d := r.now - r.s.At; taken > 0 && last.N == r.s.N && last.M == r.s.M && offset == d && last.At+c.per == r.s.At {
+			if k := (n - 1) / taken; k > 0 {
+				past, over := Mul(k, c.per)
+				if over {
+					past = math.MaxInt64
+				}
+				r.s.At, r.now = Add(r.s.At, past), Add(r.now, past)
+				n -= k * taken
+			}
+		}
+		last, offset, taken = r.s, r.now-r.s.At, 0
+		if k := min(c.fit(r.s, cost), n-1); k > 0 { // all but the last, whose instant is to be known
+			r.s.N += k * cost
+			n -= k
+			taken = k
+		}
+		at := c.earliest(r.s, r.now, cost)
+		r.s, r.now = c.spend(r.s, at, cost), at
+		n--
+		taken++
+	}
+}
+
+// fit returns how many turns of a cost are spent in the state's window.
+func (c *slidingCounter) fit(s State, cost int64) int64 {
+	n := (c.units - s.N) / cost
+	for ; n > 0; n-- {
+		room := c.units - s.N - n*cost
+		if room >= s.M {
+			break
+		}
+		if left, _ := MulDiv(room, c.per, s.M); left > 0 {
+			break
+		}
+	}
+	return max(0, n)
+}
+
+// skipLog spends as many turns as fit into a window. From then on each turn is served when the one so many places before it leaves.
+func (r *replayed) skipLog(l *slidingLog, cost, n int64) bool {
+	k := l.units / cost
+	if r.s.M > 0 || n <= 2*k {
+		return false
+	}
+	ring := make([]int64, 0, k)
+	for ; int64(len(ring)) < k; n-- {
+		at := l.earliest(r.s, r.now, cost)
+		r.spendTurn(cost, at)
+		ring = append(ring, at)
+	}
+	past, over := Mul(n/k, l.per)
+	if over {
+		return false
+	}
+	rest := n % k
+	r.s = State{}
+	for i := range k {
+		at := Add(ring[(i+rest)%k], past)
+		if i+rest >= k {
+			at = Add(at, l.per)
+		}
+		r.s, r.now = l.spend(r.s, at, cost), at
+	}
+	return true
+}

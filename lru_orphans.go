@@ -1,0 +1,77 @@
+package ratelimit
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+// orphans are the lines of keys that have left the table while calls waited for them: by Reset, or because all other keys that could
+// make room are waited for too. The first call of such a line puts its key back into the table at once. Whoever inserts the key
+// gives it its line, so no newcomer overtakes it.
+//
+// A line without a key belongs to an account that is in no table. Its lock is the last of all: code that holds it takes no other.
+type orphans[K comparable] struct {
+	n  atomic.Int32 // of lines: most tables never have one
+	mu sync.Mutex   // guards all
+	// Shards share the map, because it is empty but for an instant.
+	all map[K]*meter.Line
+}
+
+// leave takes the line of an account that is being dropped. The locks of account and shard are held.
+func (o *orphans[K]) leave(key K, a *account) {
+	line := a.State.Line()
+	if line == nil {
+		return
+	}
+	a.State = meter.State{}
+	line.Owner.Store(new(account))
+	o.mu.Lock()
+	if o.all == nil {
+		o.all = map[K]*meter.Line{}
+	}
+	o.all[key] = line
+	o.n.Store(int32(len(o.all)))
+	o.mu.Unlock()
+	line.Rouse()
+}
+
+// adopt gives an account that is being inserted the line of its key, if there is one. The locks of account and shard are held.
+func (o *orphans[K]) adopt(key K, a *account) {
+	if o.n.Load() == 0 {
+		return
+	}
+	line := o.take(key)
+	if line == nil {
+		return
+	}
+	parent := line.Owner.Load().(*account)
+	parent.mu.Lock()
+	defer parent.mu.Unlock()
+	if line.First() == nil {
+		return // all have left
+	}
+	a.plan.Attach(&a.State, a.last, line)
+	line.Owner.Store(a)
+}
+
+// take removes the line of a key, and returns it.
+func (o *orphans[K]) take(key K) *meter.Line {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	line := o.all[key]
+	delete(o.all, key)
+	o.n.Store(int32(len(o.all)))
+	return line
+}
+
+// drop removes a line that all calls have left, if it is the key's.
+func (o *orphans[K]) drop(key K, line *meter.Line) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all[key] == line {
+		delete(o.all, key)
+		o.n.Store(int32(len(o.all)))
+	}
+}
