@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,23 +58,12 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	}
 	if t != nil {
 		t.home = keyHome[K]{l, key}
-		if err = await(ctx, l.clock, t); err == errRefusedTurn {
-			err = l.refusal(key, cost)
-		}
+		err = await(ctx, l.clock, t)
 	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
 		sp := spendingOf(o, int64(cost), meter.Booked)
 		a.settleAt(l.clock, &sp, 0)
 	}
 	return a != nil, err
-}
-
-// refusal returns the error of a cost that the key's limit has become too low for.
-func (l *Keyed[K]) refusal(key K, cost int) error {
-	p, err := l.planOfKey(key)
-	if err == nil && int64(cost) > p.capacity {
-		err = p.exceeds(int64(cost))
-	}
-	return cmp.Or(err, errRefusedTurn)
 }
 
 // tooLate is the error of a Wait whose time would come after the deadline.
@@ -173,6 +161,8 @@ type home interface {
 	current() *generation
 	// renew puts the key of the line under its present limit, and back into the table.
 	renew(l *meter.Line) error
+	// refusal returns the error of a cost that the limit of the line's key has become too low for.
+	refusal(l *meter.Line, cost int64) error
 	// abandon forgets a line that all calls have left while its key was not in the table.
 	abandon(l *meter.Line)
 }
@@ -186,6 +176,16 @@ type keyHome[K comparable] struct {
 func (h keyHome[K]) current() *generation { return h.l.generation.Load() }
 
 func (h keyHome[K]) abandon(line *meter.Line) { h.l.keys.orphans.drop(h.key, line) }
+
+func (h keyHome[K]) refusal(line *meter.Line, cost int64) error {
+	switch p, err := h.plan(line); {
+	case err != nil:
+		return err
+	case cost > p.capacity:
+		return p.exceeds(cost)
+	}
+	return fmt.Errorf("%w: cost %d was above a limit of the key that has changed again since", ErrExceedsLimit, cost)
+}
 
 func (h keyHome[K]) renew(line *meter.Line) error {
 	refreshed := h.l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
@@ -330,7 +330,7 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 			for _, t := range turns {
 				if t.Refused {
 					leave()
-					return errRefusedTurn
+					return t.home.refusal(t.Line, t.Cost)
 				}
 			}
 			return nil
@@ -354,9 +354,6 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 		}
 	}
 }
-
-// errRefusedTurn stands for the error of a turn that has become impossible.
-var errRefusedTurn = fmt.Errorf("%w: the limit does not allow the cost any more", ErrExceedsLimit)
 
 // look serves all due turns in the lines of the given turns. It reports whether the given turns are over, or returns a timer
 // for the turns that are first in their lines, and a channel that is closed when their limits change.
