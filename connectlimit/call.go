@@ -26,6 +26,9 @@ type Call struct {
 	StreamType connect.StreamType
 
 	ctx context.Context
+
+	// For the functions that settle: whether a message was sent, and an interceptor inside has refused the call.
+	answered, refused bool
 }
 
 // NewCall returns a call, for tests of key functions.

@@ -19,7 +19,8 @@ type InflightOptions struct {
 	// Units returns the number of units that a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit.
+	// Skip reports whether a call passes without a permit. If nil, calls to the services of health checks and reflection do, as in
+	// grpclimit.
 	Skip func(c *Call) bool
 
 	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
@@ -39,6 +40,8 @@ type InflightOptions struct {
 	OnRefused func(c *Call, err error, answer *connect.Error) *connect.Error
 }
 
+var skipHelpers = SkipServices(edge.HelperServices...)
+
 // Inflight is an interceptor that limits how many calls are served at the same time, a stream while it is open. Make
 // one with [NewInflight]. It is safe for concurrent use. Calls of clients pass. Refusals have the codes of
 // grpclimit's Inflight.
@@ -54,6 +57,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	i := new(Inflight[K])
 	if opts != nil {
 		i.opts = *opts
+	}
+	if i.opts.Skip == nil {
+		i.opts.Skip = skipHelpers
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
 		Package: "connectlimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,

@@ -89,7 +89,7 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		if spec.IsClient {
 			return next(ctx, req)
 		}
-		err = i.serve(unaryCall(ctx, req), nil, func(e *event) (any, error) {
+		err = i.serve(unaryCall(ctx, req), nil, func(ctx context.Context, e *event) (any, error) {
 			own, ctx := i.fields(ctx, e)
 			if resp, err = next(ctx, req); err != nil || resp == nil {
 				return nil, err
@@ -122,12 +122,12 @@ func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := streamCall(ctx, conn)
 		if i.opts.SettleResponse == nil {
-			return i.serve(c, nil, func(e *event) (any, error) {
+			return i.serve(c, nil, func(ctx context.Context, _ *event) (any, error) {
 				return nil, next(ctx, conn)
 			})
 		}
 		s := &countedConn{StreamingHandlerConn: conn}
-		return i.serve(c, s, func(e *event) (any, error) {
+		return i.serve(c, s, func(ctx context.Context, _ *event) (any, error) {
 			return nil, next(ctx, s)
 		})
 	}
@@ -161,6 +161,15 @@ func (s *countedConn) sent() (int, any) {
 	return s.messages, s.last
 }
 
+// RefuseHeld refuses the calls that are held now, and from now on each call that would have to be held, as if its deadline came too early;
+// their charges are given back. Calls that can pass at once are served. It is for [http.Server.RegisterOnShutdown], since
+// [http.Server.Shutdown] waits for held calls. An Interceptor that several servers share stops to hold for all of them.
+func (i *Interceptor) RefuseHeld() {
+	if i.core != nil {
+		i.core.RefuseHeld()
+	}
+}
+
 func (i *Interceptor) mustBeMade() {
 	if i == nil || i.core == nil {
 		panic(errNotMade)
@@ -169,21 +178,22 @@ func (i *Interceptor) mustBeMade() {
 
 // serve calls the handler if the call may be served, and settles its charge in any case. A panic continues after that. The stream is nil
 // for a unary call, and the event for a call that is exempt.
-func (i *Interceptor) serve(c *Call, s *countedConn, handler func(*event) (any, error)) (err error) {
+func (i *Interceptor) serve(c *Call, s *countedConn, handler func(context.Context, *event) (any, error)) (err error) {
 	if i.core.Skips(c) {
-		_, err = handler(nil)
+		_, err = handler(c.Context(), nil)
 		return err
 	}
 	e := i.core.Event(c)
-	res := i.core.Decide(&e, i.core.Settles)
-	charge := i.core.Charge(&e, res)
+	charge := i.core.Charge(&e, i.core.Decide(&e, i.core.Settles))
 	defer charge.End()
 	if err = i.pass(&e); err != nil {
 		return err
 	}
 	charge.Serve()
+	inner := edge.Inside(c.Context())
 	if !i.core.Settles {
-		_, err = handler(&e)
+		_, err = handler(inner, &e)
+		i.passedOn(inner, charge)
 		return err
 	}
 	got := Response{Err: errPanicked}
@@ -193,36 +203,44 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func(*event) (any, 
 		} else if got.Message != nil {
 			got.Sent = 1
 		}
+		c.answered, c.refused = got.Sent > 0, edge.WasRefused(inner)
 		return i.opts.SettleResponse(c, got, cost)
 	})
-	got.Message, got.Err = handler(&e)
+	got.Message, got.Err = handler(inner, &e)
+	if !edge.WasRefused(inner) {
+		edge.MarkServed(c.Context())
+	}
 	return got.Err
+}
+
+// passedOn gives the charge of a call back if an interceptor inside has refused it.
+func (i *Interceptor) passedOn(inner context.Context, charge *edge.Charge[*Call]) {
+	if edge.WasRefused(inner) {
+		charge.Refused()
+		return
+	}
+	edge.MarkServed(inner) // also for the interceptors and middlewares around this one
 }
 
 // errPanicked is the error of a handler that did not return.
 var errPanicked error = connect.NewError(connect.CodeInternal, errors.New("the handler has panicked"))
 
-// pass reports the decision to everyone, and holds the call for as long as it is delayed. If the
+// pass holds the call for as long as it is delayed, and reports the decision to everyone. If the
 // call may not be served, the error is the client's answer.
 func (i *Interceptor) pass(e *event) error {
+	if !i.opts.Shadow {
+		i.core.Hold(e)
+	}
 	i.core.Report(e)
-	if i.opts.Shadow {
+	if i.opts.Shadow || e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
 		return nil
 	}
 	ctx := e.Request.Context()
-	switch e.Outcome {
-	case edge.FailedOpen:
-		return nil
-	case edge.Allowed:
-		if i.core.Hold(e) {
-			return nil
-		}
-		if e.Outcome == edge.Allowed {
-			outcome.MarkRefused(ctx)
-			return errorOf(rpcstatus.Gone(ctx), outcome.CauseGone, "")
-		}
-	}
 	outcome.MarkRefused(ctx)
+	edge.MarkRefused(ctx, e.Cause())
+	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held
+		return errorOf(rpcstatus.Gone(ctx), outcome.CauseGone, "")
+	}
 	answer := errorOf(i.core.Answer(e, rpcstatus.Code(i.opts.KeyCode)), e.Cause(), i.opts.Challenge)
 	own, _ := i.fields(ctx, e)
 	own.add(answer.Meta())

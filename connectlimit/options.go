@@ -116,10 +116,11 @@ func (o *Options) core() edge.Options[*Call] {
 	return c
 }
 
-// tooLate reports whether the call's deadline comes before its delay is over.
+// tooLate reports whether the call's deadline, or the end of a timeout of net/http's server, comes before its delay is over: an
+// interceptor cannot renew the server's timeouts.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
-	return ok && time.Until(deadline) <= delay
+	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
 // peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
@@ -157,8 +158,11 @@ type Event struct {
 }
 
 // RefundServerErrors is for [Options].Settle: unavailable, internal and data_loss are not charged, unless the call's
-// context has ended.
+// context has ended. A call that an interceptor inside has refused is not charged either.
 func RefundServerErrors(c *Call, err error, cost int) int {
+	if c.refused {
+		return 0
+	}
 	if err == nil || c.Context().Err() != nil {
 		return cost
 	}
@@ -169,13 +173,23 @@ func RefundServerErrors(c *Call, err error, cost int) int {
 	return cost
 }
 
-// ChargeOnly is for [Options].Settle: only calls that end with these codes are charged.
+// ChargeOnly is for [Options].Settle: only calls that end with these codes are charged; 0 stands for success. A call that its client has
+// left before it was answered, or whose deadline came first, is charged: it could have ended with any of them. A stream that the client
+// has left after a message counts as a success.
 func ChargeOnly(charged ...connect.Code) func(c *Call, err error, cost int) int {
-	return func(_ *Call, err error, cost int) int {
-		for _, code := range charged {
-			if err != nil && codeOf(err) == code {
+	return func(c *Call, err error, cost int) int {
+		code := connect.Code(0)
+		if err != nil {
+			code = codeOf(err)
+		}
+		if err != nil && !slices.Contains(charged, code) && c != nil && c.Context().Err() != nil {
+			if !c.answered {
 				return cost
 			}
+			code = 0
+		}
+		if slices.Contains(charged, code) {
+			return cost
 		}
 		return 0
 	}

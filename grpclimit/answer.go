@@ -14,6 +14,7 @@ import (
 type refusal struct {
 	status   *status.Status
 	cause    error // nil for a denial
+	message  bool  // it ends a stream whose opening passed
 	byClient bool  // an Interceptor around this one must not take it for the server's fault
 }
 
@@ -40,7 +41,7 @@ func (i *Interceptor) refuse(e *event, t trailers) error {
 	if e.Err == nil && answer == r.status {
 		return &r.refusal
 	}
-	return &refusal{answer, e.Err, e.Err != nil && e.Cause().ByClient()}
+	return &refusal{status: answer, cause: e.Err, byClient: e.Err != nil && e.Cause().ByClient()}
 }
 
 // gone is the answer to a call whose context has ended.

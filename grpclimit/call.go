@@ -20,6 +20,9 @@ type Call struct {
 	ClientStream, ServerStream bool
 
 	ctx context.Context
+
+	// For the functions that settle: whether a message was sent, and an interceptor inside has refused the call.
+	answered, refused bool
 }
 
 // NewCall returns a call, for tests of key functions. The context has a peer and incoming metadata.

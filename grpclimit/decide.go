@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -16,25 +17,48 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 	if t.first {
 		i.waitForMessage(e)
 	}
-	if res != nil {
-		charge := i.core.Charge(e, res)
-		defer charge.End()
+	if res == nil {
 		if err = i.pass(e, t); err != nil {
 			return nil, err
 		}
-		charge.Serve()
-		if settles {
-			return i.settled(e, charge, s, next)
+		resp, err = next()
+		if refusedInside(err) {
+			i.core.Refused(e, nil)
 		}
-	} else if err = i.pass(e, t); err != nil {
+		return resp, err
+	}
+	charge := i.core.Charge(e, res)
+	defer charge.End()
+	if err = i.pass(e, t); err != nil {
 		return nil, err
 	}
-	return next()
+	charge.Serve()
+	if settles {
+		return i.settled(e, charge, s, next)
+	}
+	resp, err = next()
+	if refusedInside(err) {
+		charge.Refused()
+	}
+	return resp, err
 }
 
-// pass reports the decision to everyone, and holds the call for as long as it is delayed.
+// refusedInside reports whether an Interceptor or an Inflight inside has refused the whole call, and not a message of a stream, for a cause
+// that [edge.MarkRefused] records.
+func refusedInside(err error) bool {
+	if err == nil {
+		return false
+	}
+	var r *refusal
+	return errors.As(err, &r) && !r.message && !r.byClient
+}
+
+// pass holds the call for as long as it is delayed, and reports the decision to everyone.
 // If the call may not be served, the error is the client's answer.
 func (i *Interceptor) pass(e *event, t trailers) error {
+	if !i.opts.Shadow {
+		i.core.Hold(e)
+	}
 	i.core.Report(e)
 	if i.opts.Shadow {
 		return nil
@@ -45,24 +69,32 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	if i.opts.LimitTrailers && t.tells(e.Outcome) {
 		t.set(func() metadata.MD { return i.limits(e, t) })
 	}
-	switch e.Outcome {
-	case edge.Allowed:
-		if i.core.Hold(e) {
-			return nil
-		}
-		if ctx := e.Request.Context(); e.Outcome == edge.Allowed {
-			outcome.MarkRefused(ctx)
-			return gone(ctx)
-		}
-	case edge.FailedOpen:
+	if e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
 		return nil
 	}
-	outcome.MarkRefused(e.Request.Context())
+	ctx := e.Request.Context()
+	outcome.MarkRefused(ctx)
+	if t.tell { // a stream of which a message is denied was opened
+		edge.MarkRefused(ctx, e.Cause())
+	}
+	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held
+		return gone(ctx)
+	}
 	return i.refuse(e, t)
 }
 
-// tooLate reports whether the call's deadline comes before its delay is over.
+// tooLate reports whether the call's deadline comes before its delay is over, or the end of a timeout of net/http's server, if that serves
+// the call: an interceptor cannot renew it.
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
-	return ok && time.Until(deadline) <= delay
+	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
+}
+
+// RefuseHeld refuses the calls that are held now, and from now on each call that would have to be held, as if its deadline came too early;
+// their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop], which waits for held
+// calls. An Interceptor that several servers share stops to hold for all of them.
+func (i *Interceptor) RefuseHeld() {
+	if i.core != nil {
+		i.core.RefuseHeld()
+	}
 }

@@ -22,7 +22,8 @@ type InflightOptions struct {
 	// Units returns the number of units that a call takes. It defaults to 1.
 	Units func(c *Call) int
 
-	// Skip reports whether a call passes without a permit. If nil, none does.
+	// Skip reports whether a call passes without a permit. If nil, calls to the services of health checks and reflection do
+	// (grpc.health.v1.Health, grpc.reflection.v1.ServerReflection and its v1alpha): each client of a load balancer keeps such a stream open.
 	Skip func(c *Call) bool
 
 	// MaxWait is the longest time that a call may wait in its key's queue. If zero, it waits as long as its context allows.
@@ -42,6 +43,8 @@ type InflightOptions struct {
 	OnRefused func(c *Call, err error, answer *status.Status) *status.Status
 }
 
+var skipHelpers = SkipServices(edge.HelperServices...)
+
 // Inflight limits how many calls are served at the same time, a stream while it is open. Make one with [NewInflight].
 // It is safe for concurrent use.
 //
@@ -59,6 +62,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	i := new(Inflight[K])
 	if opts != nil {
 		i.opts = *opts
+	}
+	if i.opts.Skip == nil {
+		i.opts.Skip = skipHelpers
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
 		Package: "grpclimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
@@ -166,5 +172,5 @@ func (i *Inflight[K]) refuse(c *Call, t trailers, why edge.Refusal) error {
 		}
 	}
 	t.set(r.trailer)
-	return &refusal{answer, why.Err, why.ByClient()}
+	return &refusal{status: answer, cause: why.Err, byClient: why.ByClient()}
 }

@@ -21,9 +21,16 @@ type Response struct {
 }
 
 // ChargeOnly is for [Options].Settle: only calls that end with these codes are charged.
-// ChargeOnly(codes.Unauthenticated) counts failed logins.
+// ChargeOnly(codes.Unauthenticated) counts failed logins. A call that its client has left before it was answered, or whose deadline came
+// first, is charged: it could have ended with any of them. A stream that the client has left after a message counts as OK.
 func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) int {
-	return func(_ *Call, code codes.Code, cost int) int {
+	return func(c *Call, code codes.Code, cost int) int {
+		if code != codes.OK && !slices.Contains(charged, code) && c != nil && c.Context().Err() != nil {
+			if !c.answered {
+				return cost
+			}
+			code = codes.OK
+		}
 		if slices.Contains(charged, code) {
 			return cost
 		}
@@ -32,8 +39,12 @@ func ChargeOnly(charged ...codes.Code) func(c *Call, code codes.Code, cost int) 
 }
 
 // RefundServerErrors is for [Options].Settle: Unavailable, Internal and DataLoss are not charged, unless the call's
-// context has ended. Unknown is charged, since it is the code of any Go error without a status.
+// context has ended. A call that an interceptor inside has refused is not charged either. Unknown is charged, since it is the code of any
+// Go error without a status.
 func RefundServerErrors(c *Call, code codes.Code, cost int) int {
+	if c.refused {
+		return 0
+	}
 	switch code {
 	case codes.Unavailable, codes.Internal, codes.DataLoss:
 		if c.Context().Err() == nil {
@@ -56,6 +67,7 @@ func (i *Interceptor) settled(e *event, charge *edge.Charge[*Call], s *watchedSt
 		case resp != nil:
 			got.Sent = 1
 		}
+		e.Request.answered, e.Request.refused = got.Sent > 0, refusedInside(err)
 		return i.opts.SettleResponse(e.Request, got, cost)
 	})
 	resp, err = next()

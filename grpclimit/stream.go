@@ -75,5 +75,8 @@ func (s *chargedStream) charge(m any) error {
 	c.Request = m
 	e := s.i.core.Event(&c)
 	_, err := s.i.serve(&e, trailers{stream: s.ServerStream, first: !s.passed}, nil, false, func() (any, error) { return nil, nil })
+	if r, ok := err.(*refusal); ok {
+		return &refusal{status: r.status, cause: r.cause, message: true, byClient: r.byClient}
+	}
 	return err
 }

@@ -18,12 +18,16 @@ import (
 // of the request.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
+	edge.MarkRefused(e.Request.Context(), e.Cause())
+	if e.Decision.Degraded && m.opts.DegradedHeader != "" {
+		w.Header()[m.opts.DegradedHeader] = []string{"true"}
+	}
 	var (
 		h, values = w.Header(), new([7]string)
 		wait      = time.Duration(-1) // no Retry-After
 		custom    func(http.ResponseWriter, Event)
 		body      *problem
-		abandoned = e.Err == nil && e.Decision.Allowed // the client has left while it was held, or would be held for too long
+		abandoned = e.Decision.Allowed && (e.Outcome == edge.Denied || e.Outcome == edge.Rejected) // it cannot be held for as long as it is delayed
 	)
 	switch {
 	case abandoned:
@@ -162,6 +166,8 @@ func (m *Middleware) problemOf(r outcome.Cause) *problem {
 	switch {
 	case r == outcome.CauseKey:
 		return m.badKey
+	case r == outcome.CauseRequest:
+		return badRequest
 	case r.Retryable():
 		return reducedCapacity
 	}
@@ -182,6 +188,7 @@ func newBadKey(status int) *problem {
 }
 
 var (
+	badRequest      = newPlainProblem(http.StatusBadRequest, "")
 	internalError   = newPlainProblem(http.StatusInternalServerError, "")
 	unavailable     = newPlainProblem(http.StatusServiceUnavailable, "")
 	tooLarge        = newPlainProblem(http.StatusForbidden, rpcstatus.Requests.TooLarge)

@@ -14,7 +14,6 @@ package httplimit
 import (
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
@@ -93,66 +92,57 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	e := m.core.Event(r)
-	res := m.core.Decide(&e, m.core.Settles)
-	if res == nil {
-		m.core.Report(&e)
-		if watched, w, ok := m.admit(w, &e); ok {
-			next.ServeHTTP(w, r)
-			watched.restore()
-		}
-		return
-	}
-	charge := m.core.Charge(&e, res)
+	charge := m.core.Charge(&e, m.core.Decide(&e, m.core.Settles))
 	defer charge.End()
+	if !m.opts.Shadow {
+		m.hold(w, &e)
+	}
 	m.core.Report(&e)
 	watched, w, ok := m.admit(w, &e)
 	if !ok {
 		return
 	}
 	charge.Serve()
-	if m.opts.SettleResponse == nil {
+	switch {
+	case m.core.Settles:
+		m.serveAndSettle(watched, w, r, charge, next)
+	case m.core.Returns():
+		m.serveNested(watched, w, r, charge, next)
+	default:
 		next.ServeHTTP(w, r)
 		watched.restore()
-		return
 	}
-	m.serveAndSettle(watched, w, r, charge, next)
 }
 
-// admit sets the header fields of a request that passes, holds a delayed request, and answers a request that is not to be served. It
-// returns the writer for the handler, and its watcher, nil if there are no fields to watch over.
+// admit sets the header fields of a request that passes, and answers a request that is not to be served. It returns the writer for the
+// handler, and its watcher, nil if there are no fields to watch over.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
 	if m.opts.Shadow {
 		return nil, w, true
 	}
-	degraded := e.Decision.Degraded && m.opts.DegradedHeader != ""
 	if e.Outcome != edge.Allowed && e.Outcome != edge.FailedOpen {
-		if degraded {
-			w.Header()[m.opts.DegradedHeader] = []string{"true"}
-		}
 		m.refuse(w, e)
 		return nil, nil, false
 	}
+	degraded := e.Decision.Degraded && m.opts.DegradedHeader != ""
 	tells := e.Outcome == edge.Allowed && m.opts.Dialect != DialectNone
-	writer = w
-	if degraded || tells {
-		var values *[4]string
-		if serverOf(e.Request) == nil {
-			values = new([4]string) // the writer of another server, or of a test, which has no informational responses
-		} else {
-			watched, writer = watch(w, e.Request)
-			watched.fields, values = m.fields, &watched.values
-		}
-		h := w.Header()
-		if degraded {
-			set(h, m.opts.DegradedHeader, "true", values[3:])
-		}
-		if tells {
-			m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
-		}
+	if !degraded && !tells {
+		return nil, w, true
 	}
-	if e.Outcome == edge.Allowed && !m.core.Hold(e) {
-		m.refuse(w, e)
-		return nil, nil, false
+	var values *[4]string
+	writer = w
+	if serverOf(e.Request) == nil {
+		values = new([4]string) // the writer of another server, or of a test, which has no informational responses
+	} else {
+		watched, writer = watch(w, e.Request)
+		watched.fields, values = m.fields, &watched.values
+	}
+	h := w.Header()
+	if degraded {
+		set(h, m.opts.DegradedHeader, "true", values[3:])
+	}
+	if tells {
+		m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
 	}
 	return watched, writer, true
 }
@@ -160,12 +150,6 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 func (m *Middleware) tellLimits(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
-}
-
-// tooLate reports whether the request can no longer be answered when its delay is over.
-func tooLate(r *http.Request, delay time.Duration) bool {
-	s := serverOf(r)
-	return s != nil && s.WriteTimeout > 0 && delay >= s.WriteTimeout
 }
 
 // serverOf returns the server of net/http that has received the request, or nil.

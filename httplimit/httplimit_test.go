@@ -147,8 +147,8 @@ func TestFailOpenDoesNotApplyToACostBelowZero(t *testing.T) {
 	})
 	r := httptest.NewRequest("POST", "/", nil)
 	r.ContentLength = -1
-	assert.Equal(t, http.StatusInternalServerError, send(m.Wrap(ok), r).StatusCode)
-	assert.Equal(t, httplimit.Stats{Failed: 1}, m.Stats())
+	assert.Equal(t, http.StatusBadRequest, send(m.Wrap(ok), r).StatusCode)
+	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
 }
 
 func TestFailOpenDoesNotApplyToAClientThatHangsUp(t *testing.T) {

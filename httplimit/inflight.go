@@ -45,7 +45,8 @@ type InflightOptions struct {
 }
 
 // Inflight is middleware that limits how many requests are served at the same time. Make one with [NewInflight]. It
-// is safe for concurrent use. The handlers that it wraps share its limits.
+// is safe for concurrent use. The handlers that it wraps share its limits. A handler that hijacks the connection, such as a WebSocket's,
+// keeps its permit until that is closed.
 //
 // Without room, or with a full key table, the answer is 503 with a Retry-After of the key's recent wait; 403 if a
 // request needs more than there ever is; KeyCode without a valid key; else 500.
@@ -87,9 +88,13 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (
 }
 
 // outcome returns the outcome of a request for an adaptive limit.
-func (m *Inflight[K]) outcome(r *http.Request, w *watcher, final int) inflight.Outcome {
+func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflight.Outcome {
+	final := w.sentOr(returned)
 	status := w.blame(final)
 	usual := usualOutcome(r, status)
+	if !returned {
+		usual = usualOutcome(r, http.StatusInternalServerError) // also after a status of success, whose response is incomplete
+	}
 	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, is no sign of load
 		usual = inflight.Ignored
 	}
@@ -152,6 +157,11 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 		m.refuse(w, r, why)
 	case watched && m.learns:
 		m.work(w, r, permit, next)
+	case watched && reachesHijacker(w):
+		watched, writer := watch(w, r)
+		watched.tenure = newTenure(permit.Release)
+		defer watched.tenure.done()
+		next.ServeHTTP(writer, r)
 	default:
 		defer permit.Release()
 		next.ServeHTTP(w, r)
@@ -163,12 +173,19 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)
 	watched.body = watchBody(r, inner)
-	status := http.StatusInternalServerError // of a handler that does not return
-	defer permit.Release()                   // if Outcome panics; else it is the second time, and does nothing
-	defer func() { permit.Done(m.outcome(inner, watched, status)) }()
+	var returned bool
+	if reachesHijacker(w) {
+		end := inflight.Ignored // if Outcome panics
+		watched.tenure = newTenure(func() { permit.Done(end) })
+		defer watched.tenure.done()
+		defer func() { end = m.outcome(inner, watched, returned) }()
+	} else {
+		defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
+		defer func() { permit.Done(m.outcome(inner, watched, returned)) }()
+	}
 	defer handBack(r, inner)
 	next.ServeHTTP(writer, inner)
-	status = watched.final()
+	returned = true
 }
 
 // refuse answers a request that got no permit.

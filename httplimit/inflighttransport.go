@@ -31,7 +31,7 @@ type InflightTransportOptions struct {
 }
 
 // InflightTransport is an [http.RoundTripper] that limits how many requests to each host are in flight, until the
-// response's body is read or closed. Make one with [NewInflightTransport]. It is safe for concurrent use.
+// response's body is read or closed, after 101 until it is closed. Make one with [NewInflightTransport]. It is safe for concurrent use.
 //
 // A request without a permit is not sent. Its error wraps [ratelimit.ErrLimited] if the queue is full,
 // [context.DeadlineExceeded] after MaxWait, or the context's error.
@@ -115,7 +115,12 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client reports that itself
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
-		permit.Done(inflight.Ignored) // the connection is the caller's now
+		conn, ok := resp.Body.(io.ReadWriteCloser)
+		if !ok { // of a base transport that hands no connection over
+			permit.Done(inflight.Ignored)
+			break
+		}
+		resp.Body = &permitConn{ReadWriteCloser: conn, permit: permit}
 	default:
 		resp.Body = &permitBody{ReadCloser: resp.Body, done: done}
 	}
@@ -131,6 +136,21 @@ func (t *InflightTransport) acquire(r *http.Request) (inflight.Permit, error) {
 	}
 	return t.limiter.Acquire(ctx, t.opts.Key(r), 1)
 }
+
+// permitConn is the connection of a caller that has switched protocols. It gives the permit back when it is closed.
+type permitConn struct {
+	io.ReadWriteCloser
+	permit inflight.Permit
+}
+
+// Close closes the connection. It may be called several times.
+func (c *permitConn) Close() error {
+	defer c.permit.Done(inflight.Ignored)
+	return c.ReadWriteCloser.Close()
+}
+
+// CloseWrite closes the writing half.
+func (c *permitConn) CloseWrite() error { return closeWrite(c.ReadWriteCloser) }
 
 // permitBody gives a permit back when it has been read to the end, fails or is closed.
 type permitBody struct {

@@ -3,6 +3,7 @@ package httplimit_test
 import (
 	"context"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -139,3 +140,6 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 func withContextValue(r *http.Request, key, value any) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), key, value))
 }
+
+// logOf returns a logger as [http.Server.ErrorLog] has it.
+func logOf(l *slog.Logger) *log.Logger { return slog.NewLogLogger(l.Handler(), slog.LevelError) }

@@ -242,7 +242,7 @@ func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	}{
 		"key left out":              {keyed(nil), 1, with(), 400, 4},
 		"table filled with keys":    {full, 1, with("X-Key: mine"), 503, 4},
-		"cost below zero":           {keyed(nil), -1, with("X-Key: mine"), 500, 4},
+		"cost below zero":           {keyed(nil), -1, with("X-Key: mine"), 400, 4},
 		"store down, not by client": {&stub{err: ratelimit.ErrUnavailable}, 1, with(), 503, 5},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,10 +21,10 @@ type Response struct {
 }
 
 // ChargeOnly is for [Options].Settle: only responses with these statuses are charged. ChargeOnly(401, 403) counts
-// failed logins.
+// failed logins. A request whose client left before it was answered is charged: it could have become any of them.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
-	return func(_ *http.Request, status, cost int) int {
-		if slices.Contains(statuses, status) {
+	return func(r *http.Request, status, cost int) int {
+		if slices.Contains(statuses, status) || r != nil && unanswered(r, status) {
 			return cost
 		}
 		return 0
@@ -32,34 +32,73 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 }
 
 // RefundServerErrors is for [Options].Settle: a status of 500 or above is not charged, unless the client has gone or
-// caused it by its body. Answer other bad requests with 4xx.
+// caused it by its body, and a request that a middleware inside has refused is not either. Answer other bad requests with 4xx.
 func RefundServerErrors(r *http.Request, status, cost int) int {
-	gone := errors.Is(r.Context().Err(), context.Canceled)
-	if status >= http.StatusInternalServerError && !gone {
+	failed := status >= http.StatusInternalServerError
+	if e := endingOf(r); e != nil {
+		failed = failed || e.panicked
+	}
+	if edge.WasRefused(r.Context()) || failed && !gone(r) {
 		return 0
 	}
 	return cost
 }
 
+// gone reports whether the client has gone.
+func gone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Canceled) }
+
+// ending is the context of a settled request that did not end as usual: its client has gone, or its handler has panicked.
+type ending struct {
+	context.Context
+	unanswered bool // the client has gone before the request was answered
+	panicked   bool // also after a status of success, whose response is incomplete
+}
+
+type endingKey struct{}
+
+// Value finds the ending itself.
+func (e *ending) Value(k any) any {
+	if _, ok := k.(endingKey); ok {
+		return e
+	}
+	return e.Context.Value(k)
+}
+
+// endingOf returns the ending of a request, nil if it ended as usual, or was not served here.
+func endingOf(r *http.Request) *ending {
+	e, _ := r.Context().Value(endingKey{}).(*ending)
+	return e
+}
+
+// unanswered reports whether the client has left before its request was answered.
+func unanswered(r *http.Request, status int) bool {
+	if e := endingOf(r); e != nil {
+		return e.unanswered
+	}
+	return status >= http.StatusInternalServerError && gone(r)
+}
+
 // serveAndSettle passes a request on, and settles its charge by the response. The watcher is of w, nil if there is none
 // yet.
 func (m *Middleware) serveAndSettle(watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
-	inner := r
-	if hasBody(r) {
-		inner = r.WithContext(r.Context()) // a copy
-	}
 	if watched == nil {
-		watched, w = watch(w, inner)
+		watched, w = watch(w, r)
 	}
-	watched.request, watched.body = inner, watchBody(r, inner)
-	status := http.StatusInternalServerError // of a handler that does not return
+	inner, returned := innerRequest(r, watched), false
 	defer charge.Settle(func(cost int) int {
-		return m.opts.SettleResponse(inner, Response{Status: watched.blame(status), Header: w.Header(), Written: watched.written}, cost)
+		settled := inner
+		if left := gone(inner); left || !returned {
+			settled = inner.WithContext(&ending{inner.Context(), left && !watched.answered(), !returned})
+		}
+		return m.opts.SettleResponse(settled, Response{Status: watched.blame(watched.sentOr(returned)), Header: w.Header(), Written: watched.written}, cost)
 	})
 	defer handBack(r, inner)
 	next.ServeHTTP(w, inner)
 	watched.restore()
-	status = watched.final()
+	returned = true
+	if !edge.WasRefused(inner.Context()) {
+		edge.MarkServed(r.Context())
+	}
 }
 
 // blameClient informs the outer middlewares, if they settle by status, that the client has caused the status that follows.
@@ -104,23 +143,6 @@ func (b *watchedBody) handTrailer() {
 }
 
 func hasBody(r *http.Request) bool { return r.Body != nil && r.Body != http.NoBody }
-
-// handBack copies the findings of a handler about a copy of the request to the request itself: the form, of which the server removes the
-// files, and the route.
-func handBack(r, inner *http.Request) {
-	if r == inner {
-		return
-	}
-	if r.MultipartForm == nil && inner.MultipartForm != nil {
-		r.MultipartForm = inner.MultipartForm
-	}
-	if r.Form == nil && inner.Form != nil {
-		r.Form, r.PostForm = inner.Form, inner.PostForm
-	}
-	if r.Pattern != inner.Pattern {
-		r.Pattern = inner.Pattern
-	}
-}
 
 func (b *watchedBody) Read(p []byte) (int, error) {
 	b.reading.Add(1)

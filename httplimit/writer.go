@@ -25,9 +25,11 @@ type watcher struct {
 	request     *http.Request
 	body        *watchedBody // of the request; nil if it has none, or is not watched
 	status      int          // 0 until it is known
+	late        bool         // the client had gone when it became known
 	written     int64        // bytes of the body
 	clientFault atomic.Bool  // an inner middleware has put the blame on the client
 	informed    bool         // an informational response was sent
+	tenure      *tenure      // of a permit; nil if the request has none
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
@@ -73,10 +75,14 @@ func (w *flushingHijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) { retur
 // hijack is Hijack where the server's writer has it.
 func (w *watcher) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err == nil {
-		w.note(http.StatusSwitchingProtocols)
+	if err != nil {
+		return conn, rw, err
 	}
-	return conn, rw, err
+	w.note(http.StatusSwitchingProtocols)
+	if w.tenure != nil {
+		conn = w.tenure.hijacked(conn)
+	}
+	return conn, rw, nil
 }
 
 // Unwrap is for http.ResponseController.
@@ -114,7 +120,7 @@ func (w *watcher) restore() {
 // note keeps the final status. Informational statuses come before it.
 func (w *watcher) note(status int) {
 	if w.status == 0 && isFinal(status) {
-		w.status = status
+		w.status, w.late = status, w.request.Context().Err() != nil
 	}
 }
 
@@ -123,6 +129,19 @@ func isFinal(status int) bool { return status >= 200 || status == http.StatusSwi
 // final returns the status that the client gets if nothing more is written. A framework may write later: then the client gets another
 // status, but the response needs one now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
+
+// sentOr returns the status of a handler that has returned, or panicked: a status that was sent is the status, whatever came after it.
+func (w *watcher) sentOr(returned bool) int {
+	if !returned {
+		return cmp.Or(w.status, http.StatusInternalServerError)
+	}
+	return w.final()
+}
+
+// answered reports whether a client that has gone had an answer before, or its request was served all the same.
+func (w *watcher) answered() bool {
+	return w.status != 0 && (!w.late || w.status < http.StatusBadRequest)
+}
 
 // blame returns the status by which a response is judged: no server error if the client has
 // caused it.

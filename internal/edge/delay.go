@@ -1,6 +1,10 @@
 package edge
 
 import (
+	"context"
+	"net/http"
+	"time"
+
 	"github.com/weir-go/ratelimit"
 )
 
@@ -13,4 +17,14 @@ func mayDelay(limiter any) bool {
 		}
 	}
 	return len(limits) == 0
+}
+
+// OutlastsServer reports whether a delay is as long as the ReadTimeout or the WriteTimeout of the server of net/http that has received the
+// request, so that a call whose timeouts cannot be renewed would not be answered.
+func OutlastsServer(ctx context.Context, delay time.Duration) bool {
+	s, _ := ctx.Value(http.ServerContextKey).(*http.Server)
+	if s == nil {
+		return false
+	}
+	return s.WriteTimeout > 0 && delay >= s.WriteTimeout || s.ReadTimeout > 0 && delay >= s.ReadTimeout
 }

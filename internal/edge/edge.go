@@ -32,6 +32,7 @@ type Event[R Request] struct {
 	Outcome  Outcome
 
 	held *ratelimit.Reservation // nil if nothing was reserved
+	at   time.Time              // of a charge without a reservation
 }
 
 // Cause returns the cause of the event's error.
@@ -69,7 +70,13 @@ type Core[R Request] struct {
 	reserver ratelimit.Reserver[R] // the limiter if it is one, else nil
 	maxDelay time.Duration         // of the reserver
 
-	holds bool // a request may be held without effect, which can be undone
+	holds   bool        // a request may be held without effect, which can be undone
+	returns bool        // Reserve decides as Take does, and its charge can be given back
+	adjusts bool        // the limiter has an Adjust
+	nests   atomic.Bool // a limiter inside has refused a request that was charged here
+
+	refusing context.Context // ends when held requests are refused
+	refuse   context.CancelFunc
 
 	counts    [outcomes]atomic.Uint64
 	degraded  atomic.Uint64
@@ -88,6 +95,8 @@ const century = 876_600 * time.Hour
 // Reserve is used for requests that may be delayed only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	c := &Core[R]{Options: o, limiter: limiter, seed: newJitterSeed()}
+	c.refusing, c.refuse = context.WithCancel(context.Background())
+	_, c.adjusts = limiter.(ratelimit.Adjuster[R])
 	c.texts.Clear()
 	switch l := limiter.(type) {
 	case *ratelimit.Layered[R]:
@@ -110,7 +119,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	if o.MaxHold > 0 && !ahead && !may {
 		return nil, fmt.Errorf("%s: Options.MaxHold is %v, and %T books nothing ahead, so that no request would be held", o.Package, o.MaxHold, limiter)
 	}
-	c.reserver, c.holds = r, may && !ahead || o.MaxHold > 0
+	c.reserver, c.holds, c.returns = r, may && !ahead || o.MaxHold > 0, !may || !ahead
 	switch {
 	case o.MaxHold > 0:
 		c.maxDelay = o.MaxHold
@@ -193,16 +202,35 @@ func (c *Core[R]) Event(r R) Event[R] {
 // Decide decides the request by the limiter. The reservation is nil if nothing was charged, or if the charge stays. If it is never settled
 // by an outcome, the charge of a request held without effect is given back.
 func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
-	if settles || c.holds {
-		return c.reserve(e)
+	switch {
+	case e.Cost < 0 && c.Cost != nil:
+		e.Err, e.Outcome = badCost{c.Package, c.Thing, e.Cost}, Rejected
+		return nil
+	case settles || c.holds:
+		return c.reserve(e.Request.Context(), e)
+	case c.returns && c.nests.Load():
+		return c.reserve(new(optional.Passing).From(e.Request.Context()), e)
 	}
+	e.at = time.Now()
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
 	e.Outcome = c.outcome(e)
 	return nil
 }
 
-func (c *Core[R]) reserve(e *Event[R]) (res *ratelimit.Reservation) {
-	res, e.Err = c.reserver.Reserve(e.Request.Context(), e.Request, e.Cost, c.maxDelay)
+// badCost is the error of a request that Options.Cost refuses.
+type badCost struct {
+	pkg, thing string
+	cost       int
+}
+
+func (b badCost) Error() string {
+	return fmt.Sprintf("%s: Options.Cost refuses the %s: it is %d", b.pkg, b.thing, b.cost)
+}
+
+func (b badCost) Unwrap() []error { return []error{outcome.ErrBadRequest, ratelimit.ErrNegativeCost} }
+
+func (c *Core[R]) reserve(ctx context.Context, e *Event[R]) (res *ratelimit.Reservation) {
+	res, e.Err = c.reserver.Reserve(ctx, e.Request, e.Cost, c.maxDelay)
 	if res != nil {
 		e.Decision = res.Decision
 	}
@@ -214,21 +242,40 @@ func (c *Core[R]) reserve(e *Event[R]) (res *ratelimit.Reservation) {
 	return res
 }
 
-// Hold sleeps until a request that is allowed may be served, and reports true; or it reports false if that fails. Then the
-// outcome is Denied, unless the request's context has ended.
-func (c *Core[R]) Hold(e *Event[R]) bool {
-	var err error
-	ctx := e.Request.Context()
-	if e.held != nil && e.Decision.Delay > 0 {
-		err = e.held.Wait(ctx) // moves up when a request before it leaves
-	} else {
-		err = wait.Sleep(ctx, e.Decision.Delay)
+// Holds reports whether a request is to be held before it is served.
+func (c *Core[R]) Holds(e *Event[R]) bool { return e.Outcome == Allowed && e.Decision.Delay > 0 }
+
+// Hold sleeps until a request that is allowed may be served. If that fails, the outcome is Rejected, if the request's context has ended,
+// else Denied. A decision that is reported after it has its final outcome.
+func (c *Core[R]) Hold(e *Event[R]) {
+	if !c.Holds(e) {
+		return
 	}
-	if err != nil && ctx.Err() == nil {
-		e.Outcome = Denied // too many wait, or the context ends too early
+	switch err, own := c.sleep(e), e.Request.Context().Err(); {
+	case err == nil:
+	case own != nil:
+		e.Outcome, e.Err = Rejected, own
+	default:
+		e.Outcome = Denied // too many wait, the context ends too early, or held requests are refused
 	}
-	return err == nil
 }
+
+// sleep sleeps out the delay of a request. It returns an error if the request cannot be served after it.
+func (c *Core[R]) sleep(e *Event[R]) error {
+	if c.refusing.Err() != nil {
+		return c.refusing.Err()
+	}
+	ctx, cancel := context.WithCancel(e.Request.Context())
+	defer cancel()
+	defer context.AfterFunc(c.refusing, cancel)()
+	if e.held != nil {
+		return e.held.Wait(ctx) // moves up when a request before it leaves
+	}
+	return wait.Sleep(ctx, e.Decision.Delay)
+}
+
+// RefuseHeld ends the waits of held requests, and of all that would be held from now on: their outcome is Denied.
+func (c *Core[R]) RefuseHeld() { c.refuse() }
 
 // WaitFor makes a denied request wait until a higher cost would pass. It has no effect if
 // the limiter has no Peek.
@@ -302,9 +349,15 @@ func (c *Charge[R]) Settle(actual func(cost int) int) {
 	}
 }
 
+// Refused records that a limiter inside has refused the request: all is given back.
+func (c *Charge[R]) Refused() {
+	c.actual = 0
+	c.core.Refused(c.event, c.res)
+}
+
 // End settles the charge.
 func (c *Charge[R]) End() {
-	if c.res != nil && (c.actual != c.event.Cost || c.core.Settles || c.core.MaxHold > 0) {
+	if c.res != nil {
 		c.core.settle(c.event.Request, c.res, c.actual)
 	}
 }
@@ -312,9 +365,14 @@ func (c *Charge[R]) End() {
 // settle settles a charge, and counts and logs a failure to do so.
 func (c *Core[R]) settle(r R, res *ratelimit.Reservation, actual int) {
 	if err := res.Settle(actual); err != nil {
-		c.unsettled.Add(1)
-		c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
+		c.notSettled(r, err)
 	}
+}
+
+// notSettled counts and logs a charge that could not be settled.
+func (c *Core[R]) notSettled(r R, err error) {
+	c.unsettled.Add(1)
+	c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
 }
 
 // Answer returns the answer to a request that is refused, in the words of gRPC.

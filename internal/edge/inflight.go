@@ -130,6 +130,7 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 	outcome.MarkRefused(r.Context())
 	why, count := Refusal{Err: err, Cause: causeOf(r, err, asked)}, &i.failed
+	MarkRefused(r.Context(), why.Cause)
 	switch why.Cause {
 	case outcome.CauseLimited, outcome.CauseGone:
 		count = &i.shed
@@ -157,3 +158,6 @@ func causeOf[R Request](r R, err error, asked bool) outcome.Cause {
 	}
 	return cause
 }
+
+// HelperServices are the gRPC services of health checks and reflection. Each client may keep a stream of them open, which is no work.
+var HelperServices = []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}

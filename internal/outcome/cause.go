@@ -27,9 +27,13 @@ const (
 	CauseLimited                    // there is no room now
 	CauseEnded                      // a context has ended, of the caller or with a timeout of the limiter's own
 	CauseGone                       // the request's context has ended: the client hung up
+	CauseRequest                    // the server refuses the request as malformed
 
 	Causes = iota // the number of causes
 )
+
+// ErrBadRequest is the error of a request that the server refuses as malformed, before any limiter is called.
+var ErrBadRequest = errors.New("malformed request")
 
 // causes maps errors to causes. The first match counts: a misconfigured key function's error is an ErrNoKey as well, an ErrBlocked is an
 // ErrExceedsLimit, and a store that exceeds its own timeout may wrap context.DeadlineExceeded.
@@ -37,6 +41,7 @@ var causes = []struct {
 	err   error
 	cause Cause
 }{
+	{ErrBadRequest, CauseRequest},
 	{keyfunc.ErrMisconfigured, CauseMisconfigured},
 	{keyfunc.ErrNoKey, CauseKey},
 	{keyfunc.ErrMalformedKey, CauseKey},
@@ -84,14 +89,14 @@ func (c Cause) Refused() bool {
 
 // ByClient reports whether the client may have caused the error.
 func (c Cause) ByClient() bool {
-	return c == CauseKey || c == CauseGone || c == CauseTableFull || c == CauseCost
+	return c.Rejected() || c == CauseTableFull || c == CauseCost
 }
 
 // FailsOpen reports whether the option FailOpen applies. For an error that a client can cause, it would be a way past every limit.
 func (c Cause) FailsOpen() bool { return !c.ByClient() && c != CauseMisconfigured }
 
-// Rejected reports whether the client alone has caused the error: it has sent no valid key, or has disconnected.
-func (c Cause) Rejected() bool { return c == CauseKey || c == CauseGone }
+// Rejected reports whether the client alone has caused the error: it has sent no valid key or a malformed request, or has disconnected.
+func (c Cause) Rejected() bool { return c == CauseKey || c == CauseGone || c == CauseRequest }
 
 // Retryable reports whether the same request may be decided when retried shortly.
 func (c Cause) Retryable() bool { return c == CauseUnavailable || c == CauseTableFull }

@@ -114,6 +114,8 @@ func Undecided(ctx context.Context, why outcome.Cause, keyCode Code, wait time.D
 		return BadKey(keyCode)
 	case outcome.CauseGone:
 		return Gone(ctx)
+	case outcome.CauseRequest:
+		return BadRequest
 	case outcome.CauseCost, outcome.CauseMisconfigured:
 		return Undecidable
 	}
@@ -141,6 +143,7 @@ func NoRoom(wait time.Duration) Answer {
 
 // The answers that depend on nothing.
 var (
+	BadRequest  = Answer{Code: InvalidArgument, Message: "the call is malformed"}
 	Undecidable = Answer{Code: Internal, Message: "the call could not be decided"}
 	TooLarge    = Answer{Code: ResourceExhausted, Message: Calls.TooLarge, Never: true}
 	Blocked     = Answer{Code: ResourceExhausted, Message: Calls.Blocked, Never: true}

@@ -1,0 +1,91 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// tenure is the time for which a request keeps its permit: until its handler has returned, and the connection that it may have hijacked is
+// closed.
+type tenure struct {
+	parts atomic.Int32 // that have not ended
+	end   func()       // called once, at the end
+}
+
+// newTenure returns a tenure of one part: the handler's.
+func newTenure(end func()) *tenure {
+	t := &tenure{end: end}
+	t.parts.Store(1)
+	return t
+}
+
+// done ends a part.
+func (t *tenure) done() {
+	if t.parts.Add(-1) == 0 {
+		t.end()
+	}
+}
+
+// hijacked returns a connection that keeps the permit until it is closed. A connection that is dropped without being closed is closed by
+// its finalizer; so the permit comes back then, too.
+func (t *tenure) hijacked(conn net.Conn) net.Conn {
+	t.parts.Add(1)
+	p := &tenurePart{t: t}
+	c := &tenantConn{Conn: conn, part: p}
+	runtime.AddCleanup(c, (*tenurePart).done, p)
+	return c
+}
+
+// tenurePart is a part that ends once.
+type tenurePart struct {
+	t    *tenure
+	once sync.Once
+}
+
+func (p *tenurePart) done() { p.once.Do(p.t.done) }
+
+// tenantConn is a hijacked connection. It has the methods that code looks for by type: they fail where the server's connection has none.
+type tenantConn struct {
+	net.Conn
+	part *tenurePart
+}
+
+// Close closes the connection and gives the permit back.
+func (c *tenantConn) Close() error {
+	defer c.part.done()
+	return c.Conn.Close()
+}
+
+// NetConn returns the server's connection. The permit stays with c: close that.
+func (c *tenantConn) NetConn() net.Conn { return c.Conn }
+
+// ReadFrom is called by io.Copy. It uses the ReadFrom of the server's connection, if there is one.
+func (c *tenantConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
+
+// WriteTo is called by io.Copy. It uses the WriteTo of the server's connection, if there is one.
+func (c *tenantConn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, c.Conn) }
+
+// CloseWrite closes the writing half.
+func (c *tenantConn) CloseWrite() error { return closeWrite(c.Conn) }
+
+// SyscallConn returns the raw connection.
+func (c *tenantConn) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, fmt.Errorf("httplimit: %T has no SyscallConn: %w", c.Conn, errors.ErrUnsupported)
+}
+
+// closeWrite closes the writing half of a connection that has one.
+func closeWrite(conn any) error {
+	if c, ok := conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return fmt.Errorf("httplimit: %T has no CloseWrite: %w", conn, errors.ErrUnsupported)
+}

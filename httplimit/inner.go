@@ -1,0 +1,62 @@
+package httplimit
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/weir-go/ratelimit/internal/edge"
+)
+
+// innerRequest returns the handler's copy of a request, by whose context a middleware inside finds this one. The watcher, nil if there is
+// none, gets its body.
+func innerRequest(r *http.Request, w *watcher) *http.Request {
+	inner := r.WithContext(edge.Inside(r.Context()))
+	body := watchBody(r, inner)
+	if w != nil {
+		w.request, w.body = inner, body
+	}
+	return inner
+}
+
+// serveNested passes a request on, and gives its charge back if a middleware inside refuses it.
+func (m *Middleware) serveNested(watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
+	inner := innerRequest(r, watched)
+	defer handBack(r, inner)
+	next.ServeHTTP(w, inner)
+	watched.restore()
+	if edge.WasRefused(inner.Context()) {
+		charge.Refused()
+		return
+	}
+	edge.MarkServed(r.Context())
+}
+
+// handBack copies the findings of a handler about a copy of the request to the request itself: the form, of which the server removes the
+// files, and the route with its path values.
+func handBack(r, inner *http.Request) {
+	if r.MultipartForm == nil && inner.MultipartForm != nil {
+		r.MultipartForm = inner.MultipartForm
+	}
+	if r.Form == nil && inner.Form != nil {
+		r.Form, r.PostForm = inner.Form, inner.PostForm
+	}
+	if r.Pattern != inner.Pattern {
+		r.Pattern = inner.Pattern
+		eachWildcard(r.Pattern, func(name string) { r.SetPathValue(name, inner.PathValue(name)) })
+	}
+}
+
+// eachWildcard calls a function with the name of each wildcard in a route's pattern, such as id and rest in "GET /items/{id}/{rest...}".
+func eachWildcard(pattern string, do func(name string)) {
+	for {
+		_, after, found := strings.Cut(pattern, "{")
+		name, rest, closed := strings.Cut(after, "}")
+		if !found || !closed {
+			return
+		}
+		if name = strings.TrimSuffix(name, "..."); name != "" && name != "$" {
+			do(name)
+		}
+		pattern = rest
+	}
+}
