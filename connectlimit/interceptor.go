@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -62,10 +63,18 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 	return i, nil
 }
 
-// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. It tracks 65,536 addresses, and remembers as many others.
-// It fails as [ratelimit.New] and New do.
+// PerIP returns an interceptor with one limit for each address: see [RemoteIP]. Behind a proxy use [New] with [ClientIP]: a call that comes
+// from a private address and names another client in a header field is logged, once, as a warning. It tracks 65,536 addresses, and
+// remembers as many others. It fails as [ratelimit.New] and New do.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	l, err := edge.PerKey(limit, RemoteIP)
+	proxied := &edge.Proxied{Package: "connectlimit", Instead: "New with ClientIP"}
+	if opts != nil {
+		proxied.Logger = opts.Logger
+	}
+	l, err := edge.PerKey(limit, func(c *Call) (netip.Addr, error) {
+		proxied.Note(c.Context(), c.remote().Addr, func(field string) bool { return len(c.Header[field]) > 0 })
+		return RemoteIP(c)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -20,14 +20,16 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
 // are called concurrently.
 type Options struct {
-	// Cost returns the cost of a call. It defaults to 1.
+	// Cost returns the cost of a call: 0 passes any limit. A cost below 0 refuses the call as malformed, with invalid_argument, whatever
+	// KeyCode is. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
 	Skip func(c *Call) bool
 
 	// Settle returns the real cost of a call, given the handler's error and the charged cost; [ChargeOnly] makes such a function. A panic
-	// counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If nil, the charge stays.
+	// counts as [connect.CodeInternal]. The limiter must be a [ratelimit.Reserver]. If nil, the charge stays, unless an interceptor inside
+	// refuses the call for lack of budget or room: then all is given back. With Settle, its result counts then as well.
 	Settle func(c *Call, err error, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
@@ -54,7 +56,9 @@ type Options struct {
 	// QuotaUnit names the unit that a limit counts, as in [httplimit.Options].
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// MaxHold is the longest time for which a call is held, as in [httplimit.Options].
+	// MaxHold is the longest time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. A hold counts
+	// towards the server's ReadTimeout and WriteTimeout, which an interceptor cannot renew: a delay as long as one of them is denied at
+	// once, and handlers need the rest. To hold for longer, hold in middleware of httplimit.
 	MaxHold time.Duration
 
 	// Jitter is the spread of denied clients, as in [httplimit.Options].
@@ -66,7 +70,7 @@ type Options struct {
 	// OnRefused returns the answer to a call that is not served, given the usual one, which is sent for nil.
 	OnRefused func(e Event, answer *connect.Error) *connect.Error
 
-	// OnDecision is called with each decision before the call is answered or served.
+	// OnDecision is called with each decision before the call is answered or served, after it was held.
 	OnDecision func(Event)
 
 	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].

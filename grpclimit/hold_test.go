@@ -11,6 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
@@ -165,4 +166,49 @@ func TestACallThatIsRefusedForItsDeadlineIsReportedAsDenied(t *testing.T) {
 		assert.Equal(t, httplimit.OutcomeDenied, seen[1].Outcome)
 		assert.Equal(t, time.Second, seen[1].Decision.Delay)
 	})
+}
+
+func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []httplimit.Outcome
+		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: 1}))
+		i := interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{MaxHold: time.Minute, OnDecision: func(e grpclimit.Event) { seen = append(seen, e.Outcome) }})
+		call := i.UnaryServerInterceptor()
+		_, err := call(t.Context(), nil, info, answering(nil))
+		require.NoError(t, err)
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() {
+			_, err := call(ctx, nil, info, unreachable(t))
+			left <- err
+		}()
+		synctest.Wait()
+		_, err = call(t.Context(), nil, info, unreachable(t)) // one more than may wait
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		leave()
+		assert.Equal(t, codes.Canceled, status.Code(<-left))
+		assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1, Rejected: 1}, i.Stats())
+		assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied, httplimit.OutcomeRejected}, seen)
+	})
+}
+
+func TestAGracefulStopRefusesHeldCallsAtOnce(t *testing.T) {
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil))
+	i := interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{MaxHold: 100 * time.Hour})
+	server := grpc.NewServer(with(i)...)
+	testgrpc.RegisterTestServiceServer(server, &service{})
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, server)))
+	require.Equal(t, codes.OK, call(t.Context(), client).code)
+	codesOf := make(chan codes.Code, 10)
+	for range 10 {
+		go func() { codesOf <- call(t.Context(), client).code }()
+	}
+	require.Eventually(t, func() bool { return l.Stats().Waiting == 10 }, time.Minute, time.Millisecond)
+	i.RefuseHeld()
+	server.GracefulStop()
+	for range 10 {
+		assert.Equal(t, codes.ResourceExhausted, <-codesOf)
+	}
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 10}, i.Stats())
+	new(grpclimit.Interceptor).RefuseHeld()
 }

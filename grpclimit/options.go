@@ -17,7 +17,8 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
 // are called concurrently.
 type Options struct {
-	// Cost returns the cost of a call, or with ChargeMessages of a message: 0 passes any limit, below 0 is an error. It defaults to 1.
+	// Cost returns the cost of a call, or with ChargeMessages of a message: 0 passes any limit. A cost below 0 refuses the call as malformed,
+	// with INVALID_ARGUMENT, whatever KeyCode is. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.
@@ -29,8 +30,10 @@ type Options struct {
 	ChargeMessages bool
 
 	// Settle returns the real cost of a call, given its status code and the charged cost; [ChargeOnly] makes such a function. The limiter
-	// must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays. A handler that panics counts as Internal, and a server
-	// error that the client caused as InvalidArgument. A leaky bucket in a [ratelimit.Map] denies calls that it would delay.
+	// must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless an Interceptor or an Inflight
+	// inside refuses the call for lack of budget or room, and its error is returned: then all is given back. With Settle, its result
+	// counts then as well. A handler that panics counts as Internal, and a server error that the client caused as InvalidArgument. A leaky
+	// bucket in a [ratelimit.Map] denies calls that it would delay.
 	Settle func(c *Call, code codes.Code, cost int) (actual int)
 
 	// SettleResponse is Settle with the response.
@@ -55,7 +58,8 @@ type Options struct {
 	// DegradedTrailer names a trailer that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedTrailer string
 
-	// MaxHold is the longest time for which a call is held, as in [httplimit.Options].
+	// MaxHold is the longest time for which a call is held, as in [httplimit.Options]. [Interceptor.RefuseHeld] ends the waits. Where
+	// net/http serves the calls, a hold counts towards its ReadTimeout and WriteTimeout: an interceptor cannot renew them.
 	MaxHold time.Duration
 
 	// Jitter is the spread of denied clients, as in [httplimit.Options]. It is added to the wait.
@@ -76,7 +80,7 @@ type Options struct {
 	// [keyfunc.ErrMisconfigured], else UNAVAILABLE.
 	OnError func(e Event, answer *status.Status) *status.Status
 
-	// OnDecision is called with each decision before the call is answered or served. If nil, nothing is called.
+	// OnDecision is called with each decision before the call is answered or served, after it was held. If nil, nothing is called.
 	OnDecision func(Event)
 
 	// Logger gets errors, as in [httplimit.Options]. It defaults to [slog.Default].

@@ -2,10 +2,12 @@ package httplimit_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -39,4 +41,14 @@ func ExampleMiddleware_Wrap_held() {
 	h.ServeHTTP(w, r)
 	fmt.Print(w.Body)
 	// Output: 1000 bytes
+}
+
+// A shutdown ends the waits of held requests.
+func ExampleMiddleware_RefuseHeld() {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "served") })
+	limit := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), &httplimit.Options{MaxHold: time.Second}))
+	server := &http.Server{Handler: limit.Wrap(handler)}
+	server.RegisterOnShutdown(limit.RefuseHeld)
+	fmt.Println(server.Shutdown(context.Background()))
+	// Output: <nil>
 }

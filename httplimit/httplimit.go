@@ -14,8 +14,10 @@ package httplimit
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/clientaddr"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
 )
@@ -46,9 +48,17 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	return m, nil
 }
 
-// PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP].
+// PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP]: a request that comes from a private address and names
+// another client in a header field is logged, once, as a warning.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
-	return PerKey(limit, RemoteIP, opts)
+	proxied := &edge.Proxied{Package: "httplimit", Instead: "PerKey with ClientIP"}
+	if opts != nil {
+		proxied.Logger = opts.Logger
+	}
+	return PerKey(limit, func(r *http.Request) (netip.Addr, error) {
+		proxied.Note(r.Context(), clientaddr.Parse(r.RemoteAddr), func(field string) bool { return len(r.Header[field]) > 0 })
+		return RemoteIP(r)
+	}, opts)
 }
 
 // PerKey returns middleware with one limit for each key; [APIKey], for example, returns such a key function. It tracks 65,536 keys, and
@@ -69,7 +79,8 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 //
 // A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the delay is as
 // long as the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in a [ratelimit.Map]:
-// use [PerKey], or a [ratelimit.All] of one layer. Over HTTP/1, net/http notices that a client has gone only after
+// use [PerKey], or a [ratelimit.All] of one layer. The server's ReadTimeout and WriteTimeout begin anew after the hold, also where a
+// handler outside has set other deadlines. Over HTTP/1, net/http notices that a client has gone only after
 // the body was read: read it before the limiter.
 //
 // Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. It keeps the header fields across informational

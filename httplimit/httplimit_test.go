@@ -93,9 +93,9 @@ func TestShadowModeDecidesButDeniesNothing(t *testing.T) {
 			assert.Equal(t, "Content-Type", name, "the response is as it would be without")
 		}
 	}
-	assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1, Exceeds: 1, Failed: 1}, m.Stats())
+	assert.Equal(t, httplimit.Stats{Allowed: 2, Denied: 1, Exceeds: 1, Rejected: 1}, m.Stats())
 	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeAllowed, httplimit.OutcomeDenied,
-		httplimit.OutcomeExceeds, httplimit.OutcomeFailed}, seen)
+		httplimit.OutcomeExceeds, httplimit.OutcomeRejected}, seen)
 }
 
 func TestErrorsFailClosedAndLeakNothing(t *testing.T) {

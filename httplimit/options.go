@@ -16,18 +16,21 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each request costs 1, and a request that cannot be decided is refused.
 // Functions are called concurrently.
 type Options struct {
-	// Cost returns the cost of a request: 0 passes any limit, below 0 is an error. It defaults to 1.
+	// Cost returns the cost of a request: 0 passes any limit. A cost below 0 refuses the request as malformed, such as one whose body
+	// cannot be read: with 400, whatever KeyCode is, and an error that wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request passes without a decision. If nil, none does.
 	Skip func(r *http.Request) bool
 
 	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such a function. The
-	// limiter must be a [ratelimit.Reserver]. If nil, or if it panics, the charge stays.
+	// limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless a middleware, an
+	// interceptor of grpclimit or connectlimit or an Inflight inside refuses the request for lack of budget or room: then all is given
+	// back. With Settle, its result counts then as well.
 	//
-	// A handler that panics counts as 500, one that hijacked the connection as 101, and a server error that the client caused (a malformed
-	// or incomplete body, a full key table, a negative cost) as 400. A leaky bucket in a [ratelimit.Map] denies requests that it would
-	// delay: use a [ratelimit.All] of one layer.
+	// A handler that panics before it has sent a status counts as 500, one that hijacked the connection as 101, and a server error that the
+	// client caused (a malformed or incomplete body, a full key table, a negative cost) as 400. A leaky bucket in a [ratelimit.Map] denies
+	// requests that it would delay: use a [ratelimit.All] of one layer.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
 	// SettleResponse is Settle with the whole response. It must not keep or change the header.
@@ -69,7 +72,7 @@ type Options struct {
 	// MaxHold is the longest time for which a request is held that could pass later. A request that can pass within it waits in line for
 	// its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead, such as a [ratelimit.Map] or the
 	// limiter of PerIP; of a [ratelimit.Layered], MaxHold bounds the delay of leaky buckets. If zero, only leaky buckets hold requests, for
-	// any time. [ratelimit.Options].MaxWaiting bounds the number of held requests.
+	// any time. [ratelimit.Options].MaxWaiting bounds the number of held requests, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
 	// Jitter spreads the clients that were denied at once: each adds its share of up to this, at most a tenth of the
@@ -88,13 +91,14 @@ type Options struct {
 	OnExceeds func(w http.ResponseWriter, e Event)
 
 	// OnError is OnDenied for a request that could not be decided because of e.Err. Retry-After is set only for
-	// ErrUnavailable and ErrTableFull, WWW-Authenticate only where KeyCode is 401. If nil, KeyCode without a valid key, 503 with Retry-After, else 500.
+	// ErrUnavailable and ErrTableFull, WWW-Authenticate only without a valid key and where KeyCode is 401. If nil, KeyCode without a valid
+	// key, 400 for a cost below 0, 503 with Retry-After, else 500.
 	OnError func(w http.ResponseWriter, e Event)
 
-	// OnDecision is called with each decision before the request is answered or served.
+	// OnDecision is called with each decision before the request is answered or served, after it was held.
 	OnDecision func(Event)
 
-	// Logger gets the errors of requests that could not be decided (at Info without a valid key, at Debug if the
+	// Logger gets the errors of requests that could not be decided (at Info without a valid key or with a cost below 0, at Debug if the
 	// client has gone, else at Error) and of settlements (at Warn), at most one line a second of each kind. If nil,
 	// [slog.Default].
 	Logger *slog.Logger

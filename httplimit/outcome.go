@@ -15,7 +15,7 @@ const (
 	OutcomeAllowed    = Outcome(edge.Allowed)    // within the limits
 	OutcomeDenied     = Outcome(edge.Denied)     // denied for now, or held for too long
 	OutcomeExceeds    = Outcome(edge.Exceeds)    // can never pass
-	OutcomeRejected   = Outcome(edge.Rejected)   // refused without a valid key, or the client has gone
+	OutcomeRejected   = Outcome(edge.Rejected)   // refused without a valid key or with a cost below 0, or the client has gone
 	OutcomeFailed     = Outcome(edge.Failed)     // could not be decided, refused
 	OutcomeFailedOpen = Outcome(edge.FailedOpen) // could not be decided, passes
 )
@@ -28,7 +28,8 @@ type Event struct {
 	Request  *http.Request
 	Cost     int
 	Decision ratelimit.Decision
-	// Err is the limiter's error, nil if the request is allowed or denied.
+	// Err is the limiter's error, nil if the request is allowed or denied. If the client has left while its request was held, it is the
+	// context's.
 	Err     error
 	Outcome Outcome
 }
@@ -36,10 +37,10 @@ type Event struct {
 // Stats count requests. Each counts in one of the first seven.
 type Stats struct {
 	Skipped    uint64 // by Options.Skip
-	Allowed    uint64 // within the limits
-	Denied     uint64 // denied for now
+	Allowed    uint64 // within the limits, and served
+	Denied     uint64 // denied for now, at once or after it was held
 	Exceeds    uint64 // can never pass
-	Rejected   uint64 // without a valid key, or the client had gone
+	Rejected   uint64 // without a valid key, with a cost below 0, or the client had gone
 	Failed     uint64 // could not be decided
 	FailedOpen uint64 // could not be decided, passed by FailOpen
 

@@ -201,31 +201,14 @@ func (f *Finder) trusts(a netip.Addr) bool {
 	return false
 }
 
-// group returns the client that an address belongs to, as httplimit.ClientIP describes.
+// group returns the client that an address belongs to, as httplimit.ClientIP describes. A trusted address behind NAT64 stays itself.
 func (f *Finder) group(a netip.Addr) netip.Addr {
-	bits := f.bits
-	switch {
-	case a.Is4() || localNAT64.Contains(a):
+	network, _ := keyfunc.Network(a, f.bits) // fails only for bits out of range
+	if network.Is4() && !a.Is4() && f.trusts(network) {
 		return a
-	case nat64.Contains(a) || siit.Contains(a):
-		b := a.As16()
-		if v4 := netip.AddrFrom4([4]byte(b[12:])); !f.trusts(v4) {
-			return v4
-		}
-		return a
-	case sixToFour.Contains(a) && bits < 128:
-		bits = min(bits, 48)
 	}
-	p, _ := a.Prefix(bits) // fails only for bits out of range
-	return p.Addr()
+	return network
 }
-
-var (
-	nat64      = netip.MustParsePrefix("64:ff9b::/96")    // RFC 6052, section 2.1
-	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")  // RFC 8215
-	siit       = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765, section 2.1
-	sixToFour  = netip.MustParsePrefix("2002::/16")       // RFC 3056
-)
 
 // parseHop parses an address as peers and proxies write it: bare, with a port, in
 // brackets, or both.

@@ -245,11 +245,11 @@ func (c *Core[R]) reserve(ctx context.Context, e *Event[R]) (res *ratelimit.Rese
 // Holds reports whether a request is to be held before it is served.
 func (c *Core[R]) Holds(e *Event[R]) bool { return e.Outcome == Allowed && e.Decision.Delay > 0 }
 
-// Hold sleeps until a request that is allowed may be served. If that fails, the outcome is Rejected, if the request's context has ended,
-// else Denied. A decision that is reported after it has its final outcome.
-func (c *Core[R]) Hold(e *Event[R]) {
+// Hold sleeps until a request that is allowed may be served, and reports true. If that fails, the outcome is Rejected, if the request's
+// context has ended, else Denied. A decision that is reported after it has its final outcome.
+func (c *Core[R]) Hold(e *Event[R]) bool {
 	if !c.Holds(e) {
-		return
+		return true
 	}
 	switch err, own := c.sleep(e), e.Request.Context().Err(); {
 	case err == nil:
@@ -258,6 +258,7 @@ func (c *Core[R]) Hold(e *Event[R]) {
 	default:
 		e.Outcome = Denied // too many wait, the context ends too early, or held requests are refused
 	}
+	return e.Outcome == Allowed
 }
 
 // sleep sleeps out the delay of a request. It returns an error if the request cannot be served after it.

@@ -1,0 +1,139 @@
+package grpclimit_test
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/grpclimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+func window(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) }
+
+// remaining is what a limiter has left.
+func remaining(t *testing.T, l ratelimit.Limiter[*grpclimit.Call]) int {
+	t.Helper()
+	d, err := ratelimit.Peek(t.Context(), l, &grpclimit.Call{}, 1)
+	require.NoError(t, err)
+	return d.Remaining
+}
+
+func TestTheOuterInterceptorGivesBackWhatTheInnerOneRefuses(t *testing.T) {
+	one := func(t *testing.T) *grpclimit.Interceptor { return hourly(t, 1, grpclimit.Options{}) }
+	for name, row := range map[string]struct {
+		opts  grpclimit.Options
+		inner func(*testing.T) []grpc.ServerOption
+	}{
+		"a rate":             {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
+		"a rate, two deep":   {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(hourly(t, 60, grpclimit.Options{}), one(t)) }},
+		"settled":            {grpclimit.Options{Settle: grpclimit.RefundServerErrors}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
+		"with messages":      {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
+		"a shadow around it": {grpclimit.Options{Shadow: true}, func(t *testing.T) []grpc.ServerOption { return with(one(t)) }},
+		"an error of its own": {grpclimit.Options{}, func(t *testing.T) []grpc.ServerOption {
+			return with(hourly(t, 1, grpclimit.Options{OnDenied: func(grpclimit.Event, *status.Status) *status.Status { return status.New(codes.Aborted, "") }}))
+		}},
+	} {
+		for _, stream := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				l := limiterOf(t, new(ratelimittest.Clock), window(100))
+				client := serve(t, &service{}, append(with(interceptor(t, l, row.opts)), row.inner(t)...)...)
+				served := 0
+				for range 50 {
+					var got answer
+					if stream {
+						got, _ = open(t.Context(), client, 0)
+					} else {
+						got = call(t.Context(), client)
+					}
+					if got.code == codes.OK {
+						served++
+					}
+				}
+				assert.Equal(t, 1, served)
+				assert.Equal(t, 99, remaining(t, l))
+			})
+		}
+	}
+}
+
+// A stream that was opened is charged, although a message is denied: by this interceptor, or one inside.
+func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
+	for name, messages := range map[string][2]bool{"inside": {false, true}, "its own": {true, false}} {
+		t.Run(name, func(t *testing.T) {
+			l := limiterOf(t, new(ratelimittest.Clock), window(2))
+			outer := interceptor(t, l, grpclimit.Options{ChargeMessages: messages[0]})
+			client := serve(t, &service{}, with(outer, hourly(t, 2, grpclimit.Options{ChargeMessages: messages[1]}))...)
+			got, echoed := open(t.Context(), client, 2)
+			assert.Equal(t, codes.ResourceExhausted, got.code)
+			assert.Equal(t, 1, echoed)
+			assert.Equal(t, map[bool]int{false: 1, true: 0}[messages[0]], remaining(t, l))
+		})
+	}
+}
+
+// Middleware of httplimit around a gRPC server that net/http serves.
+func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
+	keyed := ratelimit.Must(ratelimit.New(window(100), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
+	m := ratelimit.Must(httplimit.New(ratelimit.Map(keyed, func(*http.Request) (string, error) { return "k", nil }), nil))
+	server := grpc.NewServer(with(hourly(t, 1, grpclimit.Options{}))...)
+	testgrpc.RegisterTestServiceServer(server, &service{})
+	s := httptest.NewUnstartedServer(m.Wrap(server))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	creds := credentials.NewTLS(s.Client().Transport.(*http.Transport).TLSClientConfig.Clone())
+	client := testgrpc.NewTestServiceClient(dial(t, s.Listener.Addr().String(), grpc.WithTransportCredentials(creds)))
+	served := 0
+	for range 20 {
+		if call(t.Context(), client).code == codes.OK {
+			served++
+		}
+	}
+	assert.Equal(t, 1, served)
+	d, err := keyed.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 99, d.Remaining)
+}
+
+func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
+	l := limiterOf(t, new(ratelimittest.Clock), window(100))
+	i, err := grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), everyone, nil)
+	require.NoError(t, err)
+	outer, inner := interceptor(t, l, grpclimit.Options{}).UnaryServerInterceptor(), i.UnaryServerInterceptor()
+	nested := func(ctx context.Context, h grpc.UnaryHandler) error {
+		_, err := outer(ctx, nil, info, func(ctx context.Context, req any) (any, error) { return inner(ctx, req, info, h) })
+		return err
+	}
+	require.NoError(t, nested(t.Context(), func(ctx context.Context, _ any) (any, error) {
+		for range 10 {
+			assert.Equal(t, codes.Unavailable, status.Code(nested(ctx, unreachable(t))))
+		}
+		return nil, nil
+	}))
+	assert.Equal(t, 99, remaining(t, l))
+}
+
+func TestACostBelowZeroRefusesTheCallAsMalformed(t *testing.T) {
+	for _, cost := range []int{-1, math.MinInt} {
+		i := hourly(t, 1, grpclimit.Options{Cost: func(*grpclimit.Call) int { return cost }, KeyCode: codes.Unauthenticated, FailOpen: true})
+		client := serve(t, &service{}, with(i)...)
+		assert.Equal(t, codes.InvalidArgument, call(t.Context(), client).code)
+		got, _ := open(t.Context(), client, 1)
+		assert.Equal(t, codes.InvalidArgument, got.code)
+		assert.Equal(t, httplimit.Stats{Rejected: 2}, i.Stats())
+	}
+}
