@@ -161,3 +161,27 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 		return onClock(l, clock)
 	})
 }
+
+// Two processes have one limit each, as while a fleet's share is rolled out. The key's spendings keep their instants.
+func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
+	testsize.Sequential(t)
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	clock.SetWall(time.UnixMicro(epoch))
+	var two [2]*Limiter
+	for i, units := range []int{100, 150} {
+		l, err := New(client, ratelimit.SlidingLog(ratelimit.PerMinute(units)), &Options{Name: "flips", Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		two[i] = onClock(l, clock)
+	}
+	served := 0
+	for i := range 5 * 120 {
+		d, err := two[i/10%2].Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		if d.Allowed {
+			served++
+		}
+		clock.Advance(500 * time.Millisecond)
+	}
+	require.GreaterOrEqual(t, served, 500)
+	require.LessOrEqual(t, served, 750)
+}

@@ -131,3 +131,27 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 		return l
 	})
 }
+
+// Two processes have one limit each, as while a fleet's share is rolled out. The key's spendings keep their instants.
+func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
+	testsize.Sequential(t)
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	var two [2]*Limiter
+	for i, units := range []int{100, 150} {
+		var err error
+		two[i], err = New(db, ratelimit.SlidingLog(ratelimit.PerMinute(units)), &Options{Name: "flips", Timeout: time.Minute})
+		require.NoError(t, err)
+	}
+	served := 0
+	for i := range 5 * 120 {
+		d, err := two[i/10%2].Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		if d.Allowed {
+			served++
+		}
+		clock.Advance(500 * time.Millisecond)
+	}
+	require.GreaterOrEqual(t, served, 500)
+	require.LessOrEqual(t, served, 750)
+}

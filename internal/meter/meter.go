@@ -363,7 +363,7 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 		// limit changed, and its refund would refund the spending of others.
 		actual = max(actual, sp.Cost)
 	}
-	actual = m.settleAside(*s, now, sp, actual)
+	actual = m.settleAside(s, now, sp, actual)
 	*s = m.moved(m.settle(*s, now, sp, actual))
 }
 

@@ -16,16 +16,8 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	var r rest
 	switch {
 	case isFrom && isTo:
-		s = toLog.between(fromLog, s, now).capped(to)
-		booked, n := toLog.bookings(s, now)
-		if n > 0 {
-			s.log = s.log.clone()
-			s.N -= s.log.reduceNewest(n)
-		}
-		s, r = to.lowered(s, now, from, x)
-		for _, b := range booked {
-			s = toLog.spend(s, b.at, b.cost)
-		}
+		s, r = toLog.between(fromLog, s, now, x)
+		s = s.capped(to)
 	case isFrom: // n is the booked cost, which spent counts too
 		booked, n := fromLog.bookings(s, now)
 		s, r = to.lowered(to.charged(now, from.spent(s, now)-n), now, from, x)

@@ -10,21 +10,61 @@ package meter
 
 // rest is the units that a lowered limit has set aside, and the instant at which the limit that they were spent under
 // would have regained them.
-type rest struct{ units, until int64 }
+type rest struct {
+	units, until int64
+
+	log *older // of a log that was a log before; else nil
+}
+
+// older is a log's rest: the entries before those that count. They keep their instants, so that they count as long as they would
+// have, however often the limit changes. None of them is newer than an entry that counts.
+type older struct {
+	totals
+	per int64 // the longest window of the logs that they counted under: each lapses that long after its instant
+}
+
+// alive returns the rest of a log without the entries that have lapsed by now. It shares memory with the given one.
+func (r rest) alive(now int64) rest {
+	if r.until <= now {
+		return rest{}
+	}
+	if r.log == nil || r.log.mark(0).at > now-r.log.per {
+		return r
+	}
+	o := *r.log
+	r.units -= o.popFront(o.search(now - o.per + 1))
+	r.log = &o
+	return r
+}
+
+// restOf returns the rest that consists of entries.
+func restOf(o older, now int64) rest {
+	r := rest{units: o.sum(o.len()), until: Add(o.newest(), o.per), log: &o}
+	return r.alive(now)
+}
 
 // reduce takes n off the units. An empty rest has no instant, which would delay the next one's.
 func (r *rest) reduce(n int64) {
+	if r.log != nil {
+		r.log.reduceNewest(n)
+	}
+	r.less(n)
+}
+
+func (r *rest) less(n int64) {
 	if r.units -= n; r.units == 0 {
 		*r = rest{}
+	} else if r.log != nil {
+		r.until = Add(r.log.newest(), r.log.per)
 	}
 }
 
 // asideAt returns the rest that is alive at an instant.
 func (s State) asideAt(now int64) rest {
-	if s.detail == nil || s.ledger == nil || s.ledger.rest.until <= now {
+	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return rest{}
 	}
-	return s.ledger.rest
+	return s.ledger.rest.alive(now)
 }
 
 // setAside returns a state with a rest.
@@ -44,10 +84,12 @@ func (s State) setAside(r rest) State {
 
 // lapsed drops a rest whose time is over.
 func (m *Meter) lapsed(s State, now int64) State {
-	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 || s.ledger.rest.until > now {
+	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return s
 	}
-	s.ledger.rest = rest{}
+	if s.ledger.rest = s.ledger.rest.alive(now); s.ledger.rest.units > 0 {
+		return s
+	}
 	return m.trimmed(s)
 }
 
@@ -107,37 +149,30 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	case n > 0 && x.before.units > 0:
 		s = m.charge(s, now, min(n, x.before.units))
 	case counted > most:
-		s = m.uncount(s, now, counted-most)
+		s = m.forgive(s, now, counted-most)
 	}
 	if total <= most { // all counts
 		return s, rest{}
 	}
-	r := rest{total - m.spent(s, now), x.until(from, now)}
+	r := rest{units: total - m.spent(s, now), until: x.until(from, now)}
 	if r.units <= 0 || r.until <= now {
 		return s, rest{}
 	}
 	return s, r
 }
 
-// uncount takes n from the counted units. A log keeps its newest entries, which are the ones that a log of the lower limit
-// would count. So no entry that counts is older than a unit of the rest, and a settlement that takes from the rest leaves no
-// units that expire before the units that they stand for.
-func (m *Meter) uncount(s State, now int64, n int64) State {
-	if l, ok := m.algorithm.(*slidingLog); ok {
-		return l.forgiveOldest(s, now, n)
-	}
-	return m.forgive(s, now, n)
-}
-
 // settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
 // returns the actual cost that is left to settle.
-func (m *Meter) settleAside(s State, now int64, sp Spending, actual int64) int64 {
+func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int64 {
 	r := s.asideAt(now)
 	if r.units == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
 		return actual
 	}
-	base := s
-	switch l := m.bookings(s); {
+	if r.log != nil {
+		return m.settleOlder(s, now, sp, actual)
+	}
+	base := *s
+	switch l := m.bookings(*s); {
 	case l != nil:
 		base = l.base
 	case m.log:
@@ -154,6 +189,32 @@ func (m *Meter) settleAside(s State, now int64, sp Spending, actual int64) int64
 	off := min(sp.Cost-actual, r.units)
 	s.ledger.rest.reduce(off)
 	return actual + off
+}
+
+// settleOlder is settleAside for a log's rest. A spending is given back where its entry is. Where that counts, older entries take
+// its place: a log of this limit that had known the real cost would count them.
+func (m *Meter) settleOlder(s *State, now int64, sp Spending, actual int64) int64 {
+	*s = m.lapsed(*s, now)
+	r, l := &s.ledger.rest, m.algorithm.(*slidingLog)
+	off := r.log.totals.reduce(sp.At, sp.Cost-actual)
+	r.less(off)
+	if actual += off; r.units == 0 || actual >= sp.Cost {
+		return actual
+	}
+	*s = l.advance(*s, now)
+	i := s.log.search(sp.At)
+	if i == s.log.len() || s.log.mark(i).at != sp.At {
+		return actual
+	}
+	n := min(sp.Cost-actual, s.log.get(i).cost)
+	for n > 0 && r.units > 0 && r.log.newest() > now-l.per {
+		e := r.log.get(r.log.len() - 1)
+		part := min(n, e.cost)
+		r.reduce(part)
+		s.log.insert(e.at, part)
+		s.N, n = s.N+part, n-part
+	}
+	return actual
 }
 
 // aged returns a window's state under a shorter window. Until now the key has regained by the limit that it leaves, so

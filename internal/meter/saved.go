@@ -18,6 +18,7 @@ import (
 //	sliding log      entries, {at, cost} for each, m, at if m > 0
 //	all but the log  bookings, {at, cost, and for a leaky bucket part} for each
 //	flagRest         units, until
+//	flagOlder        the longest window, entries, {at, cost} for each: a log's rest
 //	flagOpen         the open reservations of each booking, opens, {the span from there to the writing, part, count, least} for each, the newest first
 //
 // The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
@@ -36,6 +37,8 @@ const MostOrdinal = 1 << 39
 const (
 	flagRest = 1 << 32
 	flagOpen = 1 << 33
+
+	flagOlder = 1 << 34
 )
 
 // mostOpens is the number of open reservations that are written at most.
@@ -73,7 +76,10 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 // append is AppendState, with the open reservations of a ledger if that is not nil.
 func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	flags, r := uint64(0), s.asideAt(now)
-	if r.units > 0 {
+	switch {
+	case r.log != nil:
+		flags |= flagOlder
+	case r.units > 0:
 		flags |= flagRest
 	}
 	if l != nil && l.isOpen() {
@@ -84,7 +90,11 @@ func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	} else {
 		buf = m.appendSums(buf, s, now, flags)
 	}
-	if r.units > 0 {
+	switch {
+	case r.log != nil:
+		buf = binary.AppendUvarint(buf, uint64(r.log.per))
+		buf = appendEntries(binary.AppendUvarint(buf, uint64(r.log.len())), &r.log.totals, now-r.log.per)
+	case r.units > 0:
 		buf = binary.AppendUvarint(buf, uint64(r.units))
 		buf = binary.AppendUvarint(buf, uint64(min(r.until-now, 2*m.horizon)))
 	}
@@ -145,20 +155,25 @@ func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte 
 
 // append is append for a log that has been advanced to now.
 func (l *slidingLog) append(buf []byte, s State, now int64, flags uint64) []byte {
-	n := 0
+	var none totals
+	r := &none
 	if s.detail != nil {
-		n = s.log.len()
+		r = &s.log
 	}
-	buf = binary.AppendUvarint(buf, uint64(n)|flags)
-	since := now - l.per
-	for i := range n {
-		e := s.log.get(i)
+	buf = appendEntries(binary.AppendUvarint(buf, uint64(r.len())|flags), r, now-l.per)
+	if buf = binary.AppendUvarint(buf, uint64(s.M)); s.M > 0 {
+		buf = binary.AppendUvarint(buf, uint64(s.At-now))
+	}
+	return buf
+}
+
+// appendEntries appends entries that are all after an instant.
+func appendEntries(buf []byte, r *totals, since int64) []byte {
+	for i := range r.len() {
+		e := r.get(i)
 		buf = binary.AppendUvarint(buf, uint64(e.at-since))
 		buf = binary.AppendUvarint(buf, uint64(e.cost))
 		since = e.at
-	}
-	if buf = binary.AppendUvarint(buf, uint64(s.M)); s.M > 0 {
-		buf = binary.AppendUvarint(buf, uint64(s.At-now))
 	}
 	return buf
 }
@@ -260,8 +275,11 @@ func (r *reader) appendix(m *Meter, s State) State {
 	if r.err == nil && r.flags&flagRest != 0 {
 		units := r.number(1, math.MaxInt64)
 		if until := r.instant(r.number(1, 2*r.horizon)); r.err == nil && until > r.now {
-			s = s.setAside(rest{units, until})
+			s = s.setAside(rest{units: units, until: until})
 		}
+	}
+	if r.err == nil && r.flags&flagOlder != 0 {
+		s = r.older(m, s)
 	}
 	if r.err != nil || r.flags&flagOpen == 0 {
 		return s
@@ -277,6 +295,29 @@ func (r *reader) appendix(m *Meter, s State) State {
 	}
 	s.ledger.opens = r.opens(m)
 	return s
+}
+
+// older reads a log's rest.
+func (r *reader) older(m *Meter, s State) State {
+	if !m.log {
+		r.err = ErrGarbage
+		return s
+	}
+	o := older{per: r.number(1, 2*r.horizon)}
+	at, sum := -o.per, int64(0)
+	for range r.number(0, int64(len(r.data)/2)) {
+		at += r.number(1, -at)
+		cost := r.number(1, math.MaxInt64-sum)
+		if r.err != nil {
+			return s
+		}
+		o.add(r.instant(at), cost)
+		sum += cost
+	}
+	if o.len() == 0 {
+		return s
+	}
+	return s.setAside(restOf(o, r.now))
 }
 
 // opens reads a token bucket's open reservations.
@@ -334,7 +375,7 @@ func (r *reader) signed(least, most int64) int64 {
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
 	r.flags, n = n&^(flagRest-1), n&(flagRest-1)
-	if r.err == nil && r.flags&^(flagRest|flagOpen) != 0 {
+	if r.err == nil && r.flags&^(flagRest|flagOpen|flagOlder) != 0 {
 		r.err = ErrGarbage
 	}
 	if r.err == nil && n > int64(len(r.data)/bytes) {

@@ -122,18 +122,6 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// forgiveOldest takes from the oldest entries first, and from the debt last. The debt is placed anew, since the entries have
-// made room.
-func (l *slidingLog) forgiveOldest(s State, now, n int64) State {
-	s = l.advance(s, now)
-	if s.detail != nil {
-		off := s.log.reduceOldest(n)
-		s.N, n = s.N-off, n-off
-	}
-	s.M = max(0, s.M-n)
-	return l.replaced(s, now)
-}
-
 // advance drops the entries that have left the window, and turns the due part of the debt into entries. Each entry is dropped
 // once, so that is amortised O(1).
 func (l *slidingLog) advance(s State, now int64) State {
@@ -285,14 +273,46 @@ func (l *slidingLog) bookings(s State, now int64) (booked []booking, n int64) {
 	return booked, n
 }
 
-// between converts the state of another log to this one. Each spending keeps its age, but entries that have left the other
-// window are over. The given state stays as it is.
-func (l *slidingLog) between(from *slidingLog, s State, now int64) State {
-	if s = from.aside(s); s.detail != nil {
-		s.ledger = nil
-		s.log = s.log.clone()
+// between converts the state of another log to this one, and returns the entries that do not count here but would there: those
+// that have left this log's window, or are more than it may count. Each spending keeps its instant, so a limit that changes often
+// delays nothing. The given state stays as it is.
+func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (State, rest) {
+	s = from.advance(from.aside(s), now)
+	if s.detail == nil {
+		return s, rest{}
 	}
-	return l.replaced(from.advance(s, now), now)
+	all := older{per: from.per}
+	if r := x.before; r.log != nil {
+		all = older{r.log.clone(), max(from.per, r.log.per)}
+	} else if r.units > 0 { // by another algorithm, which has known no entries: none of these units is newer than the first
+		at := now
+		if s.log.len() > 0 {
+			at = min(at, s.log.mark(0).at)
+		}
+		all.add(at, r.units)
+		all.per = max(all.per, r.until-at)
+	}
+	for i := range s.log.len() {
+		e := s.log.get(i)
+		all.add(e.at, e.cost)
+	}
+	// The booked entries come last, and stay.
+	past := all.sum(all.search(now + 1))
+	off := max(all.sum(all.search(now-l.per+1)), past+s.M-Add(l.units, x.debt))
+	over := max(0, off-past) // of the debt
+	off -= over
+	s.log = all.clone()
+	s.log.reduceOldest(off)
+	s.N, s.M = s.log.sum(s.log.len()), s.M-over
+	if all.reduceNewest(all.sum(all.len()) - off); over > 0 {
+		all.add(now, over)
+	}
+	s.ledger = nil
+	s = l.replaced(s, now)
+	if all.len() == 0 {
+		return s, rest{}
+	}
+	return s, restOf(all, now)
 }
 
 // carried spends the bookings made under a limit of another kind. At its instant a booking keeps as much as a window holds, and

@@ -114,7 +114,7 @@ end
 -- forgive takes n from the spending: from bookings first, beginning with the last. A grant of more than the counted units takes
 -- the rest from the units set aside.
 local function forgive(a, f, s, now, n)
-  if s.aside > 0 then s.aside = s.aside - min(s.aside, max(0, n - a.spent(f, s, now))) end
+  if s.aside > 0 then reduceAside(s, min(s.aside, max(0, n - a.spent(f, s, now)))) end
   if not s.base then
     a.forgive(f, s, now, n)
     if s.kind == TOKEN then sunk(s, now, owedNow(s, now)) end
@@ -132,6 +132,7 @@ end
 -- returns the actual cost that is left to settle.
 local function fromAside(a, f, s, now, sp, actual)
   if actual >= sp.cost or sp.at > now then return actual end
+  if s.oldPer then return settleOlder(f, s, now, sp, actual) end
   local base = without(s, now)
   local was = a.spent(f, base, now)
   a.refund(f, base, now, sp, actual)

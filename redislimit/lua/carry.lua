@@ -37,10 +37,7 @@ end
 local function carrySpent(from, to, s, now)
   algorithms[from.kind].advance(from, s, now)
   if from.kind <= LEAKY and to.kind <= LEAKY then return convert(from, to, s, now) end
-  if from.kind == LOG and to.kind == LOG then
-    log.replace(to, s, now)
-    s.n = min(s.n, to.debt)
-  elseif from.kind == CALENDAR and to.kind == CALENDAR and to.per == from.per then
+  if from.kind == CALENDAR and to.kind == CALENDAR and to.per == from.per then
     s.n = min(s.n, to.debt)
   elseif from.kind == CALENDAR or to.kind == CALENDAR then
     across(from, to, s, now)
@@ -86,8 +83,7 @@ local function lowered(f, s, now, from, x)
   if n > 0 and x.aside > 0 then
     a.charge(f, s, now, min(n, x.aside))
   elseif counted > most then
-    local forgive = f.kind == LOG and log.forgiveOldest or a.forgive
-    forgive(f, s, now, counted - most)
+    a.forgive(f, s, now, counted - most)
   end
   s.aside, s.lapses = 0, 0
   if total <= most then return end
@@ -98,7 +94,11 @@ end
 -- lapse drops the units set aside once the limit that they were spent under would have regained them, and the instant if
 -- there are none.
 local function lapse(s, now)
-  if s.lapses <= now or s.aside == 0 then s.aside, s.lapses = 0, 0 end
+  if s.lapses <= now or s.aside == 0 then
+    s.aside, s.lapses, s.oldPer = 0, 0, nil
+  elseif s.oldPer then
+    lapseOlder(s, now)
+  end
 end
 
 -- same reports whether a state is under the figures of a call, as of an instant. A bucket's state has its capacity only
@@ -119,15 +119,15 @@ local function later(s, now)
   return ats, costs
 end
 
--- rebook books costs of another limit. A log keeps as much of one at its instant as a window holds, and the excess becomes a
--- debt, unless the other limit was a log. A calendar has no data about windows after the next one: a later booking is put
+-- rebook books costs of another algorithm. A log keeps as much of one at its instant as a window holds, and the excess becomes a
+-- debt. A calendar has no data about windows after the next one: a later booking is put
 -- at the end of that one, and the windows before its own count as full, since nothing fits before a booking.
-local function rebook(f, s, now, ats, costs, logs)
+local function rebook(f, s, now, ats, costs)
   local a, over, d = algorithms[f.kind], 0, dates[f.per]
   for i = 1, #ats do
     local at, cost = ats[i], costs[i]
     if f.kind == LOG then
-      if not logs and cost > f.units then cost, over = f.units, over + cost - f.units end
+      if cost > f.units then cost, over = f.units, over + cost - f.units end
       a.spend(f, s, at, cost)
     elseif f.kind == LEAKY then
       a.spend(f, s, at, cost)
@@ -152,16 +152,19 @@ local function carry(s, f, at)
   lapse(s, at)
   local from, ats, costs = figures(s.kind, s.units, s.per), nil, nil
   if s.kind <= LEAKY then from.cap = s.cap end
-  local logs = from.kind == LOG and f.kind == LOG -- a debt's place depends on the later bookings
   local x = leave(from, s, at)
-  if not logs then ats, costs = later(s, at) end
   s.openFroms, s.openLeasts = {}, {} -- by other figures nothing is given back
-  carrySpent(from, f, s, at)
-  if logs then ats, costs = later(s, at) end
-  lowered(f, s, at, from, x)
+  if from.kind == LOG and f.kind == LOG then
+    log.between(from, f, s, at, x.debt)
+  else
+    ats, costs = later(s, at)
+    carrySpent(from, f, s, at)
+    s.oldPer = nil
+    lowered(f, s, at, from, x)
+  end
   s.cap = f.kind <= LEAKY and f.cap or nil
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
-  rebook(f, s, at, ats, costs, logs)
+  if ats then rebook(f, s, at, ats, costs) end
 end
 
 -- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures

@@ -147,22 +147,114 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- forgiveOldest takes from the oldest spendings first, and from the debt last. The debt is placed anew, since the spendings have
--- made room.
-function log.forgiveOldest(f, s, now, n)
-  log.advance(f, s, now)
-  local ats, costs, k = s.ats, s.costs, 0
-  while costs[k + 1] and costs[k + 1] <= n do
+-- The entries that a log has set aside: oldAts, oldCosts, with aside as their sum. Each lapses oldPer after its instant, the last
+-- of them at lapses.
+
+-- lapseOlder drops the entries that have lapsed.
+local function lapseOlder(s, now)
+  local ats, costs, k = s.oldAts, s.oldCosts, 0
+  while ats[k + 1] and ats[k + 1] <= now - s.oldPer do
     k = k + 1
-    n, s.m = n - costs[k], s.m - costs[k]
+    s.aside = s.aside - costs[k]
   end
-  s.ats, s.costs = {}, {}
-  for i = k + 1, #ats do s.ats[i - k], s.costs[i - k] = ats[i], costs[i] end
-  if s.costs[1] then
-    s.costs[1], s.m, n = s.costs[1] - n, s.m - n, 0
+  s.oldAts, s.oldCosts = {}, {}
+  for i = k + 1, #ats do s.oldAts[i - k], s.oldCosts[i - k] = ats[i], costs[i] end
+  if s.aside == 0 then
+    s.lapses, s.oldPer = 0, nil
+  else
+    s.lapses = s.oldAts[#s.oldAts] + s.oldPer
   end
-  s.n = max(0, s.n - n)
+end
+
+-- takeOld takes up to n from the i-th entry that is set aside, and returns how much.
+local function takeOld(s, i, n)
+  n = min(n, s.oldCosts[i])
+  s.oldCosts[i], s.aside = s.oldCosts[i] - n, s.aside - n
+  if s.oldCosts[i] == 0 then
+    table.remove(s.oldAts, i)
+    table.remove(s.oldCosts, i)
+  end
+  return n
+end
+
+-- reduceAside takes n from the units set aside.
+local function reduceAside(s, n)
+  if not s.oldPer then
+    s.aside = s.aside - n
+    return
+  end
+  while n > 0 do n = n - takeOld(s, #s.oldAts, n) end
+  lapseOlder(s, 0)
+end
+
+-- between puts a state under another log. Entries that do not count there but would here are set aside: those that have left that
+-- log's window, or are more than it may count. Each keeps its instant.
+function log.between(from, f, s, now, debt)
+  log.advance(from, s, now)
+  local ats, costs, per = s.oldAts, s.oldCosts, max(from.per, s.oldPer or 0)
+  if not s.oldPer then
+    ats, costs = {}, {}
+    if s.aside > 0 then -- by another algorithm, which has known no entries: none of these units is newer than the first
+      ats[1], costs[1] = min(now, s.ats[1] or now), s.aside
+      per = max(per, s.lapses - ats[1])
+    end
+  end
+  for i = 1, #s.ats do
+    if ats[#ats] ~= s.ats[i] then ats[#ats + 1], costs[#costs + 1] = s.ats[i], 0 end
+    costs[#costs] = costs[#costs] + s.costs[i]
+  end
+  local past, off = 0, 0
+  for i = 1, #ats do
+    if ats[i] <= now then past = past + costs[i] end -- the booked entries come last, and stay
+    if ats[i] <= now - f.per then off = past end
+  end
+  off = max(off, past + s.n - f.units - debt)
+  local over = max(0, off - past) -- of the debt
+  off, s.n = off - over, s.n - over
+  s.aside, s.oldPer, s.oldAts, s.oldCosts, s.ats, s.costs, s.m = off + over, per, {}, {}, {}, {}, 0
+  for i = 1, #ats do
+    local part = min(off, costs[i])
+    off = off - part
+    if part > 0 then s.oldAts[i], s.oldCosts[i] = ats[i], part end
+    if part < costs[i] then log.spend(f, s, ats[i], costs[i] - part) end
+  end
+  if over > 0 then
+    if s.oldAts[#s.oldAts] ~= now then s.oldAts[#s.oldAts + 1], s.oldCosts[#s.oldCosts + 1] = now, 0 end
+    s.oldCosts[#s.oldCosts] = s.oldCosts[#s.oldCosts] + over
+  end
+  lapseOlder(s, now)
   log.replace(f, s, now)
+  s.n = min(s.n, f.debt)
+end
+
+-- settleOlder gives back of the entries set aside, if the spending's is among these. Where it counts, older entries take its
+-- place: a log of this limit that had known the real cost would count them. It returns the actual cost that is left to settle.
+local function settleOlder(f, s, now, sp, actual)
+  lapseOlder(s, now)
+  for i = #s.oldAts, 1, -1 do
+    if s.oldAts[i] == sp.at then
+      actual = actual + takeOld(s, i, sp.cost - actual)
+      break
+    end
+  end
+  log.advance(f, s, now)
+  local n = 0
+  for i = 1, #s.ats do
+    if s.ats[i] == sp.at then n = min(sp.cost - actual, s.costs[i]) end
+  end
+  while n > 0 and #s.oldAts > 0 and s.oldAts[#s.oldAts] > now - f.per do
+    local at = s.oldAts[#s.oldAts]
+    local part = takeOld(s, #s.oldAts, n)
+    if s.ats[1] == at then
+      s.costs[1] = s.costs[1] + part
+    else
+      table.insert(s.ats, 1, at)
+      table.insert(s.costs, 1, part)
+    end
+    s.m, n = s.m + part, n - part
+  end
+  if s.aside == 0 then s.lapses, s.oldPer = 0, nil else lapseOlder(s, now) end
+  return actual
 end
 
 -- unbook removes the later bookings, and returns their instants and costs.

@@ -13,7 +13,9 @@
 -- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
 -- lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
 --
--- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first.
+-- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first. If a log
+-- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
+-- they counted under.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
 local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar }
 
@@ -38,6 +40,20 @@ local function rising(raw, pos, format, size, first)
   return as, bs
 end
 
+-- takeOlder parts the entries that are set aside from the ones that count.
+local function takeOlder(s)
+  local ats, costs, left = s.ats, s.costs, s.aside
+  s.oldPer, s.cap, s.oldAts, s.oldCosts, s.ats, s.costs = s.cap, nil, {}, {}, {}, {}
+  for i = 1, #ats do
+    local part = min(left, costs[i])
+    left = left - part
+    if part > 0 then s.oldAts[i], s.oldCosts[i] = ats[i], part end
+    if part < costs[i] then s.ats[#s.ats + 1], s.costs[#s.costs + 1] = ats[i], costs[i] - part end
+  end
+  s.m = s.m - s.aside
+  return left == 0
+end
+
 local function parseLog(s, raw)
   if (#raw - $WIDE_SIZE) % $RECORD_SIZE ~= 0 then return nil end
   local sums
@@ -50,6 +66,7 @@ local function parseLog(s, raw)
   end
   if #sums > 0 then s.last = max(s.last, (unpack('>I7', raw, #raw - 6))) end
   if s.last > TOP - CENTURY then return nil end
+  if s.cap and not takeOlder(s) then return nil end
   return s
 end
 
@@ -121,11 +138,16 @@ local function parse(raw)
 end
 
 local function sums(s)
-  local parts, sum = {}, 0
-  for i = 1, #s.ats do
-    sum = sum + s.costs[i]
-    parts[i] = pack('>I7I7I7', s.ats[i], sum, s.last)
+  local parts, sum, last = {}, 0, nil
+  local function add(ats, costs)
+    for i = 1, #ats do
+      sum = sum + costs[i]
+      if ats[i] ~= last then parts[#parts + 1] = '' end -- else the entry counts in part
+      parts[#parts], last = pack('>I7I7I7', ats[i], sum, s.last), ats[i]
+    end
   end
+  if s.oldPer then add(s.oldAts, s.oldCosts) end
+  add(s.ats, s.costs)
   return table.concat(parts)
 end
 
@@ -134,7 +156,7 @@ local function format(s)
   local kind = opens > 0 and $OPEN_KIND or s.kind
   local more = s.aside > 0 or s.kind <= LEAKY and s.cap
   local head = pack('>BI7I7I7I7I7I3BI4', more and kind - $ASIDE or kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
-  if more then head = head .. pack('>I7I7I7', s.cap or 0, s.aside, s.lapses) end
+  if more then head = head .. pack('>I7I7I7', s.cap or s.oldPer or 0, s.aside, s.lapses) end
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
   if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
   local parts = { head }
