@@ -93,8 +93,12 @@ func (r *Reservation) booked() {
 //     was spent at some moment since: then that much;
 //   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
-//   - if SetLimit has changed the figures since: nothing in a bucket, and in a sliding counter only spending of the present
-//     window.
+//   - if the limit's figures have changed since: of a token bucket the same number of units as without the change, or less by
+//     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
+//     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
+//
+// In memory a key keeps up to 4,096 open reservations of a token bucket apart. Beyond that, the two whose refunds differ least
+// count as one, with the lower refund.
 //
 // A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a token bucket
 // only a grant before Delay is over does. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was

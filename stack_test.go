@@ -352,7 +352,7 @@ func TestTheKeysOfOneRequestDoNotEvictEachOther(t *testing.T) {
 	}
 }
 
-func TestACancelInAStackAfterAChangeOfLimitMintsNothing(t *testing.T) {
+func TestACancelInAStackAfterAChangeOfLimitCountsAsIfTheCostHadNotBeenCharged(t *testing.T) {
 	clock := new(testClock)
 	l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerHour(1), 10))
 	stack := stackOf(t, ratelimit.By(l, byUser))
@@ -363,7 +363,9 @@ func TestACancelInAStackAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	clock.advance(4 * s)
 	require.Equal(t, 9, remaining(t, l, "ann"), "5 spent, 4 regained")
 	require.NoError(t, r.Cancel())
-	assert.Equal(t, 9, remaining(t, l, "ann"))
+	assert.Equal(t, 10, remaining(t, l, "ann"), "the 1 that was spent is regained")
+	require.True(t, l.Allow("ann", 10))
+	assert.Zero(t, remaining(t, l, "ann"))
 }
 
 func TestACancelInAStackAfterAnEarlierChangeOfLimitGivesBack(t *testing.T) {

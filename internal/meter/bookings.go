@@ -63,7 +63,7 @@ func (m *Meter) popDue(s State, now int64) State {
 	}
 	s = m.closeGaps(s)
 	if k := l.search(now + 1); k > 0 { // all of it may have been given back
-		l.popFront(k)
+		l.popFront(m.token, k)
 	}
 	return m.trimmed(s) // the state itself, and not the base: a calendar's may have come to a later window
 }
@@ -94,7 +94,7 @@ func (m *Meter) closeGaps(s State) State {
 
 // settle corrects a spending from its estimated cost to its real cost. The state may be stale, and becomes stale by a refund.
 func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
-	if m.token != nil && !sp.Changed {
+	if m.token != nil && (sp.Open || !sp.Changed) {
 		return m.settleToken(s, now, sp, actual)
 	}
 	l := m.bookings(s)
@@ -155,14 +155,14 @@ func (m *Meter) grant(s State, now, n int64) State {
 	}
 	if l == nil {
 		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
-			s.ledger.granted(now, s.owed(now))
+			s.ledger.granted(now, s.ledger.total(m.token, now, s.owed(now)))
 		}
 		return m.trimmed(s)
 	}
 	if n -= l.reduceNewest(n); n > 0 {
 		l.base = m.forgive(l.base, now, n) // there are no bookings left
 		if m.token != nil {
-			l.granted(now, l.base.owed(now))
+			l.granted(now, l.total(m.token, now, l.base.owed(now)))
 		}
 	}
 	return s

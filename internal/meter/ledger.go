@@ -62,7 +62,9 @@ type ledger struct {
 
 	rest rest // set aside when the limit was lowered
 
-	opens []open // token bucket: the open reservations by now, the oldest first; their least debts rise
+	opens  []open // token bucket: the open reservations by now, the oldest first; the least debts rise in older, and behind these
+	older  int    // the number of elements that are older than the last change: see total
+	uneven bool   // they do not rise
 }
 
 // booking is the cost booked for one instant.
@@ -161,9 +163,9 @@ func (l *ledger) trim() {
 	l.list = l.list[:n]
 }
 
-// popFront forgets the oldest k bookings. The base is the state after them.
-func (l *ledger) popFront(k int) {
-	l.due(l.list[:k])
+// popFront forgets the oldest k bookings, of a token bucket unless that is nil. The base is the state after them.
+func (l *ledger) popFront(t *tokenBucket, k int) {
+	l.due(t, l.list[:k])
 	l.base = l.list[k-1].after
 	l.list = l.list[k:]
 	if l.gone += k; l.gone > len(l.list) { // removed bookings still take memory
@@ -172,11 +174,14 @@ func (l *ledger) popFront(k int) {
 }
 
 // due samples the debts at bookings that are past, and opens their open reservations.
-func (l *ledger) due(list []booking) {
+func (l *ledger) due(t *tokenBucket, list []booking) {
+	if t == nil {
+		return
+	}
 	s := &l.base
 	for i := range list {
 		b := &list[i]
-		if l.sample(b.at, s.owed(b.at)); b.open > 0 {
+		if l.sample(b.at, l.total(t, b.at, s.owed(b.at))); b.open > 0 {
 			l.opened(b.at, b.open)
 		}
 		s = &b.after

@@ -418,7 +418,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 		s.log.insert(at, t.Cost)
 		s.N += t.Cost
 	case m.bookings(s) != nil:
-		if l.sample(at, l.base.owed(at)); t.Open {
+		if l.sample(at, l.total(m.token, at, l.base.owed(at))); t.Open {
 			l.opened(at, 1)
 		}
 		l.base = m.spend(l.base, at, t.Cost)

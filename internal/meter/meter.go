@@ -358,12 +358,15 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 		*s = m.serve(*s, now)
 	}
 	*s = m.popDue(*s, now)
-	if sp.Changed && sp.Part != 0 && sp.At <= now {
+	open := m.token != nil && sp.Open
+	if sp.Changed && sp.Part != 0 && sp.At <= now && !open {
 		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
 		// limit changed, and its refund would refund the spending of others.
 		actual = max(actual, sp.Cost)
 	}
-	actual = m.settleAside(s, now, sp, actual)
+	if !open {
+		actual = m.settleAside(s, now, sp, actual)
+	}
 	*s = m.moved(m.settle(*s, now, sp, actual))
 }
 

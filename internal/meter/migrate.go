@@ -26,8 +26,15 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 		base, booked := from.split(s, now)
 		base, r = to.lowered(to.charged(now, from.spent(base, now)), now, from, x)
 		s = toLog.carried(base, now, booked).capped(to)
+	case from.token != nil && to.token != nil:
+		base, booked := from.split(s, now)
+		base, r = to.lowered(carrySums(from, to, base, now), now, from, x)
+		return to.reopened(from, s, to.fold(base, booked).setAside(r), now)
 	default:
 		base, booked := from.split(s, now)
+		for i := range booked {
+			booked[i].open = 0
+		}
 		base, r = to.lowered(carrySums(from, to, base, now), now, from, x)
 		s = to.fold(base, booked)
 	}
@@ -41,7 +48,9 @@ func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	base, booked = m.parted(s, now)
 	booked = slices.Clone(booked)
 	for i := range booked {
-		booked[i].part, booked[i].open = 0, 0
+		if booked[i].part = 0; m.token == nil {
+			booked[i].open = 0
+		}
 	}
 	return base, booked
 }
@@ -171,14 +180,25 @@ func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	if t.per == from.per && t.units == from.units {
 		return s
 	}
-	n, rem := from.worth(s.owed(now)) // n units, and rem/from.per of one
-	part, left := MulDiv(rem, t.per, from.per)
-	if left > 0 {
-		part++
-	}
-	owed := t.plus(t.price(n), span{part / t.units, part % t.units})
+	owed := t.worthUp(from, s.owed(now))
 	if owed.ticks >= t.horizon {
 		owed = span{ticks: t.horizon}
 	}
 	return State{At: now + owed.ticks, N: owed.frac}
+}
+
+// worthUp returns the span in which as many units are regained as in one of another bucket: whole units, and the same fraction of
+// one, rounded up to a fraction of a tick.
+func (t *tokenBucket) worthUp(from *tokenBucket, d span) span { return t.worthOf(from, d, 1) }
+
+// worthDown is worthUp rounded down.
+func (t *tokenBucket) worthDown(from *tokenBucket, d span) span { return t.worthOf(from, d, 0) }
+
+func (t *tokenBucket) worthOf(from *tokenBucket, d span, up int64) span {
+	n, rem := from.worth(d)
+	part, left := MulDiv(rem, t.per, from.per)
+	if left > 0 {
+		part += up
+	}
+	return t.plus(t.price(n), span{part / t.units, part % t.units})
 }

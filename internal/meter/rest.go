@@ -87,6 +87,13 @@ func (m *Meter) lapsed(s State, now int64) State {
 	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return s
 	}
+	if m.token != nil { // the open reservations give back less, too
+		owed := s.owed(now)
+		if l := m.bookings(s); l != nil {
+			owed = l.base.owed(now)
+		}
+		s.ledger.total(m.token, now, owed)
+	}
 	if s.ledger.rest = s.ledger.rest.alive(now); s.ledger.rest.units > 0 {
 		return s
 	}

@@ -19,7 +19,7 @@ import (
 //	all but the log  bookings, {at, cost, and for a leaky bucket part} for each
 //	flagRest         units, until
 //	flagOlder        the longest window, entries, {at, cost} for each: a log's rest
-//	flagOpen         the open reservations of each booking, opens, {the span from there to the writing, part, count, least} for each, the newest first
+//	flagOpen         the open reservations of each booking, opens, and those of them from before the last change, {the span from there to the writing, part, count, least} for each, the newest first
 //
 // The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
 // fraction, or 0 if it is unsampled.
@@ -65,7 +65,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	l := *s.ledger // the copy's list of opens may change
 	l.opens = slices.Clone(l.opens)
 	if k := l.search(now + 1); k > 0 {
-		l.due(l.list[:k])
+		l.due(m.token, l.list[:k])
 	}
 	for len(l.opens) > mostOpens {
 		l.merge(len(l.opens) - 1) // the last one numbers the grants of this instant
@@ -105,6 +105,7 @@ func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 		buf = binary.AppendUvarint(buf, uint64(b.open))
 	}
 	buf = binary.AppendUvarint(buf, uint64(len(l.opens)))
+	buf = binary.AppendUvarint(buf, uint64(l.older))
 	for i := len(l.opens) - 1; i >= 0; i-- {
 		o := &l.opens[i]
 		buf = binary.AppendUvarint(buf, uint64(now-o.from))
@@ -293,7 +294,8 @@ func (r *reader) appendix(m *Meter, s State) State {
 	for i := range s.ledger.list {
 		s.ledger.list[i].open = int(r.number(0, farAhead))
 	}
-	s.ledger.opens = r.opens(m)
+	s.ledger.opens, s.ledger.older = r.opens(m)
+	s.ledger.uneven = !slices.IsSortedFunc(s.ledger.opens, byLeast)
 	return s
 }
 
@@ -321,22 +323,24 @@ func (r *reader) older(m *Meter, s State) State {
 }
 
 // opens reads a token bucket's open reservations.
-func (r *reader) opens(m *Meter) (opens []open) {
-	for range r.number(0, mostOpens) {
+func (r *reader) opens(m *Meter) (opens []open, older int) {
+	n := r.number(0, mostOpens)
+	older = int(r.number(0, n))
+	for range n {
 		o := open{from: r.instant(-r.number(0, farAhead)), part: r.number(0, farAhead), count: int(r.number(0, farAhead)), least: unsampled}
 		if ticks := r.number(0, r.horizon+1); ticks > 0 {
 			o.least = span{ticks - 1, r.number(0, m.token.units-1)}
 		}
-		if k := len(opens) - 1; k >= 0 && (o.from > opens[k].from || opens[k].least.less(o.least)) && r.err == nil {
+		if k := len(opens) - 1; k >= 0 && o.from > opens[k].from && r.err == nil {
 			r.err = ErrGarbage
 		}
 		if r.err != nil {
-			return nil
+			return nil, 0
 		}
 		opens = append(opens, o)
 	}
 	slices.Reverse(opens)
-	return opens
+	return opens, older
 }
 
 // instant returns the instant of a span after the writing, on the reader's axis. An instant longer ago than the longest counted
