@@ -55,7 +55,7 @@ type Options[K comparable] struct {
 	IdleTTL time.Duration
 
 	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together: each holds a goroutine. A further
-	// [Keyed.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
+	// [Keyed.Wait], [Layered.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock.
@@ -106,7 +106,7 @@ type Stats struct {
 	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
 	// too small.
 	Overflowed uint64
-	// Waiting is the number of calls that wait now for budget that is booked for them: see [Options.MaxWaiting].
+	// Waiting is the number of calls that wait in line now: see [Options.MaxWaiting].
 	Waiting int
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -22,7 +23,14 @@ type Reservation struct {
 	settle  func(actual int) error // of another engine or of a stack, else nil
 	made    time.Time              // by the monotonic clock, if there is a delay
 
+	// wait waits as the reservation of another limiter that this one stands for; or it is nil. See package follow.
+	wait func(context.Context) error
+
 	local local // of a limiter in memory, else nil
+}
+
+func init() {
+	follow.Wait = func(r any, wait func(context.Context) error) { r.(*Reservation).wait = wait }
 }
 
 // local is a charge in memory.
@@ -151,6 +159,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case delay <= 0:
 		return nil
+	case r.wait != nil:
+		err = r.wait(ctx)
 	case r.local != nil:
 		err = r.local.await(ctx, r.made.Add(r.Delay))
 	default:

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// line is what the tests of changes need: n calls wait for 1 of "k", in order, after its budget was spent.
+// line spends the budget of "k", and then lets n calls wait for 1 each, in order.
 func line(t *testing.T, w *waiters, n int) {
 	t.Helper()
 	limit, err := w.limiter.Peek(t.Context(), "k", 0)
@@ -43,7 +43,7 @@ func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	}
 }
 
-// takeAll are the algorithms, with a rate of n a second each.
+// takeAll returns limits of n a second, of each algorithm that a call may have to wait for.
 func takeAll(n int) []ratelimit.Limit {
 	r := ratelimit.PerSecond(n)
 	return []ratelimit.Limit{
@@ -193,35 +193,6 @@ func TestALoweredLimitDoesNotStopTheLine(t *testing.T) {
 			})
 		})
 	}
-}
-
-func testFarBookingsTakeOnlyTheirShareOfARaisedLimit(t *testing.T) {
-	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {
-		require.True(t, w.limiter.Allow("k", 10))
-		for range 600 {
-			r, err := w.limiter.Reserve(t.Context(), "k", 1, time.Hour)
-			require.NoError(t, err)
-			require.True(t, r.Allowed)
-		}
-		require.NoError(t, w.limiter.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000)))
-		ctx, leave := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		passed := 0
-		for range 1200 {
-			wg.Go(func() {
-				for w.limiter.Wait(ctx, "k", 1) == nil {
-					w.mu.Lock()
-					passed++
-					w.mu.Unlock()
-				}
-			})
-		}
-		time.Sleep(10 * time.Second)
-		leave()
-		wg.Wait()
-		t.Log(passed)
-		require.GreaterOrEqual(t, passed, 9*990)
-	})
 }
 
 func TestALineOutlivesItsKey(t *testing.T) {

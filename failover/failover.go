@@ -19,6 +19,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
@@ -131,7 +132,11 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 		}
 		return answer{decision: res.Decision, res: res, err: err}
 	}})
-	return ratelimit.NewReservation(a.decision, l.settling(a)), a.err
+	r := ratelimit.NewReservation(a.decision, l.settling(a))
+	if a.res != nil && a.err == nil && r.Delay > 0 {
+		follow.Wait(r, a.res.Wait)
+	}
+	return r, a.err
 }
 
 // giveBack cancels a reservation without a waiting caller.
