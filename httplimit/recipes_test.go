@@ -1,0 +1,241 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
+)
+
+// This file has the code of docs/recipes.md that is about HTTP and about streams, and simulates it.
+
+// slowReader reads at the pace of a tenant's share of the bandwidth.
+type slowReader struct {
+	io.Reader
+	ctx       context.Context
+	bandwidth *fair.Limiter[string] // in bytes
+	tenant    string
+}
+
+func (s slowReader) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p[:min(len(p), 16<<10)]) // at most the burst
+	if n > 0 {
+		if late := s.bandwidth.Wait(s.ctx, s.tenant, n); late != nil {
+			return 0, late
+		}
+	}
+	return n, err
+}
+
+// slowWriter writes at the pace of a tenant's share of the bandwidth.
+type slowWriter struct {
+	io.Writer
+	ctx       context.Context
+	bandwidth *fair.Limiter[string]
+	tenant    string
+}
+
+func (s slowWriter) Write(p []byte) (written int, err error) {
+	for len(p) > 0 {
+		part := p[:min(len(p), 16<<10)]
+		if err := s.bandwidth.Wait(s.ctx, s.tenant, len(part)); err != nil {
+			return written, err
+		}
+		n, err := s.Writer.Write(part)
+		if written += n; err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+func TestStreamsShareABandwidthByWeight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bandwidth := ratelimit.Must(fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1<<20), 64<<10), &fair.Options[string]{
+			Weight: func(tenant string) int { return map[string]int{"paying": 3, "trial": 1}[tenant] },
+		}))
+		start := time.Now()
+		var took [2]time.Duration
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			n, err := io.Copy(io.Discard, slowReader{strings.NewReader(strings.Repeat("x", 6<<20)), t.Context(), bandwidth, "paying"})
+			assert.NoError(t, err)
+			assert.EqualValues(t, 6<<20, n)
+			took[0] = time.Since(start)
+		})
+		wg.Go(func() {
+			n, err := io.Copy(slowWriter{io.Discard, t.Context(), bandwidth, "trial"}, strings.NewReader(strings.Repeat("x", 2<<20)))
+			assert.NoError(t, err)
+			assert.EqualValues(t, 2<<20, n)
+			took[1] = time.Since(start)
+		})
+		wg.Wait()
+		for _, d := range took {
+			assert.InDelta(t, 8, d.Seconds(), .4, "8 MiB at 1 MiB a second, 6 of them and 2 of them at the same time")
+		}
+	})
+}
+
+// Two limits of one API: of each route, and of the whole account.
+func nestedTransports(base http.RoundTripper) (http.RoundTripper, error) {
+	account := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(50), 1).Named("account"), nil))
+	perRoute := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("route"), nil))
+	route := func(r *http.Request) (string, error) { return r.URL.Path, nil }
+	inner, err := httplimit.NewTransport(base, ratelimit.Map(account, httplimit.TargetHost), nil)
+	if err != nil {
+		return nil, err
+	}
+	return httplimit.NewTransport(inner, ratelimit.Map(perRoute, route), &httplimit.TransportOptions{
+		Key: func(r *http.Request) string { return r.URL.Path }, // a route that must wait holds up no other
+	})
+}
+
+func TestNestedTransportsKeepTheLimitsOfAccountAndRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		account := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(50), 1), nil))
+		routes := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), nil)) // one waits for the account, and the next follows
+		var served, refused atomic.Int32
+		tr, err := nestedTransports(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if !account.Allow("", 1) || !routes.Allow(r.URL.Path, 1) {
+				refused.Add(1)
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Body: http.NoBody}, nil
+			}
+			served.Add(1)
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		}))
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for route := range 40 {
+			wg.Go(func() {
+				for range 60 {
+					resp, err := tr.RoundTrip(httptest.NewRequestWithContext(t.Context(), "GET", "http://api.test/"+strconv.Itoa(route), nil))
+					if assert.NoError(t, err) {
+						_ = resp.Body.Close()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		assert.EqualValues(t, 2400, served.Load())
+		assert.Zero(t, refused.Load())
+	})
+}
+
+// A rate is kept where requests are sent: inside the limit of requests in flight, for whose permits they wait first.
+func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var mu sync.Mutex
+		inSecond := map[int]int{}
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			mu.Lock()
+			inSecond[int(time.Since(start)/time.Second)]++
+			mu.Unlock()
+			time.Sleep(3 * time.Second)
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		})
+
+		rate := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), nil))
+		paced, err := httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), nil)
+		require.NoError(t, err)
+		permits := ratelimit.Must(inflight.New(20, &inflight.Options[string]{MaxQueue: 1000}))
+		transport, err := httplimit.NewInflightTransport(paced, permits, nil)
+		require.NoError(t, err)
+
+		var wg sync.WaitGroup
+		for range 40 {
+			wg.Go(func() {
+				_, err := transport.RoundTrip(httptest.NewRequestWithContext(t.Context(), "GET", "http://api.test/", nil))
+				assert.NoError(t, err)
+			})
+		}
+		wg.Wait()
+		for second, n := range inSecond {
+			assert.LessOrEqual(t, n, 2, "second %d", second)
+		}
+	})
+}
+
+// A server without a time in its refusals: the Transport backs off.
+func ExampleAdvice_refused() {
+	advice := func(resp *http.Response) (httplimit.Advice, bool) {
+		if resp.Header.Get("X-Error") == "slow_down" {
+			return httplimit.Advice{Refused: true}, true // without Wait: a second, then twice as long each time
+		}
+		return httplimit.Advice{}, false // the usual fields
+	}
+	a, ok := advice(&http.Response{StatusCode: http.StatusBadRequest, Header: http.Header{"X-Error": {"slow_down"}}})
+	fmt.Println(a.Refused, ok)
+	// Output: true true
+}
+
+// The real cost of a streamed response is known at its end.
+func ExampleOptions_settleResponse() {
+	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(1000), 1000), nil))
+	byUser := ratelimit.Map(limiter, func(*http.Request) (string, error) { return "ann", nil })
+	limit := ratelimit.Must(httplimit.New(byUser, &httplimit.Options{
+		Cost: func(*http.Request) int { return 400 }, // an estimate
+		SettleResponse: func(_ *http.Request, resp httplimit.Response, cost int) int {
+			tokens, err := strconv.Atoi(resp.Header.Get("X-Tokens"))
+			if err != nil {
+				return cost
+			}
+			return tokens
+		},
+	}))
+	h := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range 3 {
+			fmt.Fprintln(w, "data: a part")
+			_ = http.NewResponseController(w).Flush()
+		}
+		w.Header().Set("X-Tokens", "150") // too late for the client, in time for SettleResponse
+	}))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	d, _ := limiter.Peek(context.Background(), "ann", 1)
+	fmt.Println(d.Remaining)
+	// Output: 850
+}
+
+// Routes in groups with a limit each: a mux for each group.
+func ExampleMiddleware_Wrap_groups() {
+	page := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	reads := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerSecond(50), 100).Named("reads"), nil))
+	writes := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("writes"), nil))
+
+	writing := http.NewServeMux()
+	writing.Handle("POST /orders", page)
+	writing.Handle("DELETE /orders/{id}", page)
+	mux := http.NewServeMux()
+	mux.Handle("GET /", reads.Wrap(page))
+	mux.Handle("POST /", writes.Wrap(writing))
+	mux.Handle("DELETE /", writes.Wrap(writing)) // the same budget
+
+	for _, request := range []string{"GET /orders", "POST /orders", "DELETE /orders/7", "GET /orders/7"} {
+		method, path, _ := strings.Cut(request, " ")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		fmt.Println(request, w.Code)
+	}
+	// Output:
+	// GET /orders 200
+	// POST /orders 200
+	// DELETE /orders/7 429
+	// GET /orders/7 200
+}
