@@ -20,8 +20,8 @@ import (
 // Options are the settings of [New]. The zero Options are safe: each call costs 1, and a call that cannot be decided is refused. Functions
 // are called concurrently.
 type Options struct {
-	// Cost returns the cost of a call: 0 passes any limit. A cost below 0 refuses the call as malformed, with invalid_argument, whatever
-	// KeyCode is. It defaults to 1.
+	// Cost returns the cost of a call: 0 passes any limit. A cost below 0 refuses the call as malformed, with invalid_argument for any
+	// KeyCode. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.

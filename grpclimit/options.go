@@ -18,7 +18,7 @@ import (
 // are called concurrently.
 type Options struct {
 	// Cost returns the cost of a call, or with ChargeMessages of a message: 0 passes any limit. A cost below 0 refuses the call as malformed,
-	// with INVALID_ARGUMENT, whatever KeyCode is. It defaults to 1.
+	// with INVALID_ARGUMENT for any KeyCode. It defaults to 1.
 	Cost func(c *Call) int
 
 	// Skip reports whether a call passes without a decision, such as [SkipServices]. If nil, none does.

@@ -102,6 +102,7 @@ func TestAClientThatLeavesBeforeTheAnswerIsChargedWhateverIsCounted(t *testing.T
 						}()
 						select {
 						case <-began:
+							assert.Less(t, i, 3, "the fourth is served")
 							hangUp()
 							<-answered
 						case status := <-answered:

@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 )
 
-// What a limit inside refuses was not served, and costs nothing around it: through any kind of outer limit, of inner one, and with anything
+// A request that a limit inside refuses was not served, and costs nothing around it: through any kind of outer limit, of inner one, and with anything
 // in between.
 func TestTheOuterMiddlewareGivesBackWhatTheInnerOneRefuses(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.PerHour(100))

@@ -17,7 +17,7 @@ import (
 // Functions are called concurrently.
 type Options struct {
 	// Cost returns the cost of a request: 0 passes any limit. A cost below 0 refuses the request as malformed, such as one whose body
-	// cannot be read: with 400, whatever KeyCode is, and an error that wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
+	// cannot be read: with 400 for any KeyCode, and an error that wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request passes without a decision. If nil, none does.

@@ -130,7 +130,7 @@ func isFinal(status int) bool { return status >= 200 || status == http.StatusSwi
 // status, but the response needs one now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
-// sentOr returns the status of a handler that has returned, or panicked: a status that was sent is the status, whatever came after it.
+// sentOr returns the status of a handler that has returned, or panicked: a panic does not change a status that was sent.
 func (w *watcher) sentOr(returned bool) int {
 	if !returned {
 		return cmp.Or(w.status, http.StatusInternalServerError)
