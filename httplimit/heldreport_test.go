@@ -55,7 +55,7 @@ func TestAHeldRequestThatIsRefusedIsReportedAsRefused(t *testing.T) {
 				}
 				statuses[w.Code]++
 				if w.Code == http.StatusServiceUnavailable {
-					assert.Equal(t, []string{`"default";q=1;w=1`}, w.Header()["Ratelimit-Policy"], "named once")
+					assert.Len(t, w.Header()["Ratelimit-Policy"], 1, "named once")
 					assert.Len(t, w.Header()["Ratelimit"], 1)
 				}
 			})
