@@ -13,3 +13,6 @@ func PinKey[K comparable](l *Keyed[K], key K) {
 	defer LockKey(l, key)()
 	l.keys.find(key).use.pin()
 }
+
+// LimitsKept returns the number of results of LimitFor that are kept beside the table.
+func LimitsKept[K comparable](l *Keyed[K]) int { return l.asked.Len() }

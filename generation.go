@@ -155,10 +155,13 @@ func (l *Keyed[K]) refreshAll() {
 	}
 }
 
-// refresh counts first and marks the account then. A decision that has called LimitFor before and has not finished either sees
-// the count, or its account is marked here.
+// refresh counts first, drops the result of LimitFor and marks the account then. A decision that has called LimitFor before and has
+// not finished either sees the count, or its account is marked here.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
+	if l.asked != nil {
+		l.asked.Drop(key)
+	}
 	l.markStale(key)
 }
 
@@ -178,6 +181,10 @@ func (l *Keyed[K]) markStale(key K) {
 // LimitFor returns it, or else of the limiter (forRequest, forKey, def). An account keeps the plan of its last decision, so
 // that LimitFor is called again only if the generation has changed, or the account is stale. When the decision has
 // locked the account, adopt puts that under the new plan, unless another decision has put it under a newer one.
+//
+// Between the call of LimitFor and that moment, and for keys that no decision puts under their plan, the limiter keeps the plan itself
+// (asked): under a limit that counts nothing, for a look that changes nothing, for a cost above the capacity, and for a stack's
+// denial. Concurrent decisions on a key share one call of LimitFor.
 
 // onePlan returns the plan of all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
@@ -193,7 +200,7 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {
 		if limit := m.limit(r); limit != (Limit{}) {
-			p, err := l.planOfRequest(m.a, limit)
+			p, err := l.planOfRequest(k.key, m.a, limit)
 			if err != nil {
 				return nil, fmt.Errorf("Layer.Limit: %w", err)
 			}
@@ -221,26 +228,51 @@ func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 		return p, nil
 	}
 	g := l.generation.Load()
-	if a != nil {
-		a.mu.Lock()
-		p := a.plan
-		a.mu.Unlock()
-		if p != nil && p.seq == g.seq {
-			return p, nil
+	if p := a.planOf(g); p != nil {
+		return p, nil
+	}
+	if p, ok := l.asked.Find(key, g.seq); ok {
+		return p, nil
+	}
+	return l.asked.Get(key, g.seq, func() (*plan, bool) {
+		// A decision that was under way a moment ago has put the account under its plan, and taken that out of asked.
+		a := l.keys.find(key)
+		p := a.planOf(g)
+		return p, p != nil
+	}, func(key K) (*plan, error) {
+		p, err := g.forKey(l.limitFor(key))
+		if err != nil {
+			return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
 		}
+		return p, nil
+	})
+}
+
+// planOf returns the account's plan if it is the limiter's for the key in a generation, or else nil. The account may be nil.
+func (a *account) planOf(g *generation) *plan {
+	if a == nil {
+		return nil
 	}
-	p, err := g.forKey(l.limitFor(key))
-	if err != nil {
-		return nil, fmt.Errorf("ratelimit: Options.LimitFor: %w", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plan == nil || a.plan.seq != g.seq {
+		return nil
 	}
-	return p, nil
+	return a.plan
+}
+
+// adopted drops a plan of LimitFor's that the key's account is under from now on. No lock is held.
+func (l *Keyed[K]) adopted(key K, p *plan) {
+	if l.asked != nil {
+		l.asked.Take(key, p)
+	}
 }
 
 // planOfRequest returns the plan for a limit that a request brings along, for a key whose
 // account is a, if it has one. The plan of the key's last decision is the likely one:
 // then the cost does not depend on how many plans there are.
-func (l *Keyed[K]) planOfRequest(a *account, limit Limit) (*plan, error) {
-	g := l.generation.Load()
+func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) {
+	refreshed, g := l.refreshed.Load(), l.generation.Load()
 	limit = g.withName(limit)
 	if l.limitFor == nil && limit == g.def.limit {
 		return g.def, nil // a call without a limit would be decided under it too
@@ -249,8 +281,12 @@ func (l *Keyed[K]) planOfRequest(a *account, limit Limit) (*plan, error) {
 		a.mu.Lock()
 		p := a.plan
 		a.mu.Unlock()
-		if p != nil && p.seq == g.seq|requestBit && p.limit == limit {
+		switch {
+		case p == nil:
+		case p.seq == g.seq|requestBit && p.limit == limit:
 			return p, nil
+		case p.seq == g.seq && l.asked != nil: // the key's own limit is needed again when a request brings none
+			l.asked.Put(key, g.seq, p, func() bool { return l.refreshed.Load() == refreshed })
 		}
 	}
 	if m := l.keys.memory; m != nil {

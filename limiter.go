@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
@@ -44,6 +45,7 @@ type Keyed[K comparable] struct {
 	refreshed  atomic.Uint64 // the number of times that Refresh was called for single keys
 	keys       *table[K]
 	limitFor   func(K) Limit
+	asked      *lookup.Calls[K, *plan] // of limitFor; nil without one
 	onDecision func(Event[K])
 
 	// fastKeys is the map of accounts if no key can fail to be comparable: its type holds no interfaces. Otherwise
@@ -83,6 +85,9 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		limitFor:   o.LimitFor,
 		onDecision: o.OnDecision,
 		waiting:    waitingRoom{max: int64(o.MaxWaiting)},
+	}
+	if o.LimitFor != nil {
+		l.asked = lookup.New[K, *plan](o.MaxKeys)
 	}
 	if !keys.HoldInterfaces[K]() {
 		l.fastKeys = table.accounts
@@ -285,6 +290,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 			a.markStale()
 		}
 		a.unlock(p, m, d)
+		l.adopted(key, p)
 		return a, o, nil
 	}
 }
@@ -413,6 +419,9 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 	err := l.check(key, 0)
 	if err != nil {
 		return err
+	}
+	if l.asked != nil {
+		l.asked.Drop(key)
 	}
 	if line := l.keys.forget(key); line != nil {
 		_ = keyHome[K]{l, key}.renew(line) // otherwise the line's first call tries again, and returns the error

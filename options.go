@@ -26,9 +26,11 @@ const (
 // concurrently, while no lock is held.
 type Options[K comparable] struct {
 	// LimitFor returns the limit of a key. The zero Limit stands for New's, and a limit without a name takes the name of New's.
-	// It is called for each new key, for every key at its first decision after SetLimit or Refresh, and under Unlimited and
-	// Blocked for each decision. It may be slow, and may call the limiter. An invalid limit fails the decision with
-	// ErrInvalidLimit. If nil, all keys are under New's limit.
+	// It is called for each new key, and for every key once after SetLimit or Refresh. It may be slow: other calls for the key wait
+	// for the one that calls it, also if they only look, and share its result or the error. It may call the limiter for other keys.
+	// The results for up to MaxKeys keys that are not tracked, such as keys under Unlimited and Blocked, are kept, and more are
+	// dropped in no order. An invalid limit fails the decision with ErrInvalidLimit, and the next decision calls LimitFor again. If
+	// LimitFor panics, so does the call that called it, and the next one calls it again. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes about 155

@@ -279,6 +279,8 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		s.locks.unlock()
 		if !fits {
 			s.withdraw()
+		} else if s.asked {
+			s.adopted()
 		}
 		return s.err
 	}
@@ -597,6 +599,15 @@ func (s *stack[R]) finish(allowed bool) {
 		s.d.Allowed = allowed
 	} else {
 		s.answer(allowed)
+	}
+}
+
+// adopted drops the plans of LimitFor's that the accounts are under from now on. No account is locked.
+func (s *stack[R]) adopted() {
+	for _, m := range s.members {
+		if m.refreshed != nil && m.a != nil && m.amount > 0 {
+			m.key.adopted(m.p)
+		}
 	}
 }
 

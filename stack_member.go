@@ -64,6 +64,8 @@ type anyKey[R any] interface {
 	withdraw(a *account, clock Clock)
 	// debit returns how to charge the key later, when it may not be tracked.
 	debit(p *plan) func(n int64) error
+	// adopted notes that the key's account is under a plan of LimitFor's.
+	adopted(p *plan)
 	// waiting counts the calls that wait in the limiter.
 	waiting() *waitingRoom
 	// home returns the limiter and the key, for a call that waits.
@@ -226,6 +228,8 @@ func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
 	}
 	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }
 }
+
+func (k *layerKey[R, K]) adopted(p *plan) { k.l.adopted(k.key, p) }
 
 func (k *layerKey[R, K]) waiting() *waitingRoom { return &k.l.waiting }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -21,6 +22,7 @@ type Limiter struct {
 	store      *store
 	space      namespace
 	limitFor   func(string) ratelimit.Limit
+	asked      *lookup.Calls[string, ratelimit.Limit] // of limitFor
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
@@ -50,7 +52,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 		return nil, err
 	}
 	l := &Limiter{store: newStore(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), space: space, limitFor: o.LimitFor,
-		onDecision: o.OnDecision, maxLog: o.MaxLog}
+		asked: lookup.New[string, ratelimit.Limit](0), onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
 	return l, nil
 }
@@ -141,7 +143,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	return l.planOf(l.limitFor(key), "LimitFor", func() (*plan, error) { return p, nil })
+	return l.planOf(lookup.One(l.asked, key, l.limitFor), "LimitFor", func() (*plan, error) { return p, nil })
 }
 
 // planOf returns the plan of a limit that a function of the user's has returned.

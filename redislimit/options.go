@@ -22,7 +22,7 @@ type Options struct {
 	Prefix string
 
 	// LimitFor returns the limit of a key; the zero Limit means New's or SetLimit's, which also gives its name to one without.
-	// It is called for each decision. An invalid limit denies the key with [ratelimit.ErrInvalidLimit]. If nil, all keys have New's limit.
+	// It is called for each decision; concurrent decisions on a key share a call, and its result. An invalid limit denies the key with [ratelimit.ErrInvalidLimit]. If nil, all keys have New's limit.
 	LimitFor func(key string) ratelimit.Limit
 
 	// Timeout bounds a decision or a settlement as a whole, beside the caller's context. If zero, 50 ms; below zero, only the context

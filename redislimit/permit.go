@@ -235,7 +235,7 @@ func (p *Permit) Release(ctx context.Context) error {
 }
 
 func (p *Permit) release(ctx context.Context) error {
-	limit, err := p.of.limitOf(p.key, 1)
+	limit, err := p.of.limitOrPanic(p.key)
 	if err != nil {
 		limit = p.limit.Load()
 	}

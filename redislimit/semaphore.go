@@ -14,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -33,6 +35,7 @@ type Semaphore struct {
 	space    namespace
 	hold     time.Duration
 	limitFor func(key string) int
+	asked    *lookup.Calls[string, int] // of limitFor
 	logger   *slog.Logger
 	limit    atomic.Int64
 	process  string        // the id of this Semaphore, which differs from others of the same program too
@@ -61,7 +64,8 @@ type SemaphoreOptions struct {
 	Hold time.Duration
 
 	// LimitFor returns the limit of a key, or 0 for the default, which is NewSemaphore's or SetLimit's. If nil, all keys have the
-	// default. It is called from several goroutines.
+	// default. It is called from several goroutines, and concurrent calls for a key share its result. If it panics while callers wait,
+	// their error says so.
 	LimitFor func(key string) int
 
 	// Timeout is the maximum duration of each call to Redis, as [Options.Timeout] is. It defaults to 50 ms.
@@ -97,7 +101,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 	case o.Hold < time.Millisecond || inMicros(o.Hold) > century:
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Hold is %v, want 1 ms to 100 years", o.Hold)
 	}
-	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor, logger: o.Logger,
+	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor, asked: lookup.New[string, int](0), logger: o.Logger,
 		silence: placeFor + min(max(0, o.Timeout), time.Hour), lines: make(map[string]*localLine)}
 	s.subs.of = s
 	s.process = string(put7([]byte(randomBytes(processSize-7)), inMicros(s.silence)))
@@ -134,7 +138,7 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	}
 	limit := s.limit.Load()
 	if s.limitFor != nil {
-		if own := s.limitFor(key); own != 0 {
+		if own := lookup.One(s.asked, key, s.limitFor); own != 0 {
 			limit = int64(own)
 		}
 	}
@@ -147,6 +151,24 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 		return 0, fmt.Errorf("%w: %d slots are above %d, the semaphore's limit", ratelimit.ErrExceedsLimit, n, limit)
 	}
 	return limit, nil
+}
+
+// limitOrPanic is limitOf for one slot, where a panic of LimitFor is an error: on a goroutine of this package no caller could recover
+// it, and slots are given back all the same.
+func (s *Semaphore) limitOrPanic(key string) (limit int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			limit, err = 0, &limitPanic{failures.PanicText(p)}
+		}
+	}()
+	return s.limitOf(key, 1)
+}
+
+// limitPanic is the error of the callers that wait while LimitFor panics.
+type limitPanic struct{ text string }
+
+func (e *limitPanic) Error() string {
+	return "redislimit: SemaphoreOptions.LimitFor panicked with " + e.text
 }
 
 // TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited] if they are not

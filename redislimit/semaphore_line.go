@@ -2,6 +2,7 @@ package redislimit
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -185,7 +186,7 @@ func (s *Semaphore) limitChanged() {
 // beat reports this process as alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
 	s := l.s
-	limit, limitErr := s.limitOf(l.key, 1)
+	limit, limitErr := s.limitOrPanic(l.key)
 	s.mu.Lock()
 	how := l.howLocked()
 	c := &call{script: slotScripts.beat}
@@ -195,6 +196,9 @@ func (l *localLine) beat() {
 		c.payload = append(c.payload, w.p.request...)
 	}
 	for _, w := range l.callers {
+		if panicked := (*limitPanic)(nil); errors.As(limitErr, &panicked) {
+			w.failed = limitErr
+		}
 		if limitErr != nil || int64(w.p.n) > limit {
 			w.signal() // it finds that it can never be served
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -24,7 +25,8 @@ type Limiter struct {
 	store      store
 	space      string // the beginning of its rows' keys
 	limitFor   func(string) ratelimit.Limit
-	timeout    time.Duration // below zero: none
+	asked      *lookup.Calls[string, ratelimit.Limit] // of limitFor
+	timeout    time.Duration                          // below zero: none
 	onDecision func(ratelimit.Event[string])
 	plan       atomic.Pointer[plan] // New's or SetLimit's
 
@@ -63,7 +65,7 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table), new(atomic.Bool)}, space: o.Name + ":",
-		limitFor: o.LimitFor, timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
+		limitFor: o.LimitFor, asked: lookup.New[string, ratelimit.Limit](0), timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
 	l.contended.seed = maphash.MakeSeed()
 	l.plan.Store(p)
 	return l, nil
@@ -83,7 +85,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	limit := l.limitFor(key)
+	limit := lookup.One(l.asked, key, l.limitFor)
 	if limit == (ratelimit.Limit{}) {
 		return p, nil
 	}

@@ -1014,3 +1014,30 @@ func TestTheDebtOfAKeyIsReadFromItsRow(t *testing.T) {
 		assert.Zero(t, d.Debt, "%v", limit)
 	}
 }
+
+// A slow LimitFor, such as a query of the same database, is not called by each of the callers that come while it runs.
+func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
+	_, db := newFake(t, newClock().now)
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), &Options{LimitFor: func(string) ratelimit.Limit {
+			time.Sleep(time.Second)
+			calls.Add(1)
+			return ratelimit.Unlimited() // which needs no database
+		}})
+		stack, err := ratelimit.All(ratelimit.By(l, func(key string) (string, error) { return key, nil }))
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() {
+				if i%2 == 0 {
+					assert.True(t, l.Allow("k", 1))
+				} else {
+					assert.True(t, stack.Allow("k", 1))
+				}
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, int64(1), calls.Load())
+	})
+}

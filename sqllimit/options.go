@@ -24,7 +24,7 @@ type Options struct {
 	Name string
 
 	// LimitFor returns the limit of a key, for each decision; the zero Limit means New's or SetLimit's, whose name a limit
-	// without a name gets. If nil, all keys have that one.
+	// without a name gets. Concurrent decisions on a key share a call, and its result. If nil, all keys have that one.
 	LimitFor func(key string) ratelimit.Limit
 
 	// Timeout bounds one call, with the wait for a connection. It defaults to 1 s; if negative, only the context bounds a call.
