@@ -191,7 +191,8 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 
 // Reserve is Take for work that may begin up to maxDelay from now, with a charge that can be corrected: see
 // [ratelimit.Keyed.Reserve]. To settle takes one decision within [Options.Timeout], and none if the cost is the reserved one. If
-// it fails, that stays charged. The reservation is never nil.
+// it fails, that stays charged. The reservation is never nil. Of a token bucket, a key keeps up to 16 open reservations apart. Beyond
+// that, the two whose refunds differ least count as one, with the lower refund.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	keep := meter.Open
 	if optional.IsPassing(ctx) {
