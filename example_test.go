@@ -460,6 +460,70 @@ func ExampleLayered_Peek() {
 	// false 1 100ms
 }
 
+// One reservation of an LLM request holds a team to tokens and to dollars, and each settles at its own figure.
+func ExampleLayer_actual() {
+	type call struct {
+		team           string
+		tokens, micros int // of the answer: the handler fills them in
+	}
+	team := func(c *call) (string, error) { return c.team, nil }
+	tokens := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(10_000), 10_000), nil))
+	dollars := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerDay(5_000_000)), nil)) // in millionths
+	spent := ratelimit.By(dollars, team)
+	spent.Cost = func(*call) int { return 80_000 } // the estimate
+	spent.Actual = func(c *call) int { return c.micros }
+	budget := ratelimit.Must(ratelimit.All(ratelimit.By(tokens, team), spent))
+
+	c := &call{team: "search"}
+	r, err := budget.Reserve(context.Background(), c, 4_000, 0)
+	if err != nil || !r.Allowed {
+		return
+	}
+	c.tokens, c.micros = 900, 13_500
+	r.Settle(c.tokens)
+	left, err := dollars.Peek(context.Background(), "search", 0)
+	fmt.Println(left.Remaining, err)
+	// Output: 4986500 <nil>
+}
+
+// A page for customers shows what is left of the month and of the minute, and of the exports, which only some customers have.
+func ExampleLayered_PeekEach() {
+	type customer struct {
+		name    string
+		exports bool
+	}
+	name := func(c customer) (string, error) { return c.name, nil }
+	limiter := func(limit ratelimit.Limit) *ratelimit.Keyed[string] {
+		return ratelimit.Must(ratelimit.New[string](limit, nil))
+	}
+	quota := ratelimit.Must(ratelimit.All(
+		ratelimit.By(limiter(ratelimit.Calendar(1000, ratelimit.Month("UTC", 1)).Named("month")), name),
+		ratelimit.By(limiter(ratelimit.FixedWindow(ratelimit.PerMinute(60)).Named("minute")), name),
+		ratelimit.By(limiter(ratelimit.FixedWindow(ratelimit.PerDay(5)).Named("exports")), func(c customer) (string, error) {
+			if !c.exports {
+				return "", ratelimit.SkipLayer
+			}
+			return c.name, nil
+		}),
+	))
+	ann := customer{name: "ann"}
+	quota.Allow(ann, 20)
+
+	each, err := quota.PeekEach(context.Background(), ann, 1)
+	if err != nil {
+		return
+	}
+	for _, d := range each {
+		if d.Limit.Algorithm == 0 {
+			continue // the layer does not apply to ann
+		}
+		fmt.Printf("%s: %d of %d\n", d.Limit.Name, d.Remaining, d.Limit.Capacity())
+	}
+	// Output:
+	// month: 980 of 1000
+	// minute: 40 of 60
+}
+
 func ExampleKeyed_Peek() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)),
 		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))

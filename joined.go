@@ -16,7 +16,7 @@ import (
 )
 
 // joined is one decision over layers of a store that has a [Joint]. It is the request's half: keys, costs, limits and reports. The
-// store decides on the charges. Its memory serves once, because a store may read it after the caller has left.
+// store decides on the charges. A pool keeps its memory, except after a decision that may be settled.
 type joined[R any] struct {
 	l          *Layered[R]
 	which      []int
@@ -24,6 +24,7 @@ type joined[R any] struct {
 	charges    []Charge
 	parts      []part // by charge
 	d          Decision
+	each       bool // the decision of each layer is wanted, although nothing is charged
 	sent       bool // the store has decided
 	spent      bool // the decision was allowed and charged
 	failedWait bool // the charge has been given back, because a Wait has failed
@@ -36,7 +37,9 @@ type ask struct {
 	key    string
 	cost   int
 	own    bool // the cost is the layer's own, whatever the caller's
+	alone  any  // the key of a limiter that is asked alone
 	limit  Limit
+	plan   any
 	known  bool  // the limit is
 	charge int   // the index of its charge, or none
 	err    error // of a shadow: why it cannot decide
@@ -45,7 +48,20 @@ type ask struct {
 // part is how a charge's cost comes about: own + shares × the caller's.
 type part struct{ own, shares int64 }
 
-func (l *Layered[R]) join() *joined[R] { return &joined[R]{l: l} }
+func (l *Layered[R]) join() *joined[R] {
+	if s, _ := l.joins.Get().(*joined[R]); s != nil {
+		return s
+	}
+	return &joined[R]{l: l}
+}
+
+// left gives the memory of a decision back, without the keys. It is not called if a reservation or a settlement still reads it.
+func (l *Layered[R]) left(s *joined[R]) {
+	clear(s.asks)
+	clear(s.charges)
+	*s = joined[R]{l: l, which: s.which[:0], asks: s.asks[:0], charges: s.charges[:0], parts: s.parts[:0]}
+	l.joins.Put(s)
+}
 
 // take charges all layers or none, and fills in the decision.
 func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) error {
@@ -61,7 +77,7 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 	}
 	allowed := true
 	if len(s.charges) > 0 {
-		q.Peek = peek
+		q.Peek, q.free = peek, cost == 0 && !q.Peek
 		var err error
 		s.settle, err = s.l.joint.Decide(ctx, s.charges, q)
 		if err != nil && ctx.Err() == nil && s.shadowsFail(err) {
@@ -72,8 +88,8 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 		}
 		s.sent = true
 		for i := range s.charges {
-			if c := &s.charges[i]; !c.Shadow && c.Decided {
-				allowed = allowed && c.Decision.Allowed
+			if c := &s.charges[i]; !c.Shadow {
+				allowed = allowed && (!c.Decided || c.Decision.Allowed)
 			}
 		}
 	}
@@ -90,22 +106,22 @@ func (s *joined[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return negativeCostError(cost)
 	}
+	which := s.l.every
 	if s.l.pick != nil {
-		s.which = s.l.pick(r, nil)
-	} else {
-		s.which = s.l.every
+		s.which = s.l.pick(r, s.which[:0])
+		which = s.which
 	}
 	for _, shadow := range [...]bool{false, true} {
-		for k, i := range s.which {
+		for k, i := range which {
 			switch {
 			case i < 0 || i >= len(s.l.layers):
 				return fmt.Errorf("ratelimit: pick of AllOf returned layer %d of %d", i, len(s.l.layers))
-			case s.l.layers[i].shadow != shadow || s.l.pick != nil && slices.Contains(s.which[:k], i):
+			case s.l.layers[i].shadow != shadow || s.l.pick != nil && slices.Contains(which[:k], i):
 				continue
 			}
 			a := ask{layer: i, charge: none}
 			applies, err := s.loadOne(&s.l.layers[i], r, cost, &a)
-			if err != nil && !shadow {
+			if err != nil && !shadow && !(s.each && errors.Is(err, ErrExceedsLimit)) {
 				if applies {
 					s.asks = append(s.asks, a)
 				}
@@ -122,14 +138,19 @@ func (s *joined[R]) load(r R, cost int) error {
 
 // loadOne reports false if the layer does not apply.
 func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *ask) (bool, error) {
-	key, err := y.key(r)
+	var err error
+	if s.l.alone {
+		a.alone, err = y.boxed(r)
+	} else {
+		a.key, err = y.key(r)
+	}
 	if errors.Is(err, SkipLayer) {
 		return false, nil
 	}
 	if err != nil {
 		return y.shadow, &keyError{err} // only a shadow's limiter reports it
 	}
-	a.key, a.cost, a.own = key, cost, y.cost != nil
+	a.cost, a.own = cost, y.cost != nil
 	if a.own && cost > 0 {
 		a.cost = y.cost(r)
 	}
@@ -140,7 +161,7 @@ func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *ask) (bool, error) {
 	if y.limit != nil {
 		limit = y.limit(r)
 	}
-	if a.limit, err = s.l.joint.Limit(a.layer, key, limit); err != nil {
+	if a.limit, a.plan, err = s.l.joint.Limit(a.layer, a.key, limit); err != nil {
 		return true, err
 	}
 	if a.known = true; !a.counts() && a.cost > a.limit.Capacity() {
@@ -155,8 +176,11 @@ func counts(l Limit) bool {
 	return l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked
 }
 
+// exceeds reports whether a cost is more than the limit can ever allow. The limit of a limiter that is asked alone is its own matter.
+func exceeds(l Limit, cost int) bool { return l.Algorithm != 0 && cost > l.Capacity() }
+
 // sum makes the charges: of each key one for the enforcing layers, then one for each shadow. A key has one limit in one decision, the
-// limit of its first layer.
+// limit of its first layer. If each layer's decision is wanted, a cost that can never be allowed is counted as 0, and the layer's own error.
 func (s *joined[R]) sum(peek bool) error {
 	for i := range s.asks {
 		a := &s.asks[i]
@@ -165,26 +189,30 @@ func (s *joined[R]) sum(peek bool) error {
 		}
 		shadow := s.l.layers[a.layer].shadow
 		first := s.firstOf(i)
-		a.limit = s.asks[first].limit
+		a.limit, a.plan = s.asks[first].limit, s.asks[first].plan
 		if shadow {
-			if a.cost > a.limit.Capacity() {
+			if exceeds(a.limit, a.cost) {
 				a.err = &exceedsError{a.limit, int64(a.cost)}
 			}
-			if peek {
+			if peek && !s.each {
 				continue
 			}
 		}
 		if a.charge = s.asks[first].charge; a.charge == none || shadow {
 			a.charge = len(s.charges)
-			s.charges = append(s.charges, Charge{Limiter: a.layer, Key: a.key, Limit: a.limit, Shadow: shadow})
+			s.charges = append(s.charges, Charge{Limiter: a.layer, Key: a.key, Limit: a.limit, Plan: a.plan, Shadow: shadow, alone: a.alone})
 			s.parts = append(s.parts, part{})
 		}
 		if a.err == nil {
 			s.add(a)
 		}
-		if c := &s.charges[a.charge]; c.Cost > c.Limit.Capacity() {
-			s.d.Limit = a.limit
-			return &layerError{layer: a.layer, err: &exceedsError{a.limit, int64(c.Cost)}}
+		if c := &s.charges[a.charge]; exceeds(c.Limit, c.Cost) {
+			err := &exceedsError{a.limit, int64(c.Cost)}
+			if !s.each {
+				s.d.Limit = a.limit
+				return &layerError{layer: a.layer, err: err}
+			}
+			a.err, c.Cost = err, 0
 		}
 	}
 	return nil
@@ -232,6 +260,7 @@ func (s *joined[R]) answer(allowed bool) {
 		a := &s.asks[i]
 		switch {
 		case s.l.layers[a.layer].shadow:
+		case a.charge == none && a.counts(): // it failed, and each layer's decision is wanted
 		case !a.counts():
 			p := part{own: int64(a.cost)}
 			if !a.own {
@@ -315,33 +344,85 @@ func (s *joined[R]) event(a *ask, y *layer[R], err error) Event[string] {
 	default:
 		e.Decision.Allowed = err == nil // it did not decide, since nothing is to be charged
 	}
-	if e.Decision.Limit = a.limit; !a.known {
+	if !a.known {
 		e.Decision.Limit = Limit{}
+	} else if a.limit.Algorithm != 0 { // else it is the matter of a limiter that is asked alone
+		e.Decision.Limit = a.limit
 	}
 	return e
 }
 
-// settler returns how to settle the charges.
-func (s *joined[R]) settler(cost int) func(actual int) error {
+// settler returns how to settle the charges. The real costs of layers with an Actual are read from the request then.
+func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	j, charges, parts := s.l.joint, s.charges, s.parts
 	switch {
 	case !s.d.Allowed || len(charges) == 0:
 		return nil
 	case cost == 0:
+		actuals := s.actuals(r, true)
 		return func(actual int) error {
-			return adjustJoint(context.Background(), j, charges, parts, actual)
+			costs, err := actuals.costs(parts, actual)
+			if err != nil {
+				return err
+			}
+			return adjustJoint(context.Background(), j, charges, costs)
 		}
 	case s.settle == nil:
 		return nil
 	}
-	settle := s.settle
+	settle, actuals := s.settle, s.actuals(r, false)
 	return func(actual int) error {
-		costs := make([]int, len(parts))
-		for i, p := range parts {
-			costs[i] = p.cost(actual)
+		costs, err := actuals.costs(parts, actual)
+		if err != nil {
+			return err
 		}
 		return settle(costs)
 	}
+}
+
+// actuals takes the layers with an Actual out of the parts, and returns their real costs. Without a charge, what is not charged because
+// it is a layer's own cost or a shadow's stays out.
+func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
+	for i := range s.asks {
+		a := &s.asks[i]
+		y := &s.l.layers[a.layer]
+		if a.charge == none || a.err != nil {
+			continue
+		}
+		p := &s.parts[a.charge]
+		if f := y.actual; f != nil && !(uncharged && y.shadow) {
+			p.remove(a)
+			all = append(all, actual{a.charge, a.layer, func() int { return f(r) }})
+		} else if uncharged && (a.own || y.shadow) {
+			p.remove(a)
+		}
+	}
+	return all
+}
+
+// remove takes a layer out of the cost.
+func (p *part) remove(a *ask) {
+	if a.own {
+		p.own -= int64(a.cost)
+	} else {
+		p.shares--
+	}
+}
+
+// costs returns the real cost of each charge, if the caller's cost was the given one. With a cost of 0 nothing was done, and all are 0.
+func (all actuals) costs(parts []part, given int) ([]int, error) {
+	own, err := all.read(given)
+	if err != nil {
+		return nil, err
+	}
+	costs := make([]int, len(parts))
+	for i, p := range parts {
+		costs[i] = p.cost(given)
+	}
+	for k, a := range all {
+		costs[a.charge] = int(min(meter.Add(int64(costs[a.charge]), own[k]), math.MaxInt))
+	}
+	return costs, nil
 }
 
 // cost returns the charge for the caller's cost.
@@ -356,12 +437,11 @@ func (p part) cost(actual int) int {
 	return int(min(cost, math.MaxInt))
 }
 
-// adjustJoint charges the enforcing layers of the caller's cost.
-func adjustJoint(ctx context.Context, j Joint, charges []Charge, parts []part, delta int) error {
+// adjustJoint charges the costs that are not 0.
+func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int) error {
 	var all []Charge
 	for i, c := range charges {
-		if shares := parts[i].shares; shares > 0 && !c.Shadow && delta != 0 {
-			c.Cost = times(delta, shares)
+		if c.Cost = costs[i]; c.Cost != 0 {
 			all = append(all, c)
 		}
 	}
@@ -388,7 +468,9 @@ func (l *Layered[R]) takeJoined(ctx context.Context, r R, cost int) (Decision, e
 	s := l.join()
 	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever})
 	s.report(r, err)
-	return s.d, err
+	d := s.d
+	l.left(s)
+	return d, err
 }
 
 func (l *Layered[R]) allowJoined(r R, cost int) bool {
@@ -396,36 +478,97 @@ func (l *Layered[R]) allowJoined(r R, cost int) bool {
 		s := l.join()
 		err := s.load(r, 0)
 		s.report(r, err)
+		l.left(s)
 		return err == nil
 	}
 	d, _ := l.takeJoined(context.Background(), r, cost)
 	return d.Allowed
 }
 
+func (l *Layered[R]) peekJoined(ctx context.Context, r R, cost int) (Decision, error) {
+	s := l.join()
+	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever, Peek: true})
+	d := s.d
+	l.left(s)
+	return d, err
+}
+
+func (l *Layered[R]) peekEachJoined(ctx context.Context, r R, cost int) ([]Decision, error) {
+	s := l.join()
+	s.each = true
+	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever, Peek: true})
+	if err != nil {
+		l.left(s)
+		return nil, err
+	}
+	all := make([]Decision, len(l.layers))
+	var failed error
+	for i := range s.asks {
+		a := &s.asks[i]
+		e := s.event(a, &l.layers[a.layer], nil)
+		if all[a.layer] = e.Decision; e.Err != nil && failed == nil {
+			failed = &layerError{layer: a.layer, err: e.Err}
+		}
+	}
+	l.left(s)
+	return all, failed
+}
+
 func (l *Layered[R]) reserveJoined(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.join()
 	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: max(0, maxDelay), Settled: true})
 	s.report(r, err)
-	return NewReservation(s.d, s.settler(cost)), err
+	return NewReservation(s.d, s.settler(r, cost)), err
 }
 
 func (l *Layered[R]) adjustJoined(ctx context.Context, r R, delta int) error {
 	s := l.join()
+	defer l.left(s)
 	if err := s.load(r, 0); err != nil {
 		return err
 	}
 	if err := s.sum(true); err != nil {
 		return err
 	}
-	return adjustJoint(wait.OrBackground(ctx), l.joint, s.charges, s.parts, delta)
+	costs := make([]int, len(s.charges))
+	for i, p := range s.parts {
+		costs[i] = times(delta, p.shares)
+	}
+	return adjustJoint(wait.OrBackground(ctx), l.joint, s.charges, costs)
 }
 
 func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 	s := l.join()
-	err := s.wait(wait.OrBackground(ctx), r, cost)
+	ctx = wait.OrBackground(ctx)
+	var err error
+	if l.alone && !l.layers[0].shadow {
+		waiter := l.joint.(interface {
+			wait(context.Context, *Charge) error
+		})
+		err = s.waitAlone(r, cost, func(c *Charge) error { return waiter.wait(ctx, c) })
+	} else {
+		err = s.wait(ctx, r, cost)
+	}
 	s.failedWait = err != nil
 	s.report(r, err)
 	return err
+}
+
+// waitAlone is wait for a limiter that is asked alone, which has a Wait of its own.
+func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
+	if err := s.load(r, cost); err != nil {
+		return err
+	}
+	if err := s.sum(false); err != nil || len(s.charges) == 0 {
+		return err
+	}
+	c := &s.charges[0]
+	if err := wait(c); err != nil {
+		return err
+	}
+	c.Decided, c.Decision.Allowed = true, true
+	s.sent, s.spent, s.d.Allowed = true, cost > 0, true
+	return nil
 }
 
 // wait takes the cost as soon as that is possible, and waits out the delay.
@@ -441,7 +584,7 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 			return err
 		}
 		if s.d.Allowed {
-			return NewReservation(s.d, s.settler(max(cost, 1))).Wait(ctx)
+			return NewReservation(s.d, s.undo()).Wait(ctx)
 		}
 		due := s.d.RetryAfter
 		for i := range s.charges {
@@ -456,6 +599,15 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 			return fmt.Errorf("ratelimit: %w", err)
 		}
 	}
+}
+
+// undo returns how to give the charges back.
+func (s *joined[R]) undo() func(int) error {
+	settle, charges := s.settle, len(s.charges)
+	if settle == nil {
+		return nil
+	}
+	return func(int) error { return settle(make([]int, charges)) }
 }
 
 // localizer is a limiter of another store that can make one in memory with its settings.
@@ -490,7 +642,7 @@ func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], e
 			limiters[y.limiter] = local
 		}
 		layers[i] = By(local, y.key)
-		layers[i].Cost, layers[i].Shadow, layers[i].Observe = y.cost, y.shadow, y.tell
+		layers[i].Cost, layers[i].Actual, layers[i].Shadow, layers[i].Observe = y.cost, y.actual, y.shadow, y.tell
 		if limitOf := y.limit; limitOf != nil {
 			layers[i].Limit = func(r R) Limit { return shareOf(share, limitOf(r)) }
 		}

@@ -5,61 +5,78 @@ import (
 	"time"
 )
 
-// Joinable is a [Limiter] whose store can charge keys of several of its limiters at once: all or none. [All] puts it beside others
-// of that store. Limiters of packages redislimit and sqllimit are Joinable.
+// Joinable is a [Limiter] whose store can charge keys of several of its limiters at once, all or none. [All] then puts it beside
+// other limiters of that store. Limiters of packages redislimit and sqllimit are Joinable. The limiters of [New] are decided together
+// without it. The example of package ratelimittest is a complete store, whose test suite checks a Joinable.
 type Joinable interface {
 	Limiter[string]
 
-	// Join returns what decides for these limiters at once, or why they cannot be decided together. One of them is the limiter
-	// that it is called on; one limiter may come several times.
+	// Join returns the decider over these limiters, in the order of a stack's layers, or an error that says why they cannot be
+	// decided together, such as another server. One of them is the limiter that it is called on. A limiter appears once for each of
+	// its layers. The others may be of any type: a type that the store does not know is an error. All calls it once, and adds
+	// to the error that package chain asks such limiters one after the other.
 	Join(limiters []Joining) (Joint, error)
 }
 
-// Joining is a limiter in a stack, of one layer.
+// Joining is the limiter of one layer. Later versions may add fields.
 type Joining struct {
 	Limiter Limiter[string]
-	Global  bool // all requests have one key
+	Global  bool // made by Global and not picked by AllOf: the layer has one key, which is empty
 }
 
-// Joint decides for several limiters of one store. Its methods get the index that a limiter had in Join.
+// Joint decides on requests of a stack. Its methods are called by many goroutines at once. A limiter is named by its index in the
+// argument of Join.
+//
+// The stack does the rest, alike for all stores: it calls the functions of the layers, refuses costs that are negative or above the
+// capacity, adds up the costs that meet at one key, combines the decisions of all keys, and calls observers.
 type Joint interface {
-	// Limit returns the limit of a key: the limit of the request, or the limiter's if that is zero. It is an error if it is
-	// invalid, or if the store cannot count it.
-	Limit(limiter int, key string, ofRequest Limit) (Limit, error)
+	// Limit returns the limit of a key in one decision: the limit of the request, or if that is zero, the limiter's own. It is an
+	// error, which wraps [ErrInvalidLimit], if the store cannot count it, and one that wraps [ErrInvalidKey] if it cannot keep the key.
+	// The plan is any value with which Decide counts by this limit, also after SetLimit; it is passed on in Charge.Plan.
+	Limit(limiter int, key string, ofRequest Limit) (limit Limit, plan any, err error)
 
-	// Decide charges all charges that are no shadows, or none, and fills in their results. After that it charges the shadows that
-	// fit. The limits of all charges count something. Two charges have one key only if one of them is a shadow's. An error means that nothing
-	// is charged, or that it is not known.
+	// Decide charges all charges but shadows, or none, and fills in their results; then it charges each shadow that fits. If one
+	// denies, it may leave charges undecided. All have a limit that counts, and a cost of at most its capacity. Two of them have the
+	// same key of the same limiter only if one of them is a shadow's. The charges may not be used after Decide has returned, unless
+	// the request is Settled.
 	//
-	// With JointRequest.Settled, settle replaces the costs that were charged: it gets one for each charge, in order. It is not called after a denial.
+	// An error means that nothing was charged. If that is not known, it wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
+	//
+	// If the request is Settled and allowed, settle replaces the costs: it is called at most once, with a cost for each charge, in
+	// order, which is not negative. Shadows that were not charged, and errors of the store, are its own matter.
 	Decide(ctx context.Context, charges []Charge, q JointRequest) (settle func(costs []int) error, err error)
 
 	// Adjust charges the costs whatever remains, or gives back those below 0: see [Keyed.Adjust].
 	Adjust(ctx context.Context, charges []Charge) error
 
-	// Report passes a decision to the limiter's observer, if it has one.
+	// Report passes the decision of a layer to the observer of its limiter, if it has one.
 	Report(limiter int, e Event[string])
 }
 
-// JointRequest is how a joint decision is to be made. Later versions may add fields.
+// JointRequest is the manner of a joint decision. Later versions may add fields.
 type JointRequest struct {
-	Peek     bool          // nothing is to be charged
-	Settled  bool          // the charge may be corrected afterwards
-	Undone   bool          // if the caller leaves before the answer, the charge is given back
-	MaxDelay time.Duration // of a leaky bucket's queue
+	Peek     bool          // nothing is charged; Decide fills in the results that it would have
+	Settled  bool          // the charges may be corrected afterwards
+	Undone   bool          // the caller waits: if its context ends before the answer, the charge is given back
+	MaxDelay time.Duration // the longest delay in the queue of a leaky bucket
+
+	free bool // the cost is 0
 }
 
-// Charge is what a joint decision charges to one key of one limiter.
+// Charge is the cost of a joint decision to one key of one limiter. Later versions may add fields.
 type Charge struct {
 	Limiter int    // its index
-	Key     string // it may be a secret
-	Limit   Limit  // of the key; it counts something
+	Key     string // it may be a secret, so no error may contain it
+	Limit   Limit  // of the key, as Joint.Limit returned it
+	Plan    any    // as Joint.Limit returned it with the limit
 	Cost    int
 	Shadow  bool // it denies nothing
 
-	// The results, which Decide fills in.
-	Decided  bool          // the store has decided on it; not if another charge was denied before
+	// Decide fills in the results.
+	Decided  bool          // the store has decided on it
 	Decision Decision      // of this key alone, as it stands after the whole decision
-	Due      time.Duration // until when the cost could be let out of a queue, if that is later than RetryAfter
-	Err      error         // of a shadow: why it could not be decided
+	Due      time.Duration // until the cost has left the queue of a leaky bucket, if that is later than RetryAfter
+	Err      error         // of a shadow: why it was not decided
+
+	alone any // the key, for a layer whose limiter is asked alone
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"unsafe"
 
 	"github.com/weir-go/ratelimit/internal/merge"
@@ -10,8 +11,8 @@ import (
 )
 
 // Layer is one of several limits on a request of type R: a limiter, and a function that finds in a request the key to count. Make
-// one with [By] or [Global], or with the functions of that name in package redislimit, set the fields that it needs, and pass it to
-// All or AllOf of the same package. A Layer is a value: a copy can be changed without the original.
+// one with [By] or [Global], set the fields that it needs, and pass it to [All] or [AllOf]. A Layer is a value: a copy can be
+// changed without the original.
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
@@ -19,6 +20,13 @@ type Layer[R any] struct {
 	// If nil, the layer charges the caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the
 	// caller's cost is 0, nothing is charged in any layer, Cost is not called, and Remaining is computed from the other layers.
 	Cost func(R) int
+
+	// Actual returns the layer's real cost of a request when a [Reservation] is settled, whatever the argument of Settle: so tokens,
+	// dollars and requests of one reservation each settle at their own figure. R may be a pointer, whose fields the handler has
+	// filled in by then. Settle(0), which is Cancel, does not call it and gives everything back. A negative cost is an
+	// [ErrNegativeCost] from Settle, and all charges stay. If nil, a layer without a Cost settles at the argument of Settle, and one
+	// with a Cost at that. It is called by Settle's goroutine, once.
+	Actual func(R) int
 
 	// Limit returns the limit of a request, such as the limit of the user's plan. If nil, or where it returns the zero Limit,
 	// the limiter's own limit applies; without [Options.LimitFor], so does a limit that equals it. A limit without a name takes
@@ -59,9 +67,14 @@ type made[R any] struct {
 	hasObserver bool             // the limiter has an OnDecision
 	shared      bool             // the limiter has one key, which all requests have
 
-	joins  Joinable                // a limiter of another store, else nil
+	// Of a limiter of another store:
+	joins  Joinable                // if its store decides on several limiters at once
 	key    func(R) (string, error) // its key function
 	global bool                    // made by Global
+
+	// Of a limiter of another store, if it is asked alone:
+	alone Joint
+	boxed func(R) (any, error) // its key function
 
 	err error
 }
@@ -72,6 +85,7 @@ type layer[R any] struct {
 	meets bool // another layer of the stack has the same limiter
 
 	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
+	actual func(R) int    // the layer's own real cost, at a settlement; or nil
 	limit  func(R) Limit  // the limit of each request, or nil for the limiter's
 	tell   func(Event[R]) // receives each decision; or nil
 	shadow bool           // it never denies
@@ -83,15 +97,18 @@ func layerOf[R any](y Layer[R]) (layer[R], error) {
 	if !ok {
 		return layer[R]{}, errors.New("not made by By or Global of package ratelimit")
 	}
-	return layer[R]{made: m, cost: y.Cost, limit: y.Limit, tell: y.Observe, shadow: y.Shadow}, m.err
+	return layer[R]{made: m, cost: y.Cost, actual: y.Actual, limit: y.Limit, tell: y.Observe, shadow: y.Shadow}, m.err
 }
+
+// cannotJoin reports whether the limiter can only be asked alone.
+func (y *layer[R]) cannotJoin() bool { return y.alone != nil && y.joins == nil }
 
 // limits returns the layer's limit, or the zero Limit if each request or key has its own.
 func (y *layer[R]) limits() Limit {
 	if y.limit != nil {
 		return Limit{}
 	}
-	if y.joins != nil {
+	if y.alone != nil {
 		if limits := Describe(y.limiter).Limits; len(limits) == 1 {
 			return limits[0]
 		}
@@ -108,37 +125,41 @@ var SkipLayer = errors.New("ratelimit: layer does not apply")
 // By returns the layer that charges l for the key that the function finds in a request. The function's error denies the
 // request, charges nothing in any layer, and is returned wrapped; [SkipLayer] leaves the layer out. A nil limiter or key function
 // is an error of [All] and [AllOf].
+//
+// The limiter may be of any store. [New]'s limiters can be beside each other, whatever their types of keys; those of another store can
+// if they are [Joinable]. Any other limiter can be the only layer, without a Limit of the request.
 func By[R any, K comparable](l Limiter[K], key func(R) (K, error)) (y Layer[R]) {
-	merge.SetSource(&y, sourceOf(l, key))
+	merge.SetSource(&y, sourceOf("By", l, key))
 	return y
 }
 
-func sourceOf[R any, K comparable](l Limiter[K], key func(R) (K, error)) made[R] {
+func sourceOf[R any, K comparable](maker string, l Limiter[K], key func(R) (K, error)) made[R] {
 	if l, ok := l.(*Keyed[K]); ok {
-		return makeSource(l, key)
+		return makeSource(maker, l, key)
 	}
 	switch {
 	case optional.IsNil(l):
-		return made[R]{err: errors.New("By was given no limiter")}
+		return made[R]{err: fmt.Errorf("%s was given no limiter", maker)}
 	case key == nil:
-		return made[R]{err: errors.New("By was given no key function")}
+		return made[R]{err: fmt.Errorf("%s was given no key function", maker)}
 	}
-	joins, ok := l.(Joinable)
-	keyOf, text := any(key).(func(R) (string, error))
-	if !ok || !text {
-		return made[R]{err: fmt.Errorf("%T cannot be decided together with other limiters: it has no Join; ask it and the others one after the other, with package chain", l)}
+	m := made[R]{limiter: l, alone: alone[K]{l}, boxed: func(r R) (any, error) { return key(r) }}
+	if joins, ok := l.(Joinable); ok && reflect.ValueOf(l).Comparable() {
+		if keyOf, ok := any(key).(func(R) (string, error)); ok {
+			m.joins, m.key = joins, keyOf
+		}
 	}
-	return made[R]{limiter: l, joins: joins, key: keyOf}
+	return m
 }
 
-func makeSource[R any, K comparable](l *Keyed[K], key func(R) (K, error)) made[R] {
+func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, error)) made[R] {
 	switch {
 	case l == nil:
-		return made[R]{err: errors.New("By was given no limiter")}
+		return made[R]{err: fmt.Errorf("%s was given no limiter", maker)}
 	case l.keys == nil:
-		return made[R]{err: errors.New("By was given a zero Keyed; use New")}
+		return made[R]{err: fmt.Errorf("%s was given a zero Keyed; use New", maker)}
 	case key == nil:
-		return made[R]{err: errors.New("By was given no key function")}
+		return made[R]{err: fmt.Errorf("%s was given no key function", maker)}
 	}
 	return made[R]{
 		limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
@@ -147,11 +168,14 @@ func makeSource[R any, K comparable](l *Keyed[K], key func(R) (K, error)) made[R
 	}
 }
 
-// Global returns the layer that charges one budget for every request: the limit of a whole service. Its key is the zero K. In
-// memory make its limiter with New[struct{}], whose own calls have the key struct{}{}.
+// Global returns the layer that charges one budget for every request: the limit of a whole service. In memory make its limiter with
+// New[struct{}], whose own calls have the key struct{}{}. In a store its key is the empty string. A limiter with keys of another type
+// is an error of [All] and [AllOf], and so is one with keys that is not [Joinable]: of these, [By] counts one key for all.
 func Global[R any, K comparable](l Limiter[K]) (y Layer[R]) {
-	m := sourceOf(l, func(R) (k K, err error) { return k, nil })
-	m.global = true
+	m := sourceOf("Global", l, func(R) (k K, err error) { return k, nil })
+	if m.global = true; m.err == nil && m.joins == nil && unsafe.Sizeof(*new(K)) > 0 {
+		m.err = fmt.Errorf("Global was given a %T, which has a budget for each key; make its limiter with New[struct{}], or let By count one key", l)
+	}
 	merge.SetSource(&y, m)
 	return y
 }

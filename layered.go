@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -26,8 +27,10 @@ type Layered[R any] struct {
 	pick      func(R, []int) []int // which layers apply; nil for all
 	enforcing []int                // the indices of the layers that are no shadows
 	joint     Joint                // of another store; nil for memory
+	alone     bool                 // the joint asks one limiter, with its own type of keys
 	every     []int                // the indices of all layers
 	stacks    sync.Pool            // of *stack[R]: the working memory of one decision, so that it allocates nothing
+	joins     sync.Pool            // of *joined[R]: the same for a joint
 }
 
 var _ Reserver[string] = (*Layered[string])(nil)
@@ -35,6 +38,9 @@ var _ Reserver[string] = (*Layered[string])(nil)
 // All returns the limiter that holds requests to all the layers. It is an error if there are none, if one is
 // zero, or if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
 // unless they are one limiter's.
+//
+// All limiters are in memory, or in one store that can decide on them at once: see [Joinable]. Package chain asks others one after the
+// other. A layer alone may have any limiter.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
 // AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indices of
@@ -54,14 +60,16 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	}
 	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
 	places := make([]int, len(layers))
-	of := make(map[any]int, len(layers)) // how many layers a limiter has
+	of := make(map[any]int, len(layers)) // how many layers a limiter has, of those that can have several
 	for i, given := range layers {
 		y, err := layerOf(given)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("ratelimit: layer %d: %w", i, err)
+		case y.cannotJoin() && len(layers) > 1:
+			return nil, fmt.Errorf("ratelimit: layer %d has a %T, which cannot be decided together with another layer: it has no Join%s", i, y.limiter, useChain)
 		case i > 0 && (y.joins == nil) != (l.layers[0].joins == nil):
-			return nil, fmt.Errorf("ratelimit: layer %d has a limiter of another store than layer 0, which cannot be decided together: ask the two one after the other, with package chain", i)
+			return nil, fmt.Errorf("ratelimit: layer %d has a limiter of another store than layer 0, which cannot be decided together%s", i, useChain)
 		case i > 0 && y.joins == nil && !sameClock(&l.layers[0], &y):
 			return nil, fmt.Errorf("ratelimit: layer %d has another clock than layer 0", i)
 		}
@@ -69,28 +77,48 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		if !y.shadow {
 			l.enforcing = append(l.enforcing, i)
 		}
-		of[y.limiter]++
+		if !y.cannotJoin() {
+			of[y.limiter]++
+		}
+	}
+	if l.layers[0].alone != nil {
+		if err := l.joinAll(); err != nil {
+			return nil, err
+		}
+		return l, nil
 	}
 	for i := range l.layers {
 		l.layers[i].meets = of[l.layers[i].limiter] > 1
-	}
-	if l.layers[0].joins != nil {
-		return l, l.joinAll()
 	}
 	l.stacks.New = func() any { return newStack(l.layers, places, l.pick) }
 	return l, nil
 }
 
-// joinAll makes the joint of the layers' store.
+// useChain ends an error about limiters that cannot be decided together.
+const useChain = "; package chain asks such limiters one after the other"
+
+// joinAll makes the joint of the layers' store. A layer alone need not join: its limiter may stand in front of one that does.
 func (l *Layered[R]) joinAll() error {
-	all := make([]Joining, len(l.layers))
-	for i := range l.layers {
-		all[i] = Joining{Limiter: l.layers[i].joins, Global: l.layers[i].global && l.pick == nil}
+	first := &l.layers[0]
+	err := errors.New("it has no Join")
+	if !first.cannotJoin() {
+		all := make([]Joining, len(l.layers))
+		for i := range l.layers {
+			all[i] = Joining{Limiter: l.layers[i].joins, Global: l.layers[i].global && l.pick == nil}
+		}
+		if l.joint, err = first.joins.Join(all); err == nil && optional.IsNil(l.joint) {
+			err = fmt.Errorf("Join of %T returned nothing", first.limiter)
+		}
 	}
-	var err error
-	if l.joint, err = l.layers[0].joins.Join(all); err != nil {
-		return fmt.Errorf("ratelimit: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case len(l.layers) > 1:
+		return fmt.Errorf("ratelimit: %w%s", err, useChain)
+	case first.limit != nil:
+		return fmt.Errorf("ratelimit: layer 0 has a Limit, which a %T cannot count: %w", first.limiter, err)
 	}
+	l.joint, l.alone = first.alone, true
 	return nil
 }
 
@@ -160,9 +188,7 @@ func (l *Layered[R]) done(s *stack[R]) {
 // Peek returns the decision that Take would return, and changes nothing.
 func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err error) {
 	if l != nil && l.joint != nil {
-		s := l.join()
-		err = s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever, Peek: true})
-		return s.d, err
+		return l.peekJoined(ctx, r, cost)
 	}
 	s := l.stack()
 	if err = s.load(r, cost); err == nil {
@@ -171,6 +197,21 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 	d = s.d
 	l.done(s)
 	return d, err
+}
+
+// PeekEach returns what Take would answer for each layer alone, in the order of the layers, and changes nothing: the rest of a month
+// and of a minute side by side. Shadow layers are among them. A layer that does not apply to the request has the zero Decision, whose
+// Limit has no Algorithm. Layers that meet at one key have the same Decision, of their costs together.
+//
+// The errors are those of [Layered.Peek], without decisions; but after [ErrExceedsLimit] they are returned as well, and the layer
+// that the error names has a denial with the present figures. If a store has no answer for a shadow, its error is returned likewise.
+func (l *Layered[R]) PeekEach(ctx context.Context, r R, cost int) ([]Decision, error) {
+	if l != nil && l.joint != nil {
+		return l.peekEachJoined(ctx, r, cost)
+	}
+	s := l.stack()
+	defer l.done(s)
+	return s.peekEach(r, cost)
 }
 
 // Reserve is like Take, but its charge can be settled, in all layers. It books nothing ahead: maxDelay is the maximum delay of
@@ -182,7 +223,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	}
 	s := l.stack()
 	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))
-	res := s.reservation(cost)
+	res := s.reservation(r, cost)
 	s.report(r, err)
 	l.done(s)
 	return res, err
@@ -199,7 +240,7 @@ func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	if err := s.load(r, 0); err != nil {
 		return err
 	}
-	return s.debit()(delta)
+	return s.debit(nil)(delta)
 }
 
 // Describe returns the limits, and whether a layer has a Cost of its own. BooksAhead is false.
@@ -322,7 +363,8 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 	if s.d.Delay == 0 {
 		return nil
 	}
-	res := s.reservation(cost)
+	x := s.charged()
+	res := &x.Reservation
 	err := res.Wait(ctx)
 	_ = res.Settle(cost) // unless it was cancelled; in memory it cannot fail
 	return err

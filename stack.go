@@ -51,6 +51,7 @@ type stack[R any] struct {
 	which   []int        // scratch memory for pick
 	watched bool         // one of the members is watched: an observer receives its decisions
 	brief   bool         // the caller needs only the yes or no
+	every   bool         // the caller needs the decision of each layer
 
 	// The results of load and lock.
 	asked   bool // a LimitFor was called
@@ -136,7 +137,7 @@ func (s *stack[R]) clear() {
 	if s.taker != nil {
 		s.taker, s.wanted = nil, false
 	}
-	s.brief, s.changed, s.asked, s.err, s.d = false, false, false, nil, Decision{}
+	s.brief, s.every, s.changed, s.asked, s.err, s.d = false, false, false, false, nil, Decision{}
 }
 
 // yesOrNo reports whether the result of the whole is all that anyone receives. Then neither answers nor errors are
@@ -151,7 +152,7 @@ func (s *stack[R]) ask(allowed bool) {
 }
 
 // observed reports whether anyone receives the per-layer decisions.
-func (s *stack[R]) observed() bool { return s.watched || s.wanted }
+func (s *stack[R]) observed() bool { return s.watched || s.wanted || s.every }
 
 // load determines the layers' keys, costs and plans. The first error of an enforcing layer ends it; one of a shadow layer only
 // takes that layer out. It runs the functions of the user, so no lock is held, and its results may be outdated when the
@@ -778,14 +779,38 @@ func (s *stack[R]) slowest() *charge {
 }
 
 // reservation returns the charges of the decision. It keeps no more of the stack than that, because the stack goes back to its
-// pool and serves other requests.
-func (s *stack[R]) reservation(cost int) *Reservation {
+// pool and serves other requests. Only layers with an Actual read the request again, when it is settled.
+func (s *stack[R]) reservation(r R, cost int) *Reservation {
 	switch {
 	case !s.d.Allowed:
 		return NewReservation(s.d, nil)
 	case cost == 0:
-		return NewReservation(s.d, s.debit())
+		return NewReservation(s.d, s.debit(func(actual func(R) int) func() int { return func() int { return actual(r) } }))
 	}
+	x := s.charged()
+	for _, m := range s.members {
+		if m.actual == nil || m.charge == none || !s.charges[m.charge].spent {
+			continue
+		}
+		spent := 0 // the index of the charge's settlement
+		for i := range m.charge {
+			if s.charges[i].spent {
+				spent++
+			}
+		}
+		at, f := &x.spent[spent], m.actual
+		if m.cost != nil {
+			at.own -= int64(m.amount)
+		} else {
+			at.shares--
+		}
+		x.actuals = append(x.actuals, actual{spent, m.index, func() int { return f(r) }})
+	}
+	return &x.Reservation
+}
+
+// charged returns the charges that were spent.
+func (s *stack[R]) charged() *stackReservation {
 	x := &stackReservation{clock: s.clock}
 	for i := range s.charges {
 		if c := &s.charges[i]; c.spent {
@@ -802,23 +827,62 @@ func (s *stack[R]) reservation(cost int) *Reservation {
 	}
 	x.Decision, x.local = s.d, x
 	x.booked()
-	return &x.Reservation
+	return x
 }
 
-// debit returns how to charge the layers of the caller's cost, for a reservation of
-// cost 0 that turns out to have cost more.
-func (s *stack[R]) debit() func(actual int) error {
+// debit returns how to charge the layers of the caller's cost, for a reservation of cost 0 that turns out to have cost more. Then bind
+// binds the Actual of a layer to the request; if nil, the layers' Actual play no part.
+func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) error {
 	var debits []func(int64) error
+	var own actuals
 	for _, m := range s.members {
-		if m.p != nil && m.cost == nil && !m.shadow {
+		switch {
+		case m.p == nil || m.shadow:
+		case m.actual != nil && bind != nil:
+			own = append(own, actual{len(debits), m.index, bind(m.actual)})
+			debits = append(debits, m.key.debit(m.p))
+		case m.cost == nil:
 			debits = append(debits, m.key.debit(m.p))
 		}
 	}
-	return func(actual int) error {
+	return func(given int) error {
+		costs, err := own.read(given)
+		if err != nil {
+			return err
+		}
 		var errs []error
-		for _, debit := range debits {
-			errs = append(errs, debit(int64(actual)))
+		for i, debit := range debits {
+			cost := int64(given)
+			for k, a := range own {
+				if a.charge == i {
+					cost = costs[k]
+				}
+			}
+			errs = append(errs, debit(cost))
 		}
 		return errors.Join(errs...)
 	}
+}
+
+// peekEach returns the decision of each layer.
+func (s *stack[R]) peekEach(r R, cost int) ([]Decision, error) {
+	s.every = true
+	if err := s.load(r, cost); err != nil {
+		return nil, err
+	}
+	err := s.preview(peekRequest)
+	if err != nil && s.err == nil {
+		return nil, err
+	}
+	all := make([]Decision, len(s.layers))
+	for _, m := range s.members {
+		if !m.loaded {
+			continue
+		}
+		d, _, own := s.result(m)
+		if all[m.index] = *d; m.shadow && own != nil && err == nil {
+			err = &layerError{layer: m.index, err: own}
+		}
+	}
+	return all, err
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -224,9 +225,9 @@ type settlement struct {
 	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
 }
 
-// settle replaces the charge by one for the caller's real cost. The layer's own cost is given back only if the real cost is
-// zero: a request that was made has used it up, however little the work behind it has cost.
-func (x *settlement) settle(clock Clock, actual int64) error {
+// cost returns the charge for the caller's real cost. The layer's own cost is given back only if the real cost is zero: a request
+// that was made has used it up, however little the work behind it has cost.
+func (x *settlement) cost(actual int64) int64 {
 	cost, over := meter.Mul(x.shares, actual)
 	if over {
 		cost = math.MaxInt64
@@ -234,6 +235,11 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 	if actual > 0 {
 		cost = meter.Add(cost, x.own)
 	}
+	return cost
+}
+
+// settle replaces the charge by another cost.
+func (x *settlement) settle(clock Clock, cost int64) error {
 	if late := x.a.settleAt(clock, &x.sp, cost); late > 0 {
 		return unlessFull(x.debit(late))
 	}
@@ -243,16 +249,52 @@ func (x *settlement) settle(clock Clock, actual int64) error {
 // stackReservation is a reservation of charges to several accounts.
 type stackReservation struct {
 	Reservation
-	clock Clock
-	spent []settlement
+	clock   Clock
+	spent   []settlement
+	actuals actuals // of layers with an Actual, by the index of their settlement
 }
 
-func (x *stackReservation) settleLocal(actual int64) error {
+func (x *stackReservation) settleLocal(given int64) error {
+	own, err := x.actuals.read(int(given))
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for i := range x.spent {
-		errs = append(errs, x.spent[i].settle(x.clock, actual))
+		cost := x.spent[i].cost(given)
+		for k, a := range x.actuals {
+			if a.charge == i {
+				cost = meter.Add(cost, own[k])
+			}
+		}
+		errs = append(errs, x.spent[i].settle(x.clock, cost))
 	}
 	return errors.Join(errs...)
+}
+
+// actual is the real cost of a layer with an Actual.
+type actual struct {
+	charge, layer int // the index of its charge, and the layer's
+	cost          func() int
+}
+
+type actuals []actual
+
+// read returns the real costs in order, for the caller's real cost: all are 0 if that is, since then nothing was done.
+func (all actuals) read(given int) ([]int64, error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	costs := make([]int64, len(all))
+	for i, a := range all {
+		if given <= 0 {
+			break
+		}
+		if costs[i] = int64(a.cost()); costs[i] < 0 {
+			return nil, &layerError{layer: a.layer, err: fmt.Errorf("Actual: %w", negativeCostError(int(costs[i])))}
+		}
+	}
+	return costs, nil
 }
 
 func (x *stackReservation) await(ctx context.Context, latest time.Time) error {

@@ -17,6 +17,7 @@ import (
 // answer is the answer of an engine.
 type answer struct {
 	decision ratelimit.Decision
+	each     []ratelimit.Decision   // of the layers, if they were asked for
 	res      *ratelimit.Reservation // if the call was a reservation
 	err      error
 	panicked bool

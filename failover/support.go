@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Peek returns the result that Take would have, and changes nothing.
@@ -15,6 +16,31 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 		return answer{decision: d, err: err}
 	}})
 	return a.decision, a.err
+}
+
+// PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does, of the limiter that a decision would be made by now:
+// the primary, or the stand-in, whose Decisions are Degraded. If that is no Layered, the error wraps [errors.ErrUnsupported].
+func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
+	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+		layers, ok := engine.(interface {
+			PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error)
+		})
+		if !ok {
+			return answer{err: optional.Unsupported("failover", engine, "PeekEach")}
+		}
+		each, err := layers.PeekEach(ctx, key, cost)
+		return answer{each: each, err: err}
+	}})
+	for i := range a.each {
+		d := &a.each[i]
+		if !a.standIn || d.Limit.Algorithm == 0 {
+			continue
+		}
+		if d.Degraded = true; a.err == nil && !d.Allowed && d.RetryAfter == 0 { // only the primary may allow it
+			d.RetryAfter = l.openFor
+		}
+	}
+	return a.each, a.err
 }
 
 // Adjust adjusts a key's spending with the primary. It is an error if the primary is not called or fails.

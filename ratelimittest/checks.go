@@ -101,5 +101,14 @@ func init() { // a variable's initialiser could not refer to itself
 		{name: "a wall clock that is set back gives nothing back", play: playWallSettle, needs: all(canSetWall, canReserve)},
 		{name: "a swinging wall clock mints nothing by way of Sweep", play: playWallSweep, needs: canSetWall},
 		{name: "NextAfter is probed", play: playNextAfter},
+
+		{name: "two keys are charged together or not at all", play: playJoin, needs: canJoin},
+		{name: "layers of one key add up", play: playJoinSame, needs: canJoin},
+		{name: "errors of a stack charge no key", play: playJoinErrors, needs: canJoin, few: true},
+		{name: "each layer settles at its own cost", play: playJoinSettle, needs: canJoin},
+		{name: "a shadow denies nothing", play: playJoinShadow, needs: canJoin, few: true},
+		{name: "a stack decides under the limits that it has resolved", play: playJoinPlan, needs: all(canJoin, canSetLimit)},
+		{name: "a limiter of another store does not join", play: playJoinStranger, needs: canJoin, once: true},
+		{name: "a crowd charges two keys in both orders", play: playJoinCrowd, needs: canJoin, few: true},
 	}
 }

@@ -50,8 +50,8 @@ type Config struct {
 	Limits []ratelimit.Limit
 
 	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for example, for a wrapper of an engine
-	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep and Len, and Calendar for the limits of that
-	// algorithm.
+	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep, Len and Join, and Calendar for the limits of
+	// that algorithm.
 	Skip []string
 
 	// Want names methods that the limiters must have: if the suite does not find one, with a signature that it knows, the run fails.

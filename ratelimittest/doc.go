@@ -19,7 +19,7 @@
 //
 // The suite finds methods with and without a context: Peek(key, cost) and Peek(ctx, key, cost),
 // Adjust, Reset (with or without an error) and SetLimit likewise. Config.Want makes sure that
-// it finds all.
+// it finds all. The functions of package ratelimit, such as [ratelimit.Peek], find those with a context.
 //
 // # Promises
 //
@@ -50,7 +50,7 @@
 // Each key has its own budget (also the empty key), a Decision names its limit, and no call panics.
 //
 // The suite also tests these methods, if the limiter has them, by the documentation of [ratelimit.Keyed]: Peek, Wait, Adjust, Reset,
-// SetLimit, Sweep, Reserve with Settle and Cancel, and Len, the number of tracked keys, which is Len() int or the Keys of
+// SetLimit, Sweep, Join (of a [ratelimit.Joinable]), Reserve with Settle and Cancel, and Len, the number of tracked keys, which is Len() int or the Keys of
 // Stats(). A Wait books its place and then sleeps, in real time. If an engine's Wait retries instead, as
 // [ratelimit.Layered.Wait] does, name Wait in Config.Skip.
 //

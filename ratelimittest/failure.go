@@ -33,6 +33,7 @@ const (
 	waitIsTrue      promise = "the promise of Wait"
 	adjustIsTrue    promise = "the promise of Adjust"
 	resetForgets    promise = "the promise of Reset"
+	joinIsTrue      promise = "the promise of Join, that a stack charges all keys or none,"
 	sweepIsSafe     promise = "the promise of Sweep"
 	spentStays      promise = "the promise of SetLimit"
 	keysAreBounded  promise = "the promise of MaxKeys"

@@ -19,10 +19,11 @@ type methods struct {
 	sweep    func() int
 	count    func() int
 	reserver ratelimit.Reserver[string]
+	join     func(limiters []ratelimit.Joining) (ratelimit.Joint, error)
 }
 
 // methodNames are the methods that the suite looks for, as Config.Skip and Config.Want name them.
-var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len"}
+var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Sweep", "Len", "Join"}
 
 // calendars is the name of calendars in Config.Skip and Config.Want, beside the names of methods.
 const calendars = "Calendar"
@@ -46,6 +47,9 @@ func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
 	}
 	if r, ok := l.(ratelimit.Reserver[string]); ok {
 		set(c, "Reserve", &m.reserver, r)
+	}
+	if j, ok := l.(ratelimit.Joinable); ok {
+		set(c, "Join", &m.join, j.Join)
 	}
 	return m
 }
@@ -140,7 +144,7 @@ func setLimitOf(l any) func(context.Context, ratelimit.Limit) error {
 // names lists the methods that were found, in the order of methodNames.
 func (m *methods) names() (found []string) {
 	for i, has := range []bool{m.peek != nil, m.reserver != nil, m.wait != nil, m.adjust != nil,
-		m.reset != nil, m.setLimit != nil, m.sweep != nil, m.count != nil} {
+		m.reset != nil, m.setLimit != nil, m.sweep != nil, m.count != nil, m.join != nil} {
 		if has {
 			found = append(found, methodNames[i])
 		}
@@ -177,6 +181,7 @@ func canReset(h *history) bool    { return h.has.reset != nil }
 func canSetLimit(h *history) bool { return h.has.setLimit != nil }
 func canSweep(h *history) bool    { return h.has.sweep != nil }
 func canCount(h *history) bool    { return h.has.count != nil }
+func canJoin(h *history) bool     { return h.has.join != nil }
 
 // canSetBack is the condition that the clock can be set back.
 func canSetBack(h *history) bool { return h.cfg.Clock != nil }

@@ -56,7 +56,7 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 			}
 			j.limiters[i] = joinedLimiter{l: l.l, leases: l.leases}
 		default:
-			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters: ask the two one after the other, with package chain", i, l)
+			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters", i, l)
 		}
 	}
 	if err := cmp.Or(j.checkNames(), j.checkGlobals(limiters)); err != nil {
@@ -125,16 +125,16 @@ func (j *joint) shortest() *store {
 }
 
 // Limit implements [ratelimit.Joint].
-func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, error) {
+func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
 	y := &j.limiters[limiter]
 	p, err := y.l.planOf(ofRequest, "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
 	if err == nil && y.leases != nil && p.kind == kindLeaky {
 		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
 	}
 	if p == nil {
-		return ratelimit.Limit{}, err
+		return ratelimit.Limit{}, nil, err
 	}
-	return p.limit, err
+	return p.limit, p, err
 }
 
 // Report implements [ratelimit.Joint].
@@ -168,13 +168,11 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		op = reserveOp(ctx)
 	}
 	x.r.call.undone = q.Undone
-	if err := x.ask(q); err != nil {
-		return nil, err
-	}
+	x.ask(q)
 	allowed, err := x.lease(ctx, op, q.Settled, false)
-	if err == nil && allowed && len(x.r.charges) > 0 {
+	if err == nil && (allowed || q.Peek) && len(x.r.charges) > 0 {
 		err = x.r.run(ctx, op)
-		allowed = x.r.allowed
+		allowed = allowed && x.r.allowed
 		if err == nil {
 			x.conclude(allowed && op != opPeek)
 		}
@@ -184,8 +182,8 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		return nil, err
 	}
 	spent := allowed && op != opPeek
-	if spent { // only now is it known that the shadows are to be charged
-		_, _ = x.lease(ctx, op, true, true)
+	if spent || q.Peek { // only now is it known that the shadows are to be charged
+		_, _ = x.lease(ctx, op, spent, true)
 	}
 	x.concludeLeased(spent)
 	if !q.Settled || !allowed {
@@ -196,17 +194,14 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 }
 
 // ask makes the charges of the call.
-func (x *jointCall) ask(q ratelimit.JointRequest) error {
+func (x *jointCall) ask(q ratelimit.JointRequest) {
 	for i := range x.charges {
 		c := &x.charges[i]
 		y := &x.j.limiters[c.Limiter]
 		if x.at[i] = -1; y.leases != nil {
 			continue
 		}
-		p, err := y.l.planOf(c.Limit, "Layer.Limit", nil)
-		if err != nil {
-			return err
-		}
+		p := c.Plan.(*plan)
 		x.at[i] = x.r.addCharge(y.l.space.key(c.Key), p, c.Shadow)
 		to := &x.r.charges[x.at[i]]
 		to.cost = int64(c.Cost)
@@ -214,7 +209,6 @@ func (x *jointCall) ask(q ratelimit.JointRequest) error {
 			to.ahead = p.clampAhead(q.MaxDelay)
 		}
 	}
-	return nil
 }
 
 // addCharge adds a charge of a key, and returns its index.
@@ -225,12 +219,13 @@ func (r *request) addCharge(key string, p *plan, shadow bool) int {
 	return len(r.charges) - 1
 }
 
-// lease spends the leased charges, of shadows or of the others, and reports whether all allow it. After the first denial it skips the rest.
+// lease spends the leased charges, of shadows or of the others, and reports whether all allow it. After the first denial it skips the rest,
+// unless it only looks.
 func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (allowed bool, err error) {
 	allowed = true
 	for i := range x.charges {
 		c := &x.charges[i]
-		if x.at[i] >= 0 || c.Shadow != shadows || !allowed && !shadows {
+		if x.at[i] >= 0 || c.Shadow != shadows || !allowed && !shadows && op != opPeek {
 			continue
 		}
 		y := &x.j.limiters[c.Limiter]
@@ -359,11 +354,7 @@ func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
 	for i := range charges {
 		c := &charges[i]
 		l := j.limiters[c.Limiter].l
-		p, err := l.planOf(c.Limit, "Layer.Limit", nil)
-		if err != nil {
-			return err
-		}
-		item := correction{plan: p.latest(), delta: int64(c.Cost)}
+		item := correction{plan: c.Plan.(*plan).latest(), delta: int64(c.Cost)}
 		keys, item.key = withKey(keys, l.space.key(c.Key))
 		items = append(items, item)
 	}

@@ -65,7 +65,7 @@ func suiteOf(client redis.UniversalClient, clock *ratelimittest.Clock) ratelimit
 		Resolution: time.Microsecond,
 		Histories:  histories(12),
 		Accepts:    accepts,
-		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar"},
+		Want:       []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar", "Join"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			made++
 			l, err := New(client, limit, &Options{Name: fmt.Sprintf("suite%d", made), Timeout: 10 * time.Second})

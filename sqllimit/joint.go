@@ -34,7 +34,7 @@ func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 		other, ok := x.Limiter.(*Limiter)
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("layer %d: sqllimit cannot decide on a %T together with its own limiters: ask the two one after the other, with package chain", i, x.Limiter)
+			return nil, fmt.Errorf("layer %d: sqllimit cannot decide on a %T together with its own limiters", i, x.Limiter)
 		case other.store.db != l.store.db || other.store.table != l.store.table:
 			return nil, fmt.Errorf("layer %d is in another database or table than layer 0", i)
 		}
@@ -52,15 +52,15 @@ func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 }
 
 // Limit implements [ratelimit.Joint].
-func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, error) {
+func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
 	if err := checkKey(key); err != nil {
-		return ratelimit.Limit{}, err
+		return ratelimit.Limit{}, nil, err
 	}
 	p, err := j.limiters[limiter].planOf(key, ofRequest)
 	if err != nil {
-		return ratelimit.Limit{}, err
+		return ratelimit.Limit{}, nil, err
 	}
-	return p.limit, nil
+	return p.limit, p, nil
 }
 
 // planOf returns the plan of a request's limit, or of the key.
@@ -102,10 +102,7 @@ func (j *joint) parts(charges []ratelimit.Charge) ([]*part, error) {
 	for i := range charges {
 		c := &charges[i]
 		l := j.limiters[c.Limiter]
-		p, err := l.planOf(c.Key, c.Limit)
-		if err != nil {
-			return nil, err
-		}
+		p := c.Plan.(*plan)
 		parts[i] = &part{operation: operation{do: (*account).take, plan: p, cost: int64(c.Cost)}, row: []byte(l.space + c.Key), shadow: c.Shadow}
 	}
 	return parts, nil

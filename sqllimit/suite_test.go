@@ -38,6 +38,16 @@ func (l hashed) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 	return l.Limiter.Peek(ctx, short(key), cost)
 }
 
+// Join is for keys that are not hashed.
+func (l hashed) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
+	for i := range limiters {
+		if other, ok := limiters[i].Limiter.(hashed); ok {
+			limiters[i].Limiter = other.Limiter
+		}
+	}
+	return l.Limiter.Join(limiters)
+}
+
 // The same suite runs on real servers in proofs.
 func TestSuite(t *testing.T) {
 	clock := new(ratelimittest.Clock)
@@ -51,7 +61,7 @@ func TestSuite(t *testing.T) {
 			_, err := newPlan(l)
 			return err == nil
 		},
-		Want: []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar"},
+		Want: []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLimit", "Calendar", "Join"},
 		New: func(limit ratelimit.Limit) (ratelimit.Limiter[string], error) {
 			made++
 			l, err := New(db, limit, &Options{Name: fmt.Sprint("suite", made), Timeout: 20 * time.Second})

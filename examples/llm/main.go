@@ -2,7 +2,8 @@
 // requests a second for all of them. The cost of a request is known only with its
 // answer. So an estimate is reserved first, and settled at the real count: a surplus
 // is given back at once, as if the real count had been reserved, and a shortfall is
-// charged, into debt if need be.
+// charged, into debt if need be. The same reservation holds a team to 1000 dollars a
+// day: that layer settles at the price of the answer.
 //
 // Choose the burst for estimates that are too high. With estimates e, real costs a
 // and calls of length d at the rate r, the whole rate is used if the burst is at
@@ -27,9 +28,13 @@ type prompt struct {
 	team     string
 	most     int
 	uses     int
+	price    int // of the answer, in millionths of a dollar
 	failing  bool
 	question string
 }
+
+// outputPrice is the price of a token, in millionths of a dollar.
+const outputPrice = 10
 
 func main() {
 	if err := run(); err != nil {
@@ -47,17 +52,26 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	count := ratelimit.By(requests, func(prompt) (string, error) { return "all teams", nil })
-	count.Cost = func(prompt) int { return 1 }
-	budget, err := ratelimit.All(ratelimit.By(tokens, func(p prompt) (string, error) { return p.team, nil }), count)
+	dollars, err := ratelimit.New[string](ratelimit.Calendar(1_000_000_000, ratelimit.Day("UTC")).Named("dollars"), nil) // in millionths
+	if err != nil {
+		return err
+	}
+	byTeam := func(p *prompt) (string, error) { return p.team, nil }
+	used := ratelimit.By(tokens, byTeam) // reserves the argument of Reserve, and settles at the argument of Settle
+	spent := ratelimit.By(dollars, byTeam)
+	spent.Cost = func(p *prompt) int { return p.most * outputPrice }
+	spent.Actual = func(p *prompt) int { return p.price }
+	count := ratelimit.By(requests, func(*prompt) (string, error) { return "all teams", nil })
+	count.Cost = func(*prompt) int { return 1 }
+	budget, err := ratelimit.All(used, spent, count)
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	defer w.Flush()
 	fmt.Fprintln(w, "team\tquestion\treserved\tused\tleft\tverdict")
-	for _, p := range prompts {
-		if err := ask(w, budget, tokens, p); err != nil {
+	for i := range prompts {
+		if err := ask(w, budget, tokens, &prompts[i]); err != nil {
 			return err
 		}
 	}
@@ -73,8 +87,8 @@ var prompts = []prompt{
 	{team: "support", question: "write an epic", most: 7000, uses: 7000},
 }
 
-// ask reserves the tokens that the prompt may use, sends it to the model, and settles the tokens that it has used.
-func ask(w *tabwriter.Writer, budget *ratelimit.Layered[prompt], tokens *ratelimit.Keyed[string], p prompt) error {
+// ask reserves the tokens that the prompt may use and their price, sends it to the model, and settles both at the real figures.
+func ask(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratelimit.Keyed[string], p *prompt) error {
 	verdict := "answered"
 	r, err := budget.Reserve(context.Background(), p, p.most, 0)
 	switch {
@@ -86,6 +100,7 @@ func ask(w *tabwriter.Writer, budget *ratelimit.Layered[prompt], tokens *ratelim
 		r.Cancel()
 		verdict = "failed, nothing charged"
 	default:
+		p.price = p.uses * outputPrice // with a real model, of its input and its output
 		r.Settle(p.uses)
 	}
 	left, err := tokens.Peek(context.Background(), p.team, 0)
