@@ -2,34 +2,28 @@ package sqllimit
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 var _ ratelimit.Joinable = (*Limiter)(nil)
 
-// joint decides on keys of several limiters in one transaction. All rows are locked in the order of their keys, and then missing
-// rows are inserted in that order: so no two transactions wait for each other.
+// joint decides on keys of several limiters in one transaction, together with other requests that share keys: see queue.
 type joint struct {
 	limiters []*Limiter
-	store    store
-	timeout  time.Duration // the shortest; below zero: none
+	queue    queue
 }
 
 // Join makes All decide on all layers in one transaction, within the shortest of their Timeouts. All must have the same
-// database and Table.
+// database and Table. Requests of one process that share a key share transactions.
 func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	l.check()
-	j := &joint{store: l.store, timeout: l.timeout}
+	j := &joint{queue: queue{store: l.store, timeout: l.timeout}}
 	for i, x := range limiters {
 		other, ok := x.Limiter.(*Limiter)
 		switch {
@@ -43,13 +37,17 @@ func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 				return nil, fmt.Errorf("sqllimit: layers %d and %d have different limiters of one Name, which would share their keys: give each a Name of its own", k, i)
 			}
 		}
-		if t := other.timeout; t >= 0 && (j.timeout < 0 || t < j.timeout) {
-			j.timeout = t
+		if t := other.timeout; t >= 0 && (j.queue.timeout < 0 || t < j.queue.timeout) {
+			j.queue.timeout = t
 		}
 		j.limiters = append(j.limiters, other)
 	}
+	madeQueue(j)
 	return j, nil
 }
+
+// madeQueue is a hook of tests.
+var madeQueue = func(*joint) {}
 
 // Limit implements [ratelimit.Joint].
 func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
@@ -90,30 +88,28 @@ func (j *joint) Report(limiter int, e ratelimit.Event[string]) {
 	}
 }
 
-// part is one operation of a joint decision on a row.
+// part is one operation of a request on a row.
 type part struct {
 	operation
-	row    []byte
-	shadow bool
+	limiter *Limiter
+	row     string
+	shadow  bool
 }
 
-func (j *joint) parts(charges []ratelimit.Charge) ([]*part, error) {
+func (j *joint) parts(charges []ratelimit.Charge) []*part {
 	parts := make([]*part, len(charges))
 	for i := range charges {
 		c := &charges[i]
 		l := j.limiters[c.Limiter]
-		p := c.Plan.(*plan)
-		parts[i] = &part{operation: operation{do: (*account).take, plan: p, cost: int64(c.Cost)}, row: []byte(l.space + c.Key), shadow: c.Shadow}
+		parts[i] = &part{operation: operation{do: (*account).take, plan: c.Plan.(*plan), cost: int64(c.Cost)}, limiter: l, row: l.space + c.Key, shadow: c.Shadow}
 	}
-	return parts, nil
+	return parts
 }
 
 // Decide implements [ratelimit.Joint].
 func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q ratelimit.JointRequest) (func([]int) error, error) {
-	parts, err := j.parts(charges)
-	if err != nil {
-		return nil, err
-	}
+	ctx = wait.OrBackground(ctx)
+	parts := j.parts(charges)
 	keep := meter.Final
 	if q.Settled && optional.IsPassing(ctx) {
 		keep = meter.Booked
@@ -125,9 +121,19 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 			p.ahead = max(0, int64(q.MaxDelay)) / 1000
 		}
 	}
-	err = j.transact(ctx, parts, !q.Peek, func(rows map[string]*account) error { return spendAll(parts, rows, q.Peek) })
-	if err != nil {
-		return nil, err
+	d := newDemand(ctx, parts, func(rows map[string]*account) error { return spendAll(parts, rows, q.Peek) })
+	if q.Peek {
+		if err := j.queue.look(d); err != nil {
+			return nil, err
+		}
+	} else {
+		d.undone = q.Undone
+		if err := j.queue.ask(d); err != nil {
+			if q.Undone && d.stage.Load() == left {
+				go j.undo(d, parts)
+			}
+			return nil, err
+		}
 	}
 	for i, p := range parts {
 		c := &charges[i]
@@ -137,15 +143,15 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	if !q.Settled {
 		return nil, nil
 	}
-	return func(costs []int) error { return j.settle(charges, parts, costs) }, nil
+	return func(costs []int) error { return j.settle(parts, costs) }, nil
 }
 
-// spendAll looks at all parts, and spends them if the enforcing ones allow it.
+// spendAll looks at all parts, and spends them if the enforcing ones allow it. If it fails, nothing is changed.
 func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 	allowed := true
 	for _, p := range parts {
 		p.peek = true
-		err := rows[string(p.row)].take(&p.operation)
+		err := p.take(rows)
 		if p.err = nil; err != nil && !p.shadow {
 			return err
 		}
@@ -160,13 +166,13 @@ func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 			continue
 		}
 		p.peek = false
-		if err := rows[string(p.row)].take(&p.operation); err != nil {
+		if err := p.take(rows); err != nil {
 			return err
 		}
 	}
 	for i, p := range parts { // a shadow may have spent more of the key since
 		for _, later := range parts[i+1:] {
-			if string(later.row) == string(p.row) && later.err == nil && later.decision.Allowed {
+			if later.row == p.row && later.err == nil && later.decision.Allowed {
 				d := &later.decision
 				p.decision.Remaining, p.decision.Debt, p.decision.ResetAfter, p.decision.NextAfter = d.Remaining, d.Debt, d.ResetAfter, d.NextAfter
 			}
@@ -175,162 +181,69 @@ func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 	return nil
 }
 
-func (j *joint) settle(charges []ratelimit.Charge, spent []*part, costs []int) error {
+// take decides on the part's row. A row that could not be read has no account.
+func (p *part) take(rows map[string]*account) error {
+	a := rows[p.row]
+	if a == nil {
+		return errForeign
+	}
+	return a.take(&p.operation)
+}
+
+// settle corrects the charges of a request.
+func (j *joint) settle(spent []*part, costs []int) error {
 	var parts []*part
 	for i, s := range spent {
 		if !s.decision.Allowed || s.err != nil || s.cost == 0 || int64(costs[i]) == s.cost {
 			continue
 		}
-		p, err := j.limiters[charges[i].Limiter].planFor(charges[i].Key)
-		if err != nil || !p.tracks() || charges[i].Limit != p.limit {
+		p, err := s.limiter.planFor(s.row[len(s.limiter.space):])
+		if err != nil || !p.tracks() || s.plan.limit != p.limit {
 			p = s.plan
 		}
-		parts = append(parts, &part{row: s.row, operation: operation{do: (*account).settle, plan: p, actual: int64(costs[i]), spending: s.spending, mark: s.mark, changes: s.changes}})
+		parts = append(parts, &part{limiter: s.limiter, row: s.row,
+			operation: operation{do: (*account).settle, plan: p, actual: int64(costs[i]), spending: s.spending, mark: s.mark, changes: s.changes}})
 	}
 	return j.correct(context.Background(), parts)
 }
 
+// undo gives back the charges of a caller that has left, once they are known.
+func (j *joint) undo(d *demand, parts []*part) {
+	<-d.done
+	if d.err != nil || !d.answered { // or it was not carried out
+		return
+	}
+	for _, p := range parts {
+		if !p.shadow && !p.decision.Allowed {
+			return
+		}
+	}
+	_ = j.settle(parts, make([]int, len(parts)))
+}
+
 // Adjust implements [ratelimit.Joint].
 func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
-	parts, err := j.parts(charges)
-	if err != nil {
-		return err
-	}
+	parts := j.parts(charges)
 	for _, p := range parts {
 		p.do, p.actual = (*account).correct, p.cost
 	}
-	return j.correct(ctx, parts)
+	return j.correct(wait.OrBackground(ctx), parts)
 }
 
 func (j *joint) correct(ctx context.Context, parts []*part) error {
 	if len(parts) == 0 {
 		return nil
 	}
-	return j.transact(ctx, parts, true, func(rows map[string]*account) error {
+	return j.queue.ask(newDemand(ctx, parts, func(rows map[string]*account) error {
 		for _, p := range parts {
-			if err := p.do(rows[string(p.row)], &p.operation); err != nil {
-				return err
+			if rows[p.row] == nil {
+				return errForeign
 			}
 		}
-		return nil
-	})
-}
-
-// transact reads the rows of all parts, changes them and writes them, in one transaction unless it only reads.
-func (j *joint) transact(ctx context.Context, parts []*part, writes bool, change func(map[string]*account) error) error {
-	ctx = wait.OrBackground(ctx)
-	if err := ctx.Err(); err != nil {
-		return ended(err, false)
-	}
-	inner, end := ctx, func() {}
-	if j.timeout >= 0 {
-		inner, end = context.WithTimeout(ctx, j.timeout)
-	}
-	defer end()
-	var keys [][]byte
-	plans := map[string]*plan{}
-	for _, p := range parts {
-		if plans[string(p.row)] == nil {
-			keys, plans[string(p.row)] = append(keys, p.row), p.plan
+		var errs []error
+		for _, p := range parts {
+			errs = append(errs, p.do(rows[p.row], &p.operation))
 		}
-	}
-	slices.SortFunc(keys, slices.Compare)
-	for lost := 0; ; lost++ {
-		missed := false
-		attempt := func(tx *sql.Tx) error {
-			missed = false
-			rows, err := j.read(inner, tx, keys, plans)
-			if err != nil {
-				return err
-			}
-			if err = change(rows); err != nil {
-				return err
-			}
-			wrote := false
-			for _, key := range keys {
-				a := rows[string(key)]
-				if a.edits == 0 {
-					continue
-				}
-				next := a.next()
-				if next.equals(a.row) {
-					continue
-				}
-				ok, err := j.store.write(inner, tx, key, a.row, next)
-				if err != nil {
-					return err
-				}
-				if wrote = true; !ok {
-					missed = !a.found
-					return errAgain
-				}
-			}
-			if !wrote {
-				return errNothing
-			}
-			return nil
-		}
-		var sent bool
-		var err error
-		if writes {
-			sent, err = j.store.transact(inner, j.store.db.BeginTx, attempt)
-		} else {
-			err = attempt(nil)
-		}
-		switch {
-		case err == nil || err == errNothing:
-			return nil
-		case (err == errAgain || conflict(err)) && inner.Err() == nil && (!missed || lost < mostLost):
-			continue
-		}
-		if cause := outcome.EndOf(ctx); cause != nil {
-			return ended(cause, sent)
-		}
-		if errors.Is(err, context.DeadlineExceeded) && j.timeout >= 0 {
-			err = fmt.Errorf("no answer within %v (Options.Timeout): %w", j.timeout, err)
-		}
-		return j.store.classify(err, sent)
-	}
-}
-
-// read reads the rows, and locks them in order if there is a transaction.
-func (j *joint) read(ctx context.Context, tx *sql.Tx, keys [][]byte, plans map[string]*plan) (map[string]*account, error) {
-	rows := make(map[string]*account, len(keys))
-	for _, key := range keys {
-		var r row
-		var err error
-		if tx == nil {
-			r, err = j.readFresh(ctx, key)
-		} else {
-			r, err = j.lock(ctx, tx, key)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if rows[string(key)], err = open(r, plans[string(key)]); err != nil {
-			return nil, err
-		}
-	}
-	return rows, nil
-}
-
-// lock reads a row and locks it, if it is there. A row that comes in between must not stay unlocked: its update would wait out of order.
-func (j *joint) lock(ctx context.Context, tx *sql.Tx, key []byte) (r row, err error) {
-	for {
-		r, err = row{}, nil
-		if r.found, err = scan(ctx, tx, j.store.sql.lock, key, &r.reading, &r.at, &r.state, &r.expires); err != nil || r.found {
-			return r, err
-		}
-		if r, err = j.store.read(ctx, tx, key); err != nil || !r.found {
-			return r, err
-		}
-	}
-}
-
-func (j *joint) readFresh(ctx context.Context, key []byte) (row, error) {
-	conn, r, err := j.store.connected(ctx, key)
-	if err == nil {
-		_ = conn.Close()
-	}
-	return r, err
+		return errors.Join(errs...)
+	}))
 }

@@ -1,0 +1,443 @@
+package sqllimit
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/outcome"
+)
+
+// queue has the requests of a stack carried out in transactions. Requests that share a key are carried out one after the other: those that
+// come while a transaction is under way on one of their keys share the next one. Others have transactions of their own.
+//
+// A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in that order. So no two transactions
+// wait for each other, whatever the order of the layers.
+type queue struct {
+	store   store
+	timeout time.Duration // the shortest of the limiters'; below zero: none
+
+	mu      sync.Mutex // guards the fields below
+	waiting []*demand
+	busy    map[string]bool // the rows of the transactions that are under way
+}
+
+// demand is one request: a change of several rows, all or nothing. Its results may be read once done is closed.
+type demand struct {
+	parts  []*part
+	rows   []string // in order, each once
+	change func(rows map[string]*account) error
+	undone bool // the caller may wait a little for the answer, to give the charge back
+
+	ctx     context.Context
+	expires time.Time // zero: never
+	stage   atomic.Int32
+	done    chan struct{}
+	err     error
+
+	// Of the last attempt:
+	answered bool
+	changed  bool // it changes a row
+	after    bool // another one had changed one of its rows before
+}
+
+func newDemand(ctx context.Context, parts []*part, change func(map[string]*account) error) *demand {
+	d := &demand{parts: parts, change: change, ctx: ctx, done: make(chan struct{})}
+	for _, p := range parts {
+		d.rows = append(d.rows, p.row)
+	}
+	slices.Sort(d.rows)
+	d.rows = slices.Compact(d.rows)
+	return d
+}
+
+// ask has a demand carried out.
+func (q *queue) ask(d *demand) error {
+	if err := d.ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	var timer <-chan time.Time
+	if q.timeout >= 0 {
+		d.expires = time.Now().Add(q.timeout)
+		t := time.NewTimer(q.timeout)
+		defer t.Stop()
+		timer = t.C
+	}
+	q.mu.Lock()
+	q.waiting = append(q.waiting, d)
+	q.begin()
+	q.mu.Unlock()
+	select {
+	case <-d.done:
+	case <-d.ctx.Done():
+		if !d.answeredSoon() {
+			if was := d.leave(); !d.isDone() {
+				return ended(d.ctx.Err(), was)
+			}
+		}
+	case <-timer:
+		if was := d.leave(); !d.isDone() {
+			if err := outcome.EndOf(d.ctx); err != nil {
+				return ended(err, was)
+			}
+			return &outcome.Undecided{Cause: q.late(), Sent: was}
+		}
+	}
+	return d.err
+}
+
+func (q *queue) late() error { return fmt.Errorf("no answer within %v (Options.Timeout)", q.timeout) }
+
+// leave records that the caller does not wait any more, and reports whether the demand's change was sent.
+func (d *demand) leave() bool { return d.stage.Swap(left) == sent }
+
+func (d *demand) isDone() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// answeredSoon reports whether the answer is there after the caller's context has ended, as [operation.answeredSoon] does.
+func (d *demand) answeredSoon() bool {
+	if !d.undone || d.stage.Load() != sent {
+		return d.isDone()
+	}
+	t := time.NewTimer(lingering)
+	defer t.Stop()
+	select {
+	case <-d.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// begin starts transactions for the waiting demands whose rows are free. A demand that has to wait keeps its rows from later ones, so that
+// none is overtaken forever. The lock is held.
+func (q *queue) begin() {
+	if q.busy == nil {
+		q.busy = make(map[string]bool)
+	}
+	claimed := make(map[string]bool)
+	var later []*demand
+	var groups []*group
+	of := make(map[string]*group)
+	for _, d := range q.waiting {
+		var g *group
+		blocked := false
+		for _, row := range d.rows {
+			switch other := of[row]; {
+			case q.busy[row] || claimed[row] || other != nil && g != nil && other != g:
+				blocked = true
+			case other != nil:
+				g = other
+			}
+		}
+		if blocked || g != nil && len(g.demands) == mostTogether {
+			for _, row := range d.rows {
+				claimed[row] = true
+			}
+			later = append(later, d)
+			continue
+		}
+		if g == nil {
+			g = &group{q: q}
+			groups = append(groups, g)
+		}
+		g.demands = append(g.demands, d)
+		for _, row := range d.rows {
+			of[row] = g
+		}
+	}
+	q.waiting = later
+	for row := range of {
+		q.busy[row] = true
+	}
+	for _, g := range groups {
+		go g.serve()
+	}
+}
+
+// mostTogether is the maximum number of demands that share a transaction.
+const mostTogether = 128
+
+// group is demands that share a transaction.
+type group struct {
+	q       *queue
+	demands []*demand
+	rows    []string         // of all, in order
+	parts   map[string]*part // one on each row
+}
+
+// serve carries out the demands, and then has the next ones begun.
+func (g *group) serve() {
+	g.parts = make(map[string]*part)
+	for _, d := range g.demands {
+		g.rows = append(g.rows, d.rows...)
+		for _, p := range d.parts {
+			g.parts[p.row] = p
+		}
+	}
+	slices.Sort(g.rows)
+	g.rows = slices.Compact(g.rows)
+	ctx, end := g.bounded()
+	sent, err := g.run(ctx)
+	end()
+	q := g.q
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && q.timeout >= 0 {
+		err = fmt.Errorf("%w: %w", q.late(), err)
+	}
+	for _, d := range g.demands {
+		switch {
+		case err == nil:
+		case d.answered && !d.changed && !d.after: // nothing that was to be written matters to it
+		default:
+			d.err = q.store.classify(err, sent && d.changed)
+		}
+		close(d.done)
+	}
+	runtime.Gosched() // answered callers may send another demand, and share the next transaction
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, row := range g.rows {
+		delete(q.busy, row)
+	}
+	q.begin()
+}
+
+// bounded returns a context that ends when the last of the demands has to be answered, or if they have no such time, when no caller waits
+// any more.
+func (g *group) bounded() (context.Context, func()) {
+	ctx := context.WithoutCancel(g.demands[0].ctx)
+	if g.q.timeout >= 0 {
+		return context.WithDeadline(ctx, g.demands[len(g.demands)-1].expires)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var gone atomic.Int32
+	var stops []func() bool
+	for _, d := range g.demands {
+		stops = append(stops, context.AfterFunc(d.ctx, func() {
+			if int(gone.Add(1)) == len(g.demands) {
+				cancel()
+			}
+		}))
+	}
+	return ctx, func() {
+		cancel()
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// run carries out the demands in a transaction, again if another process was first. With an error, sent reports whether changes may have
+// been made.
+func (g *group) run(ctx context.Context) (sent bool, err error) {
+	for lost, broken := 0, 0; ; {
+		var t transaction
+		sent, err = g.q.store.onConn(ctx, func(conn *sql.Conn) (bool, error) {
+			return g.q.store.transact(ctx, conn.BeginTx, func(tx *sql.Tx) error {
+				t = transaction{group: g, tx: tx}
+				return t.run(ctx)
+			})
+		})
+		switch {
+		case err == nil:
+			for row, inserted := range t.written {
+				g.parts[row].limiter.written(inserted, t.reading)
+			}
+			return false, nil
+		case err == errNothing:
+			return false, nil
+		case isBroken(err) && !sent && broken < stale && ctx.Err() == nil:
+			broken++
+		case err != errAgain && !conflict(err):
+			return sent, err
+		case t.missed:
+			if lost++; lost == mostLost {
+				return false, errLost
+			}
+		default:
+			lost = 0
+		}
+		g.recall()
+		if ctx.Err() != nil {
+			return false, ctx.Err()
+		}
+	}
+}
+
+// recall records that the changes were not written.
+func (g *group) recall() {
+	for _, d := range g.demands {
+		d.stage.CompareAndSwap(sent, waiting)
+		d.answered, d.changed = false, false
+	}
+}
+
+// transaction is one attempt to carry out a group.
+type transaction struct {
+	*group
+	tx      *sql.Tx
+	reading int64
+	missed  bool            // a row was not there, and yet could not be inserted
+	written map[string]bool // rows, and whether they were inserted
+}
+
+func (t *transaction) run(ctx context.Context) error {
+	found := make([]row, len(t.rows))
+	for i, key := range t.rows {
+		r, err := t.q.store.lockOrMissing(ctx, t.tx, []byte(key))
+		if err != nil {
+			return err
+		}
+		found[i] = r
+	}
+	t.reading = latest(found)
+	accounts := t.open(found, t.reading)
+	for _, d := range t.demands {
+		if !d.stage.CompareAndSwap(waiting, sent) {
+			continue // its caller has left
+		}
+		before := edits(d, accounts)
+		if d.err = d.change(accounts); d.err != nil {
+			d.err = t.q.store.classify(d.err, false)
+		}
+		d.answered, d.after, d.changed = true, before > 0, edits(d, accounts) > before
+		if !d.changed {
+			d.stage.CompareAndSwap(sent, waiting)
+		}
+	}
+	t.written = make(map[string]bool)
+	for _, key := range t.rows {
+		a := accounts[key]
+		if a == nil || a.edits == 0 {
+			continue
+		}
+		next := a.next()
+		if next.equals(a.row) {
+			continue
+		}
+		switch ok, err := t.q.store.write(ctx, t.tx, []byte(key), a.row, next); {
+		case err != nil:
+			return err
+		case !ok:
+			t.missed = !a.found
+			return errAgain
+		}
+		t.written[key] = !a.found
+	}
+	if len(t.written) == 0 {
+		return errNothing
+	}
+	return nil
+}
+
+// latest returns the latest reading of the clock, at which all rows are decided on.
+func latest(rows []row) int64 {
+	reading := rows[0].reading
+	for _, r := range rows {
+		reading = max(reading, r.reading)
+	}
+	return reading
+}
+
+// open returns the accounts of rows, at one reading of the clock. A damaged row has none.
+func (g *group) open(found []row, reading int64) map[string]*account {
+	accounts := make(map[string]*account, len(found))
+	for i, r := range found {
+		r.reading = reading
+		if a, err := open(r, g.parts[g.rows[i]].plan); err == nil {
+			accounts[g.rows[i]] = a
+		}
+	}
+	return accounts
+}
+
+// edits returns how often the rows of a demand were changed.
+func edits(d *demand, accounts map[string]*account) (n int) {
+	for _, row := range d.rows {
+		if a := accounts[row]; a != nil {
+			n += a.edits
+		}
+	}
+	return n
+}
+
+// lockOrMissing reads a row and locks it, if it is there. A row that another process inserts in between must not stay unlocked: its
+// update would wait out of order.
+func (s *store) lockOrMissing(ctx context.Context, tx *sql.Tx, key []byte) (r row, err error) {
+	for range mostLost {
+		r = row{}
+		if r.found, err = scan(ctx, tx, s.sql.lock, key, &r.reading, &r.at, &r.state, &r.expires); err != nil || r.found {
+			return r, err
+		}
+		if r, err = s.read(ctx, tx, key); err != nil || !r.found {
+			return r, err
+		}
+	}
+	return r, errAgain
+}
+
+// look carries out a demand that changes nothing, without a transaction.
+func (q *queue) look(d *demand) error {
+	if err := d.ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	ctx, end := d.ctx, func() {}
+	if q.timeout >= 0 {
+		ctx, end = context.WithTimeout(ctx, q.timeout)
+	}
+	defer end()
+	g := &group{q: q, rows: d.rows, parts: make(map[string]*part)}
+	for _, p := range d.parts {
+		g.parts[p.row] = p
+	}
+	found := make([]row, len(d.rows))
+	for i, key := range d.rows {
+		conn, r, err := q.store.connected(ctx, []byte(key))
+		if err != nil {
+			if cause := outcome.EndOf(d.ctx); cause != nil {
+				return ended(cause, false)
+			}
+			if errors.Is(err, context.DeadlineExceeded) && q.timeout >= 0 {
+				err = fmt.Errorf("%w: %w", q.late(), err)
+			}
+			return q.store.classify(err, false)
+		}
+		_ = conn.Close()
+		found[i] = r
+	}
+	if err := d.change(g.open(found, latest(found))); err != nil {
+		return q.store.classify(err, false)
+	}
+	return nil
+}
+
+// isBroken reports whether an error is of the connection.
+func isBroken(err error) bool {
+	return err != errAgain && err != errNothing && sqlState(err) == "" && !hopeless(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
+// onConn runs f on a connection, which is closed for good if it turns out to be broken.
+func (s *store) onConn(ctx context.Context, f func(conn *sql.Conn) (bool, error)) (sent bool, err error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	if sent, err = f(conn); err != nil && isBroken(err) {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return sent, err
+}
