@@ -40,8 +40,12 @@ func playJoin(h *history) {
 	r := joined{keys: [3]string{a.key, b.key}}
 	for range 12 {
 		if h.chance(3) {
-			if cost := a.cost(a.left().Remaining); cost <= a.left().Remaining {
-				a.spend(cost)
+			p := a
+			if h.chance(2) {
+				p = b
+			}
+			if left := p.left().Remaining; left > 0 {
+				p.spend(min(left, p.cost(left)))
 			}
 		}
 		beforeA, beforeB := a.left(), b.left()
@@ -214,6 +218,10 @@ func playJoinStranger(h *history) {
 func playJoinCrowd(h *history) {
 	stack, a, b := h.stackOf(2), h.newKey(), h.newKey()
 	units := min(h.limit.Capacity(), 50)
+	if rest := h.limit.Capacity() - units; rest > 0 {
+		a.spend(rest)
+		b.spend(rest)
+	}
 	var t tally
 	h.atOnce(func(i int) {
 		r := joined{keys: [3]string{a.key, b.key}}
@@ -233,7 +241,7 @@ func playJoinCrowd(h *history) {
 	got, unknown := int(t.got.Load()), int(t.unknown.Load())
 	h.note("%d goroutines have taken %d of both keys", crowd, got)
 	for _, p := range []*testedKey{a, b} {
-		spent := h.limit.Capacity() - p.left().Remaining
+		spent := units - p.left().Remaining
 		h.must(spent >= got && spent <= got+unknown, joinIsTrue, "%d were taken at once from both keys, and %d of %s", got, spent, p.name)
 	}
 	h.must(got+unknown >= units, joinIsTrue, "only %d of %d were taken at once", got, units)
