@@ -13,8 +13,9 @@ type Joinable interface {
 
 	// Join returns the decider over these limiters, in the order of a stack's layers, or an error that says why they cannot be
 	// decided together, such as another server. One of them is the limiter that it is called on. A limiter appears once for each of
-	// its layers. The others may be of any type: a type that the store does not know is an error. All calls it once, and adds
-	// to the error that package chain asks such limiters one after the other.
+	// its layers. The others may be of any type: of a type that the store does not know the error wraps [errors.ErrUnsupported]. So a
+	// limiter in front of one with a Join has its method and can still be asked alone. All calls it once, and adds to the
+	// error that package chain asks such limiters one after the other.
 	Join(limiters []Joining) (Joint, error)
 }
 

@@ -135,7 +135,7 @@ func (j *joins) Join([]ratelimit.Joining) (ratelimit.Joint, error) { return j.jo
 
 func TestMixesAreErrorsThatNameChain(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
-	apart := &joins{Keyed: keyed, err: errors.New("it is on another server")}
+	apart := &joins{Keyed: keyed, err: fmt.Errorf("it is on another server: %w", errors.ErrUnsupported)}
 	layers := map[string][]ratelimit.Layer[string]{
 		"memory beside a store":         {ratelimit.By(keyed, perUser), ratelimit.By[string](apart, perUser)},
 		"a store beside memory":         {ratelimit.By[string](apart, perUser), ratelimit.By(keyed, perUser)},
@@ -157,6 +157,9 @@ func TestMixesAreErrorsThatNameChain(t *testing.T) {
 	l, err := ratelimit.All(ratelimit.By[string](apart, perUser))
 	require.NoError(t, err, "one layer alone is always allowed")
 	assert.True(t, l.Allow("ann", 1))
+	fault := errors.New("its options are wrong")
+	_, err = ratelimit.All(ratelimit.By[string](&joins{Keyed: keyed, err: fault}, perUser))
+	assert.ErrorIs(t, err, fault, "a fault of the limiter itself is reported")
 }
 
 func shadow[R any](y ratelimit.Layer[R]) ratelimit.Layer[R] {

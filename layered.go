@@ -115,6 +115,8 @@ func (l *Layered[R]) joinAll() error {
 		return nil
 	case len(l.layers) > 1:
 		return fmt.Errorf("ratelimit: %w%s", err, useChain)
+	case !first.cannotJoin() && !errors.Is(err, errors.ErrUnsupported):
+		return fmt.Errorf("ratelimit: %w", err)
 	case first.limit != nil:
 		return fmt.Errorf("ratelimit: layer 0 has a Limit, which a %T cannot count: %w", first.limiter, err)
 	}

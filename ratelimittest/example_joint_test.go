@@ -2,6 +2,7 @@ package ratelimittest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -69,7 +70,7 @@ func (e *WindowEngine) Join(limiters []ratelimit.Joining) (ratelimit.Joint, erro
 	for i, l := range limiters {
 		other, ok := l.Limiter.(*WindowEngine)
 		if !ok || other.store != e.store {
-			return nil, fmt.Errorf("layer %d has a limiter of another store", i)
+			return nil, fmt.Errorf("layer %d has a limiter of another store: %w", i, errors.ErrUnsupported)
 		}
 		j = append(j, other)
 	}

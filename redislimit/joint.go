@@ -56,7 +56,7 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 			}
 			j.limiters[i] = joinedLimiter{l: l.l, leases: l.leases}
 		default:
-			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters", i, l)
+			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters: %w", i, l, errors.ErrUnsupported)
 		}
 	}
 	if err := cmp.Or(j.checkNames(), j.checkGlobals(limiters)); err != nil {
@@ -225,7 +225,7 @@ func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (all
 	allowed = true
 	for i := range x.charges {
 		c := &x.charges[i]
-		if x.at[i] >= 0 || c.Shadow != shadows || !allowed && !shadows && op != opPeek {
+		if x.at[i] >= 0 || c.Shadow != shadows || shadows && op == opPeek && c.Cost == 0 || !allowed && !shadows && op != opPeek {
 			continue
 		}
 		y := &x.j.limiters[c.Limiter]

@@ -28,7 +28,7 @@ func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 		other, ok := x.Limiter.(*Limiter)
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("layer %d: sqllimit cannot decide on a %T together with its own limiters", i, x.Limiter)
+			return nil, fmt.Errorf("layer %d: sqllimit cannot decide on a %T together with its own limiters: %w", i, x.Limiter, errors.ErrUnsupported)
 		case other.store.db != l.store.db || other.store.table != l.store.table:
 			return nil, fmt.Errorf("layer %d is in another database or table than layer 0", i)
 		}
