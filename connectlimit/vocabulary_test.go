@@ -94,7 +94,7 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, row := range map[string]struct {
 			opts *inflight.Options[string]
-		}{"fixed": {nil}, "adaptive": {&inflight.Options[string]{Adaptive: inflight.AIMD(nil)}}} {
+		}{"fixed": {nil}, "adaptive": {&inflight.Options[string]{Adaptive: inflight.Learn(nil)}}} {
 			l, err := inflight.New(1, row.opts)
 			require.NoError(t, err)
 			var learnt []error
@@ -187,7 +187,7 @@ func TestAContextsErrorHasTheCodeOfItsAnswer(t *testing.T) {
 	} {
 		assert.Equal(t, cost, charge(nil, err, 3), err)
 	}
-	l, err := inflight.New[string](1, &inflight.Options[string]{Adaptive: inflight.AIMD(nil)})
+	l, err := inflight.New[string](1, &inflight.Options[string]{Adaptive: inflight.Learn(nil)})
 	require.NoError(t, err)
 	var learnt []inflight.Outcome
 	i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{

@@ -41,7 +41,7 @@ type InflightClient struct {
 }
 
 // NewInflightClient returns interceptors that send calls as the limiter allows. If it is nil, each target has an
-// adaptive limit ([inflight.Gradient]) of at most 1000, and a queue of 1000.
+// adaptive limit ([inflight.Learn]) of at most 1000, and a queue of 1000.
 func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions) (*InflightClient, error) {
 	c := &InflightClient{limiter: l}
 	if opts != nil {
@@ -54,7 +54,7 @@ func NewInflightClient(l *inflight.Limiter[string], opts *InflightClientOptions)
 		c.opts.Key = target
 	}
 	if l == nil {
-		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(nil), MaxQueue: 1000}))
+		c.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000}))
 	}
 	return c, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit/inflight"
@@ -25,7 +26,7 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and the
-	// default outcome: Ignored for 101, a refusal of a limiter inside, and a failed upload; Dropped for 503 and 504, and
+	// default outcome: Ignored for 101, an event stream, a refusal of a limiter inside, and a failed upload; Dropped for 503 and 504, and
 	// after a deadline of the request's context, which no client of net/http can set; Cancelled if the client has gone
 	// and for other server errors; else Success, also for 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
@@ -98,6 +99,9 @@ func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflig
 	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, is no sign of load
 		usual = inflight.Ignored
 	}
+	if usual == inflight.Success && isEventStream(w.Header()) { // it lasts as long as its client listens
+		usual = inflight.Ignored
+	}
 	if m.opts.Outcome == nil {
 		return usual
 	}
@@ -118,6 +122,13 @@ func usualOutcome(r *http.Request, status int) inflight.Outcome {
 		return inflight.Cancelled
 	}
 	return outcomeOf(status)
+}
+
+// isEventStream reports whether a response is a stream of server-sent events.
+func isEventStream(h http.Header) bool {
+	const stream = "text/event-stream"
+	t := h.Get("Content-Type")
+	return len(t) >= len(stream) && strings.EqualFold(t[:len(stream)], stream)
 }
 
 // outcomeOf returns the outcome that a final status stands for.

@@ -15,7 +15,7 @@ import (
 // inflightCalls are a request each to a handler behind a limit in flight.
 func inflightCalls(t testing.TB) map[string]func() {
 	calls := make(map[string]func())
-	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Gradient(nil)}} {
+	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Learn(nil)}} {
 		m, err := httplimit.NewInflight(ratelimit.Must(inflight.New(10, o)), byTenant, nil)
 		if err != nil {
 			t.Fatal(err)

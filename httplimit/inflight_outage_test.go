@@ -47,7 +47,7 @@ func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
 // A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. Each run counts.
 func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
 	for name, adaptive := range map[string]inflight.Adaptive{
-		"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil), "AIMD": inflight.AIMD(&inflight.AIMDOptions{Timeout: 50 * time.Millisecond}),
+		"Learn": inflight.Learn(nil), "Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 200 * time.Millisecond}),
 	} {
 		for _, dead := range []int{30, 50} {
 			t.Run(fmt.Sprintf("%s, %d %%", name, dead), func(t *testing.T) {

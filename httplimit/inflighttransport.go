@@ -42,7 +42,7 @@ type InflightTransport struct {
 }
 
 // NewInflightTransport returns a transport that sends with base, if nil with [http.DefaultTransport]. A nil limiter
-// is an adaptive limit ([inflight.Gradient]) of at most 1000 for each host, with a queue of 1000.
+// is an adaptive limit ([inflight.Learn]) of at most 1000 for each host, with a queue of 1000.
 func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], opts *InflightTransportOptions) (*InflightTransport, error) {
 	t := &InflightTransport{base: cmp.Or(base, http.DefaultTransport), limiter: l}
 	if opts != nil {
@@ -55,7 +55,7 @@ func NewInflightTransport(base http.RoundTripper, l *inflight.Limiter[string], o
 		t.opts.Key = targetHost
 	}
 	if l == nil {
-		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Gradient(nil), MaxQueue: 1000}))
+		t.limiter = ratelimit.Must(inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000}))
 	}
 	return t, nil
 }

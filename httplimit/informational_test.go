@@ -203,7 +203,7 @@ func settling(t *testing.T, h http.Handler) http.Handler {
 }
 
 func adaptive(t *testing.T, h http.Handler) http.Handler {
-	l := ratelimit.Must(inflight.New(10, &inflight.Options[string]{Adaptive: inflight.Gradient(nil)}))
+	l := ratelimit.Must(inflight.New(10, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
 	m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) { return "", nil }, nil)
 	require.NoError(t, err)
 	return m.Wrap(h)

@@ -88,7 +88,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 // testNoisyTenant puts an adaptive limit around a handler to which one tenant sends far more than it lets
 // in, and checks that another one does not notice.
 func testNoisyTenant(t *testing.T, inner http.Handler) {
-	shared, err := inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Gradient(&inflight.GradientOptions{Start: 50})})
+	shared, err := inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Learn(&inflight.LearnOptions{Start: 50})})
 	require.NoError(t, err)
 	outer, err := httplimit.NewInflight(shared, byTenant, nil)
 	require.NoError(t, err)
@@ -120,7 +120,7 @@ func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
 		require.NoError(t, err)
 		inner, err := httplimit.NewInflight(shared, func(*http.Request) (string, error) { return "all", nil }, nil)
 		require.NoError(t, err)
-		outer, l := newInflight(t, 100, &inflightOptions{Adaptive: inflight.AIMD(&inflight.AIMDOptions{Start: 30})}, nil)
+		outer, l := newInflight(t, 100, &inflightOptions{Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 30})}, nil)
 		h := outer.Wrap(inner.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })))
 		for range 5000 {
 			go serve(h, tenantRequest("a"))
@@ -137,7 +137,7 @@ func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
 // A multipart form's files are deleted by the server, which looks at its own request.
 // A middleware around this one may watch the request while it is served, and finds it as it was.
 func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
-	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD(nil)}, nil)
+	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.Learn(nil)}, nil)
 	limit := ratelimit.Must(httplimit.New(ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), byTenant),
 		&httplimit.Options{Settle: httplimit.RefundServerErrors}))
 	for name, wrap := range map[string]func(http.Handler) http.Handler{"in flight": m.Wrap, "settling": limit.Wrap} {
@@ -167,7 +167,7 @@ func TestMiddlewareLeavesTheRequestOfItsCallerAlone(t *testing.T) {
 
 // Facts that an inner handler learns about a request are visible around it: the route, and the form, whose files the server removes.
 func TestRouteAndFormAreHandedBack(t *testing.T) {
-	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.AIMD(nil)}, nil)
+	m, _ := newInflight(t, 1, &inflightOptions{Adaptive: inflight.Learn(nil)}, nil)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /items/{id}", func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, r.ParseMultipartForm(1))
@@ -194,7 +194,7 @@ func TestARefusalBesideAnInnerLimitIsNoOverloadEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped []bool
 		outer, _ := newInflight(t, 1000, &inflightOptions{Adaptive: func() inflight.Algorithm { return learned{&dropped} }}, nil)
-		inner, _ := newInflight(t, 1000, &inflightOptions{Adaptive: inflight.Gradient(nil)}, nil)
+		inner, _ := newInflight(t, 1000, &inflightOptions{Adaptive: inflight.Learn(nil)}, nil)
 		_, full := newInflight(t, 1, nil, nil)
 		_, err := full.TryAcquire("a", 1)
 		require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 
 // Sample has the figures of a window: of the work that began and ended within it. Zero means that a figure is unknown.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. Longer work that has not ended,
+	// RTT is the mean time of the work that succeeded, from the permit to Done. With [Permit.DoneAmount] it is the time that the mean amount
+	// of the first window takes. Longer work that has not ended,
 	// was [Cancelled] or was [Dropped] raises it. While calls hang beside others that succeed, RTT is the mean time of the
 	// successes alone: a call hangs if it fails after more time than each recent success took, twice their mean, and four
 	// of their standard deviations above it, and so many calls do that chance does not explain it.
@@ -40,6 +41,11 @@ type Sample struct {
 	Served time.Duration
 	// Max is the upper bound of the limit; 0 for none.
 	Max int
+	// At is the instant at which the window ended, on a clock that processes share: the time since the Unix epoch, or a reading of
+	// Options.Clock.
+	At time.Duration
+	// Median is the time within which half of the work that counts in RTT ends.
+	Median time.Duration
 }
 
 // served is the mean time of the successes, or of all work if nothing succeeded.
@@ -59,7 +65,7 @@ func (s Sample) sane() Sample {
 		}
 	}
 	s.Cancelled, s.Drops = min(1, s.Cancelled), min(1, s.Drops)
-	for _, d := range []*time.Duration{&s.RTT, &s.Deviation, &s.Served} {
+	for _, d := range []*time.Duration{&s.RTT, &s.Deviation, &s.Served, &s.Median} {
 		*d = min(max(0, *d), longest)
 	}
 	s.Ended, s.InFlight, s.Outcomes = max(0, s.Ended), max(0, s.InFlight), max(0, s.Outcomes)
@@ -77,7 +83,8 @@ type Algorithm interface {
 }
 
 // Adaptive makes an Algorithm for a key when that is first seen, and one in [New]. Optional methods of the Algorithm
-// are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window. Both default to 20.
+// are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window, which both default to 20; and Queue() int,
+// the part of the limit that is a queue in the backend, which a low priority leaves to higher ones. It defaults to 0.
 type Adaptive func() Algorithm
 
 // startLimit is the default of the initial limit.
@@ -103,6 +110,7 @@ func (a Adaptive) validate(option string) error {
 type learner struct {
 	alg      Algorithm
 	at       int    // the latest result of the algorithm
+	queue    int    // the part of it that is the queue in the backend
 	seq      uint64 // the number of the work that began last
 	inFlight int    // units
 	high     int    // the highest limit since the window.low
@@ -111,8 +119,10 @@ type learner struct {
 	updating bool
 	due      Sample
 	each     func(f func(seq uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
+	levels   levels                                             // with Options.Shared
 	busy     []*semaphore                                       // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                 // receives each change of the limit; nil for none
+	system   bool                                               // readings are of the system's clock
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -166,7 +176,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 func (l *learner) take(now time.Duration, bound, inFlight int) {
 	w := &l.window
 	l.due = w.sample(now, l.each)
-	l.due.Max = bound
+	l.due.Max, l.due.At = bound, now
 	if w.done > 0 {
 		w.usual = w.total / time.Duration(w.done)
 	}

@@ -1,35 +1,25 @@
 package inflight
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"time"
 )
 
-// tuning holds the options of an algorithm, with their defaults filled in.
+// tuning holds the options of the algorithm, with their defaults filled in.
 type tuning struct {
-	algorithm  string
 	min, start int
-	window     int
 	timeout    time.Duration // 0 for none
-}
-
-// newTuning fills in the defaults.
-func newTuning(algorithm string, least, start, window int, timeout time.Duration) tuning {
-	return tuning{algorithm, cmp.Or(least, 1), cmp.Or(start, startLimit), cmp.Or(window, minSamples), timeout}
 }
 
 func (t *tuning) validate() error {
 	switch {
 	case t.min < 1:
-		return fmt.Errorf("inflight: %sOptions.Min is %d, want 0 for the default or more", t.algorithm, t.min)
+		return fmt.Errorf("inflight: LearnOptions.Min is %d, want 0 for the default or more", t.min)
 	case t.start < 1:
-		return fmt.Errorf("inflight: %sOptions.Start is %d, want 0 for the default or more", t.algorithm, t.start)
-	case t.window < 1:
-		return fmt.Errorf("inflight: %sOptions.Window is %d, want 0 for the default or more", t.algorithm, t.window)
+		return fmt.Errorf("inflight: LearnOptions.Start is %d, want 0 for the default or more", t.start)
 	case t.timeout < 0:
-		return fmt.Errorf("inflight: %sOptions.Timeout is %v, want 0 for none or more", t.algorithm, t.timeout)
+		return fmt.Errorf("inflight: LearnOptions.Timeout is %v, want 0 for none or more", t.timeout)
 	}
 	return nil
 }
@@ -41,14 +31,17 @@ type level struct {
 	drops drops
 }
 
+const (
+	backoff = 0.9 // of the limit, after a window that is dropped
+	tiny    = 0.5 // the growth of a limit near a value at which drops began
+	beyond  = 1.2 // times that value: above it, the backend has grown
+)
+
 func newLevel(t tuning) level {
 	l := level{tuning: t, limit: float64(t.start), drops: drops{trust: firstTrust}}
 	l.set(l.limit, 0)
 	return l
 }
-
-// Window returns the minimum number of outcomes in a window.
-func (l *level) Window() int { return l.window }
 
 // Limit returns the limit in whole units.
 func (l *level) Limit() int { return int(min(l.limit+0.5, math.MaxInt/2)) }

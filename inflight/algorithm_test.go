@@ -16,9 +16,8 @@ import (
 const service = 100 * time.Millisecond
 
 var adaptives = map[string]inflight.Adaptive{
-	"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Timeout: 2 * service}),
-	"Vegas":    inflight.Vegas(nil),
-	"Gradient": inflight.Gradient(nil),
+	"Learn":              inflight.Learn(nil),
+	"Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 20 * service}),
 }
 
 // loop is a backend with a constant service time, and callers that use the whole limit.
@@ -111,19 +110,15 @@ func TestDroppedWindowsLowerTheLimit(t *testing.T) {
 }
 
 func TestTimeoutCountsAsDropped(t *testing.T) {
-	alg := inflight.AIMD(&inflight.AIMDOptions{Timeout: time.Second})()
+	alg := inflight.Learn(&inflight.LearnOptions{Timeout: time.Second})()
 	assert.Equal(t, 18, alg.Update(inflight.Sample{RTT: time.Second + 1, InFlight: 20}))
 	assert.Greater(t, alg.Update(inflight.Sample{RTT: time.Second, InFlight: 20}), 18)
 }
 
 func TestLimitStaysWithinItsBounds(t *testing.T) {
-	for _, adaptive := range []inflight.Adaptive{
-		inflight.AIMD(&inflight.AIMDOptions{Min: 15, Start: 18}),
-		inflight.Vegas(&inflight.VegasOptions{Min: 15, Start: 18}),
-		inflight.Gradient(&inflight.GradientOptions{Min: 15, Start: 18}),
-	} {
-		alg := adaptive()
-		rng := rand.New(rand.NewPCG(1, 1))
+	for seed := range uint64(3) {
+		alg := inflight.Learn(&inflight.LearnOptions{Min: 15, Start: 18})()
+		rng := rand.New(rand.NewPCG(seed, 1))
 		for range 1000 {
 			limit := alg.Update(inflight.Sample{
 				RTT: time.Duration(rng.ExpFloat64() * float64(service)), InFlight: rng.IntN(50), Dropped: rng.IntN(5) == 0, Max: 24,
@@ -153,7 +148,7 @@ func TestSenselessSamplesDoNoHarm(t *testing.T) {
 				l.limit = l.alg.Update(s)
 				require.True(t, 1 <= l.limit && l.limit <= 200, "%s: %d after %+v", name, l.limit, s)
 			}
-			l.drop(3000, 0)
+			l.drop(3100, 0)
 			assert.Greater(t, l.limit, 15, "%s, seed %d finds back", name, seed)
 		}
 	}
@@ -167,11 +162,8 @@ func TestOptionsAtTheirEnds(t *testing.T) {
 		for _, b := range ints {
 			for _, d := range times {
 				for _, f := range []float64{0, 1, math.NaN(), math.Inf(1), -1, 1000} {
-					for name, adaptive := range map[string]inflight.Adaptive{
-						"AIMD":     inflight.AIMD(&inflight.AIMDOptions{Min: a, Start: b, Window: a, Timeout: d}),
-						"Vegas":    inflight.Vegas(&inflight.VegasOptions{Min: a, Start: b, Window: b, Timeout: d}),
-						"Gradient": inflight.Gradient(&inflight.GradientOptions{Min: b, Start: a, Window: b, Timeout: d, Tolerance: f, Headroom: a}),
-					} {
+					{
+						name, adaptive := "Learn", inflight.Learn(&inflight.LearnOptions{Min: b, Start: a, Timeout: d, Tolerance: f})
 						l, err := inflight.New(1000, &inflight.Options[int]{Adaptive: adaptive})
 						if err != nil {
 							continue
@@ -202,25 +194,20 @@ func TestSameSamplesGiveTheSameLimits(t *testing.T) {
 
 func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 	for text, adaptive := range map[string]inflight.Adaptive{
-		"AIMDOptions.Min is -1, want 0 for the default or more":                 inflight.AIMD(&inflight.AIMDOptions{Min: -1}),
-		"AIMDOptions.Start is -5, want 0 for the default or more":               inflight.AIMD(&inflight.AIMDOptions{Start: -5}),
-		"AIMDOptions.Timeout is -1s, want 0 for none or more":                   inflight.AIMD(&inflight.AIMDOptions{Timeout: -time.Second}),
-		"GradientOptions.Tolerance is 0.9, want 0 for the default or 1 to 1000": inflight.Gradient(&inflight.GradientOptions{Tolerance: 0.9}),
-		"GradientOptions.Tolerance is NaN":                                      inflight.Gradient(&inflight.GradientOptions{Tolerance: math.NaN()}),
-		"GradientOptions.Tolerance is +Inf":                                     inflight.Gradient(&inflight.GradientOptions{Tolerance: math.Inf(1)}),
-		"GradientOptions.Headroom is -1, want 0 for the default or more":        inflight.Gradient(&inflight.GradientOptions{Headroom: -1}),
-		"GradientOptions.Min is -2, want 0 for the default or more":             inflight.Gradient(&inflight.GradientOptions{Min: -2}),
-		"GradientOptions.Timeout is -1s, want 0 for none or more":               inflight.Gradient(&inflight.GradientOptions{Timeout: -time.Second}),
-		"VegasOptions.Timeout is -1ns, want 0 for none or more":                 inflight.Vegas(&inflight.VegasOptions{Timeout: -1}),
-		"VegasOptions.Window is -1, want 0 for the default or more":             inflight.Vegas(&inflight.VegasOptions{Window: -1}),
+		"LearnOptions.Start is -5, want 0 for the default or more":           inflight.Learn(&inflight.LearnOptions{Start: -5}),
+		"LearnOptions.Tolerance is 0.9, want 0 for the default or 1 to 1000": inflight.Learn(&inflight.LearnOptions{Tolerance: 0.9}),
+		"LearnOptions.Tolerance is NaN":                                      inflight.Learn(&inflight.LearnOptions{Tolerance: math.NaN()}),
+		"LearnOptions.Tolerance is +Inf":                                     inflight.Learn(&inflight.LearnOptions{Tolerance: math.Inf(1)}),
+		"LearnOptions.Min is -2, want 0 for the default or more":             inflight.Learn(&inflight.LearnOptions{Min: -2}),
+		"LearnOptions.Timeout is -1s, want 0 for none or more":               inflight.Learn(&inflight.LearnOptions{Timeout: -time.Second}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.ErrorContains(t, err, "inflight: "+text)
 	}
 	for name, adaptive := range map[string]inflight.Adaptive{
-		"the least":    inflight.Gradient(&inflight.GradientOptions{Tolerance: 1, Headroom: 1, Window: 1, Min: 1, Start: 1}),
-		"the most":     inflight.Gradient(&inflight.GradientOptions{Tolerance: 1000}),
-		"a nanosecond": inflight.AIMD(&inflight.AIMDOptions{Timeout: 1}),
+		"the least":    inflight.Learn(&inflight.LearnOptions{Tolerance: 1, Min: 1, Start: 1}),
+		"the most":     inflight.Learn(&inflight.LearnOptions{Tolerance: 1000}),
+		"a nanosecond": inflight.Learn(&inflight.LearnOptions{Timeout: 1}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.NoError(t, err, name)
@@ -229,17 +216,13 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 
 // A caller may reuse its struct: later changes do not affect the Adaptive.
 func TestOptionsAreCopiedAndZeroMeansTheDefaults(t *testing.T) {
-	o := &inflight.AIMDOptions{Start: 30}
-	adaptive := inflight.AIMD(o)
+	o := &inflight.LearnOptions{Start: 30}
+	adaptive := inflight.Learn(o)
 	o.Start = 40
 	assert.Equal(t, 30, adaptive().(interface{ Limit() int }).Limit())
-	for name, pair := range map[string][2]inflight.Adaptive{
-		"AIMD":     {inflight.AIMD(nil), inflight.AIMD(&inflight.AIMDOptions{Min: 1, Start: 20, Window: 20})},
-		"Vegas":    {inflight.Vegas(new(inflight.VegasOptions)), inflight.Vegas(&inflight.VegasOptions{Min: 1, Start: 20, Window: 20})},
-		"Gradient": {inflight.Gradient(nil), inflight.Gradient(&inflight.GradientOptions{Min: 1, Start: 20, Window: 20, Tolerance: 1.5, Headroom: 4})},
-	} {
-		assert.Equal(t, pair[1](), pair[0](), name)
-	}
+	defaults := inflight.Learn(&inflight.LearnOptions{Min: 1, Start: 20, Tolerance: 1.5})()
+	assert.Equal(t, defaults, inflight.Learn(nil)())
+	assert.Equal(t, defaults, inflight.Learn(new(inflight.LearnOptions))())
 }
 
 // scripted is an algorithm that returns given limits and records its samples.
@@ -288,14 +271,14 @@ func TestWindowIsOverAfterTwentyOutcomesAndATenthOfASecond(t *testing.T) {
 	assert.Empty(t, *samples, "the time is up, but what is ignored does not tell")
 	finish(t, l, clock, 1, 70*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 1)
-	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Crowd: (1000 + 30*30*10 + 10*10*100 + 70) / 2370., Outcomes: 31, Goodput: 31 / (1180 * time.Millisecond).Seconds(), Served: 11935483, Max: 100}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
+	assert.Equal(t, inflight.Sample{RTT: 11935484, Deviation: 10601081, Ended: 31, InFlight: 30, Mean: 2370. / 1180, Crowd: (1000 + 30*30*10 + 10*10*100 + 70) / 2370., Outcomes: 31, Goodput: 31 / (1180 * time.Millisecond).Seconds(), Served: 11935483, Max: 100, At: 1180 * time.Millisecond, Median: 10 * time.Millisecond}, (*samples)[0], "of 31: 30 for 10 ms, 1 for 70 ms; in flight from the first one on: 1 × 1 s, 30 × 10 ms, 10 × 100 ms, 1 × 70 ms")
 	assert.Equal(t, 40, stats(t, l, "a").Limit)
 
 	finish(t, l, clock, 19, 200*time.Millisecond, inflight.Dropped)
 	assert.Len(t, *samples, 1, "time enough, and an outcome too few")
 	finish(t, l, clock, 1, time.Millisecond, inflight.Dropped)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Drops: 1, Outcomes: 20, Max: 100}, (*samples)[1], "19 deadlines after more than all that had succeeded")
+	assert.Equal(t, inflight.Sample{RTT: 200 * time.Millisecond, InFlight: 19, Mean: (19*200 + 1) / 201., Crowd: (19*19*200 + 1) / (19*200 + 1.), Cancelled: 0.95, Dropped: true, Drops: 1, Outcomes: 20, Max: 100, At: 1381 * time.Millisecond}, (*samples)[1], "19 deadlines after more than all that had succeeded")
 
 	finish(t, l, clock, 15, 10*time.Millisecond, inflight.Success)
 	finish(t, l, clock, 5, 100*time.Millisecond, inflight.Dropped)
@@ -360,7 +343,7 @@ func TestAlgorithmThatPanicsKeepsTheLimit(t *testing.T) {
 
 func TestEachKeyLearnsForItself(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(nil), Clock: clock})
+	l := newLimiter(t, 100, &options{Adaptive: inflight.Learn(nil), Clock: clock})
 	for range 5 {
 		finish(t, l, clock, 10, time.Second, inflight.Dropped)
 	}
@@ -371,7 +354,7 @@ func TestEachKeyLearnsForItself(t *testing.T) {
 }
 
 func TestAdaptiveLimiterUnderLoad(t *testing.T) {
-	l := newLimiter(t, 50, &options{Adaptive: inflight.Gradient(nil), MaxQueue: 100, Total: 30})
+	l := newLimiter(t, 50, &options{Adaptive: inflight.Learn(nil), MaxQueue: 100, Total: 30})
 	inParallel(16, func(i int) {
 		for j := range 300 {
 			p, err := l.Acquire(t.Context(), string(rune('a'+i%3)), 1+j%2)
@@ -403,7 +386,7 @@ func TestWindowLearnsOnlyFromWorkThatBeganWithinIt(t *testing.T) {
 	}
 	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
 	require.Len(t, *samples, 2)
-	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 39, Goodput: 390, Served: 100 * time.Millisecond, Max: 100}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take, and that they were not dropped")
+	assert.Equal(t, inflight.Sample{RTT: 100 * time.Millisecond, Ended: 39, InFlight: 30, Mean: 20, Crowd: 20, Outcomes: 39, Goodput: 390, Served: 100 * time.Millisecond, Max: 100, At: 1810 * time.Millisecond}, (*samples)[1], "19 ended in this window that began in the one before: of these it has seen how long they take, and that they were not dropped")
 }
 
 // Work that is cancelled or still under way takes at least as long as it has lasted.
@@ -532,9 +515,14 @@ func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	}
 }
 
-func TestWindowOptionIsTheNumberOfOutcomesInAWindow(t *testing.T) {
+// threes is an algorithm whose windows have three outcomes.
+type threes struct{ inflight.Algorithm }
+
+func (threes) Window() int { return 3 }
+
+func TestWindowOfAnAlgorithmIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 	clock := new(ratelimittest.Clock)
-	l := newLimiter(t, 100, &options{Adaptive: inflight.AIMD(&inflight.AIMDOptions{Window: 3}), Clock: clock})
+	l := newLimiter(t, 100, &options{Adaptive: func() inflight.Algorithm { return threes{inflight.Learn(nil)()} }, Clock: clock})
 	finish(t, l, clock, 2, time.Second, inflight.Dropped)
 	assert.Equal(t, 20, stats(t, l, "a").Limit)
 	finish(t, l, clock, 1, time.Second, inflight.Dropped)
@@ -544,7 +532,7 @@ func TestWindowOptionIsTheNumberOfOutcomesInAWindow(t *testing.T) {
 // A probe that was misled has proven a baseline that is one of a queue. Latency then never rises above it, as the limit is at its bound. A
 // later probe finds out.
 func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
-	for name, adaptive := range map[string]inflight.Adaptive{"Gradient": inflight.Gradient(nil), "Vegas": inflight.Vegas(nil)} {
+	for name, adaptive := range adaptives {
 		a, limit := adaptive(), 20
 		for window := range 60 {
 			rtt := time.Duration(limit) * 10 * time.Millisecond // one server

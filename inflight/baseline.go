@@ -7,9 +7,7 @@ import "math"
 // latency with it; a slow backend stays slow.
 //
 // So the limit is lowered, which is called a probe, and the latency is measured: if it falls in proportion to the limit, there
-// was a queue, and there may still be one; if not, it is the baseline. A probe begins when a baseline that no probe has proven
-// meets a limit that is used in full; when the limit has halved since the last probe, because then either the backend has
-// become smaller or the baseline is wrong; and after reprobe windows in which the limit was used in full.
+// was a queue, and there may still be one; if not, it is the baseline. See probe for the instants at which probes begin.
 //
 // The baseline falls when latency falls below it by more than chance: where one request in ten takes ten times as long as the
 // others, one window in eight lacks the slow ones and takes half as long. A probe waits until its mean is known well enough.
@@ -22,7 +20,8 @@ type baseline struct {
 	low    float64 // latency, smoothed, for the fall of the baseline
 	since  int     // windows with the limit in full use since the last probe
 	queue  bool    // the window before was one with a queue
-	every  int     // the number of them before the next probe
+	ever   bool    // a baseline was proven once
+	every  int     // windows with the limit in full use before the next probe that the start causes
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // which part of the allowed queue the clients bear: less than 1 if they leave early
@@ -40,14 +39,8 @@ type baseline struct {
 	known  float64 // the number of requests that it is from
 	doubt  float64 // variance of the logarithm of rtt, as it is the mean of some requests only
 
-	probing bool
-	from    measure // at which the probe began
-	before  measure // in the step before
-	cut     float64 // the limit of this step
-	n       int     // windows of this step
-	ended   float64 // requests of these
-	left    int     // of these, from which clients left
-	sum     float64 // of their latencies
+	probe probe
+	mixed mixed
 }
 
 // measure is a limit and the latency under it. Of a measure with clients that left, that is too low.
@@ -80,15 +73,8 @@ func (l load) bears(queue float64) float64 {
 func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
-	soon          = 8    // windows with the limit in full use, from a new baseline to the first probe that confirms it
-	later         = 32   // and from then on to the second one
-	reprobe       = 1000 // and to each after that
 	grown         = 1.8  // a limit that has grown that far without a queue proves the baseline
-	below         = 0.8  // of the work that the backend does at once: the limit at which a probe looks for the known baseline
-	shrunk        = 0.5  // a limit that has fallen that far is probed
-	queued        = 1.4  // a latency so many times as high as a queue alone would leave is no queue
 	half          = 0.5  // latency that has fallen that far in two windows is no noise
-	confirming    = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
 	fallen        = 0.8  // latency that has fallen that far is a lower baseline
 	noisy         = 0.02 // variance from which windows are smoothed
 	guess         = 0.03 // of the noise, at first
@@ -103,9 +89,6 @@ const (
 	bursts        = 1.5  // times the mean number of units in flight over time: if the mean over the time of each unit is above, work comes in bursts
 	inUse         = 0.7  // of the limit, on average: it is used in full
 	longer        = 1.2  // times the expected latency: too long
-	most          = 3    // windows of a step
-	precise       = 0.2  // the standard error of a baseline that a probe finds, as a part of it
-	surest        = 0.01 // the variance that any measurement of a baseline has, as backends change
 	memory        = 200  // requests from which the variance of their times is known
 )
 
@@ -120,7 +103,7 @@ func (b *baseline) unrest() float64 { return max(b.noise, b.varies/minSamples) }
 // observe takes in a window's latency, which is the mean of ended requests.
 func (b *baseline) observe(rtt, limit, ended float64) {
 	if b.rtt == 0 {
-		b.rtt, b.found, b.low, b.noise = rtt, limit, rtt, guess
+		b.rtt, b.found, b.low, b.noise, b.every = rtt, limit, rtt, guess, soon
 		b.doubt = b.varies / ended
 	}
 	b.jumped = false
@@ -151,7 +134,7 @@ func (b *baseline) vary(s Sample) {
 		return
 	}
 	n, rtt, short := float64(s.Ended), float64(s.RTT), float64(s.RTT)
-	if !b.probing && b.rtt > 0 {
+	if !b.probe.running && b.rtt > 0 {
 		short = min(rtt, b.rtt)
 	}
 	b.known = min(memory, b.known+n)
@@ -218,140 +201,28 @@ func (b *baseline) bears(left float64, near bool) {
 	}
 }
 
-// due reports whether a probe must begin. Full means that the limit is used in full, and stuck that it cannot grow.
-func (b *baseline) due(limit, rtt float64, full, stuck bool) bool {
-	queue := rtt > longer*b.rtt
-	growing := queue && !b.queue && !b.proven // latency is caused by a queue that was growing
-	b.queue = queue
-	if !full {
-		return false
-	}
-	b.since++
-	if !queue { // or a baseline that is one of a queue
-		b.proven = b.proven || limit >= grown*b.found
-		return !b.proven && stuck || b.since >= reprobe || b.every > 0 && b.since >= b.every
-	}
-	b.high = max(b.high, limit)
-	return !growing && (!b.proven || limit <= shrunk*b.high || b.since >= max(soon, b.every))
-}
-
-// begin starts a probe, and returns the limit of its first step.
-func (b *baseline) begin(limit, rtt float64, left bool) float64 {
-	b.probing, b.from = true, measure{limit, rtt, left}
-	if b.proven {
-		return b.step(b.from, limit*b.slope(rtt)*below)
-	}
-	return b.step(b.from, limit/2)
-}
-
-func (b *baseline) step(before measure, to float64) float64 {
-	b.before, b.cut = before, max(1, math.Floor(to))
-	b.n, b.sum, b.left, b.ended = 0, 0, 0, 0
-	return b.cut
-}
-
-// verdict is the result of a step of a probe.
-type verdict int
-
-const (
-	undecided verdict = iota // the step needs more windows
-	queueing                 // latency fell in proportion to the limit: there was a queue, and there may still be one
-	confirmed                // latency equals the known baseline
-	replaced                 // latency shows a backend without a queue, and differs from the baseline
-)
-
-// next adds a window to the step of the probe, and returns the limit from now on.
-func (b *baseline) next(rtt, ended float64, left bool, target func(load) float64) float64 {
-	b.n++
-	b.ended += ended
-	b.sum += rtt * ended
-	if left {
-		b.left++
-	}
-	mean, doubt := b.sum/b.ended, b.varies/b.ended
-	switch b.judge(mean, doubt) {
-	case undecided:
-		return b.cut
-	case queueing:
-		return b.step(measure{b.cut, mean, 2*b.left > b.n}, b.cut/2)
-	case confirmed:
-		before := max(b.doubt, surest)
-		part := before / (before + max(doubt, surest)) // two measurements of one baseline have less noise
-		b.rtt *= math.Pow(mean/b.rtt, part)
-		b.doubt = before * (1 - part)
-	case replaced:
-		b.rtt, b.doubt, b.every = mean, doubt, 0
-	}
-	return b.finish(target)
-}
-
-// judge decides on the step of a probe, given its mean latency and the variance of the mean's logarithm.
-func (b *baseline) judge(mean, doubt float64) verdict {
-	// A queue alone would have let latency fall in proportion to the limit, to a ratio of 1.
-	ratio := mean / (b.before.rtt * b.cut / b.before.limit)
-	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
-	// With a queue, latency would have fallen further than chance explains.
-	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	measured := !b.before.left && 2*b.left <= b.n // the latency of the backend, not the patience of the clients
-	flat := b.cut <= 1 || measured && ratio >= queued
-	switch {
-	case b.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):
-		return undecided
-	case same, flat && b.proven && near: // the backend has become smaller, or nothing has changed
-		return confirmed
-	case flat:
-		return replaced
-	}
-	return queueing
-}
-
-// needsMore reports whether more windows are to be averaged before the step is judged. If conclusive, the mean may become
-// the baseline, so it has to be precise.
-func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
-	unsteady := b.noise > noisy/4
-	if unsteady && b.n < 2 {
-		return true
-	}
-	d := math.Log(ratio / queued)
-	borderline := d*d*float64(b.n) < 2*b.noise
-	higher := ratio >= queued && mean > longer*b.rtt
-	return b.n < most && (borderline || higher && unsteady || conclusive && doubt > precise*precise)
-}
-
-// finish ends a probe that has found a baseline, and returns the limit from now on.
-func (b *baseline) finish(target func(load) float64) float64 {
-	b.probing, b.proven, b.since, b.last, b.trend = false, true, 0, 0, 0
-	b.low, b.found = b.rtt, b.cut
-	switch {
-	case b.every == 0:
-		b.every = soon
-	case b.every == soon:
-		b.every = later
-	default:
-		b.every = reprobe
-	}
-	b.high = max(b.cut, min(b.from.limit, target(load{b.from.limit, b.from.limit, b.from.limit * b.slope(b.from.rtt), b.patience, b.unrest(), b.doubt, 0})))
-	return b.high
-}
-
 // update moves the limit after a window to where the target is. Slope is the part of the limit
 // that is no queue.
 func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	s = s.sane()
+	defer func() { b.probe.previous = s.At }()
 	rtt, ended, left, gone := float64(s.RTT), max(1, float64(s.Ended)), s.Cancelled > leaving, s.Cancelled > mostly
 	slow := l.timeout > 0 && s.served() > l.timeout
 	if s.Ended <= 0 {
-		ended = float64(l.window)
+		ended = minSamples
 	}
 	b.vary(s)
 	if b.rtt == 0 {
 		b.patience = 1
 	}
-	if b.probing && slow { // its latency must not become the baseline
-		b.probing, b.last, b.trend = false, 0, 0
+	if b.probe.running && slow { // its latency must not become the baseline
+		b.probe.running, b.last, b.trend = false, 0, 0
 	}
-	if b.probing && rtt > 0 {
-		return l.set(b.next(rtt, ended, left, target), s.Max)
+	if b.probe.running && rtt > 0 {
+		return l.set(b.next(rtt, ended, left, s, target), s.Max)
+	}
+	if rtt > 0 && !left {
+		b.mixed.observe(s)
 	}
 	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt, 0}
 	if s.Mean <= 0 {
@@ -367,7 +238,11 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		x.busy = x.inFlight
 	}
 	if b.rtt > 0 && rtt > 0 {
+		rtt = b.mixed.latency(rtt, b.rtt, x.inFlight, b.varies, s)
 		x.busy = x.inFlight * b.slope(rtt)
+	}
+	if b.rtt > 0 && rtt > longer*b.rtt && s.InFlight > 0 && s.Mean > 0 { // with a queue, the unused part of the limit would let it grow
+		x.limit = min(x.limit, max(x.inFlight, float64(s.InFlight)))
 	}
 	b.bears(s.Cancelled, x.aim(target) >= nearly*l.limit)
 	x.patience = b.patience
@@ -389,10 +264,10 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	case left && b.rtt == 0: // latency is the patience of the clients
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case !left:
-		b.observe(rtt, l.limit, ended)
+		b.observe(float64(s.RTT), l.limit, ended)
 		x.busy = x.inFlight * b.slope(rtt)
 	}
-	if b.due(l.limit, rtt, s.InFlight >= l.Limit() && x.inFlight+x.hung >= inUse*l.limit, l.stuck(s)) {
+	if full := s.InFlight >= l.Limit() && x.inFlight+x.hung >= inUse*l.limit; b.begins(l.limit, rtt, full, l.stuck(s), s.At) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
 	idle := l.idle(s) || x.hung > 0 && s.InFlight < l.Limit() // the limit grows in proportion, so only if it is needed

@@ -26,13 +26,13 @@ func TestHowMuchTimesVaryIsLearntFromWindows(t *testing.T) {
 
 // Latency of 71 where a queue alone would leave 50 may be noise: a step of the probe lasts for three windows, and then it has found the baseline.
 func TestANoisyProbeLooksAtThreeWindows(t *testing.T) {
-	b := baseline{probing: true, before: measure{limit: 8, rtt: 100}, cut: 4, noise: 0.1}
+	b := baseline{probe: probe{running: true, before: measure{limit: 8, rtt: 100}, cut: 4}, noise: 0.1}
 	for n := 1; n < most; n++ {
-		assert.EqualValues(t, 4, b.next(71, 100, false, nil))
-		assert.Equal(t, n, b.n)
+		assert.EqualValues(t, 4, b.next(71, 100, false, Sample{}, nil))
+		assert.Equal(t, n, b.probe.n)
 	}
-	b.next(71, 100, false, func(load) float64 { return 4 })
-	assert.False(t, b.probing)
+	b.next(71, 100, false, Sample{}, func(load) float64 { return 4 })
+	assert.False(t, b.probe.running)
 	assert.InDelta(t, 71, b.rtt, 1e-9)
 }
 
@@ -48,7 +48,7 @@ func TestWorkThatLastsAsLongAsOtherWorkCountsBesideIt(t *testing.T) {
 	x.ended(d)
 	x.lasts(d)
 	x.ended(2 * d)
-	mean, _, ended := x.moments()
+	mean, _, _, ended := x.moments()
 	assert.InDelta(t, (d/3 + 2*d*2/3).Seconds(), mean.Seconds(), 1e-6)
 	assert.Equal(t, 2, ended)
 }

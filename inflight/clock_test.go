@@ -38,12 +38,20 @@ func (c *lockCheck) Now() time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
+// windowOfOne is an algorithm whose windows have one outcome.
+type windowOfOne struct{ Algorithm }
+
+func (windowOfOne) Window() int { return 1 }
+func (windowOfOne) Limit() int  { return 2 }
+
+func short() Algorithm { return windowOfOne{Learn(&LearnOptions{Start: 2})()} }
+
 func TestTheClockIsReadUnderNoLock(t *testing.T) {
 	for name, o := range map[string]Options[string]{
 		"fixed":      {},
-		"adaptive":   {Adaptive: AIMD(&AIMDOptions{Window: 1})},
+		"adaptive":   {Adaptive: short},
 		"Total":      {Total: 2},
-		"Shared":     {Total: 2, Shared: AIMD(&AIMDOptions{Start: 2, Window: 1})},
+		"Shared":     {Total: 2, Shared: short},
 		"MaxWaiting": {MaxWaiting: 1, Priority: func(key string) int { return int(key[0]) }},
 		"Shadow":     {Total: 1, Shadow: true},
 	} {
@@ -124,9 +132,9 @@ func TestAReadingThatIsOlderThanTheLastCountsAsThat(t *testing.T) {
 	for seed := range uint64(testsize.Of(50, 500)) {
 		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 41))
 		clock := &scripted{rng: rng}
-		o := Options[string]{Clock: clock, Total: 4, Shared: Gradient(&GradientOptions{Window: 1}), MaxQueue: 3}
+		o := Options[string]{Clock: clock, Total: 4, Shared: short, MaxQueue: 3}
 		if seed%2 == 1 {
-			o = Options[string]{Clock: clock, Adaptive: Gradient(&GradientOptions{Window: 1}), MaxQueue: 3}
+			o = Options[string]{Clock: clock, Adaptive: short, MaxQueue: 3}
 		}
 		l := ratelimit.Must(New(3, &o))
 		var held []Permit

@@ -21,6 +21,7 @@ func (r *refusal) Unwrap() error { return r.is }
 var (
 	errNoRoom      = &refusal{"inflight: no permit is free", ratelimit.ErrLimited}
 	errQueueFull   = &refusal{"inflight: no permit is free, and the key's queue is full", ratelimit.ErrLimited}
+	errTooLate     = &refusal{"inflight: the context ends before the work could", ratelimit.ErrLimited}
 	errTooManyWait = &refusal{"inflight: no permit is free, and too many wait", ratelimit.ErrLimited}
 	errBlocked     = &refusal{"inflight: the key is blocked", ratelimit.ErrBlocked}
 )

@@ -1,7 +1,9 @@
 package inflight_test
 
 import (
+	"context"
 	"fmt"
+	"log"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -9,8 +11,8 @@ import (
 )
 
 // The limit follows the capacity of the backend, between 1 and 200, and starts at 20.
-func ExampleGradient() {
-	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Gradient(nil)}))
+func ExampleLearn() {
+	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
 	permit, err := limiter.TryAcquire("backend", 1)
 	if err != nil {
 		return // shed
@@ -26,24 +28,9 @@ func ExampleGradient() {
 	// Output: 20 of 200
 }
 
-// For a backend whose latency varies by itself: windows of 100 outcomes, latency up to twice its
-// baseline, and never fewer than 5 at once.
-func ExampleGradientOptions() {
-	adaptive := inflight.Gradient(&inflight.GradientOptions{Window: 100, Tolerance: 2, Headroom: 8, Min: 5, Start: 50})
-	limiter := ratelimit.Must(inflight.New(200, &inflight.Options[string]{Adaptive: adaptive}))
-	permit, err := limiter.TryAcquire("backend", 1)
-	if err != nil {
-		return // shed
-	}
-	defer permit.Release()
-	stats, _ := limiter.Stats("backend")
-	fmt.Println(stats.Limit, "of", stats.Bound)
-	// Output: 50 of 200
-}
-
 // Callers give up after two seconds: slower answers lower the limit, however long they last.
-func ExampleVegasOptions() {
-	algorithm := inflight.Vegas(&inflight.VegasOptions{Timeout: 2 * time.Second, Start: 10})()
+func ExampleLearnOptions() {
+	algorithm := inflight.Learn(&inflight.LearnOptions{Timeout: 2 * time.Second, Start: 10})()
 	for range 6 {
 		sample := inflight.Sample{RTT: 3 * time.Second, Served: 3 * time.Second, InFlight: 10}
 		fmt.Print(algorithm.Update(sample), " ")
@@ -51,14 +38,41 @@ func ExampleVegasOptions() {
 	// Output: 9 8 7 7 6 5
 }
 
-// A window whose mean latency is above 500 ms is too slow.
-func ExampleAIMD() {
-	algorithm := inflight.AIMD(&inflight.AIMDOptions{Timeout: 500 * time.Millisecond, Start: 10})()
-	for _, rtt := range []time.Duration{100, 100, 900, 900} {
-		sample := inflight.Sample{RTT: rtt * time.Millisecond, InFlight: 10}
-		fmt.Print(algorithm.Update(sample), " ")
+// One backend of unknown capacity. Its callers wait while they can still be served in time.
+func ExampleProtect() {
+	limiter, err := inflight.Protect[string](nil)
+	if err != nil {
+		log.Fatal(err)
 	}
-	// Output: 13 16 14 8
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	permit, err := limiter.Acquire(ctx, "tenant-42", 1)
+	if err != nil {
+		return // refused, or too late
+	}
+	defer permit.Release()
+	fmt.Println(limiter.Totals().InFlight, "of", limiter.Totals().Limit)
+	// Output: 1 of 20
+}
+
+// The time of an answer is in proportion to its tokens: the limit learns from the time per token.
+func ExamplePermit_DoneAmount() {
+	limiter, err := inflight.Protect[string](nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	permit, err := limiter.TryAcquire("model", 1)
+	if err != nil {
+		return // shed
+	}
+	tokens, err := 812, error(nil) // of the answer
+	if err != nil {
+		permit.Done(inflight.Cancelled)
+		return
+	}
+	permit.DoneAmount(inflight.Success, float64(tokens))
+	fmt.Println(limiter.Totals().InFlight)
+	// Output: 0
 }
 
 // halving is an algorithm of one's own.

@@ -22,6 +22,9 @@ func (s *semaphore) learn() {
 		s.mutex().Lock()
 		busy := !s.idleLocked()
 		l.at = max(1, limit)
+		if q, ok := l.alg.(interface{ Queue() int }); ok {
+			l.queue = q.Queue()
+		}
 		now := &s.limit
 		if p.learner != nil {
 			now = &p.total
@@ -49,5 +52,8 @@ func (s *semaphore) learn() {
 			l.report(old, limit)
 		}
 	}()
+	if l.system {
+		l.due.At = time.Duration(time.Now().UnixNano())
+	}
 	limit = l.alg.Update(l.due)
 }

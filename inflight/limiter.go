@@ -75,7 +75,8 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 
 // Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
 // [Options.MaxQueue] callers of the key wait already, it fails with [ratelimit.ErrLimited]; if a
-// higher priority takes its place, with [ErrShed]. If the limit falls below n during the wait, the error wraps
+// higher priority takes its place, with [ErrShed]; if the context ends sooner than the key's usual work would, with
+// [ratelimit.ErrLimited]. If the limit falls below n during the wait, the error wraps
 // [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	ctx = wait.OrBackground(ctx)
@@ -90,16 +91,17 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	if ctx.Err() != nil {
 		return Permit{}, errGaveUp(ctx)
 	}
+	remaining := left(ctx)
 	for timed := l.made().timed; ; timed = true {
 		s, now, err := l.enter(key, n, timed)
 		if s == nil {
 			return Permit{}, err
 		}
-		if s.common.shadow || s.freeLocked(n) || s.queued >= s.common.maxQueue || s.possibleLocked(n) != nil {
+		if s.common.shadow || s.freeLocked(n) || s.fullLocked() || s.possibleLocked(n) != nil {
 			return s.tryUnlock(n, now, errQueueFull)
 		}
 		if timed {
-			return s.awaitUnlock(ctx, n, now)
+			return s.awaitUnlock(ctx, n, now, remaining)
 		}
 		s.mutex().Unlock() // a waiter needs a reading, and no clock is read under a lock
 	}

@@ -49,7 +49,7 @@ type Options[K comparable] struct {
 	// [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work: [AIMD], [Vegas], [Gradient] or one of your own.
+	// Adaptive makes each key's limit follow the latency of its work: [Learn], or an algorithm of your own.
 	// The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive Adaptive
 
@@ -105,6 +105,7 @@ func (o *Options[K]) common() *common {
 		if o.Shared != nil {
 			c.pool.learner = newLearner(o.Shared())
 			c.pool.learner.each = c.pool.learner.eachOfBusy
+			_, c.pool.learner.system = o.Clock.(systemClock)
 			c.pool.setLocked(c.pool.learner.limit(bound), bound)
 			if o.OnLimit != nil {
 				var none K

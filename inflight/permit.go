@@ -14,13 +14,19 @@ type Permit struct {
 func (p Permit) Release() { p.Done(Success) }
 
 // Done gives the permit back and records the outcome of the work.
-func (p Permit) Done(o Outcome) {
+func (p Permit) Done(o Outcome) { p.DoneAmount(o, 0) }
+
+// DoneAmount is Done for work whose time is in proportion to an amount, such as the tokens of an answer or the bytes of a file. Adaptive limits
+// then learn from the time per amount, so a long answer does not count as a slow one. The unit is any, if it is the same for all calls of a limit.
+// Report an amount with all successes of a limit, or with none: a window in which one has no amount is learnt from by time. An amount that is
+// 0, negative, infinite or not a number means none.
+func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore
 	if s == nil {
 		return
 	}
 	if s.common.timed {
-		s.doneTimed(p, o)
+		s.doneTimed(p, o, amount)
 		return
 	}
 	s.mu.Lock() // a semaphore that is not timed has a lock of its own
@@ -36,11 +42,17 @@ func (p Permit) Done(o Outcome) {
 		s.mu.Unlock()
 		return
 	}
+	if s.timedAt == p.place && s.timedWork == p.serial {
+		if o == Success && s.first != nil {
+			s.heldLocked(now - s.timedFrom)
+		}
+		s.timedAt = 0
+	}
 	s.releasedLocked(n, now)
 	s.unlockVacated()
 }
 
-func (s *semaphore) doneTimed(p Permit, o Outcome) {
+func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 	now := s.common.reading(true)
 	s.mutex().Lock()
 	w := s.endLocked(p)
@@ -50,6 +62,12 @@ func (s *semaphore) doneTimed(p Permit, o Outcome) {
 	}
 	now = s.atLocked(now)
 	s.chargeLocked(&w, now)
+	if o == Success {
+		s.heldLocked(now - w.start)
+	}
+	if s.learner != nil && o == Success {
+		s.learner.window.sized.add(now-w.start, amount)
+	}
 	due := s.learner != nil && s.learner.ended(now, &w, o)
 	if due {
 		s.takeWindowLocked(now)

@@ -49,10 +49,18 @@ func (p *pool) levelLocked(priority int) *tier {
 	return p.levels[i]
 }
 
-// fitsLocked reports whether n units fit. A request above the current value of a shared limit, but not above its bound, is
+// fitsLocked reports whether n units of a priority fit. A request above the current value of a shared limit, but not above its bound, is
 // admitted alone.
-func (p *pool) fitsLocked(n int) bool {
-	return p.total == noTotal || n <= p.total-p.inFlight || p.inFlight == 0 && int64(n) <= p.bound.Load()
+func (p *pool) fitsLocked(n, priority int) bool {
+	bound := int(p.bound.Load())
+	switch l := p.learner; {
+	case p.total == noTotal, p.inFlight == 0 && n <= bound:
+		return true
+	case l == nil:
+		return n <= p.total-p.inFlight
+	default:
+		return n <= p.total-p.inFlight-l.levels.leaves(priority, l.queue, p.total) || n <= bound-p.inFlight && l.levels.exceeds(n, priority, p.total)
+	}
 }
 
 // passedLocked reports whether a caller of that priority would pass a waiter.
@@ -103,6 +111,9 @@ func (p *pool) prunedLocked(l *tier) {
 
 // moveLocked moves a semaphore and its waiters to another level. The caller then calls handOnLocked.
 func (p *pool) moveLocked(s *semaphore, priority int) {
+	if p.learner != nil {
+		p.learner.levels.move(s.priority, priority, s.inFlight)
+	}
 	if s.first == nil {
 		s.priority = priority
 		return
@@ -224,12 +235,12 @@ func (l *tier) first(now time.Duration) *semaphore {
 // dispatchLocked serves the waiters in turn, until the next one does not fit. That waiter's semaphore collects freed units, until
 // the waiter fits or a caller of a higher level comes.
 func (p *pool) dispatchLocked(now time.Duration) {
-	for p.total == noTotal || p.inFlight < p.total {
+	for p.total == noTotal || p.inFlight < p.total || p.learner != nil {
 		s := p.nextLocked(now)
 		if s == nil {
 			return
 		}
-		if !p.fitsLocked(s.first.n) {
+		if !p.fitsLocked(s.nextLocked().n, s.priority) {
 			p.collecting = s
 			return
 		}
@@ -253,7 +264,15 @@ func (p *pool) nextLocked(now time.Duration) *semaphore {
 
 // serveLocked gives the semaphore's first waiter its permit.
 func (p *pool) serveLocked(s *semaphore, now time.Duration) {
-	w := s.first
+	w := s.nextLocked()
+	if s.tooLateLocked(w, now) {
+		p.leaveLocked(s, w)
+		s.losing = true
+		s.countShedLocked()
+		w.end(errTooLate)
+		p.placeLocked(s, now)
+		return
+	}
 	if p.collecting == s {
 		p.collecting = nil
 	}
@@ -261,6 +280,9 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	l.served = max(l.served, l.first(now).used+float64(leastHeld)/s.weight) // s has used more if it has collected for long
 	p.leaveLocked(s, w)
 	w.permit = s.takeLocked(w.n, now)
+	if !s.common.timed && s.timedAt == 0 { // one permit at a time, and only while others wait: else no clock is read
+		s.timedAt, s.timedWork, s.timedFrom = w.permit.place, w.permit.serial, now
+	}
 	s.waitedLocked(max(0, now-w.since), now)
 	w.end(nil)
 	p.placeLocked(s, now)

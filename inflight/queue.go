@@ -9,6 +9,7 @@ type waiter struct {
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait
+	ends         time.Duration // the reading at which its context ends
 	permit       Permit        // the result, if err is nil
 	err          error         // why it gets nothing
 	done         bool          // ready is closed
@@ -17,8 +18,39 @@ type waiter struct {
 	newer, older *waiter       // of its priority
 }
 
+// nextLocked returns the waiter whose turn it is among the waiters of the key: the first, but the newest from the first lost waiter until the
+// queue is empty. In an overload, first come, first served would let each caller wait for about as long as callers bear, and serve few in time.
+func (s *semaphore) nextLocked() *waiter {
+	p := s.pool()
+	if s.losing && p.collecting != s && s.fitsLocked(s.last.n) && p.fitsLocked(s.last.n, s.priority) {
+		return s.last
+	}
+	return s.first
+}
+
+// fullLocked reports whether the queue has no place for a caller. While the newest waiter goes first, a caller takes the place of the oldest.
+func (s *semaphore) fullLocked() bool {
+	return s.queued >= s.common.maxQueue && (!s.losing || s.first == nil)
+}
+
+// heldLocked takes in the time of work that has succeeded.
+func (s *semaphore) heldLocked(d time.Duration) {
+	if s.hold > 0 {
+		d = s.hold + (d-s.hold)/16
+	}
+	s.hold = max(1, d)
+}
+
+// tooLateLocked reports whether the context of a waiter ends before work that begins now ends, in time for its caller: after twice the key's usual
+// time, since the time of work varies; after half of the time that the caller had at first, if that is less; but never sooner than the usual time.
+func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
+	left, had := w.ends-now, w.ends-w.since
+	return left < max(s.hold, min(2*s.hold, had/2))
+}
+
 // push adds a waiter to the key's queue.
 func (s *semaphore) push(w *waiter) {
+	s.losing = s.losing && s.first != nil
 	w.prev = s.last
 	if s.last == nil {
 		s.first = w

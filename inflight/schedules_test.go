@@ -33,11 +33,14 @@ type tenantModel struct {
 	level            bool    // used was made level with the others' since a caller waits
 	waiters          []*waiterModel
 	shed             uint64
+	losing           bool    // a waiter has left unserved since there was none
+	hold             float64 // mean time of recent successes, in ns
 }
 
 type waiterModel struct {
 	id, n    int
 	who      *tenantModel
+	since    time.Duration
 	deadline time.Duration // 0 for none
 	cancel   context.CancelFunc
 }
@@ -70,15 +73,20 @@ type scheduleModel struct {
 	total, bound         int // now, and the upper bound
 	maxQueue, maxWaiting int
 	shared, adaptive     bool
+	timed                bool // the time of all work is known
 
 	start      time.Time
 	now        time.Duration
 	held       []permitModel
 	results    chan result
 	ids        int
+	late       map[int]bool    // waiters that were refused at their turn, as their deadline was too close
+	refused    bool            // the latest call has refused such a waiter, which may have collected before
+	newest     int             // the call that has just come; 0 for none
 	served     map[int]float64 // the least use when a caller was last served, of each priority with waiters: no key begins lower
 	collecting []*tenantModel  // one of them collects freed units; none if empty
 	perhaps    bool            // or none does
+	collected  []*tenantModel  // the same before the latest call
 }
 
 // slack is the model's uncertainty of slot-time: each unit counts for a microsecond at least.
@@ -153,6 +161,7 @@ func newSchedule(t *testing.T, seed uint64) *scheduleModel {
 	o.LimitFor = func(key string) int { return byName[key].own }
 	o.Weight = func(key string) int { return byName[key].weight }
 	o.Priority = func(key string) int { return byName[key].priority }
+	m.timed = m.adaptive || o.Total > 0 || o.MaxWaiting > 0
 	m.l = newLimiter(t, m.base, o)
 	for _, k := range m.tenants { // so that all are in the table
 		take(t, m.l, k.name, 1).Done(inflight.Ignored)
@@ -202,9 +211,45 @@ func (m *scheduleModel) roomOf(k *tenantModel, n int) bool {
 	return k.inFlight+n <= k.limit || k.inFlight == 0
 }
 
-func (m *scheduleModel) room(n int) bool {
-	in := m.inFlight()
-	return n <= m.total-in || in == 0
+// room reports whether n units of a key fit into Total. A level may exceed a shared limit that lower levels hold.
+func (m *scheduleModel) room(k *tenantModel, n int) bool {
+	in, own := m.inFlight(), 0
+	for _, x := range m.tenants {
+		if x.priority >= k.priority {
+			own += x.inFlight
+		}
+	}
+	return n <= m.total-in || in == 0 || m.shared && own < in && n <= m.total-own && n <= m.bound-in
+}
+
+// turn returns the waiter of a key whose turn it is: the newest since one was lost, if it fits.
+func (m *scheduleModel) turn(k *tenantModel, granted map[int]inflight.Permit) *waiterModel {
+	first, last := k.waiters[0], k.waiters[len(k.waiters)-1]
+	if !k.losing || !m.roomOf(k, last.n) || !m.room(k, last.n) {
+		return first
+	}
+	collects := slices.Contains(m.collecting, k)
+	acted := func(w *waiterModel) bool {
+		_, ok := granted[w.id]
+		return ok || m.late[w.id]
+	}
+	switch certain := collects && !m.perhaps && len(m.collecting) == 1 && !m.refused || !collects && !slices.Contains(m.collected, k); {
+	case certain && collects: // as long as a key collects, its first waiter is next
+		return first
+	case !certain && (m.late[first.id] || !acted(last) && (collects || acted(first))):
+		return first
+	}
+	return last
+}
+
+// tooLate reports whether a waiter's deadline is too close for the key's work, and whether that is certain.
+func (m *scheduleModel) tooLate(w *waiterModel) (late, certain bool) {
+	if w.deadline == 0 {
+		return false, true
+	}
+	left, had := float64(w.deadline-m.now), float64(w.deadline-w.since)
+	x := left - max(w.who.hold, min(2*w.who.hold, had/2))
+	return x < 0, m.timed && math.Abs(x) > slack
 }
 
 // wants reports whether the key waits for Total, and not for its own limit.
@@ -214,7 +259,7 @@ func (m *scheduleModel) wants(k *tenantModel) bool {
 
 // free reports whether a caller is served at once.
 func (m *scheduleModel) free(k *tenantModel, n int) bool {
-	if len(k.waiters) > 0 || !m.roomOf(k, n) || !m.room(n) {
+	if len(k.waiters) > 0 || !m.roomOf(k, n) || !m.room(k, n) {
 		return false
 	}
 	for _, other := range m.tenants {
@@ -248,7 +293,7 @@ func (m *scheduleModel) settle() {
 	}
 	for _, k := range m.tenants {
 		if len(k.waiters) == 0 {
-			k.level = false
+			k.level, k.losing = false, false
 		}
 		if !m.wants(k) {
 			m.collectsNot(k)
@@ -305,7 +350,7 @@ func (m *scheduleModel) wanting() (all []*tenantModel) {
 
 // dispatch serves who is to be served, and takes that out of granted.
 func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
-	for m.inFlight() < m.total {
+	for m.inFlight() < m.total || m.shared {
 		m.settle()
 		candidates := m.next()
 		if len(candidates) == 0 {
@@ -314,15 +359,24 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 		var large, small []*tenantModel
 		var served *tenantModel
 		for _, k := range candidates {
-			w := k.waiters[0]
-			if !m.room(w.n) || !m.roomOf(k, w.n) {
+			w := m.turn(k, granted)
+			if !m.room(k, w.n) || !m.roomOf(k, w.n) {
 				large = append(large, k)
 				continue
 			}
 			small = append(small, k)
-			if _, ok := granted[w.id]; ok {
-				served = k
+			if _, ok := granted[w.id]; m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id]) {
+				served = k // of keys that have used the same, first the refused waiters
 			}
+		}
+		if served != nil && m.late[m.turn(served, granted).id] {
+			w := m.turn(served, granted)
+			m.logf("  too late for %d of %s", w.id, served.name)
+			m.drop(w)
+			delete(m.late, w.id)
+			served.shed++
+			served.losing = true
+			continue
 		}
 		if served == nil {
 			if len(large) == 0 {
@@ -331,7 +385,7 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 			m.collecting, m.perhaps = large, false
 			return
 		}
-		w, least := served.waiters[0], math.Inf(1)
+		w, least := m.turn(served, granted), math.Inf(1)
 		if slices.Contains(m.collecting, served) {
 			m.collecting, m.perhaps = nil, false
 		}
@@ -341,7 +395,10 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 			}
 		}
 		m.served[served.priority] = max(m.served[served.priority], least)
-		served.waiters = served.waiters[1:]
+		if late, certain := m.tooLate(w); late && certain {
+			m.failf("call %d is served, and its deadline is %v away, at a usual time of %v", w.id, w.deadline-m.now, time.Duration(served.hold))
+		}
+		served.waiters = slices.DeleteFunc(served.waiters, func(x *waiterModel) bool { return x == w })
 		m.grant(served, w.n, granted[w.id])
 		delete(granted, w.id)
 		m.logf("  served %d of %s", w.id, served.name)
@@ -386,15 +443,36 @@ func (m *scheduleModel) drop(w *waiterModel) {
 	w.who.waiters = slices.DeleteFunc(w.who.waiters, func(x *waiterModel) bool { return x == w })
 }
 
+// waiter returns the waiter of that number, or nil.
+func (m *scheduleModel) waiter(id int) *waiterModel {
+	for _, w := range m.waiting() {
+		if w.id == id {
+			return w
+		}
+	}
+	return nil
+}
+
 // check compares the results of the calls with the model. The expected errors are given.
 func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	m.t.Helper()
 	synctest.Wait()
 	granted := map[int]inflight.Permit{}
+	m.late, m.collected, m.refused = map[int]bool{}, slices.Clone(m.collecting), false
 	for len(m.results) > 0 {
 		r := <-m.results
 		want, failed := errs[r.id]
-		switch {
+		switch w := m.waiter(r.id); {
+		case w != nil && !failed && errors.Is(r.err, ratelimit.ErrLimited):
+			if is, certain := m.tooLate(w); !is && certain {
+				m.failf("call %d: got %v, and its deadline is %v away, at a usual time of %v", r.id, r.err, w.deadline-m.now, time.Duration(w.who.hold))
+			}
+			m.refused = true
+			if m.late[w.id] = true; w.id == m.newest { // it has not waited
+				w.who.shed++
+				m.drop(w)
+				delete(m.late, w.id)
+			}
 		case r.err == nil && !failed:
 			granted[r.id] = r.permit
 		case r.err == nil || !failed:
@@ -413,6 +491,9 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	m.dispatch(granted)
 	if limits := m.limits(); limits {
 		m.dispatch(granted)
+	}
+	if len(m.late) > 0 {
+		m.failf("not their turn, and too late: %v", m.late)
 	}
 	if len(granted) > 0 {
 		m.failf("served, and it is not their turn: %v; %v", granted, names(m.wanting()))
@@ -485,15 +566,22 @@ func (m *scheduleModel) try() {
 	m.check(m.wanting(), nil)
 }
 
+func (m *scheduleModel) surelyLate(w *waiterModel) bool {
+	late, _ := m.tooLate(w)
+	return late
+}
+
 func (m *scheduleModel) acquire() {
 	k, n := m.pick(), m.units()
 	m.ids++
-	w := &waiterModel{id: m.ids, n: n, who: k}
+	w := &waiterModel{id: m.ids, n: n, who: k, since: m.now}
+	m.newest = w.id
+	defer func() { m.newest = 0 }()
 	before, errs := m.wanting(), map[int]error{}
 	free, never := m.free(k, n), m.never(k, n)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
-	if m.rng.IntN(3) == 0 {
+	if m.rng.IntN(3) == 0 && (m.timed || len(k.waiters) < m.maxQueue) {
 		d := time.Duration(1 + m.rng.Int64N(int64(300*time.Millisecond)))
 		w.deadline = m.now + d
 		ctx, w.cancel = context.WithTimeout(ctx, d)
@@ -503,8 +591,14 @@ func (m *scheduleModel) acquire() {
 	case never != nil:
 		errs[w.id] = never
 	case free:
-	case len(k.waiters) >= m.maxQueue:
+	case len(k.waiters) >= m.maxQueue && !k.losing:
 		errs[w.id], k.shed = ratelimit.ErrLimited, k.shed+1
+	case m.surelyLate(w):
+		waits = true
+	case len(k.waiters) >= m.maxQueue:
+		oldest := k.waiters[0]
+		errs[oldest.id], k.shed, waits = ratelimit.ErrLimited, k.shed+1, true
+		m.drop(oldest)
 	case m.maxWaiting > 0 && len(all) >= m.maxWaiting:
 		lowest := slices.MinFunc(all, func(a, b *waiterModel) int { return cmp.Or(a.who.priority-b.who.priority, b.id-a.id) })
 		if lowest.who.priority >= k.priority {
@@ -548,7 +642,13 @@ func (m *scheduleModel) release() {
 	before := m.wanting()
 	p.who.inFlight -= p.n
 	p.who.used -= float64(p.n) * float64(min(time.Microsecond, m.now-p.start)) / float64(p.who.weight)
-	p.permit.Done(inflight.Outcome(m.rng.IntN(4)))
+	o := inflight.Outcome(m.rng.IntN(4))
+	if d := float64(m.now - p.start); o == inflight.Success && p.who.hold == 0 {
+		p.who.hold = d
+	} else if o == inflight.Success {
+		p.who.hold += (d - p.who.hold) / 16
+	}
+	p.permit.Done(o)
 	p.permit.Release() // a second time
 	m.check(before, nil)
 }
@@ -562,6 +662,7 @@ func (m *scheduleModel) giveUp() {
 	m.logf("call %d of %s gives up", w.id, w.who.name)
 	before := m.wanting()
 	m.drop(w)
+	w.who.losing = true
 	w.cancel()
 	m.check(before, map[int]error{w.id: context.Canceled})
 }
@@ -586,6 +687,7 @@ func (m *scheduleModel) wait() {
 	m.advance(first.deadline - m.now)
 	m.logf("the deadline of call %d of %s", first.id, first.who.name)
 	m.drop(first)
+	first.who.losing = true
 	m.check(before, map[int]error{first.id: context.DeadlineExceeded})
 }
 

@@ -22,8 +22,10 @@ type semaphore struct {
 	first    *waiter // in the queue, first come, first served; nil if it is empty
 	dead     bool    // forgotten: look the key up again
 	parked   bool    // unpark puts the key back among the keys that may be forgotten
+	losing   bool    // a waiter has left the queue unserved since the queue was empty
 	mu       sync.Mutex
-	works    works // begins with the permit that most keys have at most
+	timedAt  uint32 // of a fixed limit: the place of the work that is timed
+	works    works  // begins with the permit that most keys have at most
 
 	last   *waiter
 	queued int  // waiters
@@ -43,7 +45,9 @@ type semaphore struct {
 	shed       uint64
 	wait       time.Duration // recent waits of calls that were served from the queue
 	waited     time.Duration // when the last of them was served, or gave up
-	_          [24]byte      // a key takes six lines of the cache then, and begins on one
+	hold       time.Duration // mean time of about the last 16 successes
+	timedFrom  time.Duration // of a fixed limit, which times few permits: when that work began
+	timedWork  uint64        // its serial. With this a key takes six lines of the cache, and begins on one
 }
 
 // common is the state that all keys of a limiter share.
@@ -97,6 +101,7 @@ func (s *semaphore) init(c *common, report func(old, new int)) {
 		s.learner = newLearner(c.adaptive())
 		s.learner.report = report
 		s.learner.each = s.works.each
+		_, s.learner.system = c.clock.(systemClock)
 	}
 }
 
@@ -166,7 +171,7 @@ func (s *semaphore) freeLocked(n int) bool {
 		return false
 	}
 	p := s.common.pool
-	return p == nil || p.fitsLocked(n) && !p.passedLocked(s.priority)
+	return p == nil || p.fitsLocked(n, s.priority) && !p.passedLocked(s.priority)
 }
 
 // takeLocked takes n units, which are free.
@@ -187,6 +192,9 @@ func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 	p := s.common.pool
 	if p != nil {
 		p.inFlight += n
+		if p.learner != nil {
+			p.learner.levels.add(s.priority, n, now)
+		}
 	}
 	place, serial := s.works.begin(n)
 	permit := Permit{s, place, serial}
@@ -210,6 +218,9 @@ func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 // endLocked takes out the work of a permit, and returns it.
 func (s *semaphore) endLocked(p Permit) (w work) {
 	if w.n = s.works.end(p.place, p.serial); w.n == 0 || !s.common.timed {
+		if s.timedAt == p.place {
+			s.timedAt = 0
+		}
 		return w
 	}
 	x := s.works.begunAt(p.place)
@@ -238,6 +249,9 @@ func (s *semaphore) releasedLocked(n int, now time.Duration) {
 		return
 	}
 	p.inFlight -= n
+	if p.learner != nil {
+		p.learner.levels.add(s.priority, -n, now)
+	}
 	if s.inFlight == 0 && s.busyAt >= 0 {
 		s.learner.idleLocked(s)
 	}

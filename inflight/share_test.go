@@ -304,11 +304,11 @@ func TestWaitAgesWithoutWaiters(t *testing.T) {
 
 func TestMistakesOfNewOptionsAreNamed(t *testing.T) {
 	for text, o := range map[string]*options{
-		"Shared needs Options.Total":                             {Shared: inflight.Gradient(nil)},
-		"Options.Shared and Options.Adaptive do not go together": {Total: 1, Shared: inflight.Gradient(nil), Adaptive: inflight.AIMD(nil)},
+		"Shared needs Options.Total":                             {Shared: inflight.Learn(nil)},
+		"Options.Shared and Options.Adaptive do not go together": {Total: 1, Shared: inflight.Learn(nil), Adaptive: inflight.Learn(nil)},
 		"Options.Shared returns nil":                             {Total: 1, Shared: func() inflight.Algorithm { return nil }},
 		"Options.MaxWaiting is -1":                               {MaxWaiting: -1},
-		"VegasOptions.Min is -1":                                 {Total: 1, Shared: inflight.Vegas(&inflight.VegasOptions{Min: -1})},
+		"LearnOptions.Min is -1":                                 {Total: 1, Shared: inflight.Learn(&inflight.LearnOptions{Min: -1})},
 	} {
 		_, err := inflight.New(1, o)
 		assert.ErrorContains(t, err, text)

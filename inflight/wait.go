@@ -5,11 +5,23 @@ import (
 	"time"
 )
 
+// left returns the time until the context ends.
+func left(ctx context.Context) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return min(time.Until(at), endless)
+	}
+	return endless
+}
+
+// endless is the time until a context without a deadline ends.
+const endless = maxReading
+
 // quitLocked removes a waiter that gives up. A waiter that was served at the same instant gives its permit back, so that it
 // goes to the next one.
 func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
+		s.losing = true
 		s.waited = now
 		s.handOnLocked(now)
 	} else if w.err == nil {
@@ -25,12 +37,22 @@ func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 }
 
 // awaitUnlock waits in the key's queue. It unlocks.
-func (s *semaphore) awaitUnlock(ctx context.Context, n int, now time.Duration) (p Permit, err error) {
-	if most := s.common.maxWaiting; most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
+func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, left time.Duration) (p Permit, err error) {
+	now = s.atLocked(now)
+	w := &waiter{semaphore: s, n: n, since: now, ends: now + left}
+	if s.tooLateLocked(w, now) {
+		return Permit{}, s.shedUnlock(n, errTooLate)
+	}
+	if most := s.common.maxWaiting; s.queued < s.common.maxQueue && most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)
 	}
-	now = s.atLocked(now)
-	w := &waiter{semaphore: s, n: n, ready: make(chan struct{}), since: now}
+	if s.queued >= s.common.maxQueue { // the oldest waiter, which would be served last, makes room
+		oldest := s.first
+		s.pool().leaveLocked(s, oldest)
+		s.countShedLocked()
+		oldest.end(errQueueFull)
+	}
+	w.ready = make(chan struct{})
 	s.pool().joinLocked(s, w)
 	s.handOnLocked(now)
 	s.mutex().Unlock()

@@ -304,8 +304,8 @@ func TestStatsContainRecentWaits(t *testing.T) {
 // A thousand callers with deadlines of 0 to 1 ms, while limits change: all permits come back, and no waiter is left.
 func TestAThousandCallersWithShortDeadlinesLeaveNothingBehind(t *testing.T) {
 	for _, opts := range []inflight.Options[int]{
-		{Adaptive: inflight.Gradient(nil), MaxQueue: 50},
-		{Shared: inflight.AIMD(&inflight.AIMDOptions{Timeout: time.Millisecond}), Total: 30, MaxQueue: 50, MaxWaiting: 100, MaxKeys: 5,
+		{Adaptive: inflight.Learn(nil), MaxQueue: 50},
+		{Shared: inflight.Learn(&inflight.LearnOptions{Timeout: time.Millisecond}), Total: 30, MaxQueue: 50, MaxWaiting: 100, MaxKeys: 5,
 			Weight: func(k int) int { return k << 30 }, Priority: func(k int) int { return k % 2 }},
 		{Total: 7, MaxQueue: 1000, MaxKeys: 2},
 	} {

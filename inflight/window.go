@@ -77,6 +77,38 @@ type window struct {
 	fresh   bool          // the first window since then
 	from    time.Duration // work that began before it is too old to count in times
 	times   *times
+	sized   sized
+}
+
+// sized are sums over successes with an amount, including work that began before the window. Unit is the amount that counts as one: the mean of
+// the first window.
+type sized struct {
+	n                                          int
+	time, amount, squares, products, quadratic float64
+	unit                                       float64
+}
+
+func (z *sized) add(d time.Duration, amount float64) {
+	if !(amount > 0 && amount <= mostFigure) {
+		return
+	}
+	t := float64(d)
+	z.n++
+	z.time += t
+	z.amount += amount
+	z.squares += t * t
+	z.products += t * amount
+	z.quadratic += amount * amount
+}
+
+// moments returns the time per unit over all work, and the standard deviation of the time of single calls from it.
+func (z *sized) moments() (mean, deviation float64) {
+	if z.unit == 0 {
+		z.unit = z.amount / float64(z.n)
+	}
+	r := z.time / z.amount
+	v := max(0, z.squares-2*r*z.products+r*r*z.quadratic) / float64(z.n) // of time - r × amount
+	return r * z.unit, math.Sqrt(v) * z.unit / (z.amount / float64(z.n))
 }
 
 // sums are sums over times.
@@ -98,7 +130,7 @@ func newWindow(count int) window {
 
 // renew begins the window after this one, in which nothing has happened.
 func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
-	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times}
+	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{unit: w.sized.unit}}
 	w.times.reset(w.usual)
 	w.from = max(w.low, now-patience*w.usual)
 	each(func(_ uint64, start time.Duration) bool {
@@ -148,7 +180,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 		case o == Success:
 			w.longest = max(w.longest, rtt)
 			w.times.ended(rtt)
-		case o == Cancelled && rtt <= max(w.longest, w.known):
+		case o == Cancelled && rtt <= max(w.longest, w.known), o > Cancelled, o == Ignored:
 			w.times.left(w.begun - start)
 		default:
 			w.times.lasts(rtt)
@@ -299,7 +331,11 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 			w.times.lasts(min(max(0, now-start), longest))
 			return true
 		})
-		s.RTT, s.Deviation, s.Ended = w.times.moments()
+		s.RTT, s.Deviation, s.Median, s.Ended = w.times.moments()
+	}
+	if z := &w.sized; z.n > 0 && z.n >= w.good.n {
+		mean, deviation := z.moments()
+		s.RTT, s.Deviation, s.Median, s.Ended = time.Duration(mean), time.Duration(deviation), 0, z.n
 	}
 	return s
 }
@@ -361,7 +397,7 @@ func (t *times) lasts(d time.Duration) {
 // counts as long as the work that is known to have taken longer, and as long as it has lasted if there is none; and work that
 // began before the window counts from the age that it had then. A mean over the work that began and ended within the window
 // would favour quick work.
-func (t *times) moments() (mean, deviation time.Duration, ended int) {
+func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
 	n := 0
 	for i := range t.at {
@@ -382,7 +418,9 @@ func (t *times) moments() (mean, deviation time.Duration, ended int) {
 			each := float64(x.endedSum) / float64(x.ended)
 			sum += part * each
 			squares += part * each * each
-			left -= part
+			if left -= part; left <= 0.5 && median == 0 {
+				median = time.Duration(each)
+			}
 			ended += int(x.ended)
 		}
 		if n -= int(x.ended + x.lasts); left <= 0 {
@@ -392,5 +430,5 @@ func (t *times) moments() (mean, deviation time.Duration, ended int) {
 	}
 	sum += left * last
 	squares += left * last * last
-	return time.Duration(sum + 0.5), time.Duration(math.Sqrt(max(0, squares-sum*sum))), ended
+	return time.Duration(sum + 0.5), time.Duration(math.Sqrt(max(0, squares-sum*sum))), median, ended
 }

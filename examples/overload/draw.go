@@ -50,7 +50,7 @@ func lanes(seed uint64) []lane {
 	return []lane{
 		{"no limit", "b", play(&overload.Fixed{Limit: math.MaxInt}, seed)},
 		{"fixed limit, 200", "d", play(&overload.Fixed{Limit: 200}, seed)},
-		{"Gradient, at most 200", "a", play(overload.NewLimiter(200, inflight.Gradient(nil)), seed)},
+		{"Learn, at most 200", "a", play(overload.NewLimiter(200, inflight.Learn(nil)), seed)},
 	}
 }
 

@@ -74,9 +74,7 @@ func table(w io.Writer, seed uint64) error {
 			gate overload.Gated
 		}{
 			{"none", &overload.Fixed{Limit: c.Bound}},
-			{"AIMD", overload.NewLimiter(c.Bound, inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * c.Service / 2}))},
-			{"Vegas", overload.NewLimiter(c.Bound, inflight.Vegas(nil))},
-			{"Gradient", overload.NewLimiter(c.Bound, inflight.Gradient(nil))},
+			{"Learn", overload.NewLimiter(c.Bound, inflight.Learn(nil))},
 		} {
 			latency, goodput := 0.0, math.Inf(1)
 			for _, v := range overload.Play(c, l.gate) {

@@ -33,7 +33,7 @@ var weights = map[string]int{"acme": 3, "beta": 1}
 // newTenants is one adaptive limit for one backend, with shares for tenants, and pages before jobs.
 func newTenants() (*inflight.Limiter[client], error) {
 	return inflight.New(200, &inflight.Options[client]{
-		Total: 200, Shared: inflight.Gradient(nil), MaxQueue: 50, MaxWaiting: 120,
+		Total: 200, Shared: inflight.Learn(nil), MaxQueue: 50, MaxWaiting: 120,
 		Weight: func(c client) int { return weights[c.tenant] },
 		Priority: func(c client) int {
 			if c.page {

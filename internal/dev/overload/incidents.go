@@ -15,31 +15,23 @@ type Incident struct {
 	Phases  []Stage
 	TooSlow bool // its answers come too late for any caller: a limit with a Timeout sets it to 25 service times
 
-	// Least is the share of the best fixed limit's goodput that Gradient, Vegas and AIMD reach at least, each in one
-	// process. Shared is the same of four and eight processes in front of one backend; 0 if these are not played.
-	Least  [3]float64
-	Shared float64
+	// Least is the share of the best fixed limit's goodput that a limit reaches at least in one process. Shared is the same of four and
+	// eight processes in front of one backend; 0 if these are not played.
+	Least, Shared float64
 }
 
-// LimitNames are the names of the limits of package inflight, in the order of Least and Adaptives.
-var LimitNames = [3]string{"Gradient", "Vegas", "AIMD"}
-
-// Adaptives returns the limits of package inflight, with the options that they have in an incident.
-func (i *Incident) Adaptives() [3]inflight.Adaptive {
+// Adaptive returns the limit of package inflight, with the options that it has in an incident.
+func (i *Incident) Adaptive() inflight.Adaptive {
 	var tooSlow time.Duration
 	if i.TooSlow {
 		tooSlow = 25 * i.Service
 	}
-	return [3]inflight.Adaptive{
-		inflight.Gradient(&inflight.GradientOptions{Timeout: tooSlow}),
-		inflight.Vegas(&inflight.VegasOptions{Timeout: tooSlow}),
-		inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * i.Service / 2}),
-	}
+	return inflight.Learn(&inflight.LearnOptions{Timeout: tooSlow})
 }
 
 // Reach is the share of the best fixed limit's goodput that an adaptive limit reaches at least in a stage.
-func (i *Incident) Reach(stage, limit, processes int) float64 {
-	least := i.Least[limit]
+func (i *Incident) Reach(stage, processes int) float64 {
+	least := i.Least
 	if processes > 1 {
 		least = i.Shared
 	}
@@ -168,36 +160,36 @@ func Incidents() []Incident {
 	falls := Incident{Name: "the cap falls from 64 to 16", Service: service, Phases: []Stage{
 		stage("", 40*time.Second, 4000, wide), stage("less", 40*time.Second, 4000, capped),
 	}}
-	least := func(i Incident, gradient, vegas, aimd, shared float64) Incident {
-		i.Least, i.Shared = [3]float64{gradient, vegas, aimd}, shared
+	least := func(i Incident, alone, shared float64) Incident {
+		i.Least, i.Shared = alone, shared
 		return i
 	}
 	return []Incident{
-		least(incident("20 % quick 503", 40*time.Second, quick(0.2, 13)), 0.97, 0.96, 0.97, 0),
-		least(incident("30 % quick 503", 40*time.Second, quick(0.3, 11)), 0.97, 0.96, 0.97, 0),
-		least(incident("50 % quick 503", 40*time.Second, quick(0.5, 8)), 0.96, 0.95, 0.96, 0.95),
-		least(incident("90 % quick 503", 40*time.Second, quick(0.9, 2)), 0.94, 0.94, 0.94, 0.88),
-		least(retried, 0.95, 0.95, 0.95, 0),
-		least(partly("50 % quick 503", quick(0.5, 8)), 0.94, 0.94, 0.94, 0),
-		least(partly("90 % quick 503", quick(0.9, 2)), 0.92, 0.9, 0.88, 0),
-		least(partly("a cap of 4", func(p *Phase) { p.Servers, p.Cap, p.CapCost = 4, 4, 10*time.Millisecond }), 0.66, 0.65, 0.64, 0),
-		least(flaps(time.Second), 0.82, 0.8, 0.9, 0),
-		least(flaps(5*time.Second), 0.9, 0.89, 0.9, 0),
-		least(flaps(20*time.Second), 0.95, 0.95, 0.95, 0),
+		least(incident("20 % quick 503", 40*time.Second, quick(0.2, 13)), 0.97, 0),
+		least(incident("30 % quick 503", 40*time.Second, quick(0.3, 11)), 0.97, 0),
+		least(incident("50 % quick 503", 40*time.Second, quick(0.5, 8)), 0.96, 0.95),
+		least(incident("90 % quick 503", 40*time.Second, quick(0.9, 2)), 0.94, 0.88),
+		least(retried, 0.95, 0),
+		least(partly("50 % quick 503", quick(0.5, 8)), 0.94, 0),
+		least(partly("90 % quick 503", quick(0.9, 2)), 0.92, 0),
+		least(partly("a cap of 4", func(p *Phase) { p.Servers, p.Cap, p.CapCost = 4, 4, 10*time.Millisecond }), 0.66, 0),
+		least(flaps(time.Second), 0.82, 0),
+		least(flaps(5*time.Second), 0.9, 0),
+		least(flaps(20*time.Second), 0.95, 0),
 		least(incident("errors grow from 0 to 60 %", minute, func(p *Phase) {
 			p.FailIn, p.FailTo, p.FailOver = time.Millisecond, 0.6, minute
-		}), 0.88, 0.86, 0.85, 0),
-		least(incident("40 % fail after their work", 40*time.Second, func(p *Phase) { p.FailLate = 0.4 }), 0.95, 0.95, 0.95, 0),
-		least(incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }), 0.95, 0.95, 0.95, 0),
-		least(incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }), 1.5, 1.5, 0.95, 0),
+		}), 0.88, 0),
+		least(incident("40 % fail after their work", 40*time.Second, func(p *Phase) { p.FailLate = 0.4 }), 0.95, 0),
+		least(incident("30 % fail after 200 ms", minute, func(p *Phase) { p.Fail, p.FailIn = 0.3, 200*time.Millisecond }), 0.95, 0),
+		least(incident("30 % hang for 2 s", 90*time.Second, func(p *Phase) { p.Fail, p.FailIn = 0.3, 2*time.Second }), 1.5, 0),
 		least(incident("30 % hang until a deadline of 2 s", 90*time.Second, func(p *Phase) {
 			p.Fail, p.FailIn, p.FailAs = 0.3, 2*time.Second, inflight.Cancelled
-		}), 1.5, 1.5, 0.95, 0),
-		least(deadlines, 0.96, 0.93, 0.96, 0),
-		least(cap16, 0.85, 0.85, 0.85, 0.75),
-		least(falls, 0.81, 0.81, 0.8, 0.75),
-		least(incident("latency × 10", minute, func(p *Phase) { p.Service = 200 * time.Millisecond }), 0.95, 0.92, 0, 0),
-		least(incident("latency × 2", minute, func(p *Phase) { p.Service = 40 * time.Millisecond }), 0.96, 0.93, 0.94, 0),
-		least(constant, 0.9, 0.9, 0.9, 0),
+		}), 1.5, 0),
+		least(deadlines, 0.96, 0),
+		least(cap16, 0.85, 0.75),
+		least(falls, 0.81, 0.75),
+		least(incident("latency × 10", minute, func(p *Phase) { p.Service = 200 * time.Millisecond }), 0.95, 0),
+		least(incident("latency × 2", minute, func(p *Phase) { p.Service = 40 * time.Millisecond }), 0.96, 0),
+		least(constant, 0.9, 0),
 	}
 }

@@ -51,7 +51,7 @@ func TestSpreadsHaveTheirMean(t *testing.T) {
 func TestPlayIsRepeatable(t *testing.T) {
 	c := Sample(3)
 	for range 2 {
-		assert.Equal(t, Play(c, NewLimiter(c.Bound, inflight.Gradient(nil))), Play(c, NewLimiter(c.Bound, inflight.Gradient(nil))))
+		assert.Equal(t, Play(c, NewLimiter(c.Bound, inflight.Learn(nil))), Play(c, NewLimiter(c.Bound, inflight.Learn(nil))))
 	}
 }
 
@@ -69,7 +69,7 @@ func TestPausesAndClientsThatLeave(t *testing.T) {
 // at one instant differs.
 func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 	for name, adaptive := range map[string]inflight.Adaptive{
-		"Gradient": inflight.Gradient(nil), "AIMD": inflight.AIMD(&inflight.AIMDOptions{Timeout: 250 * time.Millisecond}),
+		"Learn": inflight.Learn(nil), "Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 250 * time.Millisecond}),
 	} {
 		for _, servers := range []int{1, 10} {
 			p := Phase{Servers: servers, Service: 100 * time.Millisecond, Load: 1000, Queue: 400}
@@ -181,7 +181,7 @@ func TestGateIsJudgedByItsReportedOutcomes(t *testing.T) {
 	assert.Zero(t, less)
 
 	p = Phase{Servers: 10, Service: 100 * time.Millisecond, Load: 1}
-	gate := NewLimiter(100, inflight.AIMD(&inflight.AIMDOptions{Timeout: 250 * time.Millisecond}))
+	gate := NewLimiter(100, inflight.Learn(&inflight.LearnOptions{Timeout: 250 * time.Millisecond}))
 	gate.Timeout = 250 * time.Millisecond
 	var steps []string
 	for _, v := range Play(Cell{Phase: p, Bound: 100, Event: "latency × 10", Seed: 1}, gate) {

@@ -36,8 +36,8 @@ type inflightPeer struct {
 // most programs have them.
 var inflightPeers = []inflightPeer{
 	{"inflight", func(units int) inflightSubject { return newInflight(units, nil) }},
-	{"inflight-Gradient", func(units int) inflightSubject {
-		return newInflight(units, inflight.Gradient(&inflight.GradientOptions{Start: units}))
+	{"inflight-Learn", func(units int) inflightSubject {
+		return newInflight(units, inflight.Learn(&inflight.LearnOptions{Start: units}))
 	}},
 	{"semaphore-map+Mutex", func(units int) inflightSubject {
 		return subjectOf(func() *semaphore.Weighted { return semaphore.NewWeighted(int64(units)) },

@@ -56,12 +56,12 @@ func (h heeding) Update(s inflight.Sample) int {
 
 // adaptive is the limit of a run.
 func adaptive(t *testing.T, old bool) *inflight.Limiter[string] {
-	gradient := inflight.Gradient(nil)
+	learn := inflight.Learn(nil)
 	l, err := inflight.New(200, &inflight.Options[string]{Adaptive: func() inflight.Algorithm {
 		if old {
-			return heeding{gradient()}
+			return heeding{learn()}
 		}
-		return gradient()
+		return learn()
 	}})
 	require.NoError(t, err)
 	return l

@@ -35,7 +35,7 @@ func clientOf(r *http.Request) (client, error) {
 // protect is the recipe of docs/inflight.md.
 func protect(backend http.Handler, weights map[string]int, metrics *promlimit.Metrics) (http.Handler, error) {
 	limiter, err := inflight.New(200, &inflight.Options[client]{
-		Total: 200, Shared: inflight.Gradient(nil), MaxQueue: 50, MaxWaiting: 500,
+		Total: 200, Shared: inflight.Learn(nil), MaxQueue: 50, MaxWaiting: 500,
 		Weight:   func(c client) int { return weights[c.tenant] },
 		Priority: func(c client) int { return c.level },
 	})

@@ -32,13 +32,9 @@ var limits = []struct {
 	name string
 	new  func(t *testing.T, c grid.Cell) grid.Gated
 }{
-	{"inflight: Gradient", func(_ *testing.T, c grid.Cell) grid.Gated { return grid.NewLimiter(c.Bound, inflight.Gradient(nil)) }},
-	{"inflight: Vegas", func(_ *testing.T, c grid.Cell) grid.Gated { return grid.NewLimiter(c.Bound, inflight.Vegas(nil)) }},
-	{"inflight: AIMD, Timeout of 2.5 service times", func(_ *testing.T, c grid.Cell) grid.Gated {
-		return grid.NewLimiter(c.Bound, inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * c.Service / 2}))
-	}},
-	{"inflight: AIMD, judged by its Timeout", func(_ *testing.T, c grid.Cell) grid.Gated {
-		g := grid.NewLimiter(c.Bound, inflight.AIMD(&inflight.AIMDOptions{Timeout: 5 * c.Service / 2}))
+	{"inflight: Learn", func(_ *testing.T, c grid.Cell) grid.Gated { return grid.NewLimiter(c.Bound, inflight.Learn(nil)) }},
+	{"inflight: Learn, judged by a Timeout of 2.5 service times", func(_ *testing.T, c grid.Cell) grid.Gated {
+		g := grid.NewLimiter(c.Bound, inflight.Learn(&inflight.LearnOptions{Timeout: 5 * c.Service / 2}))
 		g.Timeout = 5 * c.Service / 2
 		return g
 	}},

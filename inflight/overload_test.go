@@ -1,0 +1,270 @@
+package inflight_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// learnHold lets a key's work succeed after that time, while others wait, so that fixed limits learn it too.
+func learnHold(t *testing.T, l *inflight.Limiter[string], d time.Duration) {
+	for range 3 {
+		held := take(t, l, "a", 1)
+		done := make(chan struct{})
+		for range 2 {
+			go func() {
+				p, err := l.Acquire(context.Background(), "a", 1)
+				assert.NoError(t, err)
+				time.Sleep(d)
+				p.Release()
+				done <- struct{}{}
+			}()
+			synctest.Wait()
+		}
+		time.Sleep(d)
+		held.Release()
+		<-done
+		<-done
+	}
+}
+
+// A caller whose deadline is too close for its key's work is refused at once; work that is longer than half of the deadline is still served.
+func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
+	for name, o := range map[string]*options{
+		"fixed": {MaxQueue: 5}, "Total": {MaxQueue: 5, Total: 1}, "adaptive": {MaxQueue: 5, Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, 1, o)
+				learnHold(t, l, 600*time.Millisecond)
+				held := take(t, l, "a", 1)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+				defer cancel()
+				_, err := l.Acquire(ctx, "a", 1)
+				assert.ErrorIs(t, err, ratelimit.ErrLimited)
+				assert.ErrorContains(t, err, "the context ends before the work could")
+				assert.Zero(t, time.Since(start), "at once")
+
+				ctx, cancel = context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				time.AfterFunc(300*time.Millisecond, held.Release)
+				p, err := l.Acquire(ctx, "a", 1)
+				require.NoError(t, err, "the work takes 600 ms of the 700 that are left")
+				p.Release()
+
+				held = take(t, l, "a", 1)
+				ctx, cancel = context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				time.AfterFunc(500*time.Millisecond, held.Release)
+				_, err = l.Acquire(ctx, "a", 1)
+				assert.ErrorIs(t, err, ratelimit.ErrLimited, "500 ms are left at its turn")
+				assert.Zero(t, stats(t, l, "a").InFlight)
+				assert.Zero(t, stats(t, l, "a").Queued)
+			})
+		})
+	}
+}
+
+// A queue in which no caller is lost serves the oldest first, however long it stands. From the first lost caller until the queue is empty the
+// newest goes first, and has the place of the oldest if the queue is full.
+func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := line{l: newLimiter(t, 1, &options{MaxQueue: 3})}
+		a := q.send("a", "k", 1)
+		b, c, d := q.send("b", "k", 1), q.send("c", "k", 1), q.send("d", "k", 1)
+		full := q.send("full", "k", 1)
+		assert.ErrorIs(t, full.err, ratelimit.ErrLimited)
+		a.release()
+		b.release()
+		assert.Equal(t, []string{"a", "b", "c"}, q.served)
+
+		e, f := q.send("e", "k", 1), q.send("f", "k", 1)
+		e.giveUp()
+		g := q.send("g", "k", 1)
+		h := q.send("h", "k", 1)
+		assert.ErrorIs(t, d.err, ratelimit.ErrLimited, "the oldest makes room")
+		c.release()
+		h.release()
+		g.release()
+		f.release()
+		assert.Equal(t, []string{"a", "b", "c", "h", "g", "f"}, q.served)
+
+		i := q.send("i", "k", 1)
+		j, k := q.send("j", "k", 1), q.send("k", "k", 1)
+		i.release()
+		j.release()
+		k.release()
+		assert.Equal(t, []string{"i", "j", "k"}, q.served[6:], "the queue has been empty")
+	})
+}
+
+// A large request is served once it is the only one, though smaller and newer ones pass it.
+func TestALargeRequestIsServedThoughTheNewestGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := line{l: newLimiter(t, 3, &options{MaxQueue: 5})}
+		a := q.send("a", "k", 3)
+		large, lost, small := q.send("large", "k", 3), q.send("lost", "k", 1), q.send("small", "k", 1)
+		lost.giveUp()
+		a.release()
+		assert.Equal(t, []string{"a", "small"}, q.served)
+		small.release()
+		assert.Equal(t, []string{"a", "small", "large"}, q.served)
+		large.release()
+	})
+}
+
+// At loads of 1.1 and 1.5 nearly all of the capacity goes to callers who are still there, with work of 50 and of 200 ms.
+func TestQueuesServeCallersWhoAreStillThere(t *testing.T) {
+	for _, test := range []struct {
+		servers int
+		work    time.Duration
+	}{{10, 50 * time.Millisecond}, {40, 200 * time.Millisecond}} {
+		for _, load := range []float64{1.1, 1.5} {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLimiter(t, test.servers, &options{MaxQueue: 500})
+				gap := time.Duration(float64(test.work) / float64(test.servers) / load)
+				good, start := make(chan struct{}, 100_000), time.Now()
+				for time.Since(start) < 20*time.Second {
+					go func() {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+						defer cancel()
+						p, err := l.Acquire(ctx, "k", 1)
+						if err != nil {
+							return
+						}
+						time.Sleep(test.work)
+						p.Release()
+						if ctx.Err() == nil {
+							good <- struct{}{}
+						}
+					}()
+					time.Sleep(gap)
+				}
+				time.Sleep(5 * time.Second)
+				part := float64(len(good)) * test.work.Seconds() / float64(test.servers) / 20
+				assert.Greater(t, part, 0.94, "%d × %v, load %v", test.servers, test.work, load)
+			})
+		}
+	}
+}
+
+// A higher priority gets in while a lower one holds a limit that has fallen, up to Total, and a lower one leaves it the queue.
+func TestAHigherPriorityExceedsALimitThatALowerOneHolds(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, _ := script(10, 4, 4, 4)
+	l := newLimiter(t, 12, &options{Total: 12, Shared: adaptive, Clock: clock, Priority: func(key string) int { return map[string]int{"page": 1}[key] }})
+	var batch []inflight.Permit
+	for range 10 {
+		batch = append(batch, take(t, l, "batch", 1))
+	}
+	refused(t, l, "batch", 1)
+	for range 2 {
+		take(t, l, "page", 1)
+	}
+	refused(t, l, "page", 1) // Total
+	assert.Equal(t, 12, l.Totals().InFlight)
+	for _, p := range batch[:3] {
+		p.Done(inflight.Ignored)
+	}
+	refused(t, l, "batch", 3)
+	take(t, l, "page", 1)
+}
+
+// Answers of very different lengths are no slow backend: the limit learns from the time per amount. Amounts that make no sense count as none.
+func TestAmountsMakeALongAnswerNoSlowOne(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(1000, 1000, 1000, 1000)
+	l := newLimiter(t, 1000, &options{Adaptive: adaptive, Clock: clock})
+	window := func(tokens float64) {
+		var permits []inflight.Permit
+		for range 20 {
+			permits = append(permits, take(t, l, "a", 1))
+		}
+		clock.Advance(time.Duration(tokens) * 10 * time.Millisecond)
+		for _, p := range permits {
+			p.DoneAmount(inflight.Success, tokens)
+		}
+	}
+	window(100)
+	window(1000)
+	require.Len(t, *samples, 2)
+	for _, s := range *samples {
+		assert.InDelta(t, time.Second, s.RTT, float64(time.Microsecond))
+	}
+	assert.Equal(t, 10*time.Second, (*samples)[1].Served)
+
+	for _, amount := range []float64{0, -1, math.NaN(), math.Inf(1), math.MaxFloat64} {
+		adaptive, samples := script(1000, 1000, 1000)
+		l := newLimiter(t, 1000, &options{Adaptive: adaptive, Clock: clock})
+		for range 20 {
+			p := take(t, l, "a", 1)
+			clock.Advance(10 * time.Millisecond)
+			p.DoneAmount(inflight.Success, amount)
+		}
+		require.Len(t, *samples, 1)
+		assert.Equal(t, 10*time.Millisecond, (*samples)[0].RTT, amount)
+	}
+}
+
+// Streams that count as Ignored leave the times of the other work as they are, also if they began before the window.
+func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	adaptive, samples := script(100, 100, 100, 100, 100, 100)
+	l := newLimiter(t, 100, &options{Adaptive: adaptive, Clock: clock})
+	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+	var streams []inflight.Permit
+	for range 10 {
+		streams = append(streams, take(t, l, "a", 1))
+	}
+	finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+	var calls []inflight.Permit
+	for range 20 {
+		calls = append(calls, take(t, l, "a", 1))
+	}
+	clock.Advance(50 * time.Millisecond)
+	for _, p := range streams {
+		p.Done(inflight.Ignored)
+	}
+	clock.Advance(50 * time.Millisecond)
+	for _, p := range calls {
+		p.Done(inflight.Success)
+	}
+	require.NotEmpty(t, *samples)
+	assert.Equal(t, 100*time.Millisecond, (*samples)[len(*samples)-1].RTT)
+}
+
+// Protect needs no figure, and leaves all options but two to the caller.
+func TestProtectIsASharedLimitWithBoundedQueues(t *testing.T) {
+	l, err := inflight.Protect[string](nil)
+	require.NoError(t, err)
+	assert.Equal(t, 20, l.Totals().Limit)
+	for range 20 {
+		take(t, l, "a", 1)
+	}
+	refused(t, l, "b", 1)
+	l, err = inflight.Protect(&options{Total: 5, MaxQueue: 1, MaxWaiting: 1})
+	require.NoError(t, err)
+	assert.Equal(t, 5, l.Totals().Limit)
+	for text, o := range map[string]*options{
+		"Options.Adaptive is set": {Adaptive: inflight.Learn(nil)}, "Options.Shared, and it is set": {Shared: inflight.Learn(nil)},
+		"Options.Total is -1": {Total: -1}, "Options.MaxQueue is -1": {MaxQueue: -1},
+	} {
+		_, err := inflight.Protect(o)
+		assert.ErrorContains(t, err, text)
+	}
+}
+
+func TestStatsOfAKeyThatWasNeverSeen(t *testing.T) {
+	_, ok := newLimiter(t, 1, nil).Stats("a")
+	assert.False(t, ok)
+}

@@ -1,0 +1,279 @@
+package inflight
+
+import (
+	"math"
+	"time"
+)
+
+// probe is a measurement of the baseline under a lower limit.
+//
+// Probes begin at boundaries: instants of a clock that processes share. One process that probes alone does not empty a queue to which others
+// add, and takes the queue of the others for the backend's latency. Boundaries of a distance are among the boundaries of half that distance, so
+// processes meet though the lengths of their windows differ.
+//
+// At routine boundaries all processes whose limits are in full use probe. Other probes have a cause of the process's own: nothing is
+// proven yet, the limit has fallen to half of its value without effect, or a young baseline is to be confirmed. These are alone, so that only
+// the first and the second may raise the baseline. A first baseline is raised only after a boundary has passed within the probe, since other
+// processes have begun theirs by then, and their queue is gone.
+type probe struct {
+	due      bool          // a probe begins at the next boundary for causes
+	routine  bool          // the probe began at a routine boundary
+	shrank   bool          // the limit has fallen to half without effect
+	previous time.Duration // the end of the window before, on the clock that processes share
+
+	running   bool
+	from      measure // at which the probe began
+	before    measure // in the step before
+	cut       float64 // the limit of this step
+	together  bool    // a boundary has passed within this step
+	restarts  int     // times that the step's sums began anew
+	doubted   float64 // latency in the step that showed a slower backend; 0 if there was none
+	confirmed float64 // the baseline of the latest routine probe
+
+	n      int     // windows of this step
+	ended  float64 // requests of these
+	left   int     // of these, from which clients left
+	sum    float64 // of their latencies
+	middle float64 // of their medians
+}
+
+const (
+	cause    = 500 * time.Millisecond // the least distance of the boundaries of probes that have a cause
+	routine  = 32 * time.Second       // the same of all others
+	causes   = 2                      // the least distance in windows
+	routines = 120
+	blindly  = 1000 // windows with the limit in full use between routine probes, if the instant is not known
+
+	soon  = 8  // windows with the limit in full use, from the first baseline to the probe that confirms it
+	later = 32 // and from then on to the second one
+
+	below      = 0.7  // of the work that the backend does at once: the limit at which a probe looks for the known baseline
+	shrunk     = 0.5  // a limit that has fallen that far is probed
+	far        = 3    // times the baseline: a latency that is too high for a limit that has fallen that far
+	queued     = 1.4  // a latency so many times as high as a queue alone would leave is no queue
+	confirming = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
+	opinion    = 0.8  // of latency in the doubted step, at a third of its limit: others had a queue, which is shorter now
+	raised     = 1.03 // times the baseline: a routine probe that would raise it that far takes most windows
+
+	most        = 3     // windows of a step
+	mostRoutine = 5     // the same of a routine probe
+	precise     = 0.2   // the standard error of a baseline that a probe finds, as a part of it
+	preciser    = 0.12  // the same of a routine probe: processes whose baselines differ have unequal shares
+	surest      = 0.001 // the variance that any measurement of a baseline has, as backends change
+
+	draining     = 0.02 // the part by which latency falls from window to window of a step while a queue drains
+	drainingBy   = 3    // standard deviations: a smaller difference may be chance
+	mostRestarts = 4
+)
+
+// begins reports whether a probe begins after a window that has ended at an instant.
+func (b *baseline) begins(limit, rtt float64, full, stuck bool, at time.Duration) bool {
+	p := &b.probe
+	unproven := !b.ever || at == 0 && !b.proven
+	p.due = b.causes(limit, rtt, unproven, full, stuck) || p.due && full && !b.ever
+	if at == 0 { // it is not known
+		p.routine = p.due || b.since >= blindly
+		return full && p.routine
+	}
+	p.routine = p.crossed(at, routine, routines)
+	return full && (p.routine || p.due && p.crossed(at, cause, causes))
+}
+
+// causes reports whether a probe has a cause. Unproven means that nothing has shown the baseline to be one without a queue, full that the limit is
+// used in full, and stuck that it cannot grow.
+func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
+	queue := rtt > longer*b.rtt
+	growing := queue && !b.queue && !b.proven // latency is caused by a queue that was growing
+	b.queue, b.probe.shrank = queue, false
+	if !full {
+		return false
+	}
+	b.since++
+	if !queue { // or a baseline that is one of a queue
+		b.proven = b.proven || limit >= grown*b.found
+		b.ever = b.ever || b.proven
+		return unproven && stuck || b.since >= b.every && (b.doubt > surest || b.probe.confirmed > 0)
+	}
+	b.high = max(b.high, limit)
+	b.probe.shrank = limit <= shrunk*b.high && rtt > far*b.rtt
+	return !growing && (unproven || b.probe.shrank || b.since >= b.every)
+}
+
+// crossed reports whether a boundary has passed in the window that ended at an instant. The distance is doubled until it has as many windows.
+func (p *probe) crossed(at, distance time.Duration, windows int) bool {
+	elapsed := at - p.previous
+	switch {
+	case p.previous == 0 || elapsed <= 0: // the first window, or the clock was set back
+		return false
+	case elapsed > longest:
+		return true
+	}
+	for distance < time.Duration(windows)*elapsed {
+		distance *= 2
+	}
+	return at/distance != p.previous/distance
+}
+
+// begin starts a probe, and returns the limit of its first step.
+func (b *baseline) begin(limit, rtt float64, left bool) float64 {
+	p := &b.probe
+	p.running, p.due, p.doubted, p.from = true, false, 0, measure{limit, rtt, left}
+	if b.proven {
+		return p.step(p.from, limit*b.slope(rtt)*below)
+	}
+	return p.step(p.from, limit/2)
+}
+
+// step begins a step of the probe, and returns its limit.
+func (p *probe) step(before measure, to float64) float64 {
+	p.before, p.cut, p.together, p.restarts = before, max(1, math.Floor(to)), false, 0
+	p.restart()
+	return p.cut
+}
+
+// restart forgets the windows of the step.
+func (p *probe) restart() { p.n, p.ended, p.left, p.sum, p.middle = 0, 0, 0, 0, 0 }
+
+// add adds a window to the step. While a queue drains, only the latest window counts.
+func (p *probe) add(rtt, ended, median, varies float64, left bool) {
+	if p.routine && p.n > 0 && p.restarts < mostRestarts {
+		noise := varies/ended + varies/p.ended
+		if rtt < p.sum/p.ended*math.Exp(-max(draining, drainingBy*math.Sqrt(noise))) {
+			p.restart()
+			p.restarts++
+		}
+	}
+	p.n++
+	p.ended += ended
+	p.sum += rtt * ended
+	p.middle += median * ended
+	if left {
+		p.left++
+	}
+}
+
+// measure returns the latency of the step.
+func (p *probe) measure() measure { return measure{p.cut, p.sum / p.ended, 2*p.left > p.n} }
+
+// verdict is the result of a step of a probe.
+type verdict int
+
+const (
+	undecided verdict = iota // the step needs more windows
+	queueing                 // latency fell in proportion to the limit: there was a queue, and there may still be one
+	confirmed                // latency equals the known baseline
+	doubted                  // latency shows a slower backend, or a queue of others: a much lower limit decides
+	replaced                 // latency shows a backend without a queue, and differs from the baseline
+)
+
+// next adds a window to the step of the probe, and returns the limit from now on.
+func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(load) float64) float64 {
+	p := &b.probe
+	p.add(rtt, ended, float64(s.Median), b.varies, left)
+	step := p.measure()
+	doubt := b.varies / p.ended
+	v := b.judge(step.rtt, doubt)
+	if v == replaced && !p.together && !b.ever && s.At != 0 && p.cut > 1 {
+		if p.crossed(s.At, cause, causes) {
+			p.together = true
+			p.restart()
+		}
+		v = undecided
+	}
+	switch v {
+	case undecided:
+		return p.cut
+	case queueing:
+		return p.step(step, p.cut/2)
+	case doubted:
+		p.doubted = step.rtt
+		return p.step(step, p.cut/3)
+	case confirmed:
+		before := max(b.doubt, surest)
+		part := before / (before + max(doubt, surest)) // two measurements of one baseline have less noise
+		b.measured(b.rtt*math.Pow(step.rtt/b.rtt, part), before*(1-part))
+	case replaced:
+		if step.rtt < b.rtt {
+			b.every = 0
+		}
+		b.measured(step.rtt, doubt)
+	}
+	b.mixed.measured(p.middle / p.ended)
+	return b.finish(target)
+}
+
+// measured puts the result of a probe into force. The result of a process alone may include the queue of others. So it raises the baseline to
+// the value of the latest routine probe at most, unless there is none, or the limit has fallen to half without effect.
+func (b *baseline) measured(rtt, doubt float64) {
+	p := &b.probe
+	switch {
+	case p.routine, !b.ever, p.shrank:
+		p.confirmed = rtt
+	case rtt > b.rtt:
+		rtt = max(b.rtt, min(rtt, p.confirmed))
+	}
+	b.rtt, b.doubt = rtt, doubt
+}
+
+// judge decides on the step of a probe, given its mean latency and the variance of the mean's logarithm.
+func (b *baseline) judge(mean, doubt float64) verdict {
+	p := &b.probe
+	// A queue alone would have let latency fall in proportion to the limit, to a ratio of 1.
+	ratio := mean / (p.before.rtt * p.cut / p.before.limit)
+	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
+	// With a queue, latency would have fallen further than chance explains.
+	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
+	measured := !p.before.left && 2*p.left <= p.n // the latency of the backend, not the patience of the clients
+	flat := p.cut <= 1 || measured && ratio >= queued
+	switch {
+	case p.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):
+		return undecided
+	case same, flat && b.proven && near: // the backend has become smaller, or nothing has changed
+		return confirmed
+	case flat && b.ever && p.cut > 1 && p.doubted == 0 && mean > longer*b.rtt:
+		return doubted
+	case flat && p.doubted > 0 && mean < opinion*p.doubted:
+		return queueing
+	case flat:
+		return replaced
+	}
+	return queueing
+}
+
+// needsMore reports whether more windows are to be averaged before the step is judged. If conclusive, the mean may become
+// the baseline, so it has to be precise.
+func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
+	p := &b.probe
+	unsteady := b.noise > noisy/4
+	if unsteady && p.n < 2 {
+		return true
+	}
+	d := math.Log(ratio / queued)
+	borderline := d*d*float64(p.n) < 2*b.noise
+	slower := ratio >= queued && mean > longer*b.rtt && unsteady
+	if p.n < most && (borderline || slower || conclusive && doubt > precise*precise) {
+		return true
+	}
+	if !p.routine || !conclusive {
+		return false
+	}
+	return p.n < most && b.proven && mean > raised*b.rtt || p.n < mostRoutine && doubt > preciser*preciser
+}
+
+// finish ends a probe that has found a baseline, and returns the limit from now on.
+func (b *baseline) finish(target func(load) float64) float64 {
+	p := &b.probe
+	p.running, b.proven, b.ever, b.since, b.last, b.trend = false, true, true, 0, 0, 0
+	b.low, b.found = b.rtt, p.cut
+	switch b.every {
+	case 0:
+		b.every = soon
+	case soon:
+		b.every = later
+	default:
+		b.every = math.MaxInt
+	}
+	from := p.from.limit
+	b.high = max(p.cut, min(from, target(load{from, from, from * b.slope(p.from.rtt), b.patience, b.unrest(), b.doubt, 0})))
+	return b.high
+}
