@@ -52,7 +52,7 @@ func echoes(t *testing.T) http.Handler {
 }
 
 func TestAHijackedConnectionKeepsItsPermitUntilItIsClosed(t *testing.T) {
-	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Gradient(&inflight.GradientOptions{Start: 1000})}} {
+	for name, o := range map[string]*inflightOptions{"fixed": nil, "adaptive": {Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1000})}} {
 		t.Run(name, func(t *testing.T) {
 			limit := 2
 			if o != nil {
