@@ -34,8 +34,8 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 //   - bans sets the length of a ban by its window: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
 // A denial by the first of limiter's Limits is a strike, unless it is Degraded: so in a stack or a chain the key's own
-// limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. If bans fails, the
-// decision does; other failures are counted in Stats. A full table in memory may forget bans.
+// limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. It denies a cost of 0,
+// too. If bans fails, the decision does; other failures are counted in Stats. A full table in memory may forget bans.
 //
 // It is an error if strikes or bans is nil or has no Reset, if bans has no Peek, or if limiter's first limit equals
 // another one.
@@ -83,8 +83,6 @@ func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.D
 		return ratelimit.Decision{Limit: d.Limit, Degraded: d.Degraded}, false, fmt.Errorf("ban: bans: %w", err)
 	case d.Allowed:
 		return ratelimit.Decision{}, true, nil
-	case cost == 0: // which is always allowed
-		d.Allowed, d.RetryAfter = true, 0
 	}
 	return d, false, nil
 }
@@ -114,10 +112,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = wait.OrBackground(ctx)
 	if d, ok, err := b.banned(ctx, key, cost); !ok {
-		if err != nil || !d.Allowed {
-			return ratelimit.NewReservation(d, nil), err
-		}
-		return ratelimit.NewReservation(d, func(actual int) error { return b.charge(ctx, key, actual) }), nil
+		return ratelimit.NewReservation(d, nil), err
 	}
 	r, err := b.limiter.Reserve(ctx, key, cost, maxDelay)
 	if r == nil {
@@ -127,18 +122,6 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 		b.denied(ctx, key, &r.Decision)
 	}
 	return r, err
-}
-
-// charge charges limiter the real cost of a reservation of cost 0, banned or not.
-func (b *Limiter[K]) charge(ctx context.Context, key K, actual int) error {
-	if actual == 0 {
-		return nil
-	}
-	r, err := b.limiter.Reserve(context.WithoutCancel(ctx), key, 0, 0)
-	if err != nil {
-		return errors.Join(err, r.Cancel())
-	}
-	return r.Settle(actual)
 }
 
 // Wait waits until the cost can be spent, and for a ban's end: see [ratelimit.Wait]. Its failure is no strike.
@@ -153,7 +136,7 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 		switch {
 		case ok:
 			return ratelimit.Wait(ctx, b.limiter, key, cost)
-		case err != nil || d.Allowed:
+		case err != nil:
 			return err
 		case d.RetryAfter > left:
 			return fmt.Errorf("%w: the key is banned for another %v under %v, but the deadline is in %v",
@@ -235,8 +218,8 @@ func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.De
 // Strike counts n strikes of a key, unless it is banned. An n below zero is [ratelimit.ErrNegativeCost].
 func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	ctx = wait.OrBackground(ctx)
-	d, ok, err := b.banned(ctx, key, n)
-	if err != nil || !ok && !d.Allowed || n == 0 {
+	_, ok, err := b.banned(ctx, key, n)
+	if !ok || n == 0 {
 		return err
 	}
 	_, err = b.strike(ctx, key, n)

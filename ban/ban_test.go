@@ -75,7 +75,7 @@ func TestTheStrikeThatExhaustsStrikesBeginsTheBan(t *testing.T) {
 	}
 	require.Equal(t, 2, remaining(t, j.limiter, "k"))
 	require.Equal(t, 3, remaining(t, j.strikes, "k"))
-	require.True(t, take(t, j, 0).Allowed, "a cost of 0 is always allowed")
+	require.False(t, take(t, j, 0).Allowed, "a ban denies a cost of 0, too")
 	d, err := j.Peek(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, banned, d)
@@ -539,40 +539,30 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 	}
 }
 
-func TestABannedKeysReservationOfNothingIsSettledAtItsCost(t *testing.T) {
+// A cost of 0 is that of work whose real cost is settled later: a banned key does no such work.
+func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)))
 	ctx := t.Context()
+	require.True(t, j.Allow("k", 0))
 	require.NoError(t, j.Strike(ctx, "k", 1))
-	r, err := j.Reserve(ctx, "k", 0, 0)
+	denial := ratelimit.Decision{Limit: banLimit, RetryAfter: time.Hour, ResetAfter: time.Hour, NextAfter: time.Hour}
+	require.False(t, j.Allow("k", 0))
+	d, err := j.Take(ctx, "k", 0)
 	require.NoError(t, err)
-	require.Equal(t, ratelimit.Decision{Allowed: true, Limit: banLimit, ResetAfter: time.Hour, NextAfter: time.Hour}, r.Decision)
-	require.Zero(t, j.limiter.Stats().Keys, "the limiter is not asked before")
+	require.Equal(t, denial, d)
+	d, err = j.Peek(ctx, "k", 0)
+	require.NoError(t, err)
+	require.Equal(t, denial, d)
+	r, err := j.Reserve(ctx, "k", 0, 2*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, denial, r.Decision)
 	require.NoError(t, r.Settle(5))
-	require.NoError(t, r.Settle(5), "only the first counts")
-	d, err := j.limiter.Peek(context.Background(), "k", 1)
-	require.NoError(t, err)
-	require.Equal(t, 3*time.Minute, d.ResetAfter, "5 of 2 a minute")
+	require.Zero(t, j.limiter.Stats().Keys, "nothing is charged")
+	short, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	require.ErrorIs(t, j.Wait(short, "k", 0), context.DeadlineExceeded)
 	require.NoError(t, j.Lift(ctx, "k"))
-	require.False(t, j.Allow("k", 1))
-
-	// An attempt of no cost is not charged.
-	require.NoError(t, j.Strike(ctx, "other", 1))
-	for _, actual := range []int{0, -1} {
-		r, err = j.Reserve(ctx, "other", 0, time.Hour)
-		require.NoError(t, err)
-		require.NoError(t, r.Settle(actual))
-	}
-	require.Equal(t, 1, j.limiter.Stats().Keys)
-
-	// The context may have ended by then; the limiter's answer is returned.
-	gone, cancel := context.WithCancel(ctx)
-	fails := &engine{Answer: func() (ratelimit.Decision, error) { return ratelimit.Decision{Allowed: true}, nil }}
-	b := banOf(t, fails, j.strikes, j.bans)
-	r, err = b.Reserve(gone, "other", 0, 0)
-	require.NoError(t, err)
-	cancel()
-	fails.Answer = func() (ratelimit.Decision, error) { return ratelimit.Decision{}, ratelimit.ErrUnavailable }
-	require.ErrorIs(t, r.Settle(1), ratelimit.ErrUnavailable)
+	require.True(t, j.Allow("k", 0))
 }
 
 // Without a limit of its own, strikes that the caller reports are all that bans a key.
