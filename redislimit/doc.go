@@ -11,10 +11,11 @@
 //
 // # Errors
 //
-// [ratelimit.ErrUnavailable] means that there was no decision: Redis is down, slow, full, loading or read-only. If the error
+// [ratelimit.ErrUnavailable] means that there was no decision: Redis is down, slow, full, loading or read-only, it refuses the
+// client's password, database or command, or a proxy has answered in its place. The text says which permission is missing. If the error
 // also wraps [ratelimit.ErrUnanswered], the call may have been charged; any other error has charged nothing. If the caller's
-// own context has ended, the error is the context's. A missing permission, a script error and a Redis key that holds something
-// else are not ErrUnavailable.
+// own context has ended, the error is the context's. A script error, keys in several slots, a server before Redis 7.0 and a Redis key
+// that holds something else are not ErrUnavailable.
 //
 // # Clusters
 //

@@ -15,18 +15,20 @@ import (
 // errForeignState is for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
-// refusals are the beginnings of the replies with which Redis refuses to run a script because of its present state, and may run
-// it later.
+// refusals are the beginnings of the replies with which Redis refuses to run a script, because of its present state or of its
+// configuration. Nothing was charged.
 var refusals = []string{
 	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
 	"MOVED", "ASK", "UNBLOCKED", "ERR max number of clients", "max number of clients",
+	"WRONGPASS", "NOAUTH", "NOPERM", "NOSCRIPT", "DENIED", "EXECABORT",
+	"ERR AUTH", "ERR Client sent AUTH", "ERR invalid password", "ERR invalid DB index", "ERR DB index", "ERR unknown command",
 }
 
 // classify returns the error of a call for the caller. The caller's own context comes first; sent is true if the call may have
 // reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
-		return classifyAnswer(err, text)
+		return classifyAnswer(err, text, sent)
 	}
 	if cause := outcome.EndOf(ctx); cause != nil {
 		return ended(cause, sent)
@@ -51,9 +53,11 @@ func answerOf(err error) string {
 	return answer.Error()
 }
 
-func classifyAnswer(err error, text string) error {
-	if refused(text) {
-		return &outcome.Undecided{Cause: err}
+// classifyAnswer returns the error of a reply that is no decision: of a server in any state, or of a proxy in front of it. It is the
+// program's own mistake if the keys are in several slots, if the server is too old, or if a script meets a value that it does not know.
+func classifyAnswer(err error, text string, sent bool) error {
+	if refused(text) || forbidden(text) {
+		return &outcome.Undecided{Cause: advised(err, text)}
 	}
 	if strings.HasPrefix(text, "CROSSSLOT") || strings.Contains(text, "undeclared key") || strings.Contains(text, "non local key") {
 		return fmt.Errorf("%w (%w)", errSlots, err)
@@ -61,7 +65,46 @@ func classifyAnswer(err error, text string) error {
 	if strings.Contains(text, "unexpected symbol near '#'") {
 		return fmt.Errorf("%w (%w)", errOldServer, err)
 	}
-	return fmt.Errorf("redislimit: %w", err)
+	if strings.HasPrefix(text, "WRONGTYPE") || strings.HasPrefix(text, "ERR user_script:") {
+		return fmt.Errorf("redislimit: %w", err)
+	}
+	return &outcome.Undecided{Cause: advised(err, text), Sent: sent}
+}
+
+// forbidden reports whether an ACL forbids a command of a script, which the script finds out before it charges anything.
+func forbidden(text string) bool {
+	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM")
+}
+
+// advised adds the action that ends the state, if it does not end by itself. The reply's text stays.
+func advised(err error, text string) error {
+	advice := ""
+	switch {
+	case strings.HasPrefix(text, "WRONGPASS"), strings.HasPrefix(text, "NOAUTH"), strings.HasPrefix(text, "ERR AUTH"),
+		strings.HasPrefix(text, "ERR Client sent AUTH"), strings.HasPrefix(text, "ERR invalid password"):
+		advice = "check Username and Password of the client"
+	case strings.Contains(text, "DB index"):
+		advice = "check DB of the client; a cluster has 0 alone"
+	case strings.Contains(text, "to access") && strings.Contains(text, "key") && forbidden(text):
+		advice = "the user's ACL lacks the keys of Options.Prefix, as in ~ratelimit:*"
+	case forbidden(text):
+		advice = "the user's ACL lacks " + lacked(text)
+	case refused(text):
+		return err
+	default:
+		advice = "this is no reply of a Redis that runs the script: look at the server, and at proxies in front of it"
+	}
+	return fmt.Errorf("%w (%s)", err, advice)
+}
+
+// lacked returns the command that an ACL lacks, as Redis names it in quotes, in the form of an ACL's rule.
+func lacked(text string) string {
+	if _, rest, ok := strings.Cut(text, "'"); ok {
+		if command, _, ok := strings.Cut(rest, "' command"); ok && !strings.ContainsAny(command, "' ") {
+			return "+" + command
+		}
+	}
+	return "a command that the scripts of package redislimit call: its documentation lists them"
 }
 
 // errOldServer advises on a server that takes the first line of a script for Lua.

@@ -209,5 +209,5 @@ func (f failure) err(limit string) error {
 	case answerNotOurs:
 		return fmt.Errorf("%w: a string that is no state of this version%s", errForeignState, limit)
 	}
-	return classifyAnswer(fmt.Errorf("redis: %s%s", f.text, limit), f.text)
+	return classifyAnswer(fmt.Errorf("redis: %s%s", f.text, limit), f.text, false)
 }
