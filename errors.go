@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The errors of limiters. Each is returned wrapped, with the figures that caused it: test with [errors.Is].
@@ -80,6 +81,33 @@ type negativeCostError int
 func (e negativeCostError) Unwrap() error { return ErrNegativeCost }
 
 func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNegativeCost, int(e)) }
+
+// LateError is the error of a call that would have to wait for longer than it can: a Wait until after its deadline, or a client's request
+// beyond a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or [ErrLimited]. Its text is the same for all such calls under a limit.
+// [errors.As] finds it.
+type LateError struct {
+	Package string        // with which the text begins; empty if it does not name one
+	Limit   Limit         // the limit under which the call waits; zero if a server demands the wait
+	After   time.Duration // see RetryAfter
+	Reason  error         // context.DeadlineExceeded or ErrLimited
+}
+
+// RetryAfter returns the time after which the same call could go on, counted from the moment of the error.
+func (e *LateError) RetryAfter() time.Duration { return e.After }
+
+// Unwrap returns the reason.
+func (e *LateError) Unwrap() error { return e.Reason }
+
+func (e *LateError) Error() string {
+	text := e.Reason.Error() + ": the call would have to wait for longer than it may"
+	if e.Package != "" {
+		text = e.Package + ": " + text
+	}
+	if e.Limit != (Limit{}) {
+		text += ", under " + e.Limit.String()
+	}
+	return text
+}
 
 // layerError is the error of one layer of a stack.
 type layerError struct {

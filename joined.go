@@ -593,7 +593,7 @@ func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 			}
 		}
 		if due > left {
-			return tooLate(cost, due, left, s.d.Limit)
+			return tooLate(due, s.d.Limit)
 		}
 		if err := wait.Sleep(ctx, s.d.RetryAfter); err != nil {
 			return fmt.Errorf("ratelimit: %w", err)

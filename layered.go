@@ -294,7 +294,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 			return l.sleepOut(ctx, s, cost)
 		}
 		if wait := s.wait(); wait > left {
-			return tooLate(cost, wait, left, s.d.Limit)
+			return tooLate(wait, s.d.Limit)
 		}
 		c := s.slowest()
 		key := s.members[c.first].key

@@ -153,8 +153,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 	delay := r.delayLeft()
 	if delay > left {
-		return also(fmt.Errorf("%w: the work must wait for %v under %v, but the deadline is in %v",
-			context.DeadlineExceeded, delay, r.Limit, left), r.Cancel())
+		return also(tooLate(delay, r.Limit), r.Cancel())
 	}
 	switch {
 	case delay <= 0:

@@ -54,7 +54,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 	case !d.Allowed && left == wait.Forever:
 		return false, fmt.Errorf("%w: cost %d would be booked more than 100 years ahead under %v", ErrLimited, cost, d.Limit)
 	case !d.Allowed: // RetryAfter is how much too late the time would be
-		return false, tooLate(cost, between(-int64(left), int64(d.RetryAfter)), left, d.Limit)
+		return false, tooLate(between(-int64(left), int64(d.RetryAfter)), d.Limit)
 	}
 	if t != nil {
 		t.home = keyHome[K]{l, key}
@@ -67,8 +67,8 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 }
 
 // tooLate is the error of a Wait whose time would come after the deadline.
-func tooLate(cost int, wait, left time.Duration, l Limit) error {
-	return fmt.Errorf("%w: cost %d must wait for %v under %v, but the deadline is in %v", context.DeadlineExceeded, cost, wait, l, left)
+func tooLate(wait time.Duration, l Limit) error {
+	return &LateError{Limit: l, After: wait, Reason: context.DeadlineExceeded}
 }
 
 // Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. It is r's Wait if r is
@@ -142,7 +142,7 @@ func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, del
 	case res.RetryAfter <= 0:
 		return nil, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", context.DeadlineExceeded, cost, res.Limit)
 	case res.RetryAfter > left:
-		return nil, tooLate(cost, res.RetryAfter, left, res.Limit)
+		return nil, tooLate(res.RetryAfter, res.Limit)
 	}
 	return res, nil
 }

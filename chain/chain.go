@@ -212,8 +212,7 @@ func (c *Limiter[R]) reserveInTime(ctx context.Context, r R, cost int, left time
 	}
 	switch d := res.RetryAfter; {
 	case d > left:
-		return nil, 0, fmt.Errorf("%w: cost %d must wait for %v under %v, but the deadline is in %v",
-			context.DeadlineExceeded, cost, d, res.Limit, left)
+		return nil, 0, &ratelimit.LateError{Limit: res.Limit, After: d, Reason: context.DeadlineExceeded}
 	case d <= 0:
 		return nil, 0, fmt.Errorf("%w: cost %d is denied under %v, without a time to wait for", ratelimit.ErrLimited, cost, res.Limit)
 	}

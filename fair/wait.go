@@ -106,8 +106,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	d.RetryAfter = l.retryLocked(t, m, cost)
 	switch room, free := l.budget.retry(m, cost), l.opts.MaxWaiting-l.waiting; {
 	case room > left:
-		return nil, fmt.Errorf("fair: %w: there is no room for cost %d before %v, and the deadline is in %v",
-			context.DeadlineExceeded, cost, room, left)
+		return nil, &ratelimit.LateError{Package: "fair", Limit: l.budget.limit, After: room, Reason: context.DeadlineExceeded}
 	case free <= 0:
 		return nil, fmt.Errorf("fair: %w: %d callers wait, as many as Options.MaxWaiting allows", ratelimit.ErrLimited, l.waiting)
 	case t.line.waiting > 0 && t.line.waiting >= free:

@@ -36,6 +36,11 @@ type AdviceBudget struct {
 	Reset time.Duration
 	// Costs reports that a request counts as its cost ([WithCost]).
 	Costs bool
+	// Limit is the whole budget, and Window the time in which it comes back; 0 if they are not known.
+	Limit  int64
+	Window time.Duration
+	// Refills reports that the budget comes back bit by bit, as a bucket's, and is whole at Reset.
+	Refills bool
 }
 
 // pace returns the advice as package pace has it.
@@ -43,7 +48,7 @@ func (a Advice) pace(now time.Time) pace.Advice {
 	p := pace.Advice{Refused: a.Refused, Wait: pace.Clamp(a.Wait), Answered: true}
 	for _, b := range a.Budgets {
 		if b.Left >= 0 && b.Reset > 0 {
-			p.Budgets = append(p.Budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset))})
+			p.Budgets = append(p.Budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset)), Limit: b.Limit, Window: b.Window, Refills: b.Refills})
 		}
 	}
 	return p
@@ -52,23 +57,66 @@ func (a Advice) pace(now time.Time) pace.Advice {
 // statusOverloaded is the status of some overloaded servers, such as Anthropic's.
 const statusOverloaded = 529
 
-// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response received now: for an Advice
-// function that adds to it or records it, and for clients without a Transport.
-func AdviceOf(resp *http.Response) Advice { return adviceOf(resp, time.Now()) }
+// statusCalm is "Enhance Your Calm", once Twitter's status in place of 429.
+const statusCalm = 420
 
-func adviceOf(resp *http.Response, now time.Time) (a Advice) {
+// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response received now: for an Advice
+// function that adds to it or records it, and for clients without a Transport. Of a refusal it may read the first KiB of the body, which
+// stays readable in full.
+func AdviceOf(resp *http.Response) Advice {
+	var head []byte
+	if wantsHead(resp) {
+		head = headOf(resp)
+	}
+	return adviceOf(resp, head, time.Now())
+}
+
+// throttled are the errors by which services of AWS refuse a request, of whatever status, as their SDKs list them.
+var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
+	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "PriorRequestNotComplete",
+	"EC2ThrottledException", "TransactionInProgressException"}
+
+// isThrottled reads x-amzn-errortype, such as "ThrottlingException:http://internal.amazon.com/coral/".
+func isThrottled(h http.Header) bool {
+	kind, _, _ := strings.Cut(first(h["X-Amzn-Errortype"]), ":")
+	return slices.Contains(throttled, strings.TrimSpace(kind))
+}
+
+// wantsHead reports whether the body of an answer may have the only time to wait.
+func wantsHead(resp *http.Response) bool {
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable, statusOverloaded:
+		return !slices.ContainsFunc(retryFields, func(f retryField) bool { return len(resp.Header[f.name]) > 0 })
+	}
+	return false
+}
+
+func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 	h := resp.Header
 	clock := serversClock(h, now)
-	a.NoRetry = strings.EqualFold(first(h["X-Should-Retry"]), "false")
+	a.NoRetry = strings.EqualFold(first(h["X-Should-Retry"]), "false") || strings.EqualFold(first(h["Stripe-Should-Retry"]), "false")
 	switch resp.StatusCode {
-	case http.StatusTooManyRequests, statusOverloaded:
+	case http.StatusTooManyRequests, statusOverloaded, statusCalm:
 		a.Refused = true
-		a.Wait = waitOf(h, clock)
+		a.Wait = cmp.Or(waitOf(h, clock), bodyWait(head))
 	case http.StatusServiceUnavailable:
+		a.Wait = cmp.Or(waitOf(h, clock), bodyWait(head))
+	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway:
 		a.Wait = waitOf(h, clock)
 	case http.StatusForbidden: // GitHub's secondary limits
+		if a.Wait = waitOf(h, clock); a.Wait == 0 && secondary.Match(head) {
+			a.Wait = secondaryWait
+		}
+		a.Refused = a.Wait > 0
+	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans; a size that is too large for now
 		a.Wait = waitOf(h, clock)
 		a.Refused = a.Wait > 0
+	}
+	if isThrottled(h) {
+		a.Refused, a.Wait = true, cmp.Or(a.Wait, waitOf(h, clock))
+	}
+	if resp.StatusCode == http.StatusTooManyRequests && a.Wait == 0 && secondary.Match(head) && first(h["X-Ratelimit-Remaining"]) != "0" {
+		a.Wait = secondaryWait
 	}
 	if a.Wait > 0 || isCached(h) {
 		return a // a wait counts before the end of any window
@@ -143,12 +191,15 @@ func serversClock(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// retryFields are the fields that give the time of a retry: Retry-After, the finer fields that OpenAI and Azure send beside it, and the
-// fields that other servers send in its place. The first with a future time counts.
-var retryFields = []struct {
+// retryField is a field with the time of a retry.
+type retryField struct {
 	name string
 	read func(value string, clock time.Time) (time.Duration, bool)
-}{
+}
+
+// retryFields are the fields that give the time of a retry: Retry-After, the finer fields that OpenAI and Azure send beside it, and the
+// fields that other servers send in its place. The first with a future time counts.
+var retryFields = []retryField{
 	{"Retry-After-Ms", retryAfterMs},
 	{"X-Ms-Retry-After-Ms", retryAfterMs},
 	{"Retry-After", retryAfter},

@@ -27,6 +27,8 @@ type plainBudget struct {
 	after            string   // contains the reset as a span, and counts before reset; or ""
 	names            []string // fields of which the first that is there has the name
 	costs            bool
+	limit            string // contains the whole budget
+	refills          bool
 	span             time.Duration // the reset, if no field contains it
 	status           string        // a field that is "rejected" if nothing is left, in place of remaining; or ""
 }
@@ -37,12 +39,12 @@ var dialectsRead = []dialectRead{
 	{structured: draft11},
 	{structured: draft07},
 	// Drafts up to -06, Kong, GitLab, Twitch. Reset is in either habit.
-	{plain: []plainBudget{{remaining: "Ratelimit-Remaining", reset: "Ratelimit-Reset"}}},
+	{plain: []plainBudget{{remaining: "Ratelimit-Remaining", limit: "Ratelimit-Limit", reset: "Ratelimit-Reset"}}},
 	// OpenAI, Azure, Groq.
 	{plain: []plainBudget{
-		{name: "requests", remaining: "X-Ratelimit-Remaining-Requests", reset: "X-Ratelimit-Reset-Requests"},
-		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", costs: true},
-		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", costs: true},
+		{name: "requests", remaining: "X-Ratelimit-Remaining-Requests", reset: "X-Ratelimit-Reset-Requests", limit: "X-Ratelimit-Limit-Requests", refills: true},
+		{name: "tokens", remaining: "X-Ratelimit-Remaining-Tokens", reset: "X-Ratelimit-Reset-Tokens", limit: "X-Ratelimit-Limit-Tokens", refills: true, costs: true},
+		{name: "tokens_usage_based", remaining: "X-Ratelimit-Remaining-Tokens_usage_based", reset: "X-Ratelimit-Reset-Tokens_usage_based", limit: "X-Ratelimit-Limit-Tokens_usage_based", refills: true, costs: true},
 	}},
 	// Anthropic. Customers with a plan get the unified fields, which contain no figure. The fields of the priority tier are not read:
 	// requests beyond that tier are served as usual.
@@ -56,18 +58,20 @@ var dialectsRead = []dialectRead{
 		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
 		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
 	}},
+	// Shopify: "32/40" units are in a bucket that leaks whole within 20 s, whatever the plan.
+	{structured: shopify},
 	// GitHub, Discord, Envoy, Reddit, Vercel and many more.
 	{plain: []plainBudget{
-		{remaining: "X-Ratelimit-Remaining", reset: "X-Ratelimit-Reset", after: "X-Ratelimit-Reset-After",
+		{remaining: "X-Ratelimit-Remaining", limit: "X-Ratelimit-Limit", reset: "X-Ratelimit-Reset", after: "X-Ratelimit-Reset-After",
 			names: []string{"X-Ratelimit-Resource", "X-Ratelimit-Bucket"}},
 	}},
 	// X, Okta.
-	{plain: []plainBudget{{remaining: "X-Rate-Limit-Remaining", reset: "X-Rate-Limit-Reset"}}},
+	{plain: []plainBudget{{remaining: "X-Rate-Limit-Remaining", limit: "X-Rate-Limit-Limit", reset: "X-Rate-Limit-Reset"}}},
 }
 
 func anthropic(fields string, costs bool) plainBudget {
 	prefix := http.CanonicalHeaderKey("Anthropic-" + fields)
-	return plainBudget{name: strings.TrimPrefix(fields, "ratelimit-"), remaining: prefix + "-Remaining", reset: prefix + "-Reset", costs: costs}
+	return plainBudget{name: strings.TrimPrefix(fields, "ratelimit-"), remaining: prefix + "-Remaining", reset: prefix + "-Reset", limit: prefix + "-Limit", refills: true, costs: costs}
 }
 
 // read returns the remaining budgets in a response, nil if there are none.
@@ -84,7 +88,10 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 // read returns the budget in the fields. Where proxies or nested limiters have made lists of the fields, it returns as many budgets, if
 // each has its reset; else a single budget with the least remaining and the longest reset.
 func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
-	b := AdviceBudget{Name: p.name, Costs: p.costs}
+	b := AdviceBudget{Name: p.name, Costs: p.costs, Refills: p.refills}
+	if limit := seconds(first(h[p.limit])); limit > 0 {
+		b.Limit = int64(min(limit, limitfields.MaxInteger))
+	}
 	lefts := []int64{0}
 	if p.status == "" {
 		lefts = leftsOf(h[p.remaining])
@@ -98,8 +105,12 @@ func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 		b.Name = cmp.Or(b.Name, first(h[field]))
 	}
 	resets := p.resets(h, clock)
-	if len(resets) == 0 {
-		return nil
+	if len(resets) == 0 { // Docker Hub: "76;w=21600"
+		_, w, _ := strings.Cut(first(h[p.remaining]), ";w=")
+		if b.Window = span(seconds(w)); b.Window == 0 {
+			return nil
+		}
+		resets = []time.Duration{b.Window}
 	}
 	if len(lefts) != len(resets) {
 		lefts, resets = []int64{slices.Min(lefts)}, []time.Duration{slices.Max(resets)}
@@ -119,6 +130,7 @@ func leftsOf(lines []string) (lefts []int64) {
 			return nil
 		}
 		for text := range strings.SplitSeq(line, ",") {
+			text, _, _ = strings.Cut(text, ";")
 			text = strings.TrimSpace(text)
 			left, err := strconv.ParseFloat(text, 64)
 			if err != nil || !isNumber(text) || !(left >= 0) {
@@ -168,6 +180,29 @@ func resetOf(value string, clock time.Time) (time.Duration, bool) {
 	return untilDate(value, clock)
 }
 
+// seconds returns the number at the beginning of a value, without its parameters; 0 if there is none.
+func seconds(value string) float64 {
+	value, _, _ = strings.Cut(value, ";")
+	n, _ := decimal(strings.TrimSpace(value))
+	return n
+}
+
+// shopifyLeak is the time in which a whole bucket of Shopify's leaks.
+const shopifyLeak = 20 * time.Second
+
+// shopify reads the call limit of Shopify's REST API.
+func shopify(h http.Header) []AdviceBudget {
+	a, b, ok := strings.Cut(first(h["X-Shopify-Shop-Api-Call-Limit"]), "/")
+	used, ok1 := decimal(a)
+	limit, ok2 := decimal(b)
+	if !ok || !ok1 || !ok2 || limit < 1 || limit > limitfields.MaxInteger {
+		return nil
+	}
+	used = min(used, limit)
+	return []AdviceBudget{{Name: "shopify", Left: int64(limit - used), Limit: int64(limit), Window: shopifyLeak, Refills: true,
+		Reset: max(1, time.Duration(used/limit*float64(shopifyLeak)))}}
+}
+
 // draft11 reads RateLimit, and where that has no window, the w of RateLimit-Policy. The
 // editors' copy after draft 11 calls r and t a and w.
 func draft11(h http.Header) (budgets []AdviceBudget) {
@@ -184,28 +219,32 @@ func draft11(h http.Header) (budgets []AdviceBudget) {
 		if !ok {
 			t, ok = it.get("w")
 		}
+		if policies == nil {
+			policies = parseItems(h[fieldPolicy])
+		}
+		quota, window, refills := policyOf(policies, it.name)
 		if !ok {
-			if policies == nil {
-				policies = parseItems(h[fieldPolicy])
-			}
-			t = policyWindow(policies, it.name)
+			t = window
 		}
 		if t > 0 {
-			budgets = append(budgets, AdviceBudget{Name: strings.ToLower(it.name), Left: left, Reset: span(float64(t))})
+			budgets = append(budgets, AdviceBudget{Name: strings.ToLower(it.name), Left: left, Reset: span(float64(t)), Limit: quota, Window: span(float64(window)), Refills: refills})
 		}
 	}
 	return budgets
 }
 
-// policyWindow returns the w of the policy of that name, the longest if there are several, 0 if there is none.
-func policyWindow(policies []item, name string) (longest int64) {
+// policyOf returns the q and the w of the policy of that name, the longest if there are several, 0 if there is none, and whether this
+// library's server reports that it comes back unit by unit.
+func policyOf(policies []item, name string) (quota, longest int64, refills bool) {
 	for _, p := range policies {
 		if strings.EqualFold(p.name, name) {
-			w, _ := p.get("w")
-			longest = max(longest, w)
+			if w, _ := p.get("w"); w >= longest {
+				quota, _ = p.get("q")
+				longest, refills = w, p.has(limitfields.Refills)
+			}
 		}
 	}
-	return longest
+	return max(0, quota), max(0, longest), refills
 }
 
 // draft07 reads RateLimit as a Dictionary: "limit=100, remaining=0, reset=5". Members of

@@ -70,7 +70,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 			require.NoError(t, err)
 			tr, err := httplimit.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-			}), limited, &httplimit.TransportOptions{MaxWait: time.Nanosecond, Key: func(r *http.Request) string { return r.Header.Get("Tenant") }})
+			}), limited, &httplimit.TransportOptions{MaxWait: time.Nanosecond, Key: func(r *http.Request) (string, error) { return r.Header.Get("Tenant"), nil }})
 			require.NoError(t, err)
 			return calls(func(r *http.Request) error {
 				_, err := tr.RoundTrip(r.Clone(r.Context()))

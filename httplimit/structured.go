@@ -15,6 +15,7 @@ import (
 type item struct {
 	name   string
 	params []param
+	flags  []string // the parameters without a value
 }
 
 type param struct {
@@ -30,6 +31,17 @@ func (it *item) get(key string) (int64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// has reports whether a parameter is there without a value, or as the Boolean true.
+func (it *item) has(key string) bool { return slices.Contains(it.flags, key) }
+
+// flag sets or removes a Boolean.
+func (it *item) flag(key string, value bool) {
+	it.flags = slices.DeleteFunc(it.flags, func(k string) bool { return k == key })
+	if value {
+		it.flags = append(it.flags, key)
+	}
 }
 
 // set sets a parameter, or takes it out if it is no Integer. Of several the last counts.
@@ -153,11 +165,14 @@ func (p *parser) parameter(it *item) bool {
 	}
 	if !p.accept('=') {
 		it.set(key, nil)
+		it.flag(key, true)
 		return true
 	}
+	yes := strings.HasPrefix(p.s, "?1")
 	_, n, ok := p.value()
 	if ok {
 		it.set(key, n)
+		it.flag(key, yes)
 	}
 	return ok
 }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,14 +22,15 @@ import (
 // TransportOptions are the settings of [NewTransport]. Zero values mean the defaults. Functions are called
 // concurrently.
 type TransportOptions struct {
-	// Key returns the queue of a request. Advice in the response to one request holds for all requests of its key. It defaults to
-	// [TargetHost].
-	Key func(r *http.Request) string
+	// Key returns the queue of a request. Advice in the response to one request holds for all requests of its key. An error fails the
+	// request. It defaults to [TargetAccount]: two tokens on one host are two budgets.
+	Key func(r *http.Request) (string, error)
 
 	// Cost returns the cost of a request in the limiter. It defaults to the cost of [WithCost], else 1.
 	Cost func(r *http.Request) int
 
-	// Advice reads a response in another dialect. It must not read the body. If it reports false, or is nil,
+	// Advice reads a response in another dialect. It may read the body of a status of 400 or above: it gets its first KiB, empty if that has
+	// not come within a second, and the caller gets the body in full. It must not read another body. If it reports false, or is nil,
 	// [AdviceOf] does.
 	Advice func(resp *http.Response) (Advice, bool)
 
@@ -54,11 +57,12 @@ type TransportOptions struct {
 // Requests of one key wait in a queue. One whose deadline comes before its time fails at once with an error that
 // wraps [context.DeadlineExceeded]. A Transport obeys:
 //
-//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 429, 503 or 529: seconds,
-//     0 included, a span such as "30s", a date or a Unix time; of several the longest.
-//   - x-should-retry: false.
+//   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529:
+//     seconds, 0 included, a span such as "30s", a date or a Unix time; of several the longest.
+//   - In the first KiB of a refusal's body: Google's RetryInfo, "try again in 20s", GitHub's secondary limit.
+//   - x-should-retry: false, Stripe-Should-Retry: false, and a throttling error in x-amzn-errortype.
 //   - The remaining budget until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of OpenAI,
-//     Anthropic, HubSpot, GitHub, Discord, X and Okta. Where the budget is in tokens, a request counts as its cost ([WithCost]).
+//     Anthropic, HubSpot, Shopify, GitHub, Discord, X and Okta. Where the budget is in tokens, a request counts as its cost ([WithCost]).
 //   - A 429 or 529 without these: nothing is sent for a second, then twice as long each time, up to a minute.
 //
 // After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
@@ -90,7 +94,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
 	}
 	if o.Key == nil {
-		o.Key = targetHost
+		o.Key = TargetAccount
 	}
 	if o.Cost == nil {
 		o.Cost = func(r *http.Request) int { return pace.DeclaredCost(r.Context()) }
@@ -107,6 +111,45 @@ func TargetHost(r *http.Request) (string, error) {
 	}
 	return targetHost(r), nil
 }
+
+// credentials are the fields by which servers tell their clients apart.
+var credentials = [...]string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization"}
+
+// TargetAccount is a key function for the host of [TargetHost] and the account there: a hash of the fields Authorization, X-Api-Key, Api-Key
+// and Proxy-Authorization, and of a user in the URL. Without any of them the key is the host. The hash differs from process to
+// process and does not reveal the credentials.
+func TargetAccount(r *http.Request) (string, error) {
+	host, err := TargetHost(r)
+	if err != nil {
+		return "", err
+	}
+	var h maphash.Hash
+	h.SetSeed(seed)
+	found := false
+	for i, field := range credentials {
+		for _, v := range r.Header[field] {
+			found = true
+			_ = h.WriteByte(byte(i))
+			_, _ = h.WriteString(strconv.Itoa(len(v)))
+			_ = h.WriteByte(':')
+			_, _ = h.WriteString(v)
+		}
+	}
+	if user := r.URL.User; user != nil {
+		found = true
+		_ = h.WriteByte(byte(len(credentials)))
+		_, _ = h.WriteString(user.String())
+	}
+	if !found {
+		return host, nil
+	}
+	return host + accountMark + strconv.FormatUint(h.Sum64(), 36), nil
+}
+
+// accountMark separates the host from the account. No host has it.
+const accountMark = "#"
+
+var seed = maphash.MakeSeed()
 
 func targetHost(r *http.Request) string {
 	if r.URL == nil {
@@ -140,11 +183,12 @@ func (t *Transport) Stats() TransportStats {
 	return TransportStats(t.pacer.Stats())
 }
 
-// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns, by default such as
-// "https://api.example.com".
+// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns. A host such as
+// "https://api.example.com" stands for all its accounts: see [TargetAccount].
 func (t *Transport) Reset(key string) {
 	if t.pacer != nil {
 		t.pacer.Reset(key)
+		t.pacer.ResetAll(key + accountMark)
 	}
 }
 
@@ -168,7 +212,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		closeBody(r)
 		return nil, errors.New("httplimit: this Transport was not made by NewTransport: it has no limiter")
 	}
-	p := t.pacer.Arrive(r.Context(), t.opts.Key(r))
+	key, err := t.opts.Key(r)
+	if err != nil {
+		closeBody(r)
+		return nil, fmt.Errorf("httplimit: TransportOptions.Key: %w", err)
+	}
+	p := t.pacer.Arrive(r.Context(), key)
 	defer t.pacer.Leave(p)
 	var refusal *http.Response // the last one
 	for retries := 0; ; retries++ {
@@ -202,13 +251,21 @@ func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
 		return a
 	}
 	known := false
+	var head []byte
+	if t.opts.Advice != nil || wantsHead(resp) {
+		head = headOf(resp)
+		now = time.Now()
+	}
 	if t.opts.Advice != nil {
-		a, known = t.opts.Advice(resp)
+		a, known = t.opts.Advice(withHead(resp, head))
 	}
 	if !known {
-		a = adviceOf(resp, now)
+		a = adviceOf(resp, head, now)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
+	if a.Refused { // it has cost nothing
+		t.pacer.Refund(p)
+	}
 	return a
 }
 

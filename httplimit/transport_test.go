@@ -298,9 +298,9 @@ func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
 		fails   string // part of the error; or ""
 	}{
 		"a minute":                 {0, []string{"Retry-After: 60"}, ""},
-		"more than a minute":       {0, []string{"Retry-After: 61"}, "1m1s, and MaxWait leaves this one 1m0s"},
-		"77 hours":                 {0, []string{"Retry-After: 277200"}, "77h0m0s, and MaxWait"},
-		"a window of 77 hours":     {0, []string{`RateLimit: "a";r=0;t=277200`}, "77h0m0s, and MaxWait"},
+		"more than a minute":       {0, []string{"Retry-After: 61"}, "1m1s"},
+		"77 hours":                 {0, []string{"Retry-After: 277200"}, "77h0m0s"},
+		"a window of 77 hours":     {0, []string{`RateLimit: "a";r=0;t=277200`}, "77h0m0s"},
 		"a longer bound":           {78 * time.Hour, []string{"Retry-After: 277200"}, ""},
 		"no bound":                 {-1, []string{"Retry-After: 277200"}, ""},
 		"no bound, in other words": {math.MinInt64, []string{"Retry-After: 277200"}, ""},
@@ -319,7 +319,9 @@ func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
 					return
 				}
 				assert.ErrorIs(t, err, ratelimit.ErrLimited)
-				assert.ErrorContains(t, err, row.fails)
+				var late *ratelimit.LateError
+				require.ErrorAs(t, err, &late)
+				assert.Equal(t, row.fails, late.RetryAfter().String())
 				assert.Zero(t, time.Since(start))
 			})
 		})
@@ -332,7 +334,10 @@ func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
 			fetch(t, c, "http://a/")
 			_, err = c.Get("http://a/")
 			assert.ErrorIs(t, err, ratelimit.ErrLimited)
-			assert.ErrorContains(t, err, "1h0m0s")
+			var late *ratelimit.LateError
+			require.ErrorAs(t, err, &late)
+			assert.Equal(t, time.Hour, late.RetryAfter())
+			assert.ErrorContains(t, err, "under token-bucket 1/h burst 1")
 		})
 	})
 }
@@ -921,7 +926,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(b.begin), "the same as http://a")
 
 		b = newBackend(once(429, fields("Retry-After: 10")))
-		c, _ = client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{Key: func(r *http.Request) string { return r.URL.Path }})
+		c, _ = client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{Key: func(r *http.Request) (string, error) { return r.URL.Path, nil }})
 		fetch(t, c, "http://a/x")
 		fetch(t, c, "http://a/y")
 		assert.Zero(t, time.Since(b.begin))
@@ -1166,9 +1171,13 @@ func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
 				defer cancel()
+				l := reserver(t, ratelimit.FixedWindow(ratelimit.PerHour(3)))
+				require.True(t, l.Allow(httptest.NewRequest("GET", "http://a.example", nil), 1))
+				cost := 1 // the refused attempt costs nothing, and the next one more than is left
+				row.opts.Cost = func(*http.Request) int { cost += 2; return cost - 2 }
 				c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: 429, Header: fields("Retry-After-Ms: 10"), Body: row.body}, nil
-				}), reserver(t, ratelimit.FixedWindow(ratelimit.PerHour(1))), row.opts)
+				}), l, row.opts)
 				r, err := http.NewRequestWithContext(ctx, "GET", "http://a.example", nil)
 				require.NoError(t, err)
 				resp, err := c.Do(r)

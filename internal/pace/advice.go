@@ -26,7 +26,14 @@ type Budget struct {
 	Left   int64
 	Units  bool // a request counts as its units, such as tokens, and not as one
 	Until  time.Time
+	// Limit is the whole budget, 0 if it is not known. Refills reports that it comes back bit by bit, and is whole at Until.
+	Limit   int64
+	Refills bool
+	Window  time.Duration // in which the whole budget comes back, 0 if it is not known
 
+	first    time.Duration // after which the first unit comes back; 0 for every
+	every    time.Duration // in which a unit comes back; 0 if all come back at Until
+	flying   int64         // requests in flight when it was received
 	name     budgetName
 	seq      uint64    // of the request with this answer
 	sent     time.Time // when that was sent

@@ -8,17 +8,55 @@ import (
 // budgets are a server's budgets, as far as its answers show them.
 type budgets struct {
 	list   []Budget
-	latest map[budgetName]uint64 // of each policy, the number of the latest request whose answer names it
+	anchor Budget                // an earlier answer, with which later ones are compared
+	latest map[budgetName]latest // of each policy
+}
+
+// latest is what is kept of a budget when it has ended.
+type latest struct {
+	seq   uint64        // of the latest request whose answer names it
+	every time.Duration // see Budget
 }
 
 // closedUntil returns the instant at which the last of the budgets that are used up ends, or open if none ends later.
 func (bs *budgets) closedUntil(open time.Time) time.Time {
 	for _, b := range bs.list {
-		if b.Left <= 0 && b.Until.After(open) {
-			open = b.Until
+		if at := b.fits(1); b.Left <= 0 && at.After(open) {
+			open = at
 		}
 	}
 	return open
+}
+
+// leftAt returns how much is left at an instant.
+func (b *Budget) leftAt(now time.Time) int64 {
+	since := now.Sub(b.received) - b.first
+	if b.every == 0 || since < 0 {
+		return b.Left
+	}
+	if b.first > 0 {
+		since += b.every
+	}
+	return max(b.Left, min(b.Limit, b.Left+int64(since/b.every)))
+}
+
+// fits returns the instant at which n are left.
+func (b *Budget) fits(n int64) time.Time {
+	if b.every == 0 || n > b.Limit {
+		return b.Until
+	}
+	at := b.received
+	switch {
+	case n <= b.Left:
+	case b.first > 0:
+		at = at.Add(b.first + time.Duration(n-b.Left-1)*b.every)
+	default:
+		at = at.Add(time.Duration(n-b.Left) * b.every)
+	}
+	if at.After(b.Until) {
+		return b.Until
+	}
+	return at
 }
 
 // ends returns the instant at which the last of the budgets ends, or at least the given one.
@@ -31,11 +69,23 @@ func (bs *budgets) ends(least time.Time) time.Time {
 	return least
 }
 
-// nextReset returns the next instant at which a budget ends, or the zero time.
+// nextUnit returns the next instant at which a unit of the budget comes back, or its end.
+func (b *Budget) nextUnit(now time.Time) time.Time {
+	if b.every == 0 {
+		return b.Until
+	}
+	if at := b.fits(b.leftAt(now) + 1); at.After(now) {
+		return at
+	}
+	return b.Until
+}
+
+// nextReset returns the next instant at which a budget ends, or a unit of it comes back, or the zero time.
 func (bs *budgets) nextReset(now time.Time) (reset time.Time) {
 	for _, b := range bs.list {
-		if now.Before(b.Until) && (reset.IsZero() || b.Until.Before(reset)) {
-			reset = b.Until
+		at := b.nextUnit(now)
+		if now.Before(b.Until) && (reset.IsZero() || at.Before(reset)) {
+			reset = at
 		}
 	}
 	return reset
@@ -46,9 +96,31 @@ func exhausted(all []Budget, now time.Time) bool {
 	return slices.ContainsFunc(all, func(b Budget) bool { return b.Left == 0 && now.Before(b.Until) })
 }
 
-// dropBefore forgets the budgets in answers to requests up to a number.
-func (bs *budgets) dropBefore(seq uint64) {
-	bs.list = slices.DeleteFunc(bs.list, func(b Budget) bool { return b.seq <= seq })
+// shared reports whether others use the budget too: an answer leaves less than an earlier one and this process's own requests since, and
+// those in flight at that time, explain.
+func (bs *budgets) shared(b Budget) bool {
+	i := slices.IndexFunc(bs.list, func(old Budget) bool { return old.name == b.name })
+	if i < 0 || b.Units || b.seq <= bs.list[i].seq {
+		return false
+	}
+	if bs.list[i].others(b) > 1 {
+		return true
+	}
+	a := bs.anchor
+	if a.name != b.name || !b.received.Before(a.Until) || b.Left > a.Left || a.every != bs.list[i].every || b.seq <= a.seq {
+		bs.anchor = bs.list[i]
+		return false
+	}
+	own := int64(b.seq - a.seq)
+	if own > 4*(a.flying+1) {
+		bs.anchor = bs.list[i]
+	}
+	return a.others(b) > 1+own/8
+}
+
+// others returns how many requests of others a later answer counts at least.
+func (b *Budget) others(later Budget) int64 {
+	return b.leftAt(later.received) - int64(later.seq-b.seq) - b.flying - later.Left
 }
 
 // spend counts a request that is not in flight any more in the budgets that are missing in its
@@ -82,8 +154,10 @@ func (bs *budgets) set(b Budget, units int64) {
 		b.name = b.name.kept()
 	}
 	b.Policy = b.name.policy
+	known := bs.latest[b.name]
+	b.paceUnits(known.every)
 	switch {
-	case b.seq < bs.latest[b.name]:
+	case b.seq < bs.latest[b.name].seq:
 		if i >= 0 {
 			bs.list[i].count(b, units)
 		}
@@ -98,6 +172,58 @@ func (bs *budgets) set(b Budget, units int64) {
 	bs.note(b)
 }
 
+// refused records that a request was refused until an instant: of a budget that comes back bit by bit, nothing is left until then. The
+// others are forgotten: the server's time is more precise than the end of a window.
+func (bs *budgets) refused(seq uint64, until, now time.Time) {
+	kept := bs.list[:0]
+	for _, b := range bs.list {
+		switch {
+		case b.seq > seq:
+		case b.every == 0 || b.Units || b.Left > 0 && len(bs.list) > 1:
+			continue
+		default:
+			b.seq, b.Left, b.received, b.first = seq, 0, now, max(1, until.Sub(now))
+			if full := now.Add(time.Duration(b.Limit) * b.every); b.Until.Before(full) {
+				b.Until = full
+			}
+		}
+		kept = append(kept, b)
+	}
+	clear(bs.list[len(kept):])
+	bs.list = kept
+}
+
+// paceUnits finds out the time in which one unit of a budget that refills comes back: its share of the window, or of the time until the
+// budget is whole. An answer that leaves nothing may name either the next unit or the whole budget; the time of an earlier answer holds.
+func (b *Budget) paceUnits(known time.Duration) {
+	if !b.Refills || b.Limit <= 0 {
+		return
+	}
+	left := b.Until.Sub(b.received)
+	b.every = known
+	switch {
+	case b.Window > 0:
+		b.every = max(1, b.Window/time.Duration(b.Limit))
+	case b.Limit <= b.Left:
+	case b.Left > 0:
+		b.every = max(1, left/time.Duration(b.Limit-b.Left))
+	case b.every == 0:
+		b.every = max(1, left/time.Duration(b.Limit))
+	}
+	if b.every == 0 {
+		return
+	}
+	if whole := b.received.Add(time.Duration(min(b.Limit-min(b.Left, b.Limit), int64(MaxWait/b.every))) * b.every); whole.After(b.Until) {
+		b.Until = whole
+	}
+	if b.Left == 0 {
+		b.first = max(1, min(left, b.every))
+		if b.Window > 0 && left < b.Window { // the time of the next unit exactly
+			b.first = max(1, left)
+		}
+	}
+}
+
 // count counts a request in a budget of the answer to a later one, if the server may have counted it afterwards.
 func (b *Budget) count(earlier Budget, units int64) {
 	if !earlier.sent.After(b.received.Add(-counted)) || earlier.Left >= b.Left {
@@ -107,22 +233,25 @@ func (b *Budget) count(earlier Budget, units int64) {
 		units = 1
 	}
 	b.Left -= units
+	if earlier.Until.Before(b.Until) { // that of the server's later answer
+		b.Until = earlier.Until
+	}
 }
 
 // note records the latest answer that names a policy. If there are too many policies, the policy with the oldest answer is
 // forgotten.
 func (bs *budgets) note(b Budget) {
 	if bs.latest == nil {
-		bs.latest = map[budgetName]uint64{}
+		bs.latest = map[budgetName]latest{}
 	}
-	bs.latest[b.name] = b.seq
+	bs.latest[b.name] = latest{b.seq, b.every}
 	if len(bs.latest) <= maxBudgets {
 		return
 	}
 	oldest := b
-	for name, seq := range bs.latest {
-		if seq < oldest.seq {
-			oldest.name, oldest.seq = name, seq
+	for name, l := range bs.latest {
+		if l.seq < oldest.seq {
+			oldest.name, oldest.seq = name, l.seq
 		}
 	}
 	delete(bs.latest, oldest.name)

@@ -60,6 +60,12 @@ func (fs *flights) find(seq uint64) (at int, found bool) {
 // counted.
 const counted = time.Second
 
+// flying returns the number of requests in flight.
+func (fs *flights) flying() int64 { return int64(len(fs.list) - fs.landed) }
+
+// sentSince returns the number of requests that were sent after one.
+func (fs *flights) sentSince(seq uint64) uint64 { return fs.sent - min(seq, fs.sent) }
+
 // young returns the requests in flight that are too young at an instant to be sure to be
 // counted, and some that have landed.
 func (fs *flights) young(at time.Time) []flight {

@@ -49,6 +49,7 @@ type line struct {
 	flights flights
 	budgets budgets
 	backoff backoff
+	crowd   crowd
 }
 
 // vacancy is the booking of a place that has left during another place's call of the limiter.
@@ -143,6 +144,7 @@ func (l *line) sendLocked(now time.Time) {
 	p := l.queue[0]
 	p.spent = l.removeLocked(p)
 	p.seq = l.flights.depart(p.units, now)
+	l.crowd.send(now)
 	p.sent.Store(true)
 	p.rouse()
 }
@@ -247,7 +249,7 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 		return fmt.Errorf("%s: %w: cost %d is denied under %v", p.line.pkg, ratelimit.ErrLimited, cost, d.Limit)
 	}
 	if p.at = now.Add(d.RetryAfter); p.isLate(p.at) {
-		return p.tooLate(p.at)
+		return p.tooLate(p.at, d.Limit)
 	}
 	return nil
 }
@@ -416,21 +418,30 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	sent := l.flights.sent
 	if a.Wait > 0 { // it replaces budgets: it is more precise than a budget's end
 		l.backoff.close(now.Add(a.Wait))
-		l.budgets.dropBefore(seq)
+		l.budgets.refused(seq, now.Add(a.Wait), now)
 		a.Budgets = nil
 	}
 	switch {
 	case a.Wait > 0 || a.Refused:
 		l.backoff.refuse(seq, a.Wait > 0 || exhausted(a.Budgets, now), sent, now)
+		if a.Wait > 0 || exhausted(a.Budgets, now) {
+			l.crowd.refuse()
+		}
 		l.backoff.narrow(sent, now)
 	case a.Answered:
 		l.backoff.serve(f)
 	}
 	l.budgets.spend(f, a.Budgets)
 	for _, b := range a.Budgets {
-		b.seq, b.sent, b.received = seq, f.at, now
+		b.seq, b.sent, b.received, b.flying = seq, f.at, now, l.flights.flying()
 		l.expireLocked(now)
+		if l.budgets.shared(b) {
+			l.crowd.meet(b.Limit)
+		}
 		l.budgets.set(b, f.units)
+	}
+	if a.Answered && a.Wait == 0 && !a.Refused {
+		l.crowd.serve()
 	}
 }
 
@@ -439,6 +450,7 @@ func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.backoff.reset(l.flights.sent)
+	l.crowd = crowd{}
 	l.budgets.list = nil
 	l.wakeLocked(time.Now())
 }

@@ -81,7 +81,7 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 			return nil
 		case stepFail:
 			if pc.giveUp(p) {
-				return pc.failed(p, p.tooLate(until))
+				return pc.failed(p, p.tooLate(until, ratelimit.Limit{}))
 			}
 		case stepBook:
 			if err := pc.book(p, r); err != nil && pc.giveUp(p) {
@@ -150,6 +150,14 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 // came later.
 func (pc *Pacer[R]) Again(p *Place) { pc.cancel(p.line, p.again()) }
 
+// Refund gives the charge of a refused request back, which its repetition takes again.
+func (pc *Pacer[R]) Refund(p *Place) {
+	if p.spent != nil && p.spent.Settle(0) != nil {
+		pc.stats.unsettled.Add(1)
+	}
+	p.spent = nil
+}
+
 // Reset forgets the answers of a key's server. Requests that wait for its time go on.
 func (pc *Pacer[R]) Reset(key string) {
 	pc.mu.Lock()
@@ -163,6 +171,21 @@ func (pc *Pacer[R]) Reset(key string) {
 	}
 	defer pc.quit(l)
 	l.reset()
+}
+
+// ResetAll is Reset for all keys with a prefix.
+func (pc *Pacer[R]) ResetAll(prefix string) {
+	var keys []string
+	pc.mu.Lock()
+	for key := range pc.lines {
+		if strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	pc.mu.Unlock()
+	for _, key := range keys {
+		pc.Reset(key)
+	}
 }
 
 // cancel cancels bookings, the last first: of later ones nothing depends on them. No

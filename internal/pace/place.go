@@ -2,7 +2,6 @@ package pace
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -60,19 +59,15 @@ func (p *Place) Opens() time.Time {
 	return p.line.opensLocked()
 }
 
-// tooLate is the error of a request that may not be sent before its time is over.
-func (p *Place) tooLate(until time.Time) error {
+// tooLate is the error of a request that may not be sent before its time is over: under a limit of the client's own, or the zero Limit for
+// the server's.
+func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	now := time.Now()
 	reason := ratelimit.ErrLimited
 	if d, ok := p.ctx.Deadline(); ok && !p.deadline.Before(d) {
 		reason = context.DeadlineExceeded
 	}
-	whose := "this one can wait for"
-	if reason == ratelimit.ErrLimited {
-		whose = "MaxWait leaves this one"
-	}
-	return fmt.Errorf("%s: %w: the next request may be sent in %v, and %s %v",
-		p.line.pkg, reason, until.Sub(now).Round(time.Millisecond), whose, max(0, p.left(now)).Round(time.Millisecond))
+	return &ratelimit.LateError{Package: p.line.pkg, Limit: limit, After: max(0, until.Sub(now)), Reason: reason}
 }
 
 // sleep waits until the place is woken, or the instant has come, or the context ends. It may

@@ -1,6 +1,7 @@
 package pace
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -16,24 +17,89 @@ func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	if first := l.firstLocked(); first != nil && first.at.After(earliest) {
 		earliest = first.at
 	}
+	if at := l.paceLocked(now); at.After(earliest) {
+		earliest = at
+	}
 	for _, b := range l.budgets.list {
-		if b.Until.After(earliest) && b.Until.After(now) && !l.fitsLocked(p, b) {
-			earliest = b.Until
+		if b.Until.After(earliest) && b.Until.After(now) && !l.fitsLocked(p, b, now) {
+			if at := b.fits(l.needsLocked(p, b)); at.After(earliest) {
+				earliest = at
+			}
 		}
 	}
 	return earliest
 }
 
 // fitsLocked reports whether a budget has enough left for a place and all before it.
-func (l *line) fitsLocked(p *Place, b Budget) bool {
+func (l *line) fitsLocked(p *Place, b Budget, now time.Time) bool {
+	left := b.leftAt(now)
 	if !b.Units {
-		return b.Left >= int64(len(l.queue)) || int64(l.indexLocked(p)) < b.Left
+		return left >= int64(len(l.queue)) || int64(l.indexLocked(p)) < left
 	}
-	left := b.Left - p.units
+	left -= p.units
 	for i := 0; left >= 0 && l.queue[i] != p; i++ {
 		left -= l.queue[i].units
 	}
 	return left >= 0
+}
+
+// needsLocked returns what a place and all before it use of a budget.
+func (l *line) needsLocked(p *Place, b Budget) int64 {
+	at := l.indexLocked(p)
+	if !b.Units {
+		return int64(at) + 1
+	}
+	n := p.units
+	for _, q := range l.queue[:at] {
+		n += q.units
+	}
+	return n
+}
+
+// paceLocked returns the instant at which one more may be sent without taking the share of other processes, once they were seen.
+func (l *line) paceLocked(now time.Time) time.Time {
+	if !l.crowd.here() {
+		return time.Time{}
+	}
+	var next time.Time
+	for i := range l.budgets.list {
+		b := &l.budgets.list[i]
+		if b.Units || !now.Before(b.Until) {
+			continue
+		}
+		gap := float64(b.share(float64(l.flights.sentSince(b.seq)), l.crowd.last, now)) * l.crowd.jitter * float64(1+l.booked)
+		at := l.crowd.last.Add(time.Duration(min(gap, float64(MaxWait))))
+		if until := b.scarceUntil(); at.After(until) {
+			at = until
+		}
+		if gap > 0 && at.After(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// share returns the time between two requests of one of several processes, of which none knows how many there are: the less is left,
+// the longer. All see the same figure, so they use the budget in equal parts, and it does not run out. Of a bucket, what comes back in the
+// meantime counts by a quarter, as the others take the rest.
+func (b *Budget) share(since float64, last, now time.Time) time.Duration {
+	left := max(0, float64(b.Left)-since)
+	switch {
+	case b.every == 0:
+		return time.Duration(.75 * float64(b.Until.Sub(last)) / (left + 1))
+	case b.leftAt(now) > b.Limit/2:
+		return 0
+	}
+	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
+}
+
+// scarceUntil returns the instant from which on the budget needs no sharing: its end, or the instant at which more than half of a bucket is
+// there.
+func (b *Budget) scarceUntil() time.Time {
+	if b.every == 0 {
+		return b.Until
+	}
+	return b.fits(b.Limit/2 + 1)
 }
 
 // usesMoreLocked reports whether the uncounted requests use more of a budget than left.
@@ -69,7 +135,7 @@ func (l *line) roomLocked(p *Place, now time.Time) bool {
 // above a budget.
 func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	return slices.ContainsFunc(l.budgets.list, func(b Budget) bool {
-		left := b.Left
+		left := b.leftAt(now)
 		switch {
 		case more != nil && b.Units:
 			left -= more.units

@@ -1,0 +1,101 @@
+package httplimit
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/pace"
+)
+
+// headSize is the part of a refusal's body that is read for advice.
+const headSize = 1 << 10
+
+// headBody is a body whose beginning is read by a goroutine of its own, which ends with the read or when the body is closed.
+type headBody struct {
+	io.ReadCloser
+	done chan struct{}
+	head []byte
+	rest []byte // of head, not returned by Read yet
+	err  error  // that ended head
+}
+
+// headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body to be read in full. It is nil for other
+// answers, and for a body that has not come by then.
+func headOf(resp *http.Response) []byte {
+	if !mayRefuse(resp.StatusCode) || resp.Body == nil || resp.Body == http.NoBody {
+		return nil
+	}
+	b := &headBody{ReadCloser: resp.Body, done: make(chan struct{})}
+	resp.Body = b
+	go func() {
+		defer close(b.done)
+		head := make([]byte, headSize)
+		n, err := io.ReadFull(b.ReadCloser, head)
+		if b.head = head[:n]; err == io.ErrUnexpectedEOF {
+			err = io.EOF
+		}
+		b.rest, b.err = b.head, err
+	}()
+	t := time.NewTimer(maxHolding)
+	defer t.Stop()
+	select {
+	case <-b.done:
+		return b.head
+	case <-t.C:
+		return nil
+	}
+}
+
+// Read returns the head first.
+func (b *headBody) Read(p []byte) (n int, err error) {
+	<-b.done
+	switch {
+	case len(b.rest) > 0:
+		n = copy(p, b.rest)
+		b.rest = b.rest[n:]
+		return n, nil
+	case b.err != nil:
+		return 0, b.err
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// mayRefuse reports whether answers of a status can be refusals.
+func mayRefuse(status int) bool { return status >= http.StatusBadRequest }
+
+// withHead returns the response with the head as its body.
+func withHead(resp *http.Response, head []byte) *http.Response {
+	if !mayRefuse(resp.StatusCode) {
+		return resp
+	}
+	shown := *resp
+	shown.Body = io.NopCloser(bytes.NewReader(head))
+	return &shown
+}
+
+// The times in the bodies of refusals: of google.rpc.RetryInfo in JSON, such as "retryDelay": "37s"; and in the messages of OpenAI and of
+// its imitators, such as "Please try again in 1m2.5s".
+var (
+	retryInfo  = regexp.MustCompile(`"retryDelay"\s*:\s*"([0-9]+(?:\.[0-9]+)?s)"`)
+	tryAgainIn = regexp.MustCompile(`(?i)try again in ((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)`)
+	// GitHub documents a minute for a secondary limit without Retry-After.
+	secondary = regexp.MustCompile(`(?i)secondary rate limit`)
+)
+
+// secondaryWait is the wait of GitHub's secondary limits.
+const secondaryWait = time.Minute
+
+// bodyWait returns the wait that the head of a refusal's body demands, 0 if there is none.
+func bodyWait(head []byte) time.Duration {
+	for _, pattern := range []*regexp.Regexp{retryInfo, tryAgainIn} {
+		if found := pattern.FindSubmatch(head); found != nil {
+			if d, err := time.ParseDuration(string(found[1])); err == nil {
+				return pace.Clamp(max(d, 1))
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,37 @@
+package pace
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// crowd is whether other processes use the server's budget too, and the pace that follows from that. Alone, a process may spend a whole budget
+// at once.
+type crowd struct {
+	served int64     // the number of requests to be served until the server's budgets are taken to be this process's own again
+	last   time.Time // when a request was sent
+	jitter float64   // of the time after that
+}
+
+// The number of requests, or that of a budget's limit, for which other processes are remembered; and the number for which a refusal makes it
+// look as if there were others.
+const (
+	aware      = 64
+	suspicious = 16
+)
+
+// send counts a request that is sent. The time to the next is varied by up to a quarter: processes that have learnt the same figure at one
+// instant must not send at one instant.
+func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
+
+// serve counts a request that was served.
+func (c *crowd) serve() { c.served = max(0, c.served-1) }
+
+// refuse counts a refusal: requests of others may have led to it.
+func (c *crowd) refuse() { c.served = max(c.served, suspicious) }
+
+// meet records that an answer shows requests of others.
+func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }
+
+// here reports whether others use the budget.
+func (c *crowd) here() bool { return c.served > 0 }
