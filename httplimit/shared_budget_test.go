@@ -52,7 +52,6 @@ func TestBusyClientsUseABucketThatRefillsWithoutSilence(t *testing.T) {
 		"draft 11, 8 processes": {own(httplimit.DialectDraft11, bucket), 8},
 		"draft 06":              {own(httplimit.DialectDraft06, bucket), 1},
 		"X-, delta":             {own(httplimit.DialectXDelta, bucket), 1},
-		"sliding log":           {own(httplimit.DialectDraft11, ratelimit.SlidingLog(ratelimit.PerMinute(50))), 1},
 		"Anthropic":             {anthropic, 1},
 		"Anthropic, 8":          {anthropic, 8},
 	} {
