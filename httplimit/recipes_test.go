@@ -103,7 +103,7 @@ func nestedTransports(base http.RoundTripper) (http.RoundTripper, error) {
 		return nil, err
 	}
 	return httplimit.NewTransport(inner, ratelimit.Map(perRoute, route), &httplimit.TransportOptions{
-		Key: func(r *http.Request) string { return r.URL.Path }, // a route that must wait holds up no other
+		Key: route, // a route that must wait holds up no other
 	})
 }
 
