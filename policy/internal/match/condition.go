@@ -12,7 +12,7 @@ type Condition struct {
 	kind     Kind
 	values   []string // without networks
 	set      map[string]bool
-	networks []netip.Prefix // of "ip"
+	networks networks // of "ip"
 }
 
 // Kind is the way in which a value is compared.
@@ -37,9 +37,10 @@ const fewValues = 8
 func NewCondition(kind Kind, name string, values []string) Condition {
 	c := Condition{name: name, kind: kind}
 	single := kind == OneOf || kind == NoneOf
+	var found []netip.Prefix
 	for _, v := range values {
 		if network, err := netip.ParsePrefix(v); err == nil && single && name == attrIP {
-			c.networks = append(c.networks, network.Masked())
+			found = append(found, network)
 		} else if single || name == attrHost {
 			c.values = append(c.values, Spelt(name, v))
 		} else if name == attrPath {
@@ -48,6 +49,7 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 			c.values = append(c.values, v)
 		}
 	}
+	c.networks = newNetworks(found)
 	if len(c.values) > fewValues && single {
 		c.set = make(map[string]bool, len(c.values))
 		for _, v := range c.values {
@@ -141,11 +143,5 @@ func (c *Condition) among(v string) bool {
 	if err != nil {
 		return false
 	}
-	addr = addr.Unmap().WithZone("")
-	for _, network := range c.networks {
-		if network.Contains(addr) {
-			return true
-		}
-	}
-	return false
+	return c.networks.contain(addr.Unmap().WithZone(""))
 }

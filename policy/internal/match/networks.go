@@ -1,0 +1,41 @@
+package match
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// networks is a set of networks. Two networks either nest or have no address in common, so the outermost ones, in the order of
+// their addresses, suffice: at most one of them can contain an address, the last that begins at or below it. A look-up among
+// 10,000 networks compares 14 addresses.
+type networks []netip.Prefix
+
+// newNetworks returns the set of some networks, which may nest and repeat.
+func newNetworks(all []netip.Prefix) networks {
+	sorted := make(networks, len(all))
+	for i, n := range all {
+		sorted[i] = n.Masked()
+	}
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits() // the larger network first
+	})
+	outermost := sorted[:0]
+	for _, n := range sorted {
+		if last := len(outermost) - 1; last < 0 || !outermost[last].Overlaps(n) {
+			outermost = append(outermost, n)
+		}
+	}
+	return slices.Clip(outermost)
+}
+
+// contain reports whether one of the networks has an address in it. The address has no zone, and is no IPv4 address in IPv6.
+func (s networks) contain(addr netip.Addr) bool {
+	i, begins := slices.BinarySearchFunc(s, addr, func(n netip.Prefix, addr netip.Addr) int { return n.Addr().Compare(addr) })
+	if begins {
+		return true
+	}
+	return i > 0 && s[i-1].Contains(addr)
+}
