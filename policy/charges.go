@@ -71,11 +71,6 @@ func (c *Charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// TellEvent records the decision of a rule. An engine calls it for each rule that applies.
-func (c *Charges) TellEvent(rule int, e ratelimit.Event[*Charges]) {
-	c.answer(rule, &e.Decision, e.Spent, e.Err)
-}
-
 // answer records the decision of a layer. An error is recorded for all rules: if a rule has not answered because of it,
 // nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
 func (c *Charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
