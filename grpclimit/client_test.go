@@ -282,7 +282,9 @@ func TestACallWaitsForAMinuteAtMostByDefault(t *testing.T) {
 			_, err = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
 			require.ErrorIs(t, err, want)
 			if want != nil {
-				assert.ErrorContains(t, err, "77h0m0s, and MaxWait")
+				var late *ratelimit.LateError
+				require.ErrorAs(t, err, &late)
+				assert.Equal(t, 77*time.Hour, late.RetryAfter())
 				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 				assert.Zero(t, time.Since(start))
 			}

@@ -86,13 +86,25 @@ func (r *remote[K]) settle(res *ratelimit.Reservation, actual int) error {
 // charge charges the cost of a reservation beyond its batch.
 func (r *remote[K]) charge(key K, cost int) error {
 	res, err := r.reserve(context.Background(), key, 0, 0)
-	if err == nil {
+	switch {
+	case err != nil:
+	case res.Allowed:
 		err = res.Settle(cost)
+	default: // a ban denies even a cost of 0, and the work is done
+		err = r.adjust(key, cost)
 	}
 	if err != nil {
 		return fmt.Errorf("lease: %d units above the reserved cost could not be charged: %w", cost, err)
 	}
 	return nil
+}
+
+// adjust charges a key with the remote limiter.
+func (r *remote[K]) adjust(key K, cost int) error {
+	bounded, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	r.trips.Add(1)
+	return r.explain(context.Background(), bounded, ratelimit.Adjust(bounded, ratelimit.Limiter[K](r.limiter), key, cost))
 }
 
 // explain distinguishes an error caused by the bound of this package from an error of the caller's context.

@@ -570,8 +570,8 @@ func TestEnginesReportTheSame(t *testing.T) {
 					require.True(t, !r.Told || r.Decision.Allowed == m.Decision.Allowed, what)
 					continue
 				}
-				m.Decision.RetryAfter, m.Decision.ResetAfter = 0, 0
-				r.Decision.RetryAfter, r.Decision.ResetAfter = 0, 0
+				m.Decision.RetryAfter, m.Decision.ResetAfter, m.Decision.NextAfter = 0, 0, 0
+				r.Decision.RetryAfter, r.Decision.ResetAfter, r.Decision.NextAfter = 0, 0, 0
 				require.Equal(t, m, r, what)
 			}
 		}

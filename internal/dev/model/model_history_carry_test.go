@@ -16,7 +16,7 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	m.limit = l
 	switch {
 	case old.Named("") == l.Named(""):
-	case m.base.reset(now) <= now && len(m.ahead) == 0 && (m.aside.units == 0 || m.aside.until <= now):
+	case m.base.reset(now) <= now && len(m.ahead) == 0 && !m.outlives(now) && (m.aside.units == 0 || m.aside.until <= now):
 		m.base, m.aside = newSpending(l), aside{}
 	case m.blurry || !m.canCarry(old, l, now):
 		m.blurry = true
@@ -88,9 +88,11 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	if l.Algorithm > ratelimit.AlgorithmLeakyBucket && owed/int64(l.Rate.Units) > 20 {
 		return false // the models count window by window
 	}
-	log, ok := m.base.(*modelLog)
-	if ok && log.debt > 0 && old.Algorithm == l.Algorithm {
+	if log, ok := m.base.(*modelLog); ok && log.debt > 0 && old.Algorithm == l.Algorithm {
 		return false
+	}
+	if m.outlives(now) {
+		return false // internal/meter plays these changes
 	}
 	if len(m.ahead) == 0 {
 		return true
@@ -143,7 +145,11 @@ func carried(from spending, old, l ratelimit.Limit, now int64) spending {
 	case *modelLog:
 		if l.Algorithm == ratelimit.AlgorithmSlidingLog {
 			kept := slices.DeleteFunc(slices.Clone(s.entries), func(e booking) bool { return e.at <= now-s.per })
-			return &modelLog{units: units, per: per, entries: kept}
+			to := &modelLog{units: units, per: per, entries: kept, until: s.until}
+			if n := len(kept); n > 0 && per < s.per {
+				to.until = max(to.until, kept[n-1].at+s.per)
+			}
+			return to
 		}
 	}
 	to := newSpending(l)

@@ -494,7 +494,8 @@ func (p *pile) hold(id int, held []hold) {
 func (p *pile) settles(id int) bool {
 	for i, h := range p.holds[id] {
 		if h.receipt != nil {
-			if j := p.judges[h.key]; h.receipt.life == j.life && j.made[16*id+i] != h.receipt {
+			j := p.judges[h.key]
+			if h.receipt.life == j.life && j.made[16*id+i] != h.receipt || j.convertsRefund(h.receipt, j.limit) || j.convertsRefund(h.receipt, p.now) {
 				return false
 			}
 		}

@@ -92,6 +92,8 @@ func (w *world) standing(key string, raw int64) keyStanding {
 		return isUnknown
 	case j.all().reset(j.at(raw)) > raw || j.aside.units > 0 && j.aside.until > raw:
 		return isSpent
+	case j.outlives(raw):
+		return isUnknown
 	}
 	return isFresh
 }
@@ -116,4 +118,11 @@ func (w *world) forgetReceipts(keys []string) {
 			}
 		}
 	}
+}
+
+// outlives reports whether a log may have spendings that an earlier, longer window still counts, and its own does not: they count again if the limit
+// is raised, so the table may keep the key.
+func (m *model) outlives(now int64) bool {
+	log, ok := m.base.(*modelLog)
+	return ok && log.until > now
 }

@@ -130,8 +130,14 @@ func (w *world) makes(m move) bool {
 	if m.kind != opSettle && m.kind != opCancel {
 		return true
 	}
-	_, own := w.judge(m.key).made[m.id]
-	return (own || w.evicts()) && w.made[m.id] != nil
+	r, own := w.judge(m.key).made[m.id]
+	return (own || w.evicts()) && w.made[m.id] != nil && !w.judge(m.key).convertsRefund(r, w.now)
+}
+
+// convertsRefund reports whether a settlement gives back of a token bucket units that were reserved under other figures. The limiter converts such refunds,
+// and rounds them down: internal/meter compares them with a replay. The model gives nothing back.
+func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
+	return r != nil && now.Algorithm == ratelimit.AlgorithmTokenBucket && (r.changed || j.known && j.limit.Named("") != now.Named(""))
 }
 
 func (w *world) ask(m move) answer {
@@ -271,11 +277,15 @@ func (w *world) playSweep(m move) string {
 	}
 	if w.keys == 1 {
 		j := w.judge(m.key)
+		kept := j.outlives(m.raw)
 		if j.blurry = j.blurry || m.raw < j.sweptAt; j.blurry {
 			if swept > 0 {
 				j.forget()
 				j.blurry, j.sweptAt = false, m.raw
 			}
+			return ""
+		}
+		if swept == 0 && kept {
 			return ""
 		}
 		want = j.sweep(m.raw)

@@ -245,6 +245,7 @@ type modelLog struct {
 	units, per int64
 	entries    []booking // in order; the entries of a debt may be ahead
 	debt       int       // how many entries at the end are one debt
+	until      int64     // when a longer window, of an earlier limit, stops to count its spendings
 }
 
 func (s *modelLog) clone() spending {

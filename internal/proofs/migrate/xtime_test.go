@@ -73,7 +73,8 @@ func TestXTimeCalls(t *testing.T) {
 				case 0:
 					assert.Equal(t, theirs.AllowN(time.Now(), n), ours.Allow(n), "seed %d, call %d: Allow %d", seed, i, n)
 				case 1:
-					d, err := ours.Peek(context.Background(), 0)
+					ctx := context.Background()
+					d, err := ours.Peek(ctx, 0)
 					require.NoError(t, err)
 					assert.Equal(t, max(0, int(theirs.Tokens())), d.Remaining, "seed %d, call %d", seed, i)
 				case 2:

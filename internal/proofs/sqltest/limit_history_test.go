@@ -66,7 +66,7 @@ func (w *twin) same(what string, memory, fleet ratelimit.Decision, err, err2 err
 	w.t.Helper()
 	w.note("%s: %+v, %v", what, fleet, err2)
 	memory.Limit = w.limit
-	for _, d := range []*time.Duration{&memory.Delay, &memory.RetryAfter, &memory.ResetAfter} {
+	for _, d := range []*time.Duration{&memory.Delay, &memory.RetryAfter, &memory.ResetAfter, &memory.NextAfter} {
 		*d *= w.scale
 	}
 	if err != nil {
