@@ -62,7 +62,7 @@ const statusCalm = 420
 
 // AdviceOf returns the advice that a [Transport] without an Advice function reads in a response received now: for an Advice
 // function that adds to it or records it, and for clients without a Transport. Of a refusal it may read the first KiB of the body, which
-// stays readable in full.
+// stays readable in full. The Age of a response from a cache shortens its waits; its budgets are ignored.
 func AdviceOf(resp *http.Response) Advice {
 	var head []byte
 	if wantsHead(resp) {
@@ -93,32 +93,33 @@ func wantsHead(resp *http.Response) bool {
 
 func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 	h := resp.Header
-	clock := serversClock(h, now)
+	age := ageOf(h)
+	clock := serversClock(h, now, age)
 	a.NoRetry = strings.EqualFold(first(h["X-Should-Retry"]), "false") || strings.EqualFold(first(h["Stripe-Should-Retry"]), "false")
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, statusOverloaded, statusCalm:
 		a.Refused = true
-		a.Wait = cmp.Or(waitOf(h, clock), bodyWait(head))
+		a.Wait = cmp.Or(waitOf(h, clock, age), aged(bodyWait(head), age))
 	case http.StatusServiceUnavailable:
-		a.Wait = cmp.Or(waitOf(h, clock), bodyWait(head))
+		a.Wait = cmp.Or(waitOf(h, clock, age), aged(bodyWait(head), age))
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway:
-		a.Wait = waitOf(h, clock)
+		a.Wait = waitOf(h, clock, age)
 	case http.StatusForbidden: // GitHub's secondary limits
-		if a.Wait = waitOf(h, clock); a.Wait == 0 && secondary.Match(head) {
+		if a.Wait = waitOf(h, clock, age); a.Wait == 0 && secondary.Match(head) {
 			a.Wait = secondaryWait
 		}
 		a.Refused = a.Wait > 0
 	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans; a size that is too large for now
-		a.Wait = waitOf(h, clock)
+		a.Wait = waitOf(h, clock, age)
 		a.Refused = a.Wait > 0
 	}
 	if isThrottled(h) {
-		a.Refused, a.Wait = true, cmp.Or(a.Wait, waitOf(h, clock))
+		a.Refused, a.Wait = true, cmp.Or(a.Wait, waitOf(h, clock, age))
 	}
 	if resp.StatusCode == http.StatusTooManyRequests && a.Wait == 0 && secondary.Match(head) && first(h["X-Ratelimit-Remaining"]) != "0" {
 		a.Wait = secondaryWait
 	}
-	if a.Wait > 0 || isCached(h) {
+	if a.Wait > 0 || age > 0 {
 		return a // a wait counts before the end of any window
 	}
 	for _, d := range dialectsRead {
@@ -174,21 +175,32 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// isCached reports whether a cache has answered, by Age (RFC 9111, section 5.1). Its figures date from the time at which the cache got the
-// response: they are ignored.
-func isCached(h http.Header) bool {
+// ageOf returns the time that an answer has spent in caches (RFC 9111, section 5.1), 0 if it comes from the server itself. A wait is
+// shorter by it. The figures of budgets date from the time at which the cache got the answer: they are ignored.
+func ageOf(h http.Header) time.Duration {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
-	return seconds > 0 && (err == nil || errors.Is(err, strconv.ErrRange))
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return span(float64(seconds))
+}
+
+// aged returns what is left of a wait that began when the server made its answer. A wait that is over is one nanosecond.
+func aged(wait, age time.Duration) time.Duration {
+	if wait <= 0 {
+		return 0
+	}
+	return max(wait-age, 1)
 }
 
 // serversClock returns the server's clock as of its answer, to compare the server's other dates with: it may differ from
 // the client's.
-func serversClock(h http.Header, now time.Time) time.Time {
+func serversClock(h http.Header, now time.Time, age time.Duration) time.Time {
 	if date, ok := dateOf(first(h["Date"])); ok {
 		return date
 	}
-	return now
+	return now.Add(-age)
 }
 
 // retryField is a field with the time of a retry.
@@ -208,12 +220,12 @@ var retryFields = []retryField{
 
 // waitOf returns the time until a retry, 0 if no field gives one. A retry that is already due is one nanosecond, since a Wait of zero means
 // that there is none.
-func waitOf(h http.Header, clock time.Time) (wait time.Duration) {
+func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Duration) {
 	for _, f := range retryFields {
 		d, ok := longest(h[f.name], func(value string) (time.Duration, bool) { return f.read(value, clock) })
 		switch {
 		case d > 0:
-			return d
+			return aged(d, age)
 		case ok:
 			wait = 1
 		}
