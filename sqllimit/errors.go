@@ -63,18 +63,49 @@ func conflict(err error) bool {
 	return false
 }
 
-// mistakes are the classes of SQLSTATE that persist until a program, the schema or rights are changed: others pass.
-var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "28": true, "3D": true, "3F": true, "42": true}
+// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed: others pass.
+var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "3F": true, "42": true}
+
+// advice returns the action that ends a database's refusal of the connection's user, password, database or rights, "" for any other error.
+// Such a refusal is no decision: rights change while a program runs, as a password is replaced, and a stand-in may decide in the meantime.
+func (s *store) advice(err error) string {
+	const noDatabase = "check the database's name in the connection string"
+	switch mysqlCode(err) {
+	case "1142", "1143", "1227", "1370": // a command, a column, a global right or a function is denied
+		return s.rights()
+	case "1044": // the user has no right on the database
+		return s.rights() + ", or " + noDatabase
+	case "1049":
+		return noDatabase
+	}
+	switch state := sqlState(err); {
+	case state == "42501":
+		return s.rights()
+	case strings.HasPrefix(state, "28"):
+		return "check user and password in the connection string, and the hosts from which the database lets the user in"
+	case strings.HasPrefix(state, "3D"):
+		return noDatabase
+	}
+	return ""
+}
+
+// rights is the advice for a right that is missing.
+func (s *store) rights() string {
+	return "the user needs SELECT, INSERT, UPDATE and DELETE on table " + s.table
+}
 
 // classify returns the error of a database for a caller.
 func (s *store) classify(err error, sent bool) error {
-	state := sqlState(err)
-	switch {
-	case hopeless(err):
+	if hopeless(err) {
 		return fmt.Errorf("sqllimit: table %s: %w", s.table, err)
-	case mysqlCode(err) == statementLogged:
+	}
+	if mysqlCode(err) == statementLogged {
 		return fmt.Errorf("sqllimit: table %s: binlog_format is STATEMENT and the connection's isolation READ COMMITTED, want one of them otherwise: %w", s.table, err)
-	case len(state) == 5 && mistakes[state[:2]]:
+	}
+	if advice := s.advice(err); advice != "" {
+		return &outcome.Undecided{Cause: fmt.Errorf("%w (%s)", err, advice), Sent: sent}
+	}
+	if state := sqlState(err); len(state) == 5 && mistakes[state[:2]] {
 		return fmt.Errorf("sqllimit: table %s, which Schema describes: %w", s.table, err)
 	}
 	return &outcome.Undecided{Cause: err, Sent: sent}

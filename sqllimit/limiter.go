@@ -175,8 +175,9 @@ func (l *Limiter) Allow(key string, cost int) bool {
 // Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. The error is nil for a
 // denial too. It wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in package
 // ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes; [ratelimit.ErrUnavailable] if the database
-// could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A
-// missing table, primary key or permission and a damaged row are none of these: the error names the table.
+// could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A refused
+// password, database or permission is ErrUnavailable, and the text says what to check. A missing table or primary key and a damaged
+// row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.report(key, cost, d, err)

@@ -217,7 +217,17 @@ func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 		{"the write is lost before", at("insert", lost), nil, false, true, true},
 		{"the write is lost after", nil, at("insert", lost), false, true, true},
 		{"the write is refused", at("insert", state("25006")), nil, false, true, false},
-		{"the write is not permitted", at("insert", state("42501")), nil, false, false, false},
+		{"the write is not permitted", at("insert", state("42501")), nil, false, true, false},
+		{"the password is wrong", at("connect", state("28P01")), nil, false, true, false},
+		{"the user is unknown", at("connect", state("28000")), nil, false, true, false},
+		{"the database is unknown", at("connect", state("3D000")), nil, false, true, false},
+		{"MySQL denies a command", at("insert", errors.New("Error 1142 (42000): INSERT command denied to user")), nil, false, true, false},
+		{"MySQL denies the database", at("connect", errors.New("Error 1044 (42000): Access denied for user")), nil, false, true, false},
+		{"MySQL knows no such database", at("connect", errors.New("Error 1049 (42000): Unknown database")), nil, false, true, false},
+		{"MySQL has another password", at("connect", errors.New("Error 1045 (28000): Access denied for user")), nil, false, true, false},
+		{"the table is missing", at("read", state("42P01")), nil, false, false, false},
+		{"MySQL has no such table", at("read", errors.New("Error 1146 (42S02): Table 'x.rate_limit' doesn't exist")), nil, false, false, false},
+		{"the statement is malformed", at("insert", state("42601")), nil, false, false, false},
 		{"the connection was bad", at("insert", driver.ErrBadConn), nil, false, true, false},
 		{"the server shuts down", at("insert", state("57P01")), nil, false, true, true},
 		{"no transaction", at("begin", lost), nil, true, true, false},
@@ -249,6 +259,25 @@ func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 				require.Contains(t, []int{7, 10}, d.Remaining, "once, or not at all")
 			}
 		})
+	}
+}
+
+func TestARefusalOfTheUserKeepsItsTextAndSaysWhatToDo(t *testing.T) {
+	for says, refusal := range map[string]error{
+		"(check user and password in the connection string":                                      state("28P01"),
+		"(check the database's name in the connection string)":                                   state("3D000"),
+		"(the user needs SELECT, INSERT, UPDATE and DELETE on table rate_limit)":                 state("42501"),
+		"(the user needs SELECT, INSERT, UPDATE and DELETE on table rate_limit, or check the da": errors.New("Error 1044 (42000): Access denied"),
+	} {
+		f, db := newFake(t, newClock().now)
+		l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), patient)
+		f.set(at("read", refusal), nil)
+		_, err := l.Take(t.Context(), "k", 1)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+		require.NotErrorIs(t, err, ratelimit.ErrUnanswered)
+		require.ErrorIs(t, err, refusal)
+		require.ErrorContains(t, err, refusal.Error()+" "+says)
+		require.ErrorIs(t, l.Reset(t.Context(), "k"), ratelimit.ErrUnavailable)
 	}
 }
 

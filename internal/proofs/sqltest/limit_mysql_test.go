@@ -155,7 +155,7 @@ func TestLimitsOnMariaDB(t *testing.T) {
 		require.Equal(t, int64(80), granted.Load())
 	}
 
-	// A missing table and a missing right are mistakes.
+	// A missing table is a mistake.
 	l := limiterOn(t, db, quota(10), sqllimit.Options{Dialect: sqllimit.MySQL, Table: "missing"})
 	_, err = l.Take(ctx, "k", 1)
 	require.ErrorContains(t, err, "table missing, which Schema describes")
