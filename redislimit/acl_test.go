@@ -75,7 +75,7 @@ func TestACommandThatAnACLForbidsChargesNothing(t *testing.T) {
 			before := f.dump()
 			err := call()
 			if err == nil {
-				assert.Contains(t, []string{"getrange", "strlen", "append"}, missing, "a log is read as a whole then")
+				assert.Contains(t, []string{"get", "getrange", "strlen", "append"}, missing, "GET reads the whole state, and GETRANGE its first part")
 				continue
 			}
 			assert.True(t, maps.Equal(before, f.dump()), missing)

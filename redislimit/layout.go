@@ -91,7 +91,7 @@ const (
 // names are the figures that a script's text may use. A position in a string counts from 1 there.
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar,
-	"ID_SIZE": idSize, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
+	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,

@@ -27,7 +27,7 @@ type Limiter struct {
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
 	leases     sharedLeases
-	lines      turns.Lines[turns.Key] // of the callers that wait in this process
+	lines      turns.Lines[string] // of the callers that wait in this process
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -87,6 +87,7 @@ func (l *Limiter) allowNothing(key string) bool {
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opTake)
+	l.behind(&d, key, cost, err)
 	l.report(key, cost, d, err)
 	return d, err
 }
@@ -96,6 +97,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opPeek)
+	l.behind(&d, key, cost, err)
 	return d, err
 }
 
@@ -110,9 +112,17 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), reserveOp(ctx))
-	res := ratelimit.NewReservation(d, r.settlerFor(cost))
+	settle := r.settlerFor(cost)
+	if settle != nil {
+		inStore := settle
+		settle = func(actual int) error {
+			err := inStore(actual)
+			l.lines.Moved(key)
+			return err
+		}
+	}
 	l.report(key, cost, d, err)
-	return res, err
+	return ratelimit.NewReservation(d, settle), err
 }
 
 // reserveOp returns the operation of a Reserve.
@@ -121,6 +131,13 @@ func reserveOp(ctx context.Context) byte {
 		return opKeep
 	}
 	return opOpen
+}
+
+// behind has the RetryAfter of a denial count the callers of this process that wait without a booking.
+func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
+	if err == nil && !d.Allowed {
+		d.RetryAfter = max(d.RetryAfter, l.lines.Expected(key, cost))
+	}
 }
 
 func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
@@ -182,6 +199,12 @@ func (l *Limiter) decide(ctx context.Context, r *request, key string, cost int, 
 	if err != nil {
 		return d, err
 	}
+	return l.decideUnder(ctx, r, p, key, cost, ahead, op)
+}
+
+// decideUnder decides on one key under a plan that allows the cost.
+func (l *Limiter) decideUnder(ctx context.Context, r *request, p *plan, key string, cost int, ahead time.Duration, op byte) (d ratelimit.Decision, err error) {
+	d.Limit = p.limit
 	if p.kind == 0 {
 		d.Allowed, d.Remaining = true, p.limit.Capacity()
 		return d, nil
@@ -222,7 +245,9 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || p.kind == 0 {
 		return err
 	}
-	return l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
+	err = l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
+	l.lines.Moved(key)
+	return err
 }
 
 // Reset makes the key fresh. Earlier reservations have no effect any more. Errors are as for Take.
@@ -230,7 +255,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
 	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
-	l.lines.Reset(func(k turns.Key) bool { return k.Budget == key })
+	l.lines.Changed(func(k string) bool { return k == key })
 	return err
 }
 
@@ -250,6 +275,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 		p.former = old.dates
 	}
 	l.use(p)
+	l.lines.Changed(func(string) bool { return true })
 	return nil
 }
 

@@ -118,7 +118,7 @@ func (f blocks) deciderOne(kind byte) *decider {
 		return f.decider(func(byte) string { return "" })
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
-	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", u.judge, "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
+	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", f.booked(kind, u.judge), "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
 	d.take.shared = newScript("", text...)
 	d.take.across = acrossSlots(text...)
 	return d
@@ -144,6 +144,18 @@ func (f blocks) usual(kind byte) usual {
 	panic(fmt.Sprintf("redislimit: kind %#x", kind))
 }
 
+// booked puts the denial by bookings into a kind's judgement. Leaky buckets and logs have no bookings apart from their spendings.
+func (f blocks) booked(kind byte, judge string) string {
+	if kind == kindLeaky || kind == kindLog || !strings.Contains(judge, "--BOOKED\n") {
+		return judge
+	}
+	block := f.quick("booked")
+	if kind == kindToken {
+		block = fill(block, "SAME", f.quick("booked_same"))
+	}
+	return fill(judge, "BOOKED", block)
+}
+
 // quickOne returns the usual case for one key.
 func (f blocks) quickOne(kind byte) func(op byte) string {
 	u := f.usual(kind)
@@ -151,11 +163,15 @@ func (f blocks) quickOne(kind byte) func(op byte) string {
 		denied := f.quick("denied")
 		switch {
 		case op == opPeek:
-			return fill(f.quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", "", "STORE", "")
+			return fill(f.quick("one"), "JUDGE", f.booked(kind, u.judge), "DENIED", denied, "SPEND", "", "STORE", "")
 		case op == opKeep && kind != kindLeaky && kind != kindLog:
 			denied = f.quick("unusual")
 		}
-		return fill(f.quick("one"), "JUDGE", u.judge, "DENIED", denied, "SPEND", u.spend, "STORE", f.quick("store"))
+		judge := u.judge
+		if op == opTake {
+			judge = f.booked(kind, judge)
+		}
+		return fill(f.quick("one"), "JUDGE", judge, "DENIED", denied, "SPEND", u.spend, "STORE", f.quick("store"))
 	}
 }
 

@@ -2,18 +2,17 @@ package redislimit
 
 import (
 	"context"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
-	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come. It books its time in one round trip, and sleeps.
-// Later callers, in any process, queue behind it. When a caller leaves, this process's callers that wait behind it for the same
-// cost of the key move up, and the next caller takes the vacant place at the end, without a round trip. Callers of other
-// processes keep their times. It fails like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or
-// with the errors of Take.
+// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is now. This process's callers
+// for a key are served in the order of their arrival, whatever their costs. The first few of them have bookings in Redis, up to a second
+// ahead, and the others wait in this process: they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take
+// turns. It fails like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with the errors of Take.
 //
 // A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives back its booking within
 // [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered, that takes up to 50
@@ -26,18 +25,23 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	left, err := wait.Left(ctx)
-	if err != nil {
+	l.check()
+	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return l.lines.Wait(ctx, turns.Key{Budget: key, Cost: cost}, left, func() (*ratelimit.Reservation, error) {
+	return outcome.InLine(ctx, &l.lines, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
+		p, err := l.planOfCost(key, cost)
+		if err != nil {
+			var d ratelimit.Decision
+			if p != nil {
+				d.Limit = p.limit
+			}
+			return ratelimit.NewReservation(d, nil), err
+		}
 		r := new(request)
 		r.call.undone = true
-		d, err := l.decide(ctx, r, key, cost, left, opKeep)
-		if err == nil && !d.Allowed {
-			err = outcome.Unbooked(d, cost, left)
-		}
-		if err != nil {
+		d, err := l.decideUnder(ctx, r, p, key, cost, ahead, opKeep)
+		if err != nil || !d.Allowed {
 			return ratelimit.NewReservation(d, nil), err
 		}
 		return ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))), nil

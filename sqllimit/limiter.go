@@ -33,7 +33,7 @@ type Limiter struct {
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
 	lines map[string]*line // of the keys that are decided on
 
-	waiting turns.Lines[turns.Key] // the callers that wait in this process
+	waiting turns.Lines[string] // the callers that wait in this process
 
 	contended contended
 	sweeper   sweeper
@@ -149,6 +149,13 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	return o.decision, o, nil
 }
 
+// behind has the RetryAfter of a denial count the callers of this process that wait without a booking.
+func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
+	if err == nil && !d.Allowed {
+		d.RetryAfter = max(d.RetryAfter, l.waiting.Expected(key, cost))
+	}
+}
+
 func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
 	if l.onDecision != nil {
 		tracks := d.Limit.Algorithm != ratelimit.AlgorithmUnlimited && d.Limit.Algorithm != ratelimit.AlgorithmBlocked
@@ -180,6 +187,7 @@ func (l *Limiter) Allow(key string, cost int) bool {
 // row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
+	l.behind(&d, key, cost, err)
 	l.report(key, cost, d, err)
 	return d, err
 }
@@ -187,6 +195,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Peek returns the answer that Take would give, with the present Remaining and ResetAfter. It fails as Take does.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64, peek: true})
+	l.behind(&d, key, cost, err)
 	return d, err
 }
 
@@ -221,13 +230,16 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 		if cost == 0 {
 			o.do = (*account).correct
 		}
-		return l.ask(context.Background(), key, o)
+		err = l.ask(context.Background(), key, o)
+		l.waiting.Moved(key)
+		return err
 	}
 }
 
-// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. Later callers of all processes
-// queue behind it. When a caller leaves, the callers of this process that wait behind it, for the same cost of the key, move up, and the
-// next caller takes the place that is vacant at the end, without a transaction. If the context ends first, Wait gives the booking back,
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. This process's callers for a
+// key are served in the order of their arrival, whatever their costs. The first few of them have bookings in the database, up to a
+// second ahead, and the others wait in this process: they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes
+// take turns. If the context ends first, Wait gives the booking back,
 // within [Options.Timeout], and returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context
 // ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
@@ -237,21 +249,16 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	left, err := wait.Left(ctx)
-	if err != nil {
-		l.check()
+	l.check()
+	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return l.waiting.Wait(ctx, turns.Key{Budget: key, Cost: cost}, left, func() (*ratelimit.Reservation, error) {
-		d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(left) / 1000, keep: meter.Booked, undone: true})
-		switch {
-		case err != nil:
-		case !d.Allowed:
-			err = outcome.Unbooked(d, cost, left)
-		case cost > 0:
-			return ratelimit.NewReservation(d, l.settler(key, cost, o)), nil
+	return outcome.InLine(ctx, &l.waiting, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
+		d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: meter.Booked, undone: true})
+		if err != nil || !d.Allowed || cost == 0 {
+			return ratelimit.NewReservation(d, nil), err
 		}
-		return ratelimit.NewReservation(d, nil), err
+		return ratelimit.NewReservation(d, l.settler(key, cost, o)), nil
 	})
 }
 
@@ -261,7 +268,9 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || !p.tracks() {
 		return err
 	}
-	return l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
+	err = l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
+	l.waiting.Moved(key)
+	return err
 }
 
 // Reset forgets the key and its spending. Reservations made before lose their effect. It fails as Take does.
@@ -282,7 +291,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
-		defer l.waiting.Reset(func(k turns.Key) bool { return k.Budget == key })
+		defer l.waiting.Changed(func(k string) bool { return k == key })
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
 		if err == nil {
 			return nil
@@ -310,6 +319,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 		p.since.Store(old.since.Load())
 	}
 	l.plan.Store(p)
+	l.waiting.Changed(func(string) bool { return true })
 	return nil
 }
 

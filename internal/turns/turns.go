@@ -1,248 +1,878 @@
-// Package turns implements the line of one process's callers that wait for a budget in a remote store, such as Redis.
+// Package turns implements the line of one process's callers that wait for a budget in a store, such as Redis.
 //
-// The callers of one line have booked the same cost of the same key, each in one round trip. Their bookings are therefore
-// interchangeable: the k-th turn has the k-th booking. When a caller leaves, all callers behind it move up, and the last booking
-// becomes vacant. A new caller takes a vacant booking without a round trip. Surplus vacant bookings are given back, and all of them
-// once the line is empty. Other processes do not take part: their callers keep their bookings.
+// Nothing is kept in the store for a caller that waits far behind: only the first callers of a line call the store, and the others
+// wait in this process. So a caller that leaves costs no call and leaves no hole, a limit that changes reaches all of them, and the
+// store keeps a few bookings for each process, whatever the length of the line.
 //
-// Only the first caller of a line has a timer. When it serves turns or leaves, it wakes the next one.
+// A call of the store either books an instant, or is denied, and then the caller stays first, and calls again when that may succeed. The
+// first caller of a line books as far ahead as necessary, so that its place is kept, and those behind it at most [Horizon] ahead. A stack of limits books nothing: all its calls are of the second kind, and the answer says in which
+// line the caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within four round
+// trips, so that the round trips of its own and of other processes are bridged. Processes take turns at a budget.
+//
+// At low load a caller calls the store in one round trip, as if there were no line.
 package turns
 
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
-	"sort"
 	"sync"
 	"time"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Key identifies a line: its callers book the same cost of one key's budget.
-type Key struct {
-	Budget string
-	Cost   int
+const (
+	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line: so long the bookings of a process that
+	// has died bar others, and then for the cost of one caller.
+	Horizon = time.Second
+
+	maxBooked = 16 // callers of a line that have a booking, or call for one, while the budget is used up
+	maxCalls  = 4  // calls under way beyond the room that the last answer has reported
+	maxTries  = 256
+	minAhead  = 5 * time.Millisecond
+	slack     = 50 * time.Microsecond // by which a retry comes after the instant that an answer has named, whose clock is another one
+)
+
+// Pace is the rate of a limit: Units in each Per. A limit with windows regains them all at once, any other one by one. The zero Pace
+// means that it is not known, or that there is no limit.
+type Pace struct {
+	Units  int
+	Per    time.Duration
+	AtOnce bool
 }
 
-// Lines holds a line for each key, which identifies a budget and a cost. The zero Lines is ready to use.
+// span returns the time in which a cost is regained, on average.
+func (p Pace) span(cost int64) time.Duration {
+	return time.Duration(min(float64(cost)*float64(p.Per)/float64(max(1, p.Units)), math.MaxInt64/4))
+}
+
+// Answer is the store's answer to a caller.
+type Answer[K comparable] struct {
+	Allowed bool
+	Delay   time.Duration // of an allowed call: until the booked instant
+	Retry   time.Duration // of a denied call: until another one may succeed
+	Pace    Pace
+
+	Remaining int // of an allowed call: the units that the budget has left
+
+	// Of a denied try: the line in which the caller waits, and what its call costs there.
+	Line K
+	Cost int
+
+	// Settle replaces the booked cost by the actual one. It may be nil.
+	Settle func(actual int) error
+}
+
+// Lines holds a line for each budget. The zero Lines is ready to use.
 type Lines[K comparable] struct {
-	mu    sync.Mutex
-	lines map[K]*line
+	mu      sync.Mutex
+	lines   map[K]*line[K]
+	arrived uint64
 }
 
-// booking is the reservation of one turn.
-type booking struct {
-	due time.Time
-	res *ratelimit.Reservation
-}
-
-type line struct {
-	turns    []*caller
-	bookings []booking // ordered by due; at least as many as turns
+// line is the callers of one budget. The lock of its Lines guards it.
+type line[K comparable] struct {
+	key         K
+	first, last *caller[K] // those that neither call nor have a booking, in the order of their arrival
+	waiting     int
+	cost        int64         // theirs
+	calls       int           // calls under way
+	called      int64         // the cost of these
+	booked      *caller[K]    // a list of those with bookings
+	bookings    int           // their number
+	regain      int64         // units that come back in a round trip
+	room        int64         // units that the last answer has left, and no call since
+	due         time.Time     // of the latest booking; in a line of tries, when the budget was, or will be, at 0
+	again       time.Time     // before it no call can succeed, according to a denial
+	start       time.Time     // of the next cost, according to a denial: its own start
+	polled      time.Time     // the last answer
+	trip        time.Duration // a round trip, smoothed
+	pace        Pace
+	changes     int     // how often all was booked anew
+	pool        []*part // booked units that nobody holds, and that the next callers take
+	anew        int     // the number of callers that are about to give their bookings back: nobody calls before these
 }
 
 // caller is a waiting caller.
-type caller struct {
-	wake   chan struct{} // has room for one element
-	served bool
+type caller[K comparable] struct {
+	number     uint64 // of its arrival
+	cost       int
+	need       int // what it has to book: the cost without its shares
+	shares     []share
+	far        bool          // it may book as far ahead as necessary
+	tries      bool          // its calls book nothing
+	keys       []K           // all that its calls charge, if they book nothing
+	wake       chan struct{} // has room for one element
+	state      state
+	prev, next *caller[K] // in the line, or in the list of those with bookings
 }
 
-// maxVacant returns the number of bookings that stay vacant for new callers while the given number of callers wait. It is a small
-// fraction, since other processes queue behind these bookings. In a short line, each caller that leaves gives a booking back at once.
-func maxVacant(waiting int) int {
-	if waiting < 2 {
-		return 0
-	}
-	return 1 + waiting/4
+// part is units that were booked in one call. When their caller leaves, those that come next take them, so that a caller that leaves
+// neither costs a call nor leaves a hole that the bookings behind it cannot use.
+type part struct {
+	settle     func(actual int) error
+	due        time.Time
+	cost, free int
+	users      int  // callers that wait for it
+	void       bool // it is to be given back, and not to be taken
 }
 
-// Wait books for a caller, unless a vacant booking is due within the time left, and sleeps until its turn. It returns the
-// decision and nil, the error of book, or, if the context ends before the turn, the context's error joined with the errors of
-// bookings that could not be given back.
-func (ls *Lines[K]) Wait(ctx context.Context, key K, left time.Duration, book func() (*ratelimit.Reservation, error)) (ratelimit.Decision, error) {
-	t, b := ls.vacant(key, left)
-	if t == nil {
-		res, err := book()
-		if err != nil {
-			return res.Decision, err
-		}
-		b = booking{time.Now().Add(res.Delay), res}
-		if left, err := wait.Left(ctx); res.Delay <= 0 || err != nil || res.Delay > left {
-			return res.Decision, res.Wait(ctx) // at once
-		}
-		t = ls.join(key, b)
-	}
-	d := b.res.Decision
-	d.Delay = max(0, time.Until(b.due))
-	unused, err := t.wait(ctx)
-	if errs := giveBack(unused); len(errs) > 0 {
-		err = errors.Join(append([]error{err}, errs...)...)
-	}
-	return d, err
+// share is units of a part.
+type share struct {
+	of *part
+	n  int
 }
 
-// vacant returns a turn with the earliest vacant booking, and the booking, if it is due within the time left.
-func (ls *Lines[K]) vacant(key K, left time.Duration) (t *turn[K], b booking) {
+type state uint8
+
+const (
+	isWaiting state = iota
+	isCalling
+	isBooked
+	isAnew // it had a booking, and is to call again
+	isGone
+)
+
+// LateError is the error of a caller whose turn is expected to come after its deadline.
+type LateError struct {
+	In time.Duration // until the turn
+}
+
+func (e *LateError) Error() string {
+	return "the line is too long: the turn comes in about " + e.In.String()
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
+
+// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The call gets how far ahead it may book,
+// and the cost, of which a caller that has left may have booked a part: it books that, or is denied. Wait returns the error of the call; or, if the context ends before the turn, its error joined with the
+// error of giving the booking back; or at once an [LateError], if the turn would come after the deadline.
+func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(ahead time.Duration, cost int) (Answer[K], error)) error {
+	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
+	return ls.wait(ctx, key, c, call)
+}
+
+// Try calls until the answer allows it. It waits in one line at a time: at first in that of one of the keys, if others wait there, and then
+// in the line that the denial names. Errors are those of Wait.
+func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], error)) error {
+	c := &caller[K]{tries: true, keys: keys, wake: make(chan struct{}, 1)}
 	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.lines[key]
-	if l == nil {
-		return nil, b
+	ls.arrived++
+	c.number = ls.arrived
+	key, busy := ls.busyLocked(c, nil)
+	ls.mu.Unlock()
+	again := func(time.Duration, int) (Answer[K], error) { return call() }
+	if !busy { // at low load
+		if _, err := wait.Left(ctx); err != nil {
+			return err
+		}
+		a, err := call()
+		switch {
+		case err != nil:
+			return err
+		case a.Allowed:
+			return sleepOut(ctx, a)
+		}
+		if err := late(ctx, a); err != nil {
+			return err
+		}
+		key, c.cost = a.Line, a.Cost
+		ls.mu.Lock()
+		ls.line(key).denied(time.Now(), c.cost, 0, a)
+		ls.mu.Unlock()
 	}
+	return ls.wait(ctx, key, c, again)
+}
+
+// late returns an error if a denied caller cannot be served before its deadline.
+func late[K comparable](ctx context.Context, a Answer[K]) error {
+	left, err := wait.Left(ctx)
+	if err == nil && a.Retry > left {
+		err = &LateError{In: a.Retry}
+	}
+	return err
+}
+
+// sleepOut waits until a booked instant, and gives the booking back if the context ends first.
+func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
+	left, err := wait.Left(ctx)
+	if a.Delay <= 0 {
+		return nil
+	}
+	if err == nil && a.Delay > left {
+		err = &LateError{In: a.Delay}
+	}
+	if err == nil {
+		err = wait.Sleep(ctx, a.Delay)
+	}
+	if err == nil {
+		return nil
+	}
+	return undone(err, a)
+}
+
+// undone gives a booking back, and returns the error with that of doing so.
+func undone[K comparable](err error, a Answer[K]) error {
+	if a.Settle == nil {
+		return err
+	}
+	return also(err, a.Settle(0))
+}
+
+// also returns an error with a second one joined to it, if there is a second one.
+func also(err, second error) error {
+	if second == nil {
+		return err
+	}
+	return errors.Join(err, second)
+}
+
+// wait serves a caller in its turn.
+func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(time.Duration, int) (Answer[K], error)) error {
+	left, err := wait.Left(ctx)
+	if err != nil {
+		return err
+	}
+	ls.mu.Lock()
+	l := ls.line(key)
 	now := time.Now()
-	if ls.serveLocked(key, l, now); len(l.bookings) == len(l.turns) || l.bookings[len(l.turns)].due.Sub(now) > left {
-		return nil, b
+	if in := l.estimate(now, c.cost); in > left && (!c.tries || c.number == 0 || l.last == nil || c.number > l.last.number) {
+		ls.dropLocked(l)
+		ls.mu.Unlock()
+		return &LateError{In: in}
 	}
-	t = &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
-	b = l.bookings[len(l.turns)]
-	l.turns = append(l.turns, t.turn)
-	return t, b
-}
-
-// join returns a turn for a new booking.
-func (ls *Lines[K]) join(key K, b booking) *turn[K] {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.lines[key]
-	if l == nil {
-		if l = new(line); ls.lines == nil {
-			ls.lines = map[K]*line{}
-		}
-		ls.lines[key] = l
+	if c.number == 0 {
+		ls.arrived++
+		c.number = ls.arrived
 	}
-	i := sort.Search(len(l.bookings), func(i int) bool { return l.bookings[i].due.After(b.due) })
-	t := &turn[K]{lines: ls, key: key, line: l, turn: newCaller()}
-	l.bookings = slices.Insert(l.bookings, i, b)
-	l.turns = slices.Insert(l.turns, min(i, len(l.turns)), t.turn)
-	return t
-}
-
-func newCaller() *caller { return &caller{wake: make(chan struct{}, 1)} }
-
-// turn is a caller's place in a line.
-type turn[K comparable] struct {
-	lines *Lines[K]
-	key   K
-	line  *line
-	turn  *caller
-}
-
-// wait sleeps until the turn is served. If the context ends first, it returns the context's error and the bookings that the
-// caller must give back.
-func (t *turn[K]) wait(ctx context.Context) (unused []booking, err error) {
+	l.insert(c)
+	ls.pumpLocked(l, now)
+	ls.mu.Unlock()
 	for {
-		served, timer := t.look()
-		if served {
-			return nil, nil
+		if l, err = ls.mayCall(ctx, l, c); err != nil {
+			return err
 		}
-		var due <-chan time.Time
-		if timer != nil {
-			due = timer.C
+		done, err := ls.serve(ctx, &l, c, call)
+		if done || err != nil {
+			return err
 		}
-		select {
-		case <-t.turn.wake:
-		case <-due:
-		case <-ctx.Done():
-			served, unused := t.leave()
-			if served {
-				return nil, nil
-			}
-			return unused, ctx.Err()
-		}
+	}
+}
+
+// mayCall waits until a caller may call the store. It returns the caller's line.
+func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*line[K], error) {
+	var timer *time.Timer
+	stop := func() {
 		if timer != nil {
 			timer.Stop()
 		}
 	}
+	defer func() { stop() }()
+	for {
+		ls.mu.Lock()
+		now := time.Now()
+		ls.pumpLocked(l, now)
+		if c.state == isCalling && c.tries { // whoever came before it, and waits elsewhere, is not overtaken
+			if key, busy := ls.busyLocked(c, l); busy {
+				l.endCall(c)
+				l.due = l.due.Add(-l.pace.span(int64(c.need)))
+				ls.leftLocked(l) // tries have booked nothing
+				l = ls.line(key)
+				l.insert(c)
+				ls.pumpLocked(l, now)
+			}
+		}
+		called, at := c.state == isCalling, time.Time{}
+		if l.first == c {
+			_, at = l.ready(c, now)
+		}
+		select {
+		case <-c.wake: // what it is woken for is seen here
+		default:
+		}
+		ls.mu.Unlock()
+		if called {
+			return l, nil
+		}
+		stop()
+		var due <-chan time.Time
+		if timer = nil; !at.IsZero() { // only the first has a timer
+			timer = time.NewTimer(at.Sub(now))
+			due = timer.C
+		}
+		select {
+		case <-c.wake:
+		case <-due:
+		case <-ctx.Done():
+			ls.mu.Lock()
+			spare := ls.departLocked(l, c)
+			ls.mu.Unlock()
+			return l, also(ctx.Err(), giveBack(spare))
+		}
+	}
 }
 
-// look serves all turns that are due. It reports whether this turn is served, or returns a timer if it is the first.
-func (t *turn[K]) look() (served bool, timer *time.Timer) {
-	ls, l := t.lines, t.line
+// serve calls the store for a caller and waits for what it has booked. It reports false if the caller waits again, in the line that it sets.
+func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call func(time.Duration, int) (Answer[K], error)) (done bool, err error) {
+	l := *lp
+	left, err := wait.Left(ctx)
+	ended := false
+	defer func() { // the line goes on, also if the call panics
+		if !ended {
+			ls.mu.Lock()
+			spare := ls.departLocked(l, c)
+			ls.mu.Unlock()
+			err = also(err, giveBack(spare))
+		}
+	}()
+	if err != nil {
+		return false, err
+	}
+	ls.mu.Lock()
+	changes := l.changes
+	ls.mu.Unlock()
+	a, begin := Answer[K]{Allowed: true}, time.Now()
+	called, ahead := c.need > 0 || c.tries, time.Duration(0)
+	if called {
+		ahead = min(left, Horizon)
+		if c.far {
+			ahead = left
+		}
+		if a, err = call(ahead, c.need); err != nil {
+			return false, err
+		}
+	}
+	now := time.Now()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ended = true
+	l.endCall(c)
+	if called {
+		l.answered(now, now.Sub(begin), a)
+	}
+	switch {
+	case !a.Allowed:
+		if c.tries {
+			ahead = 0
+		}
+		l.denied(now, c.need, ahead, a)
+		l.release(c)
+		to, err := ls.moveLocked(l, c, a, left)
+		if err == nil {
+			*lp = to
+			return false, nil
+		}
+		spare := ls.leftLocked(l)
+		ls.mu.Unlock()
+		defer ls.mu.Lock()
+		return false, also(err, giveBack(spare))
+	case c.tries:
+		l.taken(now, a.Remaining)
+		c.state = isGone
+		ls.leftLocked(l)
+		ls.mu.Unlock()
+		defer ls.mu.Lock()
+		return true, sleepOut(ctx, a)
+	case called:
+		l.bookedAt(now, a)
+		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: changes != l.changes}
+		c.shares = append(c.shares, share{p, c.need})
+	}
+	l.putBooked(c)
+	if changes != l.changes {
+		l.bookAnew(c)
+	}
+	spare := ls.leftLocked(l)
+	ls.mu.Unlock()
+	defer ls.mu.Lock()
+	goBack(spare)
+	return ls.sleep(ctx, l, c)
+}
+
+// moveLocked has a denied caller wait again: in its line, or in the one that the answer names.
+func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.Duration) (*line[K], error) {
+	to := l
+	if c.tries && a.Line != l.key {
+		to = ls.line(a.Line)
+		to.pace = a.Pace
+		to.denied(time.Now(), a.Cost, 0, a)
+	}
+	retry := a.Retry
+	if retry > left {
+		c.state = isGone
+		ls.dropLocked(to)
+		return nil, &LateError{In: retry}
+	}
+	if c.tries {
+		c.cost = a.Cost
+	}
+	to.insert(c)
+	if to != l {
+		ls.leftLocked(l)
+	}
+	ls.pumpLocked(to, time.Now())
+	return to, nil
+}
+
+// sleep waits for the instant of what a caller has booked. It reports false if the caller is to call again, since that may be earlier now, or
+// the booking gone.
+func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done bool, err error) {
+	var due time.Time
+	for _, s := range c.shares {
+		due = later(due, s.of.due)
+	}
+	delay := time.Until(due)
+	if left, ended := wait.Left(ctx); ended == nil && delay > left {
+		err = &LateError{In: delay}
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	again := false
+	for done = delay <= 0; err == nil && !done && !again; done = !time.Now().Before(due) {
+		select {
+		case <-timer.C:
+		case <-c.wake:
+			ls.mu.Lock()
+			again = c.state == isAnew
+			ls.mu.Unlock()
+		case <-ctx.Done():
+			if time.Now().Before(due) {
+				err = ctx.Err()
+			}
+		}
+	}
+	ls.mu.Lock()
+	l.removeBooked(c)
+	switch {
+	case done:
+		l.use(c)
+		c.state = isGone
+		spare := ls.leftLocked(l)
+		ls.mu.Unlock()
+		goBack(spare) // a served caller does not wait for the store
+		return true, nil
+	case err != nil:
+		spare := ls.departLocked(l, c)
+		ls.mu.Unlock()
+		return true, also(err, giveBack(spare))
+	}
+	for _, s := range c.shares {
+		s.of.void = true
+	}
+	l.anew++ // nobody calls until it has given back
+	l.release(c)
+	spare := l.spare()
+	ls.mu.Unlock()
+	err = giveBack(spare)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.anew--; err != nil {
+		c.state = isGone
+		spare = ls.leftLocked(l)
+		goBack(spare)
+		return false, err
+	}
+	l.insert(c)
+	ls.pumpLocked(l, time.Now())
+	return false, nil
+}
+
+// giveBack gives the free units of parts back, the last one first.
+func giveBack(parts []*part) (err error) {
+	for i := len(parts) - 1; i >= 0; i-- {
+		if p := parts[i]; p.settle != nil {
+			err = also(err, p.settle(p.cost-p.free))
+		}
+	}
+	return err
+}
+
+func goBack(parts []*part) {
+	if len(parts) > 0 {
+		go func() { _ = giveBack(parts) }()
+	}
+}
+
+// take gives a caller units that nobody holds, those first that come first.
+func (l *line[K]) take(c *caller[K]) {
+	c.need = c.cost
+	for i := 0; i < len(l.pool) && c.need > 0; {
+		p := l.pool[i]
+		n := min(p.free, c.need)
+		if p.void {
+			n = 0
+		}
+		if n > 0 {
+			p.free -= n
+			p.users++
+			c.need -= n
+			c.shares = append(c.shares, share{p, n})
+		}
+		if p.free == 0 {
+			l.pool = slices.Delete(l.pool, i, i+1)
+		} else {
+			i++
+		}
+	}
+}
+
+// vacant returns the number of units that a caller could take.
+func (l *line[K]) vacant() (n int) {
+	for _, p := range l.pool {
+		if !p.void {
+			n += p.free
+		}
+	}
+	return n
+}
+
+// release puts back what a caller holds.
+func (l *line[K]) release(c *caller[K]) {
+	for _, s := range c.shares {
+		if s.of.free == 0 {
+			l.pool = append(l.pool, s.of)
+		}
+		s.of.free += s.n
+		s.of.users--
+	}
+	c.shares = nil
+	slices.SortStableFunc(l.pool, func(a, b *part) int { return a.due.Compare(b.due) })
+}
+
+// use has a served caller use what it holds.
+func (l *line[K]) use(c *caller[K]) {
+	for _, s := range c.shares {
+		s.of.users--
+	}
+	c.shares = nil
+}
+
+// spare takes the parts out of the pool that are to be given back: all, if nobody waits.
+func (l *line[K]) spare() (parts []*part) {
+	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
+		spare := p.users == 0 && (p.void || l.first == nil)
+		if spare {
+			parts = append(parts, p)
+		}
+		return spare
+	})
+	return parts
+}
+
+// Expected returns the time until a cost could be spent behind all that wait in a line, 0 if none does.
+func (ls *Lines[K]) Expected(key K, cost int) time.Duration {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[key]
+	if l == nil {
+		return 0
+	}
+	return l.estimate(time.Now(), cost)
+}
+
+// Moved has the first caller of a line call the store at once, also if it has booked more than [Horizon] ahead: its budget may have more room.
+func (ls *Lines[K]) Moved(key K) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lines[key]
+	if l == nil {
+		return
+	}
+	now := time.Now()
+	for c := l.booked; c != nil; c = c.next {
+		if slices.ContainsFunc(c.shares, func(s share) bool { return s.of.due.Sub(now) > Horizon }) {
+			l.bookAnew(c)
+		}
+	}
+	l.again = time.Time{}
+	ls.pumpLocked(l, now)
+}
+
+// Changed has all callers with bookings, in the lines that match, give them back and book anew, and then the others: the limit has changed, or
+// the bookings are gone.
+func (ls *Lines[K]) Changed(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	now := time.Now()
-	if ls.serveLocked(t.key, l, now); t.turn.served {
-		return true, nil
+	for key, l := range ls.lines {
+		if !matches(key) {
+			continue
+		}
+		l.changes++
+		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, time.Time{}, Pace{}, 0, 0
+		for c := l.booked; c != nil; c = c.next {
+			l.bookAnew(c)
+		}
+		for _, p := range l.pool {
+			p.void = true
+		}
+		goBack(l.spare())
+		ls.pumpLocked(l, now)
 	}
-	if l.turns[0] == t.turn {
-		timer = time.NewTimer(l.bookings[0].due.Sub(now))
-	}
-	return false, timer
 }
 
-// leave removes a turn, unless it is served. It returns the vacant bookings that are not kept.
-func (t *turn[K]) leave() (served bool, unused []booking) {
-	ls, l := t.lines, t.line
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.serveLocked(t.key, l, time.Now()); t.turn.served {
-		return true, nil
+// line returns the line of a key.
+func (ls *Lines[K]) line(key K) *line[K] {
+	l := ls.lines[key]
+	if l == nil {
+		if l = (&line[K]{key: key}); ls.lines == nil {
+			ls.lines = map[K]*line[K]{}
+		}
+		ls.lines[key] = l
 	}
-	i := slices.Index(l.turns, t.turn)
-	if l.turns = slices.Delete(l.turns, i, i+1); i == 0 && len(l.turns) > 0 {
-		l.turns[0].rouse()
-	}
-	return false, ls.trimLocked(t.key, l)
+	return l
 }
 
-// serveLocked serves all turns that are due.
-func (ls *Lines[K]) serveLocked(key K, l *line, now time.Time) {
-	served := false
-	for len(l.turns) > 0 && !l.bookings[0].due.After(now) {
-		served = true
-		l.turns[0].served = true
-		l.turns[0].rouse()
-		l.turns[0], l.turns = nil, l.turns[1:]
-		l.bookings[0], l.bookings = booking{}, l.bookings[1:]
+// busyLocked returns a key of a caller in whose line others wait that came before it, other than the given one.
+func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (key K, busy bool) {
+	var latest time.Time
+	for _, k := range c.keys {
+		l := ls.lines[k]
+		if l == nil || l == except || l.first == nil || l.first.number > c.number {
+			continue
+		}
+		if at := later(l.again, l.due); !busy || at.After(latest) {
+			key, busy, latest = k, true, at
+		}
+	}
+	return key, busy
+}
+
+// departLocked takes a caller out that leaves. It returns what is to be given back.
+func (ls *Lines[K]) departLocked(l *line[K], c *caller[K]) []*part {
+	switch c.state {
+	case isWaiting:
+		l.remove(c)
+	case isCalling:
+		l.endCall(c)
+	}
+	c.state = isGone
+	l.release(c)
+	return ls.leftLocked(l)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// leftLocked lets the next callers of a line go on, after a call has ended, or a caller has left. It returns what is to be given back.
+func (ls *Lines[K]) leftLocked(l *line[K]) []*part {
+	ls.pumpLocked(l, time.Now())
+	spare := l.spare()
+	ls.dropLocked(l)
+	return spare
+}
+
+func (ls *Lines[K]) dropLocked(l *line[K]) {
+	if l.first == nil && l.calls == 0 && l.bookings == 0 && l.anew == 0 && ls.lines[l.key] == l {
+		delete(ls.lines, l.key)
+	}
+}
+
+// pumpLocked lets the first callers call for whom it is time.
+func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
+	for c := l.first; c != nil; c = l.first {
+		if ok, _ := l.ready(c, now); !ok {
+			c.rouse() // to set its timer
+			return
+		}
+		l.remove(c)
+		c.state = isCalling
+		l.take(c)
+		c.far = l.bookings == 0 && l.calls == 0
+		l.calls++
+		l.called += int64(c.need)
+		l.room -= int64(c.need)
+		if l.pace.Units > 0 && (c.tries || l.due.After(now)) {
+			l.due = l.due.Add(l.pace.span(int64(c.need))) // as it will be
+		}
+		c.rouse()
+	}
+}
+
+// ready reports whether the first caller may call now, or else from when on it may, zero if that depends on others.
+func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
+	switch {
+	case l.anew > 0:
+		return false, at
+	case len(l.pool) > 0 && l.vacant() >= c.cost:
+		return true, at
+	case now.Before(l.again):
+		return false, l.again
+	case c.tries && l.pace.Units == 0:
+		return l.calls < maxCalls, at
+	case c.tries:
+		if l.calls >= maxTries {
+			return false, at
+		}
+		at = l.due.Add(l.pace.span(int64(c.cost)))
+		if poll := l.polled.Add(Horizon); l.calls == 0 && poll.Before(at) {
+			at = poll
+		}
+		return !at.After(now), at
+	case !l.start.IsZero(): // it was denied
+		return l.calls == 0, at
+	case !l.due.After(now):
+		return l.calls < maxCalls || l.room >= int64(c.cost) || l.calls < maxBooked && l.room+l.regain >= int64(c.cost), at
+	case l.bookings+l.calls >= maxBooked:
+		return false, at
+	}
+	at = l.due.Add(-l.ahead())
+	return !at.After(now), at
+}
+
+// ahead is how long before the last booking is due the next one is made.
+func (l *line[K]) ahead() time.Duration { return min(minAhead+4*l.trip, Horizon) }
+
+// estimate returns the least time until a cost at the end of the line is served, 0 if it may call.
+func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
+	if l.pace.Units == 0 || l.first == nil && (l.calls == 0 || !l.again.After(now)) && l.due.Sub(now) <= l.ahead() {
+		return 0
+	}
+	ahead := l.cost + int64(cost)
+	if !l.pace.AtOnce {
+		return max(0, l.due.Add(l.pace.span(ahead)).Sub(now))
+	}
+	from := l.start
+	if l.due.After(from) && (l.first == nil || !l.first.tries) {
+		from = l.due
+	}
+	windows := (ahead+int64(l.pace.Units)-1)/int64(l.pace.Units) - 1
+	return max(0, from.Sub(now)) + time.Duration(min(float64(max(0, windows))*float64(l.pace.Per), math.MaxInt64/4))
+}
+
+// answered records an answer.
+func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
+	if l.trip += (trip - l.trip) / 8; l.trip == 0 {
+		l.trip = trip
+	}
+	l.pace, l.polled = a.Pace, now
+}
+
+// denied records a denial of a try, or of a booking that would have been too far ahead.
+func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[K]) {
+	l.pace, l.room, l.regain = a.Pace, 0, 0
+	l.start = now.Add(min(a.Retry, math.MaxInt64/4) + ahead)
+	l.due = l.start.Add(-l.pace.span(int64(cost)))
+	l.again = now.Add(min(max(0, a.Retry-l.trip/2), Horizon) + slack)
+}
+
+// taken records an allowed try, and the rest of the budget, of which other calls may be under way.
+func (l *line[K]) taken(now time.Time, remaining int) {
+	l.start = time.Time{}
+	l.due = now.Add(-l.trip/2 - l.pace.span(int64(remaining)-l.called))
+}
+
+// bookedAt records a booking.
+func (l *line[K]) bookedAt(now time.Time, a Answer[K]) {
+	l.room, l.regain, l.start = 0, 0, time.Time{}
+	if a.Delay > 0 {
+		if due := now.Add(a.Delay); l.calls == 0 || due.After(l.due) {
+			l.due = due
+		}
+		return
+	}
+	l.room = int64(a.Remaining) - l.called
+	if l.regain = 0; l.pace.Units > 0 && !l.pace.AtOnce {
+		l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
+	}
+	if l.calls == 0 {
+		l.due = time.Time{}
+	}
+}
+
+// bookAnew has a caller give its booking back and call again.
+func (l *line[K]) bookAnew(c *caller[K]) {
+	if c.state == isBooked {
+		c.state = isAnew
+		l.anew++
+		c.rouse()
+	}
+}
+
+// insert puts a caller into the line, by its arrival.
+func (l *line[K]) insert(c *caller[K]) {
+	c.state = isWaiting
+	before, after := l.last, l.first // c comes between one of these and its neighbour
+	for before != nil && after != nil && before.number > c.number && after.number < c.number {
+		before, after = before.prev, after.next
 	}
 	switch {
-	case !served:
-	case len(l.turns) > 0:
-		l.turns[0].rouse() // to set its timer
+	case before == nil || before.number < c.number:
+		if after = l.first; before != nil {
+			after = before.next
+		}
 	default:
-		if unused := ls.trimLocked(key, l); len(unused) > 0 {
-			go giveBack(unused) // a served caller does not wait for the store
-		}
+		before = after.prev
 	}
+	if c.prev, c.next = before, after; before == nil {
+		l.first = c
+	} else {
+		before.next = c
+	}
+	if after == nil {
+		l.last = c
+	} else {
+		after.prev = c
+	}
+	l.waiting++
+	l.cost += int64(c.cost)
 }
 
-// trimLocked removes the surplus vacant bookings, beginning with the last.
-func (ls *Lines[K]) trimLocked(key K, l *line) (unused []booking) {
-	if n := len(l.turns) + maxVacant(len(l.turns)); n < len(l.bookings) {
-		unused = slices.Clone(l.bookings[n:])
-		l.bookings = slices.Delete(l.bookings, n, len(l.bookings))
+// remove takes a waiting caller out of the line.
+func (l *line[K]) remove(c *caller[K]) {
+	if c.prev == nil {
+		l.first = c.next
+	} else {
+		c.prev.next = c.next
 	}
-	if len(l.bookings) == 0 && ls.lines[key] == l {
-		delete(ls.lines, key)
+	if c.next == nil {
+		l.last = c.prev
+	} else {
+		c.next.prev = c.prev
 	}
-	return unused
+	c.prev, c.next = nil, nil
+	l.waiting--
+	l.cost -= int64(c.cost)
 }
 
-// Reset discards the vacant bookings of the keys that match: their bookings no longer exist.
-func (ls *Lines[K]) Reset(matches func(K) bool) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	for key, l := range ls.lines {
-		if matches(key) {
-			clear(l.bookings[len(l.turns):])
-			l.bookings = l.bookings[:len(l.turns)]
-		}
-	}
+func (l *line[K]) endCall(c *caller[K]) {
+	l.calls--
+	l.called -= int64(c.need)
 }
 
-// giveBack gives bookings back, the last one first, and returns the errors.
-func giveBack(bookings []booking) (errs []error) {
-	for i := len(bookings) - 1; i >= 0; i-- {
-		if err := bookings[i].res.Cancel(); err != nil {
-			errs = append(errs, err)
-		}
+func (l *line[K]) putBooked(c *caller[K]) {
+	c.state = isBooked
+	if c.next = l.booked; c.next != nil {
+		c.next.prev = c
 	}
-	return errs
+	l.booked = c
+	l.bookings++
 }
 
-func (c *caller) rouse() {
+func (l *line[K]) removeBooked(c *caller[K]) {
+	if c.state == isAnew {
+		l.anew--
+	}
+	if c.prev == nil {
+		l.booked = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	l.bookings--
+}
+
+func (c *caller[K]) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // it is awake, or is being woken

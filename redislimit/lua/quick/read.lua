@@ -5,6 +5,7 @@ local now, at, n, body = reading, reading, 0, raw or ''
 local ok, m, mark, expiry, needed, value, life
 if raw then
   if #raw < $STATE_SIZE then break end -- so is the table of an error
+  --BOOKED
   local figures, last
   figures, last, at, n = unpack('>c${ID_SIZE}I7I7I7', raw)
   if figures ~= id or last > $LATEST or at > $TOP then break end

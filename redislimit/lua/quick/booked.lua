@@ -1,0 +1,41 @@
+-- A denial by a state with bookings, open reservations or units set aside, read where it lies: a call is denied before the last
+-- booking, however many there are, and by a token bucket or a fixed window that has no room once all are due. All else is for
+-- the general case, whose answer this is.
+if #raw > $WIDE_SIZE then
+  local first, rest, cap = string.byte(raw), $STATE_SIZE + 1, 0
+  local figures, last, until_, spent, gen, changes = unpack('>c14I7I7I7I3B', raw, 2)
+  if first < $TOKEN then
+    if #raw < $STATE_SIZE + $ASIDE_SIZE then break end
+    first, cap, rest = first + $ASIDE, unpack('>I7', raw, rest), rest + $ASIDE_SIZE
+  end
+  if first == $OPEN_KIND then first, rest = $TOKEN, rest + 1 + 14 * (string.byte(raw, rest) or 0) end
+  local before = 0
+  if first == $COUNTER then
+    if #raw < rest + 6 then break end
+    before, rest = unpack('>I7', raw, rest), rest + 7
+  end
+  local length = #raw
+  if length == $FIRST_PART then length = redis.call('STRLEN', key) end
+  local bookings, newest = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE, 0
+  if string.char(first) .. figures ~= id or last > $LATEST or until_ > $TOP or spent > $TOP then break end
+  if length + 1 ~= rest then
+    if bookings < 1 or bookings ~= math.floor(bookings) then break end
+    newest = unpack('>I7', length == #raw and string.sub(raw, -$BOOKING_SIZE) or redis.call('GETRANGE', key, -$BOOKING_SIZE, -1))
+    if newest > $TOP then break end
+  end
+  local now = math.max(reading, last)
+  local full = newest > now
+  if first == $TOKEN then
+    if spent >= z then break end
+    full = full or until_ - now > x or until_ - now == x and spent > y
+    full = full and (price > 0 or part > 0)
+    --SAME
+  elseif first == $FIXED then
+    full = (full or until_ <= now and now - until_ < z and spent + x > y) and now - until_ < z and x > 0
+  else
+    full = full and now - until_ < z and x > 0
+  end
+  if full then
+    return struct.pack('>BI7BI3BI7I7I7I7I7', 0, reading, 0, gen, changes, now, until_, spent, before, newest > now and newest or 0)
+  end
+end
