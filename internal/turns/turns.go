@@ -60,6 +60,7 @@ type Answer[K comparable] struct {
 	// Of a denied try: the line in which the caller waits, and what its call costs there.
 	Line K
 	Cost int
+	Late time.Duration // until when it can be served at the earliest, if that is later than Retry
 
 	// Settle replaces the booked cost by the actual one. It may be nil.
 	Settle func(actual int) error
@@ -190,8 +191,8 @@ func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], e
 // late returns an error if a denied caller cannot be served before its deadline.
 func late[K comparable](ctx context.Context, a Answer[K]) error {
 	left, err := wait.Left(ctx)
-	if err == nil && a.Retry > left {
-		err = &LateError{In: a.Retry}
+	if in := max(a.Retry, a.Late); err == nil && in > left {
+		err = &LateError{In: in}
 	}
 	return err
 }
@@ -199,9 +200,6 @@ func late[K comparable](ctx context.Context, a Answer[K]) error {
 // sleepOut waits until a booked instant, and gives the booking back if the context ends first.
 func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
 	left, err := wait.Left(ctx)
-	if a.Delay <= 0 {
-		return nil
-	}
 	if err == nil && a.Delay > left {
 		err = &LateError{In: a.Delay}
 	}
@@ -400,7 +398,7 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 		to.pace = a.Pace
 		to.denied(time.Now(), a.Cost, 0, a)
 	}
-	retry := a.Retry
+	retry := max(a.Retry, a.Late)
 	if retry > left {
 		c.state = isGone
 		ls.dropLocked(to)
@@ -419,19 +417,20 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 
 // sleep waits for the instant of what a caller has booked. It reports false if the caller is to call again, since that may be earlier now, or
 // the booking gone.
-func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done bool, err error) {
+func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done bool, _ error) {
 	var due time.Time
 	for _, s := range c.shares {
 		due = later(due, s.of.due)
 	}
 	delay := time.Until(due)
-	if left, ended := wait.Left(ctx); ended == nil && delay > left {
+	left, err := wait.Left(ctx)
+	if err == nil && delay > left {
 		err = &LateError{In: delay}
 	}
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	again := false
-	for done = delay <= 0; err == nil && !done && !again; done = !time.Now().Before(due) {
+	for done = err == nil && delay <= 0; err == nil && !done && !again; done = !time.Now().Before(due) {
 		select {
 		case <-timer.C:
 		case <-c.wake:
@@ -752,7 +751,9 @@ func (l *line[K]) answered(now time.Time, trip time.Duration, a Answer[K]) {
 	if l.trip += (trip - l.trip) / 8; l.trip == 0 {
 		l.trip = trip
 	}
-	l.pace, l.polled = a.Pace, now
+	if l.polled = now; a.Pace.Units > 0 {
+		l.pace = a.Pace
+	}
 }
 
 // denied records a denial of a try, or of a booking that would have been too far ahead.

@@ -36,6 +36,6 @@ if #raw > $WIDE_SIZE then
     full = full and now - until_ < z and x > 0
   end
   if full then
-    return struct.pack('>BI7BI3BI7I7I7I7I7', 0, reading, 0, gen, changes, now, until_, spent, before, newest > now and newest or 0)
+    return struct.pack('>BI7BI3BI7I7I7I7I7I7', 0, reading, 0, gen, changes, now, until_, spent, before, newest > now and newest or 0, 0)
   end
 end
