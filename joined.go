@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -571,34 +572,75 @@ func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
 	return nil
 }
 
-// wait takes the cost as soon as that is possible, and waits out the delay.
+// wait takes the cost in its turn, and waits out the delay. A call that is denied waits in the line of its slowest key in this process, and
+// tries again when it is the first there and the key may have room: so an exhausted key holds back its own callers alone.
 func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
-	for {
-		left, err := wait.Left(ctx)
-		if err != nil {
-			return fmt.Errorf("ratelimit: %w", err)
-		}
-		*s = joined[R]{l: s.l}
-		q := JointRequest{MaxDelay: left, Settled: true, Undone: true}
-		if err := s.take(new(optional.Passing).From(ctx), r, cost, q); err != nil {
-			return err
-		}
-		if s.d.Allowed {
-			return NewReservation(s.d, s.undo()).Wait(ctx)
-		}
-		due := s.d.RetryAfter
-		for i := range s.charges {
-			if c := &s.charges[i]; !c.Shadow {
-				due = max(due, c.Due)
-			}
-		}
-		if due > left {
-			return tooLate(due, s.d.Limit)
-		}
-		if err := wait.Sleep(ctx, s.d.RetryAfter); err != nil {
-			return fmt.Errorf("ratelimit: %w", err)
+	if _, err := wait.Left(ctx); err != nil {
+		return fmt.Errorf("ratelimit: %w", err)
+	}
+	if err := s.load(r, cost); err != nil {
+		return err
+	}
+	if err := s.sum(false); err != nil {
+		return err
+	}
+	var keys []lineKey
+	for i := range s.charges {
+		if c := &s.charges[i]; !c.Shadow {
+			keys = append(keys, s.l.lineOf(c))
 		}
 	}
+	err := s.l.lines.Try(ctx, keys, func() (turns.Answer[lineKey], error) { return s.try(ctx, r, cost) })
+	if late, ok := err.(*turns.LateError); ok {
+		return tooLate(late.In, s.d.Limit)
+	}
+	if cause := ctx.Err(); cause != nil && err == cause {
+		return fmt.Errorf("ratelimit: %w", err)
+	}
+	return err
+}
+
+// lineKey is a budget in which callers wait.
+type lineKey struct {
+	limiter any
+	key     string
+}
+
+func (l *Layered[R]) lineOf(c *Charge) lineKey { return lineKey{l.layers[c.Limiter].limiter, c.Key} }
+
+// try takes the cost, or finds out which key is the slowest.
+func (s *joined[R]) try(ctx context.Context, r R, cost int) (a turns.Answer[lineKey], err error) {
+	left, err := wait.Left(ctx)
+	if err != nil {
+		return a, fmt.Errorf("ratelimit: %w", err)
+	}
+	*s = joined[R]{l: s.l}
+	q := JointRequest{MaxDelay: left, Settled: true, Undone: true}
+	if err = s.take(new(optional.Passing).From(ctx), r, cost, q); err != nil {
+		return a, err
+	}
+	a.Allowed, a.Delay, a.Retry, a.Remaining = s.d.Allowed, s.d.Delay, s.d.RetryAfter, s.d.Remaining
+	if a.Allowed {
+		a.Settle = s.undo()
+	}
+	slowest := time.Duration(-1)
+	for i := range s.charges {
+		c := &s.charges[i]
+		if c.Shadow || !c.Decided || c.Decision.Allowed != a.Allowed {
+			continue
+		}
+		if due := max(c.Decision.RetryAfter, c.Due); !a.Allowed && due > slowest {
+			slowest = due
+			a.Line, a.Cost, a.Pace, a.Late = s.l.lineOf(c), c.Cost, paceOf(c.Limit), max(due, s.d.RetryAfter)
+		}
+	}
+	return a, nil
+}
+
+// paceOf returns the rate of a limit for a line.
+func paceOf(l Limit) turns.Pace {
+	bucket := l.Algorithm == AlgorithmTokenBucket || l.Algorithm == AlgorithmLeakyBucket
+	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}
 }
 
 // undo returns how to give the charges back.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -28,6 +29,7 @@ type Layered[R any] struct {
 	enforcing []int                // the indices of the layers that are no shadows
 	joint     Joint                // of another store; nil for memory
 	alone     bool                 // the joint asks one limiter, with its own type of keys
+	lines     turns.Lines[lineKey] // of the callers that wait for the joint
 	every     []int                // the indices of all layers
 	stacks    sync.Pool            // of *stack[R]: the working memory of one decision, so that it allocates nothing
 	joins     sync.Pool            // of *joined[R]: the same for a joint
