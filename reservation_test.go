@@ -456,6 +456,13 @@ func TestTheBurstLimitsTheCallsThatOverlap(t *testing.T) {
 	}
 }
 
+// Two hundred streams of one key are open at once, and each of them keeps its refund.
+func TestTwoHundredStreamsAtOnceUseTheWholeLimit(t *testing.T) {
+	clock := new(ratelimittest.Clock)
+	l := newWith(t, model.StreamsPerMinute, ratelimit.Options[string]{Clock: clock})
+	assert.InDelta(t, 100_000, model.Streams(t, clock, l, "tenant"), 1000)
+}
+
 // An hour of calls whose real costs are a quarter of the estimates, some of them booked ahead: at least 95 % of the limit is used, and no
 // interval uses more than the bound.
 func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {

@@ -26,7 +26,20 @@ type Clock interface {
 // settles at 500. As many calls run at once as the limiter admits. It returns the tokens used in a minute, after the
 // first one, in which the burst is used up. No interval may use more than the bound.
 func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
-	used, over := play(t, clock, l, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
+	used, over := play(t, clock, l, TokensPerMinute, []K{key}, 4*time.Minute, func() modelCall { return modelCall{4000, 500, 3 * time.Second, 0} })
+	require.Zero(t, over, "tokens beyond the bound")
+	return used
+}
+
+// StreamsPerMinute is the limit of Streams. Its burst has room for the estimates of 200 streams.
+var StreamsPerMinute = ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 800_000)
+
+// Streams is Overlap under StreamsPerMinute, for two hours of calls that take 30 to 90 seconds: about 200 of them are open at any time.
+func Streams[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (used int) {
+	rnd := rand.New(rand.NewPCG(67, 4))
+	used, over := play(t, clock, l, StreamsPerMinute, []K{key}, 2*time.Hour, func() modelCall {
+		return modelCall{4000, 500, 30*time.Second + time.Duration(rnd.Int64N(int64(time.Minute))), 0}
+	})
 	require.Zero(t, over, "tokens beyond the bound")
 	return used
 }
@@ -36,7 +49,7 @@ func Overlap[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], key K) (
 // time ahead. Over is the number of tokens used beyond the bound, in the interval with most of them.
 func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, ahead time.Duration) (used, over int) {
 	rnd := rand.New(rand.NewPCG(54, 1))
-	return play(t, clock, l, keys, time.Hour, func() modelCall {
+	return play(t, clock, l, TokensPerMinute, keys, time.Hour, func() modelCall {
 		c := modelCall{estimate: 1000 + rnd.IntN(7001), length: time.Duration(rnd.Int64N(int64(6 * time.Second)))}
 		if share := rnd.Float64(); share > 0.05 {
 			c.actual = int(float64(c.estimate) * share * share * share)
@@ -70,8 +83,8 @@ type modelCall struct {
 	length, ahead    time.Duration
 }
 
-// play runs calls for a time, as many at once as the limiter admits.
-func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, lasts time.Duration, next func() modelCall) (used, over int) {
+// play runs calls for a time, as many at once as the limiter admits. The limit is a token bucket's.
+func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], limit ratelimit.Limit, keys []K, lasts time.Duration, next func() modelCall) (used, over int) {
 	type running struct {
 		*ratelimit.Reservation
 		actual int
@@ -124,7 +137,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, l
 	}
 	// With the tokens of past[:i] before an interval and of past[:k] by its end, past[i:k] are used in it.
 	slices.SortStableFunc(past, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
-	rate, per := int64(TokensPerMinute.Rate.Units), int64(TokensPerMinute.Rate.Per)
+	rate, per := int64(limit.Rate.Units), int64(limit.Rate.Per)
 	var sum, worst, least int64 // tokens by now; tokens·per − rate·time: the largest rise, and the least value
 	for _, s := range past {
 		level := sum*per - rate*int64(s.at)
@@ -135,7 +148,7 @@ func play[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, l
 			used += s.tokens
 		}
 	}
-	if beyond := worst - int64(TokensPerMinute.Burst)*per; beyond > 0 {
+	if beyond := worst - int64(limit.Burst)*per; beyond > 0 {
 		over = int((beyond + per - 1) / per)
 	}
 	return used / int((lasts-time.Minute)/time.Minute), over
