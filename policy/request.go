@@ -34,7 +34,8 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //     Conditions and keys use the decoded and cleaned path. A target without a path, such as "x:y", is [keyfunc.ErrMalformedKey];
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
 //   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
-//   - header:NAME: a header field that occurs once and is not empty;
+//   - header:NAME: a header field that occurs once and is not empty. In a key, its [keyfunc.Hash] stands for the value of a field with
+//     credentials, such as Authorization or X-API-Key;
 //   - query:NAME and cookie:NAME: a parameter of the URL's query or a cookie, as header:NAME. In a key, its [keyfunc.Hash] stands
 //     for the value, which may be a secret.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }

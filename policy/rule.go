@@ -47,9 +47,21 @@ type needed struct {
 	malformed error // the kind of the error about a value of a wrong form
 }
 
+// credentialFields are the header fields that hold credentials.
+var credentialFields = []string{
+	"api-key", "apikey", "authorization", "cookie", "ocp-apim-subscription-key", "private-token", "proxy-authorization", "x-access-token", "x-amz-security-token",
+	"x-api-key", "x-api-token", "x-apikey", "x-auth-key", "x-auth-token", "x-authorization", "x-csrf-token", "x-gitlab-token", "x-goog-api-key", "x-secret-key",
+	"x-session-token", "x-token",
+}
+
+// isSecret reports whether an attribute's value may be a secret: that of a query, a cookie or a header field with credentials.
+func isSecret(attribute string) bool {
+	field, isHeader := strings.CutPrefix(attribute, attrHeader)
+	return strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) || isHeader && slices.Contains(credentialFields, strings.ToLower(field))
+}
+
 func need(attribute string, c cut) needed {
-	hash := strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie)
-	return needed{attribute, c, hash, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
+	return needed{attribute, c, isSecret(attribute), &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
 
 // needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.

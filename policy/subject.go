@@ -14,7 +14,7 @@ import (
 // Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
 type Subject struct {
 	Rule string   // the rule's name, whatever the case
-	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network, for "query:" and "cookie:" the value or its hash
+	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network, for "query:", "cookie:" and header fields with credentials the value or its hash
 	Plan string   // the key's plan, if it has one
 }
 

@@ -25,6 +25,7 @@ func (s *Set) warnings() (all []*Error) {
 		r.neverCome(report)
 		r.unsupplied(s, report)
 		r.addressesInHeaders(report)
+		r.exempted(report)
 	}
 	return all
 }
@@ -119,6 +120,37 @@ func (r *Rule) addressesInHeaders(report reporter) {
 			report(fmt.Sprintf("key[%d]", j), fmt.Errorf("%q holds an address that a client may write itself, and that is not cut: one with an IPv6 /64 has 2^64 budgets. "+
 				`Use the key "ip", and give policy.HTTP the attribute ip by httplimit.ClientIP or httplimit.HeaderIP`, name))
 		}
+	}
+}
+
+// exempted reports the conditions by which clients exempt themselves: those of a rule with Allow or Instead on what they write.
+func (r *Rule) exempted(report reporter) {
+	does := "passes all"
+	switch {
+	case r.Disabled || !r.Allow && len(r.Instead) == 0:
+		return
+	case !r.Allow:
+		does = "replaces other rules"
+	}
+	warn := func(field, name string) {
+		if strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie) {
+			report(field, fmt.Errorf("a client writes %q itself, and the rule %s: any client can exempt itself. Use an attribute of the program, which has verified the client", name, does))
+		}
+	}
+	for _, asked := range []struct {
+		field  string
+		values map[string]Values
+	}{{"attributes", r.Match.Attributes}, {"not", r.Match.Not}, {"prefix", r.Match.Prefix}, {"suffix", r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			attribute := name
+			if asked.field == "not" {
+				_, attribute = splitNot(name)
+			}
+			warn("match."+asked.field+"."+notField(name, attribute), attribute)
+		}
+	}
+	for j, name := range r.Match.Absent {
+		warn(fmt.Sprintf("match.absent[%d]", j), name)
 	}
 }
 
