@@ -37,6 +37,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. It denies a cost of 0,
 // too. If bans fails, the decision does; other failures are counted in Stats. A full table in memory may forget bans.
 //
+// Each denial is a strike of its own, also of requests that were sent at once: a page that loads with 30 parallel requests has
+// 10 denials under a burst of 20. So strikes should allow more than the largest such page has beyond the burst.
+//
 // It is an error if strikes or bans is nil or has no Reset, if bans has no Peek, or if limiter's first limit equals
 // another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {

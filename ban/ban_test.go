@@ -612,3 +612,21 @@ func TestCallsThatOverlapUseTheWholeLimitWhereNoKeyIsBanned(t *testing.T) {
 	l := ratelimit.Must(ban.New[string](onClock(model.TokensPerMinute), onClock(ratelimit.FixedWindow(ratelimit.PerHour(1_000_000))), onClock(banLimit)))
 	require.InDelta(t, 100_000, model.Overlap(t, clock, l, "tenant"), 5000)
 }
+
+// The strikes of a page whose requests are sent at once fit into a limit above them, as the documentation of New says.
+func TestAPageOfParallelRequestsIsNotBannedBelowTheStrikes(t *testing.T) {
+	for strikes, banned := range map[int]bool{10: true, 11: false} {
+		clock := new(ratelimittest.Clock)
+		l := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(10), 20))
+		b := banOf(t, l, onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(strikes))), onClock(t, clock, banLimit))
+		served := 0
+		for range 30 {
+			if b.Allow("k", 1) {
+				served++
+			}
+		}
+		require.Equal(t, 20, served)
+		clock.Advance(3 * time.Second)
+		require.Equal(t, !banned, b.Allow("k", 1), "%d strikes", strikes)
+	}
+}
