@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -139,6 +140,9 @@ func (s *service) check(w http.ResponseWriter, r *http.Request) {
 	cost := 1
 	if q.Cost != nil {
 		cost = *q.Cost
+	}
+	if path, ok := q.Attributes["path"]; ok { // of a request line, which has the query
+		q.Attributes["path"], _, _ = strings.Cut(path, "?")
 	}
 	if err := cutAddress(q.Attributes, "ip"); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

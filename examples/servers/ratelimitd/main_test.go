@@ -125,6 +125,17 @@ func TestCheckAnswersInJSON(t *testing.T) {
 }
 
 // TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
+// TestAQueryInThePathEvadesNoRoute: clients of POST /check send a path as the request line has it.
+func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
+	s := start(t, config{})
+	status, a := s.check(t, `{"attributes": {"path": "/healthz", "method": "GET", "ip": "192.0.2.1"}}`)
+	require.Equal(t, 200, status)
+	require.Empty(t, a.Limit, "the exact route is in force")
+	status, withQuery := s.check(t, `{"attributes": {"path": "/healthz?next=/", "method": "GET", "ip": "192.0.2.1"}}`)
+	require.Equal(t, 200, status)
+	assert.Equal(t, a, withQuery)
+}
+
 func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	s := start(t, config{})
 	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
