@@ -35,9 +35,11 @@ func virtual(t *testing.T, limit ratelimit.Limit, processes int, weight func(str
 		play(t, fleet, func() int64 { return figureOf(t, server, "calls") })
 		time.Sleep(time.Minute) // without callers the processes give back what they hold, and their goroutines end
 		for _, f := range fleet {
+			f.mu.Lock()
 			assert.Zero(t, f.heldLocked(false))
 			assert.Empty(t, f.tenants)
 			assert.False(t, f.calling)
+			f.mu.Unlock()
 		}
 		if _, err := server.Do("PING"); err == nil {
 			client := server.client()
@@ -277,8 +279,9 @@ func (g *gathering) call(ctx context.Context, all *sync.WaitGroup, r *rand.Rand,
 	}
 	actual := 1 + r.IntN(cost)
 	g.record(tenant, actual)
+	work := time.Duration(r.Int64N(int64(g.refill / 10)))
 	all.Go(func() {
-		time.Sleep(time.Duration(r.Int64N(int64(g.refill / 10))))
+		time.Sleep(work)
 		_ = res.Settle(actual)
 	})
 }
@@ -399,7 +402,9 @@ func TestAFleetLosesLittleWithAProcess(t *testing.T) {
 		require.NoError(t, fleet[0].store.user.Close())
 		last := used[0].Load()
 		time.Sleep(1500 * time.Millisecond)
+		fleet[0].mu.Lock()
 		lost := fleet[0].heldLocked(false)
+		fleet[0].mu.Unlock()
 		assert.Zero(t, lost, "what Redis counts as used is not used any more")
 		assert.LessOrEqual(t, used[0].Load()-last, int64(2*rate/10))
 		before := used[1].Load() + used[2].Load()

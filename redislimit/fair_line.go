@@ -68,7 +68,7 @@ func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) 
 		weight = int64(min(max(f.weight(tenant), 1), 1<<20))
 	}
 	w, err := f.join(tenant, weight, int64(cost), manner == inLine)
-	if err != nil || w.ended {
+	if err != nil || w.done == nil {
 		return w.d, w.spent, err
 	}
 	var late <-chan time.Time
@@ -87,7 +87,7 @@ func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) 
 	return w.d, w.spent, w.err
 }
 
-// join answers a caller at once, or puts it in line. The caller that it returns is never nil.
+// join answers a caller at once, or puts it in line: then it has a channel. The caller that it returns is never nil.
 func (f *Fair) join(tenant string, weight, cost int64, waits bool) (*fairWaiter, error) {
 	w := &fairWaiter{cost: cost, waits: waits}
 	f.mu.Lock()
