@@ -24,7 +24,7 @@ func TestCommandPrintsATableAndDraws(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "overload.svg")
 	var text bytes.Buffer
 	require.NoError(t, run(&text, out, 2))
-	assert.Equal(t, 1+4*len(backends()), strings.Count(text.String(), "\n"))
+	assert.Equal(t, 1+2*len(backends()), strings.Count(text.String(), "\n"))
 	_, err := os.Stat(out)
 	assert.NoError(t, err)
 }
