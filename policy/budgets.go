@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
 )
 
 // MemoryOptions are the [ratelimit.Options] of each rule.
@@ -16,15 +18,21 @@ type MemoryOptions struct {
 	OnFull   ratelimit.Overflow
 	Remember int
 	Clock    ratelimit.Clock
+	// Processes is the number of processes that have such an engine each, as the stand-in while a store that they share does not answer: see
+	// package failover. Every limit of the rules, plans, overrides and attributes is divided by it, as [failover.Share] does, so that all
+	// of them together admit the whole limit once more, rounded up for each. Zero and one divide nothing; below zero is an error of [New].
+	Processes int
 }
 
 // Memory returns an engine in this process's memory.
 func Memory(opts *MemoryOptions) Engine {
 	var o ratelimit.Options[string]
+	processes := 0
 	if opts != nil {
+		processes = opts.Processes
 		o = ratelimit.Options[string]{MaxKeys: opts.MaxKeys, OnFull: opts.OnFull, Remember: opts.Remember, Clock: opts.Clock}
 	}
-	return &budgets{clock: o.Clock, inMemory: true, make: func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	return &budgets{clock: o.Clock, inMemory: true, processes: processes, make: func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if before != nil {
 			return before, nil
 		}
@@ -48,14 +56,18 @@ func Store(make func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limi
 // never a limit: a charge is decided under the limit that its own set has for it. So a decision by an earlier set does not meet
 // the limits of the next.
 type budgets struct {
-	make     func(Budget, ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
-	inMemory bool
-	clock    ratelimit.Clock
-	limiters map[string]ratelimit.Limiter[string] // by the rule's name in lower case
-	last     map[string]Budget                    // that each was opened with last
+	make      func(Budget, ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
+	inMemory  bool
+	processes int // whose stand-ins share each limit
+	clock     ratelimit.Clock
+	limiters  map[string]ratelimit.Limiter[string] // by the rule's name in lower case
+	last      map[string]Budget                    // that each was opened with last
 }
 
 func (e *budgets) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
+	if e.processes < 0 {
+		return nil, fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", e.processes)
+	}
 	if len(rules) == 0 {
 		e.limiters, e.last = nil, nil
 		return nil, nil
@@ -88,6 +100,36 @@ func (e *budgets) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
 	}
 	e.keep(rules, limiters)
 	return d, nil
+}
+
+// shareOf returns the limit that this process enforces alone of a limit.
+func shareOf(e Engine, limit ratelimit.Limit) ratelimit.Limit {
+	if b, ok := e.(*budgets); ok && b.processes > 1 {
+		return failover.Share(limit, b.processes).Named(limit.Name)
+	}
+	return limit
+}
+
+// shared returns rules with the limits that this process enforces alone.
+func shared(e Engine, rules []Rule) []Rule {
+	if b, ok := e.(*budgets); !ok || b.processes <= 1 {
+		return rules
+	}
+	rules = slices.Clone(rules)
+	for i := range rules {
+		r := &rules[i]
+		if r.Allow {
+			continue
+		}
+		r.Limit, r.Plans, r.Overrides = shareOf(e, r.Limit), maps.Clone(r.Plans), slices.Clone(r.Overrides)
+		for plan, limit := range r.Plans {
+			r.Plans[plan] = shareOf(e, limit)
+		}
+		for k := range r.Overrides {
+			r.Overrides[k].Limit = shareOf(e, r.Overrides[k].Limit)
+		}
+	}
+	return rules
 }
 
 // check returns an error if the store cannot count a limit.

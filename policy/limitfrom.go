@@ -49,7 +49,7 @@ func (c *limitCache) get(text string, parse func(string) (ratelimit.Limit, error
 // givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units in place of the rule's.
 func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if units, failed := strconv.Atoi(text); failed == nil {
-		if l = c.limit; l.Algorithm == ratelimit.AlgorithmUnlimited || l.Algorithm == ratelimit.AlgorithmBlocked {
+		if l = c.whole; l.Algorithm == ratelimit.AlgorithmUnlimited || l.Algorithm == ratelimit.AlgorithmBlocked {
 			return l, errors.New("the rule's limit has no units")
 		}
 		l.Rate.Units = units
@@ -57,7 +57,10 @@ func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 		return l, err
 	}
 	l = l.Named(c.Name)
-	if err = l.Validate(); err == nil && c.countable != nil {
+	if err = l.Validate(); err == nil {
+		l = c.share(l)
+	}
+	if err == nil && c.countable != nil {
 		err = c.countable(l)
 	}
 	return l, err

@@ -136,12 +136,14 @@ func (p *Policies) open(set *Set) (*generation, error) {
 			before[r.id] = r
 		}
 	}
-	rules := set.Complete()
+	whole := set.Complete()
+	rules := shared(p.engine, whole)
 	budgets := make([]Budget, len(rules))
 	for i := range rules {
 		r := &rules[i]
 		next.names = append(next.names, r.Name)
 		next.rules = append(next.rules, newRule(r))
+		next.rules[i].whole, next.rules[i].share = whole[i].Limit, func(l ratelimit.Limit) ratelimit.Limit { return shareOf(p.engine, l) }
 		next.rules[i].succeeds(before[next.rules[i].id])
 		next.rules[i].badLimits = &p.badLimits
 		next.notifies = next.notifies || len(next.rules[i].thresholds) > 0

@@ -21,6 +21,8 @@ type rule struct {
 	*Rule
 	id        string          // of the budget
 	limit     ratelimit.Limit // with the rule's name
+	whole     ratelimit.Limit // the file's: more than limit in a stand-in that enforces a share of it
+	share     func(ratelimit.Limit) ratelimit.Limit
 	plans     map[string]*ratelimit.Limit
 	overrides map[string]*ratelimit.Limit // by the joined key
 	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets

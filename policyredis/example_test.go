@@ -23,7 +23,7 @@ func exampleSet() *policy.Set {
 	return set
 }
 
-// While Redis is down, the same rules are enforced by each process on its own.
+// While Redis is down, each of eight processes enforces its share of the same rules: of two units an hour one, as a share is rounded up.
 func Example_redisIsDown() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // no server listens there
 	defer client.Close()
@@ -32,7 +32,8 @@ func Example_redisIsDown() {
 	if err != nil {
 		panic(err)
 	}
-	local, err := policy.New(set, nil) // keep both up to date: Follow each
+	inMemory := policy.Memory(&policy.MemoryOptions{Processes: 8})   // of which each enforces an eighth
+	local, err := policy.New(set, &policy.Options{Engine: inMemory}) // keep both up to date: Follow each
 	if err != nil {
 		panic(err)
 	}
@@ -46,7 +47,7 @@ func Example_redisIsDown() {
 	}
 	// Output:
 	// true true <nil>
-	// true true <nil>
+	// false true <nil>
 	// false true <nil>
 }
 

@@ -43,6 +43,7 @@ import (
 type config struct {
 	web, rpc, operators string // addresses
 	rules, redis        string
+	processes           int
 	drain               time.Duration
 }
 
@@ -53,6 +54,7 @@ func main() {
 	flag.StringVar(&c.operators, "admin", "localhost:8082", "address of the page for operators, which has no authentication")
 	flag.StringVar(&c.rules, "rules", "", "file with the rules; if empty, a copy of the example's own in a folder for temporary files")
 	flag.StringVar(&c.redis, "redis", "", "URL of a Redis that several processes share; if empty, this process decides alone")
+	flag.IntVar(&c.processes, "processes", 1, "number of processes that share the Redis: while it is down, this one enforces its share of each limit")
 	flag.DurationVar(&c.drain, "drain", 5*time.Second, "time from SIGTERM, when /readyz fails, until no more connections are accepted")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -85,12 +87,15 @@ type rules struct {
 }
 
 // newRules returns the rules of a file, with metrics.
-func newRules(ctx context.Context, file policy.Source, client redis.UniversalClient, metrics *promlimit.Metrics) (*rules, error) {
+func newRules(ctx context.Context, file policy.Source, client redis.UniversalClient, processes int, metrics *promlimit.Metrics) (*rules, error) {
 	set, err := file.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
 	opts := &policy.Options{OnDecision: metrics.OnPolicyDecision(), ReuseRules: true}
+	if client != nil {
+		opts.Engine = policy.Memory(&policy.MemoryOptions{Processes: processes})
+	}
 	local, err := policy.New(set, opts)
 	if err != nil {
 		return nil, err
@@ -141,7 +146,7 @@ func run(ctx context.Context, c config, listening func(web, rpc, operators net.A
 		return err
 	}
 	file := policy.File(c.rules)
-	rules, err := newRules(ctx, file, client, metrics)
+	rules, err := newRules(ctx, file, client, c.processes, metrics)
 	if err != nil {
 		return err
 	}
