@@ -54,8 +54,8 @@ var configurations = map[string][]burst{
 		{0, attrs{"ip": "192.0.2.1"}, 30, 20}, {0, attrs{"ip": "192.0.2.2"}, 30, 20}, {20 * time.Second, attrs{"ip": "192.0.2.1"}, 30, 20},
 	},
 	"LiteLLM: requests and tokens a minute, by the key's own figures": {
-		{0, attrs{"api_key": "a", "model": "gpt-4o", "tokens": "100"}, 70, 60}, {0, attrs{"api_key": "b", "model": "gpt-4o", "tokens": "100", "rpm": "5"}, 70, 5},
-		{0, attrs{"api_key": "c", "model": "gpt-4o", "tokens": "100", "tpm": "1000"}, 70, 10}, {0, attrs{"api_key": "a", "model": "other", "tokens": "100"}, 70, 70},
+		{0, attrs{"api_key": "a", "model": "gpt-4o"}, 70, 60}, {0, attrs{"api_key": "b", "model": "gpt-4o", "rpm": "5"}, 70, 5},
+		{0, attrs{"api_key": "c", "model": "gpt-4o", "tpm": "10"}, 70, 10}, {0, attrs{"api_key": "a", "model": "other"}, 70, 70},
 	},
 	"Caddy: a zone (module caddy-ratelimit)": {
 		{0, attrs{"ip": "192.0.2.1", "method": "GET", "path": "/x"}, 120, 100}, {0, attrs{"ip": "192.0.2.1", "method": "POST", "path": "/x"}, 120, 120},
@@ -112,4 +112,26 @@ func TestTheConfigurationsOfOtherSystems(t *testing.T) {
 	for name := range configurations {
 		assert.True(t, found[name], "the page has no section %q", name)
 	}
+}
+
+// The rules for LiteLLM charge a call of 4,000 estimated and 500 real tokens as one request and 500 tokens.
+func TestASettledCallOfLiteLLMIsOneRequestAndItsTokens(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrate.md")
+	require.NoError(t, err)
+	section := regexp.MustCompile("(?s)\n### LiteLLM[^\n]+\n.*?```yaml\n(.*?)```").FindSubmatch(page)
+	require.NotNil(t, section)
+	set, err := policy.Parse(section[1])
+	require.NoError(t, err)
+	p := ratelimit.Must(policy.New(set, nil))
+	r := attrs{"api_key": "a", "model": "gpt-4o"}
+	res, err := p.Reserve(t.Context(), r, 4000, 0)
+	require.NoError(t, err)
+	require.NoError(t, res.Settle(500))
+	ex, err := p.Explain(r, 1)
+	require.NoError(t, err)
+	left := map[string]int{}
+	for _, rule := range ex.Rules {
+		left[rule.Rule] = rule.Decision.Remaining
+	}
+	assert.Equal(t, map[string]int{"requests": 59, "tokens": 99_500}, left)
 }
