@@ -73,7 +73,8 @@ func classifyAnswer(err error, text string, sent bool) error {
 
 // forbidden reports whether an ACL forbids a command of a script, which the script finds out before it charges anything.
 func forbidden(text string) bool {
-	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM")
+	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM") ||
+		strings.Contains(text, "ACL failure in script") // of Valkey
 }
 
 // advised adds the action that ends the state, if it does not end by itself. The reply's text stays.
