@@ -26,7 +26,7 @@ type inFront[K comparable] struct{ ratelimit.Reserver[K] }
 // uncomparable is a limiter that cannot be a key of a map.
 type uncomparable struct {
 	ratelimit.Reserver[string]
-	tags []string
+	_ []string
 }
 
 func TestALayerAloneMayHaveAnyLimiter(t *testing.T) {

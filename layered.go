@@ -109,7 +109,7 @@ func (l *Layered[R]) joinAll() error {
 			all[i] = Joining{Limiter: l.layers[i].joins, Global: l.layers[i].global && l.pick == nil}
 		}
 		if l.joint, err = first.joins.Join(all); err == nil && optional.IsNil(l.joint) {
-			err = fmt.Errorf("Join of %T returned nothing", first.limiter)
+			err = fmt.Errorf("the Join of %T returned nothing", first.limiter)
 		}
 	}
 	switch {

@@ -291,7 +291,7 @@ func (all actuals) read(given int) ([]int64, error) {
 			break
 		}
 		if costs[i] = int64(a.cost()); costs[i] < 0 {
-			return nil, &layerError{layer: a.layer, err: fmt.Errorf("Actual: %w", negativeCostError(int(costs[i])))}
+			return nil, &layerError{layer: a.layer, err: fmt.Errorf("the layer's Actual: %w", negativeCostError(int(costs[i])))}
 		}
 	}
 	return costs, nil
