@@ -26,7 +26,7 @@ func (o *orphans[K]) leave(key K, a *account) {
 		return
 	}
 	a.State = meter.State{}
-	line.Owner.Store(new(account))
+	line.Rouse()
 	o.mu.Lock()
 	if o.all == nil {
 		o.all = map[K]*meter.Line{}
@@ -34,7 +34,7 @@ func (o *orphans[K]) leave(key K, a *account) {
 	o.all[key] = line
 	o.n.Store(int32(len(o.all)))
 	o.mu.Unlock()
-	line.Rouse()
+	line.Owner.Store(new(account)) // last: from here on another lock guards the line
 }
 
 // adopt gives an account that is being inserted the line of its key, if there is one. The locks of account and shard are held.
