@@ -365,8 +365,11 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 				continue
 			}
 			small = append(small, k)
-			if _, ok := granted[w.id]; m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id]) {
-				served = k // of keys that have used the same, first the refused waiters
+			_, ok := granted[w.id]
+			if m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id] && k.used >= served.used) {
+				// First the refused waiters. Of several keys that may have collected, the one that has used the most did: its
+				// caller would not be served yet by the use.
+				served = k
 			}
 		}
 		if served != nil && m.late[m.turn(served, granted).id] {
@@ -643,7 +646,7 @@ func (m *scheduleModel) release() {
 	p.who.inFlight -= p.n
 	p.who.used -= float64(p.n) * float64(min(time.Microsecond, m.now-p.start)) / float64(p.who.weight)
 	o := inflight.Outcome(m.rng.IntN(4))
-	if d := float64(m.now - p.start); o == inflight.Success && p.who.hold == 0 {
+	if d := max(1, float64(m.now-p.start)); o == inflight.Success && p.who.hold == 0 { // 0 is not known
 		p.who.hold = d
 	} else if o == inflight.Success {
 		p.who.hold += (d - p.who.hold) / 16
