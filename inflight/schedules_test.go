@@ -365,11 +365,8 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 				continue
 			}
 			small = append(small, k)
-			_, ok := granted[w.id]
-			if m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id] && k.used >= served.used) {
-				// First the refused waiters. Of several keys that may have collected, the one that has used the most did: its
-				// caller would not be served yet by the use.
-				served = k
+			if _, ok := granted[w.id]; m.late[w.id] || ok && (served == nil || !m.late[m.turn(served, granted).id] && m.rather(k, served)) {
+				served = k // first the refused waiters
 			}
 		}
 		if served != nil && m.late[m.turn(served, granted).id] {
@@ -407,6 +404,15 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 		m.logf("  served %d of %s", w.id, served.name)
 		m.settle()
 	}
+}
+
+// rather reports whether the first of two keys that are both served is the one that has collected. If one did, a losing key's first
+// waiter is next; and the one that has used the most has done so, as its caller would not be served yet by the use.
+func (m *scheduleModel) rather(k, other *tenantModel) bool {
+	if a, b := slices.Contains(m.collecting, k) && k.losing, slices.Contains(m.collecting, other) && other.losing; a != b {
+		return a
+	}
+	return k.used >= other.used
 }
 
 // next returns the keys whose turn it may be: keys of the highest level that has a waiting caller.
