@@ -29,6 +29,11 @@ type ClientOptions struct {
 	// headers. A handler that works and then answers so runs again. If zero, no call is sent again.
 	MaxRetries int
 
+	// MaxInFlight is the maximum number of calls of a key that are in flight, a stream until it has ended. A call takes its slot before its
+	// turn in the limiter: when slots come back after a stall, the calls that wait are sent at the limiter's pace. If zero, any number may be
+	// in flight.
+	MaxInFlight int
+
 	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
@@ -64,6 +69,8 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
+	case o.MaxInFlight < 0:
+		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxInFlight is %d, want 0 for any number, or more", o.MaxInFlight)
 	case o.MaxKeys < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
 	}
@@ -73,7 +80,7 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	if o.Cost == nil {
 		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
 	return c, nil
 }
 

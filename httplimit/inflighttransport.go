@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -112,17 +110,14 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		permit.Done(end)
 	}
 	switch {
-	case err != nil, resp == nil, resp.Body == nil, resp.Body == http.NoBody: // no response and no error: the http.Client reports that itself
+	case err != nil, resp == nil: // no response and no error: the http.Client reports that itself
 		done(err)
 	case resp.StatusCode == http.StatusSwitchingProtocols:
-		conn, ok := resp.Body.(io.ReadWriteCloser)
-		if !ok { // of a base transport that hands no connection over
+		if !onEnd(resp, func(error) { permit.Done(inflight.Ignored) }) { // of a base transport that hands no connection over
 			permit.Done(inflight.Ignored)
-			break
 		}
-		resp.Body = &permitConn{ReadWriteCloser: conn, permit: permit}
-	default:
-		resp.Body = &permitBody{ReadCloser: resp.Body, done: done}
+	case !onEnd(resp, done):
+		done(nil)
 	}
 	return resp, err
 }
@@ -136,45 +131,3 @@ func (t *InflightTransport) acquire(r *http.Request) (inflight.Permit, error) {
 	}
 	return t.limiter.Acquire(ctx, t.opts.Key(r), 1)
 }
-
-// permitConn is the connection of a caller that has switched protocols. It gives the permit back when it is closed.
-type permitConn struct {
-	io.ReadWriteCloser
-	permit inflight.Permit
-}
-
-// Close closes the connection. It may be called several times.
-func (c *permitConn) Close() error {
-	defer c.permit.Done(inflight.Ignored)
-	return c.ReadWriteCloser.Close()
-}
-
-// CloseWrite closes the writing half.
-func (c *permitConn) CloseWrite() error { return closeWrite(c.ReadWriteCloser) }
-
-// permitBody gives a permit back when it has been read to the end, fails or is closed.
-type permitBody struct {
-	io.ReadCloser
-	once sync.Once
-	done func(err error)
-}
-
-func (b *permitBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == io.EOF:
-		b.end(nil)
-	case err != nil:
-		b.end(err)
-	}
-	return n, err
-}
-
-// Close ends a body that was not read to the end: that the caller does not want the rest is no fault of the server.
-func (b *permitBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.end(nil)
-	return err
-}
-
-func (b *permitBody) end(err error) { b.once.Do(func() { b.done(err) }) }

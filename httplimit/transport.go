@@ -47,6 +47,11 @@ type TransportOptions struct {
 	// an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
 	MaxRetries int
 
+	// MaxInFlight is the maximum number of requests of a key that are in flight, each until its response's body is read or closed, after 101
+	// until it is closed. A request takes its slot before its turn in the limiter: when slots come back after a stall, the requests that wait
+	// are sent at the limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
+	MaxInFlight int
+
 	// MaxKeys bounds the number of idle keys for which the Transport keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
@@ -90,6 +95,8 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
+	case o.MaxInFlight < 0:
+		return nil, fmt.Errorf("httplimit: TransportOptions.MaxInFlight is %d, want 0 for any number, or more", o.MaxInFlight)
 	case o.MaxKeys < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
 	}
@@ -99,7 +106,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	if o.Cost == nil {
 		o.Cost = func(r *http.Request) int { return pace.DeclaredCost(r.Context()) }
 	}
-	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait})
+	t.pacer = pace.New("httplimit", l, pace.Options[*http.Request]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
 	return t, nil
 }
 
@@ -165,7 +172,7 @@ func targetHost(r *http.Request) string {
 	return scheme + "://" + host
 }
 
-// TransportStats count requests.
+// TransportStats count requests, all but InFlight since the Transport was made.
 type TransportStats struct {
 	Sent      uint64 // repetitions included
 	Waited    uint64 // had to wait first
@@ -173,6 +180,7 @@ type TransportStats struct {
 	Retried   uint64 // were sent again
 	Failed    uint64 // were never sent
 	Unsettled uint64 // could not be cancelled
+	InFlight  uint64 // are in flight now, each until its response; with MaxInFlight until its body is read or closed
 }
 
 // Stats returns the counters.
@@ -218,7 +226,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("httplimit: TransportOptions.Key: %w", err)
 	}
 	p := t.pacer.Arrive(r.Context(), key)
-	defer t.pacer.Leave(p)
+	leaves := true
+	defer func() {
+		if leaves { // after any panic, too
+			t.pacer.Leave(p)
+		}
+	}()
 	var refusal *http.Response // the last one
 	for retries := 0; ; retries++ {
 		if err := t.pacer.Await(p, r); err != nil {
@@ -230,11 +243,15 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		resp, err := t.base.RoundTrip(r)
 		a := t.learn(p, resp)
-		if err != nil || resp == nil || retries == t.opts.MaxRetries || !repeatable(r, resp, a) || p.Late() {
+		if err != nil || resp == nil {
 			return resp, err
 		}
-		again, err := repeat(r)
-		if err != nil {
+		again, repeats := r, false
+		if retries < t.opts.MaxRetries && repeatable(r, resp, a) && !p.Late() {
+			again, repeats = repeat(r)
+		}
+		if !repeats {
+			leaves = t.opts.MaxInFlight == 0 || !onEnd(resp, func(error) { t.pacer.Leave(p) })
 			return resp, nil
 		}
 		holdBody(resp, p.Opens())
@@ -286,18 +303,18 @@ func idempotent(r *http.Request) bool {
 	return r.Header.Get("Idempotency-Key") != ""
 }
 
-// repeat returns the request with its body from the beginning.
-func repeat(r *http.Request) (*http.Request, error) {
+// repeat returns the request with its body from the beginning, false if that cannot be had.
+func repeat(r *http.Request) (again *http.Request, ok bool) {
 	if !hasBody(r) {
-		return r, nil
+		return r, true
 	}
 	b, err := r.GetBody()
 	if err != nil {
-		return nil, err
+		return nil, false
 	}
-	again := r.Clone(r.Context())
+	again = r.Clone(r.Context())
 	again.Body = b
-	return again, nil
+	return again, true
 }
 
 // maxHolding bounds the time for which a refused answer's body is read.

@@ -28,8 +28,9 @@ import (
 // behind it whose time has come too. So each of many places that wait for one instant wakes once,
 // and takes no lock for that.
 type line struct {
-	pkg string // the package that the texts of errors name
-	key string
+	pkg   string // the package that the texts of errors name
+	key   string
+	slots int // the maximum number of requests that hold a slot; 0 for any number
 
 	// Guarded by Pacer.mu.
 	users int       // requests that hold the line
@@ -45,6 +46,7 @@ type line struct {
 	undone  []*ratelimit.Reservation // to be cancelled when the booking place is back
 	vacant  []vacancy                // bookings of places that left since then
 	undoing int                      // the number of cancellations under way
+	held    int                      // the number of slots of requests that were sent; each booking has one, too
 
 	flights flights
 	budgets budgets
@@ -96,9 +98,10 @@ func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *
 // returns the bookings of these, which do not hold any more: the request books before them.
 func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
-	p.repeated = true
+	p.repeated, p.flies = true, false
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p.releaseSlotLocked()
 	at := l.indexLocked(p)
 	l.queue = slices.Insert(l.queue, at, p)
 	p.at, p.waiting = time.Time{}, true
@@ -145,6 +148,8 @@ func (l *line) sendLocked(now time.Time) {
 	p.spent = l.removeLocked(p)
 	p.seq = l.flights.depart(p.units, now)
 	l.crowd.send(now)
+	p.slotted = true
+	l.held++
 	p.sent.Store(true)
 	p.rouse()
 }

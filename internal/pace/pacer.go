@@ -31,6 +31,8 @@ type Options[R any] struct {
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
 	Units   func(context.Context) int // the units of a request in budgets that count units; nil for 1
 	Longest time.Duration             // the longest wait that is believed; defaults to MaxWait
+	// MaxInFlight is the maximum number of requests of a key that are in flight, each until Leave or Again; 0 for any number.
+	MaxInFlight int
 }
 
 // DefaultMaxKeys is the MaxKeys of options that give none.
@@ -74,14 +76,17 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 		switch step, until := p.next(time.Now()); step {
 		case stepSend:
 			declare(p.ctx, p.spent)
+			p.flies = true
+			pc.stats.inFlight.Add(1)
 			pc.stats.sent.Add(1)
 			if p.repeated {
 				pc.stats.retried.Add(1)
 			}
 			return nil
 		case stepFail:
+			err := p.late(until)
 			if pc.giveUp(p) {
-				return pc.failed(p, p.tooLate(until, ratelimit.Limit{}))
+				return pc.failed(p, err)
 			}
 		case stepBook:
 			if err := pc.book(p, r); err != nil && pc.giveUp(p) {
@@ -147,8 +152,18 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 }
 
 // Again puts a request that was answered back to its place in the queue: before all that
-// came later.
-func (pc *Pacer[R]) Again(p *Place) { pc.cancel(p.line, p.again()) }
+// came later. It is not in flight any more.
+func (pc *Pacer[R]) Again(p *Place) {
+	pc.landed(p)
+	pc.cancel(p.line, p.again())
+}
+
+// landed counts a request that is not in flight any more.
+func (pc *Pacer[R]) landed(p *Place) {
+	if p.flies {
+		pc.stats.inFlight.Add(^uint64(0))
+	}
+}
 
 // Refund gives the charge of a refused request back, which its repetition takes again.
 func (pc *Pacer[R]) Refund(p *Place) {
@@ -215,7 +230,7 @@ func (pc *Pacer[R]) line(key string) *line {
 		if len(pc.lines) >= pc.opts.MaxKeys {
 			pc.forgetLocked()
 		}
-		l = &line{pkg: pc.pkg, key: strings.Clone(key)} // not a part of something long
+		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // the key is not a part of something long
 		pc.lines[l.key] = l
 		l.users++
 		return l
@@ -234,6 +249,8 @@ func (pc *Pacer[R]) useLocked(l *line) {
 // Leave ends the use of a place that [Pacer.Arrive] returned. The line is forgotten if it is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
+	pc.landed(p)
+	p.releaseSlot()
 	if !p.landed.Load() {
 		pc.cancel(p.line, p.leave()) // if Await or the sender has panicked
 	}

@@ -2,6 +2,7 @@ package pace
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,8 @@ type Place struct {
 	deadline time.Time     // the latest instant to send it; zero if there is none
 	units    int64         // its units in budgets that count units
 	wake     chan struct{} // has room for one
-	repeated bool          // it was sent before; only its own goroutine uses this
+	repeated bool          // it was sent before; only its own goroutine uses this and the next field
+	flies    bool          // it was sent, and neither Leave nor Again was called since
 
 	// sent is set when the place has left the queue to be sent. From then on only its own
 	// goroutine uses the next two fields.
@@ -32,6 +34,7 @@ type Place struct {
 	at      time.Time              // the instant at which it may be sent, or if nothing is booked, call the limiter again
 	cost    int                    // of the booking
 	waiting bool                   // it is in the queue
+	slotted bool                   // it was sent and holds a slot
 }
 
 // left returns the time that the request can still wait.
@@ -68,6 +71,36 @@ func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 		reason = context.DeadlineExceeded
 	}
 	return &ratelimit.LateError{Package: p.line.pkg, Limit: limit, After: max(0, until.Sub(now)), Reason: reason}
+}
+
+// late is the error of a request that waited or would wait beyond its deadline: for the server's time, or for a slot.
+func (p *Place) late(until time.Time) error {
+	err := p.tooLate(until, ratelimit.Limit{})
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	if l := p.line; !l.hasSlotLocked() && !until.After(time.Now()) {
+		return fmt.Errorf("%w: MaxInFlight is %d, and so many are in flight", err, l.slots)
+	}
+	return err
+}
+
+// releaseSlot gives the slot of a request back that was sent.
+func (p *Place) releaseSlot() {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	if p.releaseSlotLocked() {
+		p.line.wakeLocked(time.Now())
+	}
+}
+
+// releaseSlotLocked is releaseSlot. It reports whether the slot is of use to others.
+func (p *Place) releaseSlotLocked() bool {
+	if !p.slotted {
+		return false
+	}
+	p.slotted = false
+	p.line.held--
+	return p.line.slots > 0
 }
 
 // sleep waits until the place is woken, or the instant has come, or the context ends. It may

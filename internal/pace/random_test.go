@@ -24,7 +24,7 @@ var (
 
 // Requests of several keys arrive, are refused, made to wait, repeated, cancelled and lost, while the limiter takes time to
 // book and to cancel. In every run, no request waits without a timer or a wake-up that is under way, all requests of a key are
-// sent in their order, none is sent before the server allows it, and each booking is used or given back once.
+// sent in their order, none is sent before the server allows it, no more than MaxInFlight are in flight, and each booking is used or given back once.
 //
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
@@ -48,6 +48,7 @@ type world struct {
 	hurry   bool          // requests have deadlines, and are cancelled
 	keys    int           // how many there are
 	forgets bool          // fewer keys than that are remembered
+	slots   int           // MaxInFlight
 
 	arriving sync.Mutex
 
@@ -63,6 +64,7 @@ type world struct {
 	closed  map[string]time.Time // until when, by the server's answer
 	reset   map[string]time.Time // when that was last forgotten
 	sent    map[string][]sending
+	flying  map[string]int // requests in flight
 
 	ctx  context.Context // of all requests
 	stop context.CancelFunc
@@ -85,6 +87,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(testsize.Seed(seed), 0)), //nolint:gosec
 		undoing: map[string]int{}, closed: map[string]time.Time{}, reset: map[string]time.Time{}, sent: map[string][]sending{},
+		flying: map[string]int{},
 	}
 	limit := []ratelimit.Limit{
 		ratelimit.Unlimited(),
@@ -102,6 +105,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if w.forgets {
 		opts.MaxKeys = 1
 	}
+	w.slots = max(0, w.upTo(5)-1)
+	opts.MaxInFlight = w.slots
 	if w.hurry && w.upTo(3) == 0 {
 		opts.MaxWait = w.span(20 * time.Second)
 	}
@@ -214,6 +219,9 @@ func (w *world) run() {
 	if w.failure == "" && w.booked != w.undone+w.used {
 		w.failure = fmt.Sprintf("%d bookings, %d of them used and %d given back", w.booked, w.used, w.undone)
 	}
+	if n := w.pacer.Stats().InFlight; w.failure == "" && n > 0 {
+		w.failure = fmt.Sprintf("%d are in flight at the end", n)
+	}
 	if w.failure == "" {
 		w.checkOrder()
 	}
@@ -279,11 +287,19 @@ func (w *world) serve(r *request) {
 	w.mu.Unlock()
 	w.arriving.Unlock()
 	queued := time.Now()
-	defer w.leave(p)
+	flies := false
+	defer func() {
+		if flies {
+			w.flies(r.key, -1)
+		}
+		w.leave(p)
+	}()
 	for tries := w.upTo(4); ; tries-- {
 		if !w.await(p, r, queued) {
 			return
 		}
+		flies = true
+		w.flies(r.key, 1)
 		time.Sleep(w.span(2 * time.Second))
 		if w.upTo(20) == 0 {
 			panic("behind")
@@ -302,8 +318,19 @@ func (w *world) serve(r *request) {
 		if w.upTo(2) == 0 {
 			time.Sleep(w.span(10 * time.Second)) // reads the answer to its end
 		}
+		w.flies(r.key, -1)
+		flies = false
 		w.pacer.Again(p)
 		queued = time.Now()
+	}
+}
+
+// flies counts a request that begins or ends its flight.
+func (w *world) flies(key string, more int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.flying[key] += more; w.flying[key] > w.slots && w.slots > 0 && w.failure == "" {
+		w.failure = fmt.Sprintf("%d are in flight, of %d", w.flying[key], w.slots)
 	}
 }
 

@@ -124,11 +124,15 @@ func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return l.flights.moreYoung(n-int64(l.booked), at)
 }
 
+// hasSlotLocked reports whether a request may take a slot. It takes one when it books, not when it is sent: the requests that wait while the
+// server stalls have nothing booked, and are sent at the pace of the limiter when slots come back.
+func (l *line) hasSlotLocked() bool { return l.slots == 0 || l.held+l.booked < l.slots }
+
 // roomLocked reports whether a request may be sent beside the requests that are booked and in
 // flight.
 func (l *line) roomLocked(p *Place, now time.Time) bool {
 	window := l.backoff.window
-	return (window == 0 || !l.moreUncountedLocked(int64(window)-1, now)) && !l.exceededLocked(now, p)
+	return l.hasSlotLocked() && (window == 0 || !l.moreUncountedLocked(int64(window)-1, now)) && !l.exceededLocked(now, p)
 }
 
 // exceededLocked reports whether the uncounted requests, and one more if there is one, are
