@@ -65,8 +65,8 @@ type budgets struct {
 }
 
 func (e *budgets) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
-	if e.processes < 0 {
-		return nil, fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", e.processes)
+	if err := e.checkOptions(); err != nil {
+		return nil, err
 	}
 	if len(rules) == 0 {
 		e.limiters, e.last = nil, nil
@@ -100,6 +100,36 @@ func (e *budgets) Open(rules []Budget) (ratelimit.Reserver[*Charges], error) {
 	}
 	e.keep(rules, limiters)
 	return d, nil
+}
+
+func (e *budgets) checkOptions() error {
+	if e.processes < 0 {
+		return fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", e.processes)
+	}
+	return nil
+}
+
+// Check returns the error of Open, without the rule's name if there is one rule.
+func (e *budgets) Check(rules []Budget) error {
+	if err := e.checkOptions(); err != nil {
+		return err
+	}
+	for _, r := range rules {
+		for _, limit := range append([]ratelimit.Limit{r.Limit}, r.Others...) {
+			if err := e.check(r, limit); err != nil && len(rules) == 1 {
+				return err
+			} else if err != nil {
+				return fmt.Errorf("rule %q: %w", r.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// inMemory reports whether an engine holds its budgets itself, and frees them with their rules.
+func inMemory(e Engine) bool {
+	b, ok := e.(*budgets)
+	return ok && b.inMemory
 }
 
 // shareOf returns the limit that this process enforces alone of a limit.

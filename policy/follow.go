@@ -30,7 +30,7 @@ const (
 // Follow puts each set of a source in force until the context ends, and then returns the context's error. A set that is invalid
 // or cannot be loaded changes nothing: its error is logged and recorded in [Policies.Stats], and Follow tries again after 100
 // ms, later every 5 s. The first 20 warnings of [Check] about a set that is put in force are logged. Run one Follow for each
-// Policies.
+// Policies, and none for an [Options.StandIn], which gets each set with them.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {

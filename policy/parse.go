@@ -37,8 +37,20 @@ func Parse(data []byte) (*Set, error) {
 // Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors, the set is nil.
 // Otherwise it returns the set and its warnings: a fixed cost above the capacity, an ip that no request has, an attribute that
 // nothing supplies.
-func Check(data []byte) (*Set, []*Error) {
+//
+// With engines, it also returns the errors for which [New] with one of them would refuse the set. Nothing is sent, so
+// policyredis.New(client, opts) needs no server here; an engine that is in use is not changed.
+func Check(data []byte, engines ...Engine) (*Set, []*Error) {
 	set, p, all := parse(data, true)
+	if len(all) == 0 {
+		for _, e := range engines {
+			for _, refused := range set.refusals(e) {
+				if len(all) < maxProblems {
+					all = append(all, p.located(refused))
+				}
+			}
+		}
+	}
 	if len(all) > 0 {
 		set = nil
 	} else {

@@ -10,6 +10,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -37,6 +38,10 @@ type Options struct {
 	ReuseRules bool
 	// Logger logs the events of [Follow]. It defaults to slog.Default().
 	Logger *slog.Logger
+	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New, Update and Follow put each set
+	// in force in both or, if one engine refuses it, in neither; so do Update and Follow of the StandIn. It may have a StandIn of its own,
+	// and can be that of one Policies. Nil means none.
+	StandIn *Policies
 }
 
 // Decision is the argument of [Options.OnDecision].
@@ -57,7 +62,10 @@ type Policies struct {
 	denials     *sketch.Sketch
 	queries     sync.Pool // of *query, so that a decision allocates nothing
 
-	updating sync.Mutex // held while a set is put in force; before mu
+	standIn *Policies // that gets each set together with these, or nil
+
+	updating sync.Mutex // held while a set is put in force; before the StandIn's, and before mu
+	lead     *Policies  // that these stand in for, or nil; guarded by updating
 
 	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
@@ -79,6 +87,7 @@ type generation struct {
 	decider  ratelimit.Reserver[*Charges]
 	notifies bool     // a rule has thresholds
 	memory   *decider // the decider of Memory, or nil
+	budgets  []Budget // of the rules
 }
 
 // New returns the policies of a set. A nil set limits nothing. The errors are the errors of [Set.Validate] and the engine's.
@@ -94,14 +103,43 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	if set == nil {
 		set = new(Set)
 	}
+	if err := p.leads(opts); err != nil {
+		return nil, err
+	}
 	if err := p.Update(set); err != nil {
+		p.leave()
 		return nil, err
 	}
 	return p, nil
 }
 
+// leads makes new policies those that pass on sets to their StandIn.
+func (p *Policies) leads(opts *Options) error {
+	if opts == nil || opts.StandIn == nil {
+		return nil
+	}
+	s := opts.StandIn
+	s.mustBeMade()
+	s.updating.Lock()
+	defer s.updating.Unlock()
+	if s.lead != nil {
+		return errors.New("policy: Options.StandIn stands in for other policies already")
+	}
+	p.standIn, s.lead = s, p
+	return nil
+}
+
+// leave undoes leads.
+func (p *Policies) leave() {
+	if p.standIn != nil {
+		p.standIn.updating.Lock()
+		p.standIn.lead = nil
+		p.standIn.updating.Unlock()
+	}
+}
+
 // Update puts another set in force from the next decision on. Rules that keep their names keep their spending. An
-// invalid set changes nothing.
+// invalid set changes nothing, here and in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	return p.update(set, false)
@@ -110,20 +148,65 @@ func (p *Policies) Update(set *Set) error {
 // update is Update of a set that may have been validated.
 func (p *Policies) update(set *Set, validated bool) error {
 	p.updating.Lock()
-	defer p.updating.Unlock()
-	var next *generation
+	if lead := p.lead; lead != nil {
+		p.updating.Unlock()
+		return lead.update(set, validated)
+	}
+	together := []*Policies{p}
+	for s := p.standIn; s != nil; s = s.standIn {
+		s.updating.Lock()
+		together = append(together, s)
+	}
+	defer func() {
+		for _, p := range together {
+			p.updating.Unlock()
+		}
+	}()
 	var err error
 	if !validated {
 		err = set.Validate()
 	}
+	var next []*generation
 	if err == nil {
-		next, err = p.open(set)
+		next, err = openAll(together, set)
 	}
-	if err == nil {
-		p.current.Store(next)
+	for i, p := range together {
+		if err == nil {
+			p.current.Store(next[i])
+		}
+		p.fault(err)
 	}
-	p.fault(err)
 	return err
+}
+
+// openAll makes a valid set ready for several policies, or for none. Budgets in memory, which are freed with their rules, come last: they
+// take each set that is valid. Those in a store outlast the refusal of a later one. All are held for updating.
+func openAll(all []*Policies, set *Set) ([]*generation, error) {
+	next := make([]*generation, len(all))
+	var opened []*Policies
+	for _, memory := range []bool{false, true} {
+		for i, p := range all {
+			if inMemory(p.engine) != memory {
+				continue
+			}
+			var err error
+			if next[i], err = p.open(set); err != nil {
+				for _, o := range opened {
+					o.reopen()
+				}
+				return nil, err
+			}
+			opened = append(opened, p)
+		}
+	}
+	return next, nil
+}
+
+// reopen gives the engine the rules in force again, after a set that has not come into force.
+func (p *Policies) reopen() {
+	if g := p.current.Load(); g != nil {
+		_, _ = p.engine.Open(g.budgets) // which it has taken before
+	}
 }
 
 // open makes a valid set ready. p.updating is held.
@@ -147,11 +230,9 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.rules[i].succeeds(before[next.rules[i].id])
 		next.rules[i].badLimits = &p.badLimits
 		next.notifies = next.notifies || len(next.rules[i].thresholds) > 0
-		budgets[i] = Budget{
-			Name: r.Name, Key: r.Key, Limit: next.rules[i].limit, Others: next.rules[i].others(),
-			AnyLimit: r.LimitFrom != "", OwnCost: r.Cost.own(), Shadow: r.Shadow,
-		}
+		budgets[i] = budgetOf(r, next.rules[i].limit, next.rules[i].others())
 	}
+	next.budgets = budgets
 	matches := make([]*match.Rule, len(rules))
 	for i, r := range next.rules {
 		matches[i] = &r.match

@@ -62,8 +62,9 @@ type engine struct {
 	client redis.UniversalClient
 	opts   Options
 
-	mu     sync.Mutex // guards leased
-	leased []*redislimit.LeasedLimiter
+	mu      sync.Mutex // guards the fields below
+	opening bool       // limiters are made for a set, and not to check one
+	leased  []*redislimit.LeasedLimiter
 }
 
 // Flush gives back the unused part of e's leases. Call it after the last decision. Without Tenant, and for other engines, it
@@ -85,13 +86,26 @@ func Flush(ctx context.Context, e policy.Engine) error {
 
 // Open checks the options, and makes a limiter for each rule. Nothing is sent.
 func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	if e.client == nil {
-		return nil, errors.New("policyredis: nil client")
-	}
 	if err := e.check(rules); err != nil {
 		return nil, err
 	}
+	e.set(true)
+	defer e.set(false)
 	return e.Engine.Open(rules)
+}
+
+func (e *engine) set(opening bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opening = opening
+}
+
+// Check returns the error of Open. Nothing is sent.
+func (e *engine) Check(rules []policy.Budget) error {
+	if err := e.check(rules); err != nil {
+		return err
+	}
+	return e.Engine.(interface{ Check([]policy.Budget) error }).Check(rules)
 }
 
 // limiter returns the rule's limiter. Limiters in Redis know no state but their limit.
@@ -105,8 +119,10 @@ func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimi
 	}
 	leased := redislimit.Leased(l, e.opts.MaxBatch)
 	e.mu.Lock()
-	e.leased = append(e.leased, leased)
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	if e.opening {
+		e.leased = append(e.leased, leased)
+	}
 	return leased, nil
 }
 
@@ -125,6 +141,9 @@ func (e *engine) isLeased(r policy.Budget) bool {
 
 // check returns an error if the options do not fit these rules.
 func (e *engine) check(rules []policy.Budget) error {
+	if e.client == nil {
+		return errors.New("policyredis: nil client")
+	}
 	if e.opts.Tenant != "" && e.opts.Slot != nil {
 		return errors.New("policyredis: Options.Tenant and Options.Slot both choose the server of a key: want one of them")
 	}

@@ -28,12 +28,12 @@ func Example_redisIsDown() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}) // no server listens there
 	defer client.Close()
 	set := exampleSet()
-	shared, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
+	inMemory := policy.Memory(&policy.MemoryOptions{Processes: 8}) // of which each enforces an eighth
+	local, err := policy.New(set, &policy.Options{Engine: inMemory})
 	if err != nil {
 		panic(err)
 	}
-	inMemory := policy.Memory(&policy.MemoryOptions{Processes: 8})   // of which each enforces an eighth
-	local, err := policy.New(set, &policy.Options{Engine: inMemory}) // keep both up to date: Follow each
+	shared, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil), StandIn: local}) // Follow these: local gets each set with them
 	if err != nil {
 		panic(err)
 	}

@@ -37,9 +37,6 @@ type dates struct {
 
 // prepareCalendar completes the plan of a calendar.
 func (p *plan) prepareCalendar() error {
-	if p.units = p.capacity; p.units > most {
-		return p.invalid("Rate.Units", p.units)
-	}
 	text := p.limit.Period.String()
 	words := strings.Fields(text)
 	unit, _ := calendar.UnitOf(words[0])
@@ -63,7 +60,7 @@ func (p *plan) prepareCalendar() error {
 	return nil
 }
 
-func micros(w calendar.Window) meter.Window {
+func windowOf(w calendar.Window) meter.Window {
 	return meter.Window{From: w.From * 1e6, To: w.To * 1e6, Ordinal: w.From + ordinalZero}
 }
 
@@ -80,7 +77,7 @@ func (d *dates) two(instant int64) *[2]meter.Window {
 		return w
 	}
 	at := seconds(instant)
-	w := &[2]meter.Window{micros(d.Calendar.At(at)), micros(d.Calendar.After(at, 1))}
+	w := &[2]meter.Window{windowOf(d.Calendar.At(at)), windowOf(d.Calendar.After(at, 1))}
 	d.last.Store(w)
 	return w
 }
@@ -93,7 +90,7 @@ func (d *dates) After(ordinal, k int64) meter.Window {
 	if w := d.last.Load(); w != nil && k == 1 && w[0].Ordinal == ordinal {
 		return w[1]
 	}
-	return micros(d.Calendar.After(ordinal-ordinalZero, k))
+	return windowOf(d.Calendar.After(ordinal-ordinalZero, k))
 }
 
 // before returns when the window before one begins, as an ordinal.

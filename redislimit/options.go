@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
@@ -55,7 +56,7 @@ type Options struct {
 
 const (
 	defaultTimeout = 50 * time.Millisecond
-	defaultMaxLog  = 2000
+	defaultMaxLog  = micros.MaxLog
 	defaultBatch   = 32
 )
 

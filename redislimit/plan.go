@@ -7,6 +7,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -35,7 +36,7 @@ var meters = map[byte]meter.Kind{
 // exactly. A leaky bucket with a maximum delay of most delays without bound.
 const (
 	century = 876_600 * 3600 * int64(1e6) // µs
-	most    = int64(1) << 52              // the most that is counted of anything
+	most    = micros.Most                 // the most that is counted of anything
 )
 
 // plan is a limit prepared for decisions: immutable, except since.
@@ -82,73 +83,26 @@ func (p *plan) sameFigures(q *plan) bool {
 
 // newPlan returns the plan for a limit, or why the limit cannot be enforced exactly.
 func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
-	if err := l.Validate(); err != nil {
+	units, per, err := micros.Figures(l, maxLog)
+	if err != nil {
 		return nil, err
 	}
 	kind, known := kinds[l.Algorithm]
 	if !known { // a bug in this package: with kind 0 it would allow all
 		return nil, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l)
 	}
-	p := &plan{limit: l, kind: kind, capacity: int64(l.Capacity())}
-	var err error
-	switch {
-	case p.kind == 0:
+	p := &plan{limit: l, kind: kind, units: units, per: per, capacity: int64(l.Capacity())}
+	switch p.kind {
+	case 0:
 		return p, nil
-	case p.isBucket():
-		err = p.prepareBucket()
-	case p.kind == kindCalendar:
+	case kindCalendar:
 		return p, p.prepareCalendar()
-	default:
-		err = p.prepareWindow(maxLog)
 	}
-	if err == nil {
-		p.meter = meter.New(meter.Limit{Kind: meters[p.kind], Units: p.units, Per: p.per, Burst: p.capacity, Horizon: century, Most: most})
-	}
-	return p, err
+	p.meter = meter.New(meter.Limit{Kind: meters[p.kind], Units: p.units, Per: p.per, Burst: p.capacity, Horizon: century, Most: most})
+	return p, nil
 }
 
 func (p *plan) isBucket() bool { return p.kind == kindToken || p.kind == kindLeaky }
-
-// prepareBucket takes a Per of any number of nanoseconds: the fraction is exact.
-func (p *plan) prepareBucket() error {
-	per, units := int64(p.limit.Rate.Per), int64(p.limit.Rate.Units)
-	g := meter.GCD(per, units)
-	per, units = per/g, units/g
-	g = meter.GCD(per, 1000)
-	per /= g
-	if units > most/(1000/g) {
-		return p.invalid("Rate.Units", int64(p.limit.Rate.Units))
-	}
-	p.per, p.units = per, units*(1000/g)
-	switch {
-	case p.per > most:
-		return p.invalid("Rate.Per", int64(p.limit.Rate.Per))
-	case p.capacity > most:
-		return p.invalid("Burst", p.capacity)
-	}
-	return nil
-}
-
-func (p *plan) prepareWindow(maxLog int) error {
-	p.units = p.capacity
-	p.per = int64(p.limit.Rate.Per) / 1000
-	switch {
-	case p.limit.Rate.Per%time.Microsecond != 0:
-		return fmt.Errorf("redislimit: %w: Rate.Per is %v, want whole microseconds for %v",
-			ratelimit.ErrInvalidLimit, p.limit.Rate.Per, p.limit.Algorithm)
-	case p.units > most:
-		return p.invalid("Rate.Units", p.units)
-	case p.kind == kindLog && p.units > int64(maxLog):
-		return fmt.Errorf("redislimit: %w: Rate.Units is %d for a sliding log, and Options.MaxLog %d",
-			ratelimit.ErrInvalidLimit, p.units, maxLog)
-	}
-	return nil
-}
-
-func (p *plan) invalid(field string, figure int64) error {
-	return fmt.Errorf("redislimit: %w: %s is %d in %v, which Redis cannot count exactly at 1 µs (2^52 at most)",
-		ratelimit.ErrInvalidLimit, field, figure, p.limit.Named(""))
-}
 
 // check returns why a cost can never be spent under this plan, nil if it can.
 func (p *plan) check(cost int64) error {

@@ -81,8 +81,7 @@ type limiter = ratelimit.Reserver[policy.Request]
 // rules are the policies in force, on Redis and in this process, or in this process alone.
 type rules struct {
 	limiter limiter
-	shown   *policy.Policies // on Redis, if there is one
-	follow  []*policy.Policies
+	shown   *policy.Policies // on Redis, if there is one; those in this process get each set with them
 	states  map[string]admin.Failover
 }
 
@@ -101,8 +100,9 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 		return nil, err
 	}
 	if client == nil {
-		return &rules{limiter: local, shown: local, follow: []*policy.Policies{local}}, metrics.RegisterPolicies(local)
+		return &rules{limiter: local, shown: local}, metrics.RegisterPolicies(local)
 	}
+	opts.StandIn = local // a set that Redis refuses comes into force in neither
 	opts.Engine = policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }})
 	shared, err := policy.New(set, opts)
 	if err != nil {
@@ -113,7 +113,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 		return nil, err
 	}
 	return &rules{
-		limiter: both, shown: shared, follow: []*policy.Policies{shared, local}, states: map[string]admin.Failover{"redis": both},
+		limiter: both, shown: shared, states: map[string]admin.Failover{"redis": both},
 	}, errors.Join(metrics.RegisterPolicies(shared), metrics.Failover("redis", both))
 }
 
@@ -157,9 +157,7 @@ func run(ctx context.Context, c config, listening func(web, rpc, operators net.A
 	}
 	web.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return serve(ctx, c, s, web, admin.New(rules.shown, &admin.Options{Write: true, Failovers: rules.states}), func(ctx context.Context) {
-		for _, p := range rules.follow {
-			go func() { _ = policy.Follow(ctx, p, policy.File(c.rules)) }() // until the context ends
-		}
+		go func() { _ = policy.Follow(ctx, rules.shown, file) }() // until the context ends
 	}, listening)
 }
 

@@ -124,7 +124,6 @@ func TestCheckAnswersInJSON(t *testing.T) {
 	}
 }
 
-// TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
 // TestAQueryInThePathEvadesNoRoute: clients of POST /check send a path as the request line has it.
 func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	s := start(t, config{})
@@ -136,6 +135,7 @@ func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 	assert.Equal(t, a, withQuery)
 }
 
+// TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
 func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	s := start(t, config{})
 	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
@@ -151,6 +151,24 @@ func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 		return strings.Contains(metrics, "\nratelimit_policy_fault 1\n")
 	}, 20*time.Second, 10*time.Millisecond)
 	require.True(t, limits(7)())
+}
+
+// TestASetThatRedisRefusesIsInForceNowhere: the process decides alone, since no Redis answers, and by the rules before.
+func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
+	s := start(t, config{redis: "redis://127.0.0.1:" + freePort(t)})
+	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	limits := func(want int) func() bool {
+		return func() bool { _, a := s.check(t, ask); return a.Degraded && a.Remaining == want }
+	}
+	require.True(t, limits(20)())
+	s.edit(t, "rules:\n- {name: tenant, key: tenant, limit: token-bucket 7/s burst 7}\n- {name: log, key: tenant, limit: sliding-log 5000/h}\n")
+	require.Eventually(t, func() bool {
+		_, metrics := get(t, "http://"+s.web+"/metrics")
+		return strings.Contains(metrics, "\nratelimit_policy_fault 1\n")
+	}, 20*time.Second, 10*time.Millisecond)
+	assert.True(t, limits(20)())
+	s.edit(t, "rules:\n- {name: tenant, key: tenant, limit: token-bucket 7/s burst 7}\n")
+	require.Eventually(t, limits(7), 20*time.Second, 10*time.Millisecond)
 }
 
 func TestOperatorsHaveAPageOfTheirOwn(t *testing.T) {

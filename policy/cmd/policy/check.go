@@ -1,10 +1,51 @@
 package main
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
+
+// engines are the engines that rules can be checked against, each without its server.
+var engines = map[string]func() policy.Engine{
+	"memory": func() policy.Engine { return policy.Memory(nil) },
+	"redis": func() policy.Engine {
+		return policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+			if _, _, err := micros.Figures(b.Limit, micros.MaxLog); err != nil {
+				return nil, err
+			}
+			return ratelimit.New[string](b.Limit, nil)
+		})
+	},
+	"sql": func() policy.Engine {
+		db := sql.OpenDB(noDatabase{})
+		return policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+			return sqllimit.New(db, b.Limit, nil)
+		})
+	},
+}
+
+// engineNames returns the names of the engines, for people.
+func engineNames() string { return strings.Join(slices.Sorted(maps.Keys(engines)), ", ") }
+
+// noDatabase is a database that a check never asks.
+type noDatabase struct{}
+
+func (noDatabase) Connect(context.Context) (driver.Conn, error) {
+	return nil, errors.New("a check has no database")
+}
+
+func (noDatabase) Driver() driver.Driver { return nil }
 
 // checked is the result of check for a file, as JSON. Line, column, rule and error belong to its first error.
 type checked struct {
@@ -34,6 +75,10 @@ func (t *tool) check(files []string) (status int) {
 	if len(files) == 0 {
 		return t.usage("check needs a file")
 	}
+	var against []policy.Engine
+	if t.engine != "" {
+		against = append(against, engines[t.engine]())
+	}
 	var all []checked
 	for _, file := range files {
 		c := checked{File: file}
@@ -41,7 +86,7 @@ func (t *tool) check(files []string) (status int) {
 		if err != nil {
 			status, c.Error = misuse, err.Error()
 		} else {
-			c.see(policy.Check(data))
+			c.see(policy.Check(data, against...))
 		}
 		if c.Valid = c.Error == ""; !c.Valid {
 			status = max(status, differ)

@@ -1,6 +1,6 @@
 // Command policy checks policy files, compares them, and explains their answer to a request.
 //
-//	policy check FILE…
+//	policy check [-engine memory|redis|sql] FILE…
 //	policy diff OLD NEW
 //	policy explain [-cost N] FILE [ATTRIBUTE=VALUE]…
 //	policy explain [-cost N] -service URL [ATTRIBUTE=VALUE]…
@@ -14,7 +14,9 @@
 // With -service it queries a running service, at the URL of package policy/admin, which also returns the remaining budget and
 // the time until a retry can succeed. -header "Name: value" adds a header field to the query, such as for authentication; it
 // may be repeated. Without a service, the command explain of package policyredis reads budgets on Redis. check reports all
-// errors of a file, as file:line:column, and warns of valid entries that are unlikely to be meant: see [policy.Check].
+// errors of a file, as file:line:column, and warns of valid entries that are unlikely to be meant: see [policy.Check]. With -engine
+// it also refuses the limits that budgets in memory, on Redis (policyredis) or in a database (sqllimit) refuse; it needs no server. A
+// cluster, and a Tenant of policyredis, restrict rules further: policy.Check with the service's own engine finds that, too.
 package main
 
 import (
@@ -43,6 +45,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 type tool struct {
 	out, errs io.Writer
 	json      bool
+	engine    string // that files are checked against, or ""
 	cost      int
 	service   string   // the URL of a running service, or ""
 	headers   []string // sent to it
@@ -65,6 +68,15 @@ func run(args []string, out, errs io.Writer) int {
 	flags := flag.NewFlagSet("policy "+args[0], flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.BoolVar(&t.json, "json", false, "print JSON")
+	if args[0] == "check" {
+		flags.Func("engine", "also check the limits against an `engine`: "+engineNames(), func(name string) error {
+			if engines[name] == nil {
+				return fmt.Errorf("want one of %s", engineNames())
+			}
+			t.engine = name
+			return nil
+		})
+	}
 	if args[0] == "explain" {
 		flags.IntVar(&t.cost, "cost", 1, "the caller's cost")
 		flags.StringVar(&t.service, "service", "", "the `URL` of a running service's policy/admin page")
@@ -90,7 +102,7 @@ func (t *tool) usage(wrong string) int {
 		fmt.Fprintln(t.errs, "policy:", wrong)
 	}
 	fmt.Fprint(t.errs, `usage:
-  policy check [-json] FILE…
+  policy check [-json] [-engine memory|redis|sql] FILE…
   policy diff [-json] OLD NEW
   policy explain [-json] [-cost N] FILE [ATTRIBUTE=VALUE]…
   policy explain [-json] [-cost N] [-header FIELD]… -service URL [ATTRIBUTE=VALUE]…

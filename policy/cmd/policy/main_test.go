@@ -107,6 +107,40 @@ rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 	}
 }
 
+// TestCheckAgainstAnEngine: each engine's bounds are those of its package, and no server is asked.
+func TestCheckAgainstAnEngine(t *testing.T) {
+	files(t, map[string]string{"rules": "rules:\n- {name: a, limit: sliding-log 5000/h}\n- {name: b, limit: fixed-window 9/1500ns, plans: {pro: sliding-log 2001/h, free: sliding-log 2000/h}}\n"})
+	for engine, want := range map[string][]string{
+		"":       nil,
+		"memory": nil,
+		"redis":  {"rules[0].limit", "rules[1].limit", "rules[1].plans.pro"},
+		"sql":    {"rules[1].limit"},
+	} {
+		args := []string{"check", "-json", "-engine", engine, "rules"}
+		if engine == "" {
+			args = []string{"check", "-json", "rules"}
+		}
+		var out, errs bytes.Buffer
+		status := run(args, &out, &errs)
+		var all []checked
+		require.NoError(t, json.Unmarshal(out.Bytes(), &all), errs.String())
+		var got []string
+		for _, e := range all[0].Errors {
+			got = append(got, e.Field)
+		}
+		assert.Equal(t, want, got, engine)
+		assert.Equal(t, min(1, len(want)), status, engine)
+	}
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"check", "-engine=redis", "rules"}, &out, &errs))
+	assert.Contains(t, errs.String(), "rules:2:13: policy: line 2: rule \"a\": rules[0].limit: redislimit: ratelimit: invalid limit: Rate.Units is 5000 for a sliding log, want at most 2000")
+	for _, wrong := range [][]string{{"check", "-engine", "mongo", "rules"}, {"diff", "-engine", "redis", "rules", "rules"}} {
+		out.Reset()
+		assert.Equal(t, 2, run(wrong, &out, &errs))
+		assert.Empty(t, out.String())
+	}
+}
+
 func TestWrongCalls(t *testing.T) {
 	files(t, map[string]string{"old": old})
 	for _, args := range [][]string{

@@ -1,0 +1,70 @@
+// Package micros has the limits that redislimit can count: times are whole microseconds, and the figures are so small that the doubles of
+// its scripts hold them exactly. The command policy checks rules against it without a server.
+package micros
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+)
+
+const (
+	// Most is the most that is counted of anything.
+	Most = int64(1) << 52
+	// MaxLog is the default maximum of the units of a sliding log.
+	MaxLog = 2000
+)
+
+// Figures returns the figures of a limit, or why it cannot be counted exactly. In a bucket a unit takes per/units µs, in lowest terms. A
+// window has units for each per; per is 0 for a calendar. Unlimited and Blocked have no figures.
+func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
+	if err := l.Validate(); err != nil {
+		return 0, 0, err
+	}
+	switch l.Algorithm {
+	case ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
+		return 0, 0, nil
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		return ofBucket(l)
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar:
+		return ofWindow(l, maxLog)
+	}
+	return 0, 0, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l) // a bug in this package
+}
+
+// ofBucket takes a Per of any number of nanoseconds: the fraction is exact.
+func ofBucket(l ratelimit.Limit) (units, per int64, err error) {
+	per, units = int64(l.Rate.Per), int64(l.Rate.Units)
+	g := meter.GCD(per, units)
+	per, units = per/g, units/g
+	g = meter.GCD(per, 1000)
+	per /= g
+	switch {
+	case units > Most/(1000/g):
+		return 0, 0, invalid(l, "Rate.Units", int64(l.Rate.Units))
+	case per > Most:
+		return 0, 0, invalid(l, "Rate.Per", int64(l.Rate.Per))
+	case int64(l.Capacity()) > Most:
+		return 0, 0, invalid(l, "Burst", int64(l.Capacity()))
+	}
+	return units * (1000 / g), per, nil
+}
+
+func ofWindow(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
+	units = int64(l.Capacity())
+	switch {
+	case l.Rate.Per%time.Microsecond != 0:
+		return 0, 0, fmt.Errorf("redislimit: %w: Rate.Per is %v, want whole microseconds for %v", ratelimit.ErrInvalidLimit, l.Rate.Per, l.Algorithm)
+	case units > Most:
+		return 0, 0, invalid(l, "Rate.Units", units)
+	case l.Algorithm == ratelimit.AlgorithmSlidingLog && units > int64(maxLog):
+		return 0, 0, fmt.Errorf("redislimit: %w: Rate.Units is %d for a sliding log, want at most %d (Options.MaxLog); a sliding counter has no such bound", ratelimit.ErrInvalidLimit, units, maxLog)
+	}
+	return units, int64(l.Rate.Per) / 1000, nil
+}
+
+func invalid(l ratelimit.Limit, field string, figure int64) error {
+	return fmt.Errorf("redislimit: %w: %s is %d in %v, which Redis cannot count exactly at 1 µs (2^52 at most)", ratelimit.ErrInvalidLimit, field, figure, l.Named(""))
+}

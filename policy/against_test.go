@@ -1,0 +1,172 @@
+package policy_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// upTo returns an engine on a store that counts at most so many units.
+func upTo(most int) policy.Engine {
+	return policy.Store(func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		if n := b.Limit.Rate.Units; n > most {
+			return nil, fmt.Errorf("%w: %d units, want at most %d", ratelimit.ErrInvalidLimit, n, most)
+		}
+		if before != nil {
+			return before, nil
+		}
+		return ratelimit.New[string](b.Limit, nil)
+	})
+}
+
+func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
+	const file = `rules:
+- {name: a, key: user, limit: sliding-log 9/h}
+- name: b
+  key: user
+  limit: sliding-log 5000/h
+  plans:
+    pro: sliding-log 6000/h
+    small: sliding-log 6/h
+  overrides:
+  - {key: ann, limit: sliding-log 7000/h}
+- {name: c, match: {route: [/healthz]}, allow: true}
+`
+	set, all := policy.Check([]byte(file))
+	require.NotNil(t, set)
+	require.Empty(t, all)
+	for _, fine := range [][]policy.Engine{{policy.Memory(nil)}, {upTo(7000)}, {policy.Memory(nil), upTo(7000)}} {
+		set, all = policy.Check([]byte(file), fine...)
+		require.NotNil(t, set)
+		require.Empty(t, all)
+	}
+	set, all = policy.Check([]byte(file), policy.Memory(nil), upTo(100))
+	require.Nil(t, set)
+	var found []string
+	for _, e := range all {
+		require.ErrorIs(t, e, ratelimit.ErrInvalidLimit)
+		assert.Equal(t, "b", e.Rule)
+		found = append(found, fmt.Sprintf("%d:%d %s", e.Line, e.Column, e.Field))
+	}
+	assert.Equal(t, []string{"5:3 rules[1].limit", "7:5 rules[1].plans.pro", "10:5 rules[1].overrides[0]"}, found)
+	_, all = policy.Check([]byte("defaults: {limit: sliding-log 5000/h}\nrules: [{name: a}]"), upTo(100))
+	require.Len(t, all, 1)
+	_, all = policy.Check([]byte(file), policy.Memory(&policy.MemoryOptions{Processes: -1}))
+	require.NotEmpty(t, all)
+	assert.ErrorContains(t, all[0], "MemoryOptions.Processes is -1")
+	_, all = policy.Check([]byte(file), policy.Memory(&policy.MemoryOptions{Processes: 100}), struct{ policy.Engine }{policy.Memory(nil)})
+	require.Len(t, all, 1)
+	assert.ErrorContains(t, all[0], "has no method Check")
+	_, all = policy.Check([]byte("rules: [{name: a, limit: often}]"), upTo(1))
+	assert.Len(t, all, 1, "an invalid file is not checked further")
+}
+
+// TestACheckChangesNothingOfAnEngineInUse: an operator's page checks a new file against the engine of the service.
+func TestACheckChangesNothingOfAnEngineInUse(t *testing.T) {
+	engine := policy.Memory(nil)
+	p, err := policy.New(apiOf(10), &policy.Options{Engine: engine})
+	require.NoError(t, err)
+	ann := policy.Attributes{"user": "ann"}
+	require.True(t, p.Allow(ann, 7))
+	_, all := policy.Check([]byte("rules: [{name: other, limit: fixed-window 9/h}]"), engine)
+	require.Empty(t, all)
+	require.NoError(t, p.Update(apiOf(11)))
+	assert.True(t, p.Allow(ann, 4))
+	assert.False(t, p.Allow(ann, 1), "the spending has stayed")
+}
+
+// refusing is an engine that refuses sets while err is not nil.
+type refusing struct {
+	policy.Engine
+	err error
+}
+
+func (e *refusing) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e.Engine.Open(rules)
+}
+
+// TestASetThatOneEngineRefusesIsInForceInNone: neither the policies that decide nor their stand-in change, whichever of them refuses, and
+// whichever of them is updated; the budgets of rules that the refused set has not stay, too.
+func TestASetThatOneEngineRefusesIsInForceInNone(t *testing.T) {
+	both := func(units int) *policy.Set {
+		limit := ratelimit.FixedWindow(ratelimit.PerHour(units))
+		return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: limit}, {Name: "all", Limit: ratelimit.FixedWindow(ratelimit.PerHour(100))}}}
+	}
+	ann := policy.Attributes{"user": "ann"}
+	for _, refuses := range []string{"the lead", "the stand-in", "the stand-in of the stand-in"} {
+		for _, updated := range []string{"the lead", "the stand-in"} {
+			t.Run(refuses+" refuses, "+updated+" is updated", func(t *testing.T) {
+				store := &refusing{Engine: policy.Memory(nil)}
+				engine := func(name string) policy.Engine {
+					if name == refuses {
+						return store
+					}
+					return policy.Memory(nil)
+				}
+				third, err := policy.New(nil, &policy.Options{Engine: engine("the stand-in of the stand-in")})
+				require.NoError(t, err)
+				local, err := policy.New(nil, &policy.Options{Engine: engine("the stand-in"), StandIn: third})
+				require.NoError(t, err)
+				shared, err := policy.New(both(10), &policy.Options{Engine: engine("the lead"), StandIn: local})
+				require.NoError(t, err)
+				all := []*policy.Policies{shared, local, third}
+				target := map[string]*policy.Policies{"the lead": shared, "the stand-in": local}[updated]
+				for _, p := range all {
+					require.Equal(t, 10, p.Current().Rules[0].Limit.Rate.Units)
+					require.True(t, p.Allow(ann, 7))
+				}
+				store.err = errors.New("not countable")
+				before := shared.Stats().Generation
+				refused := apiOf(11) // without the rule all
+				require.ErrorContains(t, target.Update(refused), "not countable")
+				for i, p := range all {
+					assert.Equal(t, both(10), p.Current(), i)
+					require.ErrorContains(t, p.Stats().LastError, "not countable", "operators of either see why")
+				}
+				assert.Equal(t, before, shared.Stats().Generation)
+				store.err = nil
+				require.NoError(t, target.Update(both(12)))
+				for i, p := range all {
+					require.NoError(t, p.Stats().LastError)
+					if p == shared && refuses == "the lead" || p == local && refuses == "the stand-in" || p == third && refuses == "the stand-in of the stand-in" {
+						continue // an engine that hides that it is in memory
+					}
+					d, err := p.Peek(t.Context(), policy.Subject{Rule: "all"}, 1)
+					require.NoError(t, err)
+					assert.Equal(t, 93, d.Remaining, "%d: the budgets that a refused set has not are kept", i)
+					assert.True(t, p.Allow(ann, 5), i)
+					assert.False(t, p.Allow(ann, 1), i)
+				}
+			})
+		}
+	}
+}
+
+func TestAStandInHasOneLead(t *testing.T) {
+	local := ratelimit.Must(policy.New(apiOf(10), nil))
+	bad := &refusing{policy.Memory(nil), errors.New("no")}
+	_, err := policy.New(apiOf(11), &policy.Options{Engine: bad, StandIn: local})
+	require.Error(t, err)
+	assert.Equal(t, apiOf(10), local.Current(), "a New that fails changes nothing")
+	require.NoError(t, local.Update(apiOf(9)), "nor does it keep the stand-in")
+	shared, err := policy.New(apiOf(11), &policy.Options{StandIn: local})
+	require.NoError(t, err)
+	assert.Equal(t, apiOf(11), local.Current())
+	_, err = policy.New(apiOf(12), &policy.Options{StandIn: local})
+	require.ErrorContains(t, err, "stands in for other policies already")
+	assert.Equal(t, apiOf(11), shared.Current())
+}
+
+// apiOf returns rules of one limit.
+func apiOf(units int) *policy.Set {
+	return &policy.Set{Rules: []policy.Rule{{Name: "api", Key: []string{"user"}, Limit: ratelimit.FixedWindow(ratelimit.PerHour(units))}}}
+}
