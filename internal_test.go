@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
@@ -320,6 +321,7 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 // A new key may find its shard's order due to be built anew, or all keys of the shard due for a look. The shards of a
 // large table are so many that either is short.
 func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
+	testsize.Arithmetic(t)
 	const n = 300_000
 	clock := clockAt(0)
 	l := Must(New(FixedWindow(PerSecond(1)), &Options[int]{Clock: &clock, MaxKeys: n, OnFull: RefuseNew}))

@@ -264,6 +264,10 @@ func TestOldErasAreForgotten(t *testing.T) {
 // and in the end nothing is left.
 func TestNothingIsLeftOfAChaos(t *testing.T) {
 	limits := append([]ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}, everyAlgorithm...)
+	steps := 1500
+	if testsize.Race {
+		steps = 400
+	}
 	for _, most := range []int{1, 5, 64} {
 		for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 			c := newChaos(t, most, full)
@@ -271,7 +275,7 @@ func TestNothingIsLeftOfAChaos(t *testing.T) {
 			for seed := range uint64(8) {
 				wg.Go(func() {
 					rnd := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(most)))
-					for range 1500 {
+					for range steps {
 						c.step(t, rnd, limits)
 					}
 				})

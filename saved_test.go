@@ -170,7 +170,11 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 			}
 		}
 	}()
-	for range 20 {
+	rounds := 20
+	if testsize.Race {
+		rounds = 4
+	}
+	for range rounds {
 		for name, seq := range map[string]iter.Seq[int]{"All": firsts(l.All()), "Saved": firsts(l.Saved())} {
 			seen := map[int]int{}
 			for key := range seq {

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -679,6 +680,7 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 // The account that all requests share is locked late and unlocked early, and not at all for some denials. It counts as the
 // account of a key that happens to be the same for all requests.
 func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
+	testsize.Arithmetic(t)
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(58, seed))
 		clock := new(testClock)

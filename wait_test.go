@@ -392,7 +392,10 @@ func lineLimits() []ratelimit.Limit {
 func TestWaitersAreServedAsIfDepartedOnesHadNeverCome(t *testing.T) {
 	testsize.Extra(t)
 	seeds := 60
-	if testing.Short() {
+	switch {
+	case testsize.Race: // which looks for data races in the same steps, and computes twenty times as long
+		seeds = 2
+	case testing.Short():
 		seeds = 12
 	}
 	for _, limit := range lineLimits() {
