@@ -99,6 +99,7 @@ func books(t *testing.T, l *Limiter[int], sums bool, seed uint64, step int) {
 // overruns and evictions, debts less savings are the total's debt, to half a unit.
 func TestBooksAddUp(t *testing.T) {
 	testsize.Extra(t)
+	testsize.Sequential(t)
 	summed, served, quits, lapsed := 0, 0, 0, 0
 	for i := range testsize.Of[uint64](150, 3000) {
 		seed := testsize.Seed(i)
@@ -204,6 +205,7 @@ func TestBooksAddUp(t *testing.T) {
 
 // While four tenants or fewer count, 5 % of the rate pays the common debt, also if the server pays in steps of a millionth of a unit.
 func TestTheCommonDebtIsPaidInTheSmallestSteps(t *testing.T) {
+	testsize.Sequential(t)
 	s := &shares[int]{units: 1, per: 1e9}
 	s.debtors.kind = byDue
 	for key := range 3 {

@@ -182,6 +182,7 @@ func TestFullTableDropsTenantsWithTheLeastDebt(t *testing.T) {
 
 func TestMillionTenantsThatComeOnceTakeNoMoreThanMaxKeys(t *testing.T) {
 	testsize.Extra(t)
+	testsize.Sequential(t)
 	l := newFair(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1<<30), &fair.Options[int]{MaxKeys: 1000})
 	for key := range 1_000_000 {
 		l.Allow(key, 1)
@@ -265,6 +266,7 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 }
 
 func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)
 	l := newFair(t, model.TokensPerMinute, &fair.Options[int]{Clock: clock})
 	require.InDelta(t, 100_000, model.Overlap(t, clock, l, 1), 5000)

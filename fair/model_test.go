@@ -256,6 +256,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 // The total is exact: a cost passes only if the burst has room for it, to the unit. The shares match the fluid server's, to a
 // thousandth of a unit.
 func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
+	testsize.Sequential(t)
 	allowed, refused := 0, 0
 	for seed := range testsize.Of[uint64](60, 1000) {
 		a, r := history(t, seed, 300)

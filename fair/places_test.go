@@ -35,6 +35,7 @@ func exactly(d time.Duration) time.Duration { return d }
 // A client that invents names, each for one call of half of the burst, takes at most 15 % from the tenants that behave.
 func TestNamesThatNeverReturnLeaveTheHonestTheirShares(t *testing.T) {
 	testsize.Extra(t)
+	testsize.Sequential(t)
 	for _, every := range []time.Duration{time.Second, 100 * time.Millisecond, 10 * time.Millisecond} {
 		for _, cost := range []int{5, 50, 500} {
 			t.Run(fmt.Sprintf("every=%v/cost=%d", every, cost), func(t *testing.T) {

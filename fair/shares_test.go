@@ -144,6 +144,7 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 // Calls that come at random come too close together now and then: of half of its share, a tenant with a bucket of its own
 // and that part of the burst is denied nearly as much.
 func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
+	testsize.Sequential(t)
 	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {
 		p := play{clock: new(ratelimittest.Clock)}
 		limit := ratelimit.TokenBucket(ratelimit.Per(1000, 51*time.Second), costs)
@@ -218,6 +219,7 @@ func TestModestTenantsAreServedWhileGreedyOnesComeAndGo(t *testing.T) {
 }
 
 func TestMostRetriesAfterRetryAfterPass(t *testing.T) {
+	testsize.Sequential(t)
 	seeds(t, func(t *testing.T, seed uint64) {
 		l := newLoad(t, seed, 50*8, nil)
 		again, deniedAgain := 0, 0

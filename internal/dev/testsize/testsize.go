@@ -76,8 +76,8 @@ func Arithmetic(t testing.TB) {
 	leaveOut(t, Racing, OldestGo, Bits32)
 }
 
-// Sequential is the first call of a test that calls a server from one goroutine, or that repeats a suite on another server. The race
-// detector leaves it out: other tests run the same code concurrently.
+// Sequential is the first call of a test that simulates or calls a server from one goroutine, or that repeats a suite on another server.
+// The race detector leaves it out: other tests run the same code concurrently.
 func Sequential(t testing.TB) {
 	t.Helper()
 	leaveOut(t, Racing)
