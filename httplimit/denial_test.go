@@ -16,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 var itoa = strconv.Itoa
@@ -36,6 +37,7 @@ func TestRetryAfterIsRoundedUpAndAtLeastOne(t *testing.T) {
 }
 
 func TestClientThatHonoursRetryAfterIsNeverDeniedTwice(t *testing.T) {
+	testsize.Sequential(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 5),

@@ -320,6 +320,7 @@ func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 
 // TestAServersNamesFillNoMemory: a server names its budgets as it likes, in fields of up to the client's maximum.
 func TestAServersNamesFillNoMemory(t *testing.T) {
+	testsize.Sequential(t)
 	const answers, size = 40, 1 << 20
 	name := func(n int) string { return strconv.Itoa(n) + strings.Repeat("x", size) }
 	for how, opts := range map[string]httplimit.TransportOptions{

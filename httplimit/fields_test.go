@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 func TestFieldsOfEachAlgorithm(t *testing.T) {
@@ -495,6 +496,7 @@ func TestManyPlansAreWrittenOnce(t *testing.T) {
 }
 
 func TestPlansBeyondTheCachedOnesAreWrittenAllTheSame(t *testing.T) {
+	testsize.Sequential(t)
 	limiter, w, r := new(stub), &discard{http.Header{}}, httptest.NewRequest("GET", "/", nil)
 	h := middleware(t, limiter, httplimit.Options{}).Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for i := range 60_000 {

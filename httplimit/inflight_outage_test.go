@@ -46,6 +46,7 @@ func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. Each run counts.
 func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
+	testsize.Sequential(t)
 	for name, adaptive := range map[string]inflight.Adaptive{
 		"Learn": inflight.Learn(nil), "Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 200 * time.Millisecond}),
 	} {

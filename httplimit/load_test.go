@@ -86,6 +86,7 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 
 // Five times as many requests leave no more memory behind.
 func TestLoadLeavesNoMemoryBehind(t *testing.T) {
+	testsize.Sequential(t)
 	limiter := limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 100))
 	m := middleware(t, limiter, httplimit.Options{Jitter: time.Second, Settle: httplimit.RefundServerErrors})
 	load := newLoad(t, m.Wrap(ok), "HTTP/1.1", 32)

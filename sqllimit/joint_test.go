@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -25,6 +26,7 @@ func (s stackOfOne) Reset(ctx context.Context, key string) error { return s.l.Re
 func (s stackOfOne) SetLimit(limit ratelimit.Limit) error        { return s.l.SetLimit(limit) }
 
 func TestSuiteThroughAStack(t *testing.T) {
+	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)
 	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
 	made := 0
