@@ -35,8 +35,8 @@ func Parse(data []byte) (*Set, error) {
 }
 
 // Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors, the set is nil.
-// Otherwise it returns the set and its warnings: a fixed cost above the capacity, an ip that no request has, an attribute that
-// nothing supplies.
+// Otherwise it returns the set and its warnings: a fixed cost above the capacity, an ip, a route, a method, a host or a path that no
+// request has, an attribute that nothing supplies.
 //
 // With engines, it also returns the errors for which [New] with one of them would refuse the set. Nothing is sent, so
 // policyredis.New(client, opts) needs no server here; an engine that is in use is not changed.

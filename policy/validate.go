@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -448,12 +449,21 @@ func pattern(route string) (match.Pattern, error) {
 		return match.Pattern{}, err
 	}
 	p, err := match.ParsePattern(route)
-	switch instead := withSlash(route); {
-	case instead == "":
-	case err != nil:
-		err = fmt.Errorf("%w; %q, maybe", err, instead)
-	default:
-		err = fmt.Errorf("%q begins with a host, and has no dot in it: write %q for the path; a host without a dot can be matched by the attribute %s", route, instead, attrHost)
+	slash := withSlash(route)
+	if err == nil && slash == "" {
+		return p, nil
+	}
+	instead, why := betterRoute(cmp.Or(slash, route))
+	if slash != "" && (len(instead) == 0 || len(why) == 0) {
+		instead = []string{slash}
+	}
+	switch {
+	case err != nil && len(instead) > 0:
+		err = fmt.Errorf("%w; %s, maybe", err, quoted(instead))
+	case err != nil && len(why) > 0:
+		err = fmt.Errorf("%w; %s", err, strings.Join(why, ", "))
+	case err == nil:
+		err = fmt.Errorf("%q begins with a host, and has no dot in it: write %s for the path; a host without a dot can be matched by the attribute %s", route, quoted(instead), attrHost)
 	}
 	return p, err
 }
@@ -466,6 +476,12 @@ func withSlash(route string) string {
 		method, path = route[:i+1], route[i+1:]
 	}
 	host, _, _ := strings.Cut(path, "/")
+	switch {
+	case host == "^": // of a regular expression
+		return method + path[1:]
+	case method == "" && host != path && slices.Contains(methods, strings.ToUpper(host)):
+		return host + " " + path[len(host):]
+	}
 	if host == "" || strings.ContainsAny(host, ".:[") || strings.EqualFold(host, "localhost") {
 		return ""
 	}
@@ -644,10 +660,23 @@ func checkAttribute(name string) error {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || c == '_'
 		inner := '0' <= c && c <= '9' || strings.ContainsRune("-.:", c)
 		if !letter && (i == 0 || !inner) {
-			return fmt.Errorf("the attribute %q has %q, want a letter, then letters, digits, _ - : and dots", name, c)
+			err := fmt.Errorf("the attribute %q has %q, want a letter, then letters, digits, _ - : and dots", name, c)
+			if better := withoutSpaces(name); c == ' ' && better != name && checkAttribute(better) == nil {
+				err = fmt.Errorf("%w; %q, maybe", err, better)
+			}
+			return err
 		}
 	}
 	return nil
+}
+
+// withoutSpaces returns a name as it may be meant: without spaces around its parts, and with a dash for those in it.
+func withoutSpaces(name string) string {
+	parts := strings.Split(name, ":")
+	for i, part := range parts {
+		parts[i] = strings.Join(strings.Fields(part), "-")
+	}
+	return strings.Join(parts, ":")
 }
 
 func checkText(s string) error {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // warnings returns the parts of a valid set that are surely mistakes.
@@ -26,8 +28,74 @@ func (s *Set) warnings() (all []*Error) {
 		r.unsupplied(s, report)
 		r.addressesInHeaders(report)
 		r.exempted(report)
+		r.neverMatches(report)
 	}
 	return all
+}
+
+// neverMatches reports routes, methods, hosts and paths that no request has.
+func (r *Rule) neverMatches(report reporter) {
+	for j, route := range r.Match.Route {
+		if err := oddRoute(route); err != nil {
+			report(fmt.Sprintf("match.route[%d]", j), err)
+		}
+	}
+	for j, route := range r.Match.Not[attrRoute] {
+		if err := oddRoute(route); err != nil {
+			report(fmt.Sprintf("match.not.route[%d]", j), err)
+		}
+	}
+	r.eachAsked(func(field, attribute string, kind match.Kind, values Values) {
+		if attribute == attrRoute {
+			return
+		}
+		for j, v := range values {
+			if why := oddValue(attribute, v, kind); why != "" {
+				report(fmt.Sprintf("%s[%d]", field, j), fmt.Errorf("%q is %s", v, why))
+			}
+		}
+	})
+	for k, name := range r.Key {
+		for j, o := range r.Overrides {
+			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // without the key, which may be a secret
+				report(fmt.Sprintf("overrides[%d]", j), fmt.Errorf("key[%d] is %s: no request has it", k, why))
+			}
+		}
+	}
+	r.contradicts(report)
+}
+
+// contradicts reports a rule whose routes have methods that its other conditions exclude.
+func (r *Rule) contradicts(report reporter) {
+	wanted, given := r.Match.Attributes[attrMethod]
+	if !given || len(r.Match.Route) == 0 {
+		return
+	}
+	for _, route := range r.Match.Route {
+		method, _, _ := strings.Cut(route, "/")
+		method, _, _ = strings.Cut(method, " ")
+		if !strings.Contains(route, method+" ") || slices.Contains(wanted, method) || method == http.MethodGet && slices.Contains(wanted, http.MethodHead) {
+			return
+		}
+	}
+	report("match.attributes.method", errors.New("no route of the rule is for one of these methods: no request matches"))
+}
+
+// eachAsked calls f for each attribute with values that the rule asks for, in order.
+func (r *Rule) eachAsked(f func(field, attribute string, kind match.Kind, values Values)) {
+	for _, asked := range []struct {
+		field  string
+		kind   match.Kind
+		values map[string]Values
+	}{{"attributes", match.OneOf, r.Match.Attributes}, {"not", match.NoneOf, r.Match.Not}, {"prefix", match.BeginsWith, r.Match.Prefix}, {"suffix", match.EndsWith, r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			attribute, kind := name, asked.kind
+			if kind == match.NoneOf {
+				kind, attribute = splitNot(name)
+			}
+			f("match."+asked.field+"."+notField(name, attribute), attribute, kind, asked.values[name])
+		}
+	}
 }
 
 // supplied is the list of attributes in warnings.
@@ -39,10 +107,14 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
 		switch {
-		case seen[name] || sentByClient(name) || slices.Contains(set.Attributes, name):
+		case seen[name] || slices.Contains(set.Attributes, name):
+			return
+		case neverSent(name) != nil:
+			report(field, neverSent(name))
+		case sentByClient(name):
 			return
 		case len(set.Attributes) > 0:
-			report(field, fmt.Errorf("the attribute %q is not among the attributes of the set, and %s", name, supplied))
+			report(field, fmt.Errorf("the attribute %q is not among the attributes of the set%s, and %s", name, maybe(name, set.Attributes), supplied))
 		default:
 			meant := looksLike(name)
 			if meant == "" {
@@ -52,18 +124,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		}
 		seen[name] = true
 	}
-	for _, asked := range []struct {
-		field  string
-		values map[string]Values
-	}{{"attributes", r.Match.Attributes}, {"not", r.Match.Not}, {"prefix", r.Match.Prefix}, {"suffix", r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			attribute := name
-			if asked.field == "not" {
-				_, attribute = splitNot(name)
-			}
-			check("match."+asked.field+"."+notField(name, attribute), attribute)
-		}
-	}
+	r.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { check(field, attribute) })
 	for j, name := range r.Match.Absent {
 		check(fmt.Sprintf("match.absent[%d]", j), name)
 	}
@@ -82,11 +143,66 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 	}
 }
 
+// maybe suggests a name that is like another, "" if none is.
+func maybe(name string, known []string) string {
+	for changes := range 3 {
+		for _, k := range known {
+			if alike(strings.ToLower(name), strings.ToLower(k), changes) {
+				return fmt.Sprintf("; %q, maybe", k)
+			}
+		}
+	}
+	return ""
+}
+
+// wellKnownFields are header fields whose misspelled names are surely mistakes.
+var wellKnownFields = []string{"Accept-Language", "Authorization", "Content-Type", "Proxy-Authorization", "Referer", "User-Agent", "X-Forwarded-For"}
+
+// neverSent returns a warning about a name that seems to be supplied by [HTTP] and never is, nil for others.
+func neverSent(name string) error {
+	word, rest, _ := strings.Cut(name, ":")
+	switch lower := strings.ToLower(rest); {
+	case word+":" == attrHeader && strings.HasPrefix(rest, ":"):
+		return fmt.Errorf("the attribute %q, and net/http has no such header field: %s", name, supplied)
+	case word+":" == attrHeader && strings.Contains(rest, ":"):
+		return fmt.Errorf("the attribute %q, and no header field has a colon in its name", name)
+	case word+":" == attrHeader && lower == attrHost:
+		return fmt.Errorf("the attribute %q, which net/http takes out of the header: write %q", name, attrHost)
+	case word+":" == attrHeader && (lower == "transfer-encoding" || lower == "trailer"):
+		return fmt.Errorf("the attribute %q, which net/http takes out of the header: no request has it", name)
+	case word+":" == attrHeader && !slices.ContainsFunc(wellKnownFields, func(f string) bool { return strings.EqualFold(f, rest) }):
+		for _, f := range wellKnownFields {
+			if reaches(lower, strings.ToLower(f), 1) {
+				return fmt.Errorf("the attribute %q; %q, maybe", name, attrHeader+f)
+			}
+		}
+	case word == name:
+	case word == attrPath || word == attrRoute:
+		return fmt.Errorf("the attribute %q: no request has it, as the wildcards of a route are no attributes. Write %q for a budget of each path, or an attribute that the program supplies and the field attributes declares",
+			name, attrPath)
+	case word == attrIP:
+		return fmt.Errorf("the attribute %q: no request has it. Write \"ip\", or \"ip/24\" for networks of 24 bits", name)
+	case word == attrMethod || word == attrHost:
+		return fmt.Errorf("the attribute %q: no request has it; %q, maybe", name, word)
+	}
+	return nil
+}
+
 // looksLike returns the attribute of [HTTP] that a name looks like, "" if it looks like none.
 func looksLike(name string) string {
 	lower := strings.ToLower(name)
 	for _, own := range []string{attrMethod, attrHost, attrPath, attrRoute, attrIP} {
 		if lower == own || lower == own+"s" || len(own) > 4 && alike(lower, own, 1) {
+			return own
+		}
+	}
+	for own, likes := range map[string][]string{
+		attrIP:     {"client_ip", "clientip", "ip_address", "ipaddress", "ipaddr", "remote_addr", "remote_ip", "remoteaddr", "remoteip", "binary_remote_addr"},
+		attrMethod: {"verb", "http_method", "request_method"},
+		attrPath:   {"uri", "url", "request_path", "request_uri", "url_path"},
+		attrHost:   {"hostname", "http_host", "authority"},
+	} {
+		if slices.Contains(likes, lower) {
 			return own
 		}
 	}
@@ -137,18 +253,7 @@ func (r *Rule) exempted(report reporter) {
 			report(field, fmt.Errorf("a client writes %q itself, and the rule %s: any client can exempt itself. Use an attribute of the program, which has verified the client", name, does))
 		}
 	}
-	for _, asked := range []struct {
-		field  string
-		values map[string]Values
-	}{{"attributes", r.Match.Attributes}, {"not", r.Match.Not}, {"prefix", r.Match.Prefix}, {"suffix", r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			attribute := name
-			if asked.field == "not" {
-				_, attribute = splitNot(name)
-			}
-			warn("match."+asked.field+"."+notField(name, attribute), attribute)
-		}
-	}
+	r.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { warn(field, attribute) })
 	for j, name := range r.Match.Absent {
 		warn(fmt.Sprintf("match.absent[%d]", j), name)
 	}
