@@ -1,6 +1,8 @@
 // Package ban bars a key for a time after too many denials, or other strikes such as failed logins.
 //
 //	limiter, err := ban.New(requests, strikes, bans)
+//
+// [NewGrowing] bans a key that comes back for longer.
 package ban
 
 import (
@@ -16,10 +18,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter bans keys. Make one with [New]. It is as safe for concurrent use as its limiters. Methods of the zero Limiter
-// panic.
+// Limiter bans keys. Make one with [New] or [NewGrowing]. It is as safe for concurrent use as its limiters. Methods of the zero
+// Limiter panic.
 type Limiter[K any] struct {
-	limiter, strikes, bans ratelimit.Reserver[K]
+	limiter, strikes ratelimit.Reserver[K]
+	repeats          ratelimit.Reserver[K]   // nil if each ban is the first
+	bans             []ratelimit.Reserver[K] // of a key's first ban, its second, and so on
+	marks            marks[K]
 
 	begun, failed atomic.Uint64
 	lastFailure   atomic.Pointer[error]
@@ -30,41 +35,85 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // New returns a limiter that decides as limiter does, and bans keys that are denied too often:
 //
 //   - limiter is the limit itself. Nil means none: then only [Limiter.Strike] counts strikes.
-//   - strikes limits the strikes of a key: with FixedWindow(PerMinute(3)), the third within a minute begins a ban.
+//   - strikes limits the strikes of a key: with FixedWindow(PerHour(3)), the third within an hour begins a ban.
 //   - bans sets the length of a ban by its window: with FixedWindow(Per(1, time.Hour)), an hour. Its capacity should be 1.
 //
 // A denial by the first of limiter's Limits is a strike, unless it is Degraded: so in a stack or a chain the key's own
 // limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. It denies a cost of 0,
 // too. If bans fails, the decision does; other failures are counted in Stats. A full table in memory may forget bans.
 //
-// Each denial is a strike of its own, also of requests that were sent at once: a page that loads with 30 parallel requests has
-// 10 denials under a burst of 20. So strikes should allow more than the largest such page has beyond the burst.
+// The denials of a key until the RetryAfter of the first of them has passed are one strike: a page that loads with 30 parallel
+// requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter is one strike with those that follow,
+// for as long as strikes remembers it. So strikes should span several waits of limiter.
 //
-// It is an error if strikes or bans is nil or has no Reset, if bans has no Peek, or if limiter's first limit equals
-// another one.
+// The Limiter remembers the last such strike of up to 65,536 keys of comparable types. Several processes whose strikes are in one
+// store count one strike together if strikes is a SlidingLog, which knows when the last one was; where requests of two waits
+// follow each other closely, they may count one too few. Under another algorithm each process counts the strike that it sees
+// first: up to one for each process. The same holds for keys that cannot be compared, and there for each denial.
+//
+// It is an error if strikes or bans is nil or has no Peek or Reset, or if limiter's first limit equals another one.
 func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], error) {
+	return newLimiter("New", limiter, strikes, nil, bans)
+}
+
+// NewGrowing is [New] with bans that grow while a key comes back: its first ban is by the first of bans, its second by the second,
+// and so on; the last one serves all further bans. Each sets the length of its bans by its window, for example a minute, five
+// minutes and an hour. On a store each needs a name of its own.
+//
+// Repeats counts the bans of a key, and decides when they are forgotten: under SlidingLog(Per(9, 24*time.Hour)) the bans of the
+// last 24 hours count, under TokenBucket(PerDay(1), 9) one ban is forgotten each day. Its capacity should be above the number of
+// bans, and its window longer than the longest. If repeats fails, the ban is a first one, and Stats counts the failure.
+// [Limiter.Lift] and [Limiter.Reset] forget the bans of a key. To keep their number, reset the single limiters instead.
+//
+// Each decision peeks at all bans: in memory that costs less than a decision, on a store a round trip for each.
+func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
+	if optional.IsNil(repeats) {
+		return nil, errors.New("ban: NewGrowing was given no repeats")
+	}
+	return newLimiter("NewGrowing", limiter, strikes, repeats, bans...)
+}
+
+func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if limiter == nil {
 		limiter = unlimited[K]{}
 	}
 	switch {
 	case optional.IsNil(limiter):
 		return nil, fmt.Errorf("ban: limiter is a nil %T: give nil itself to have none", limiter)
-	case optional.IsNil(strikes):
-		return nil, errors.New("ban: New was given no strikes")
-	case !optional.CanReset[K](strikes):
-		return nil, optional.Unsupported("ban: strikes", strikes, "Reset")
-	case optional.IsNil(bans):
-		return nil, errors.New("ban: New was given no bans")
-	case !optional.CanPeek[K, ratelimit.Decision](bans):
-		return nil, optional.Unsupported("ban: bans", bans, "Peek")
-	case !optional.CanReset[K](bans):
-		return nil, optional.Unsupported("ban: bans", bans, "Reset")
+	case len(bans) == 0:
+		return nil, fmt.Errorf("ban: %s was given no bans", caller)
+	}
+	if err := usable(caller, "strikes", strikes); err != nil {
+		return nil, err
+	}
+	if repeats != nil {
+		if err := usable(caller, "repeats", repeats); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range bans {
+		if err := usable(caller, "bans", l); err != nil {
+			return nil, err
+		}
 	}
 	limits := ratelimit.Describe(limiter).Limits
 	if len(limits) > 1 && limits[0] != (ratelimit.Limit{}) && slices.Contains(limits[1:], limits[0]) {
 		return nil, fmt.Errorf("ban: limiter has two limits of %v: give them names, so that a denial identifies its limit", limits[0])
 	}
-	return &Limiter[K]{limiter: limiter, strikes: strikes, bans: bans}, nil
+	return &Limiter[K]{limiter: limiter, strikes: strikes, repeats: repeats, bans: slices.Clone(bans)}, nil
+}
+
+// usable returns an error if a Limiter cannot count by l.
+func usable[K any](caller, name string, l ratelimit.Reserver[K]) error {
+	switch {
+	case optional.IsNil(l):
+		return fmt.Errorf("ban: %s was given no %s", caller, name)
+	case !optional.CanReset[K](l):
+		return optional.Unsupported("ban: "+name, l, "Reset")
+	case !optional.CanPeek[K, ratelimit.Decision](l):
+		return optional.Unsupported("ban: "+name, l, "Peek")
+	}
+	return nil
 }
 
 // requireInit panics for the zero Limiter.
@@ -80,14 +129,16 @@ func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.D
 	if cost < 0 {
 		return d, false, negative(cost)
 	}
-	d, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](b.bans), key, 1)
-	switch {
-	case err != nil:
-		return ratelimit.Decision{Limit: d.Limit, Degraded: d.Degraded}, false, fmt.Errorf("ban: bans: %w", err)
-	case d.Allowed:
-		return ratelimit.Decision{}, true, nil
+	for _, bans := range slices.Backward(b.bans) { // the longest first
+		d, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](bans), key, 1)
+		switch {
+		case err != nil:
+			return ratelimit.Decision{Limit: d.Limit, Degraded: d.Degraded}, false, fmt.Errorf("ban: bans: %w", err)
+		case !d.Allowed:
+			return d, false, nil
+		}
 	}
-	return d, false, nil
+	return ratelimit.Decision{}, true, nil
 }
 
 func negative(n int) error { return fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, n) }
@@ -106,7 +157,7 @@ func (b *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 	}
 	d, err := b.limiter.Take(ctx, key, cost)
 	if err == nil && !d.Allowed {
-		b.denied(ctx, key, &d)
+		b.denied(ctx, key, &d, cost)
 	}
 	return d, err
 }
@@ -122,7 +173,7 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 		r = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
 	if err == nil && !r.Allowed {
-		b.denied(ctx, key, &r.Decision)
+		b.denied(ctx, key, &r.Decision, cost)
 	}
 	return r, err
 }
@@ -154,11 +205,11 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 }
 
 // denied counts a denial by limiter as a strike, if it is one. If that bans the key, the denial becomes the ban's.
-func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision) {
+func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, cost int) {
 	if d.Degraded || !b.own(d.Limit) {
 		return
 	}
-	ban, err := b.strike(ctx, key, 1)
+	ban, err := b.once(ctx, key, d, cost)
 	if err != nil {
 		b.failed.Add(1)
 		b.lastFailure.Store(&err)
@@ -184,38 +235,73 @@ func (b *Limiter[K]) own(limit ratelimit.Limit) bool {
 	return limit == first
 }
 
-// strike counts n strikes of a key that is not banned, and bans it if that exhausts them. If the key is banned after that,
-// it returns how the ban stands, else the zero Decision.
-func (b *Limiter[K]) strike(ctx context.Context, key K, n int) (ban ratelimit.Decision, err error) {
-	d, err := b.strikes.Take(ctx, key, n)
+// charge counts n strikes, and reports whether the key is to be banned for them.
+func (b *Limiter[K]) charge(ctx context.Context, key K, n int) (d ratelimit.Decision, exhausted bool, err error) {
+	d, err = b.strikes.Take(ctx, key, n)
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit): // more strikes than any key may have
+		return d, true, nil
 	case err != nil:
-		return ban, fmt.Errorf("ban: strikes: %w", err)
-	case d.Allowed && d.Remaining > 0:
-		return ban, nil
+		return d, false, fmt.Errorf("ban: strikes: %w", err)
 	case d.Degraded && !d.Allowed: // their store is down: their number is unknown
-		return ban, fmt.Errorf("ban: strikes: %w: the denial is degraded", ratelimit.ErrUnavailable)
+		return d, false, fmt.Errorf("ban: strikes: %w: the denial is degraded", ratelimit.ErrUnavailable)
+	}
+	return d, !d.Allowed || d.Remaining == 0, nil
+}
+
+// begin bans a key, unless it is banned by now, and forgets its strikes. If the key is banned after that, it returns the ban's
+// denial, else the zero Decision.
+func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, err error) {
+	bans := b.bans[0]
+	var failure error // of repeats: the ban begins all the same
+	if b.repeats != nil {
+		var earlier int
+		if earlier, failure = b.earlier(ctx, key); earlier > 0 {
+			bans = b.bans[min(earlier, len(b.bans)-1)]
+			// Another call may have begun a ban since the key's strikes were exhausted: then it is among the earlier ones, and
+			// found here.
+			d, ok, err := b.banned(ctx, key, 1)
+			if !ok {
+				return d, err
+			}
+		}
 	}
 	// Of all calls that come here at the same time, bans lets one pass.
-	begun, err := b.bans.Take(ctx, key, 1)
+	begun, err := bans.Take(ctx, key, 1)
 	if err != nil {
 		return ban, fmt.Errorf("ban: bans: %w", err)
 	}
 	ban = begun
 	if begun.Allowed {
-		if ban, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](b.bans), key, 1); err != nil {
+		if ban, err = ratelimit.Peek(ctx, ratelimit.Limiter[K](bans), key, 1); err != nil {
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w", err)
 		}
 		if ban.Allowed { // the stand-in for bans allows everything, or its capacity is above 1
 			return ratelimit.Decision{}, fmt.Errorf("ban: bans: %w: they allow a key that was banned just now", ratelimit.ErrUnavailable)
 		}
 		b.begun.Add(1)
+		if b.repeats != nil {
+			if _, err := b.repeats.Take(ctx, key, 1); err != nil {
+				failure = errors.Join(failure, err)
+			}
+		}
+	}
+	if failure != nil {
+		failure = fmt.Errorf("ban: repeats: %w", failure)
 	}
 	if err = ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key); err != nil {
 		err = fmt.Errorf("ban: strikes: %w", err)
 	}
-	return ban, err
+	return ban, errors.Join(failure, err)
+}
+
+// earlier returns the number of a key's bans that repeats remembers.
+func (b *Limiter[K]) earlier(ctx context.Context, key K) (int, error) {
+	d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](b.repeats), key, 1)
+	if err != nil {
+		return 0, err
+	}
+	return d.Limit.Capacity() - d.Remaining, nil
 }
 
 // Strike counts n strikes of a key, unless it is banned. An n below zero is [ratelimit.ErrNegativeCost].
@@ -225,17 +311,25 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	if !ok || n == 0 {
 		return err
 	}
-	_, err = b.strike(ctx, key, n)
+	_, exhausted, err := b.charge(ctx, key, n)
+	if exhausted {
+		_, err = b.begin(ctx, key)
+	}
 	return err
 }
 
-// Lift ends a key's ban and forgets its strikes.
+// Lift ends a key's ban, and forgets its strikes and its earlier bans.
 func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
-	return errors.Join(
-		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key),
-		ratelimit.Reset(ctx, ratelimit.Limiter[K](b.bans), key))
+	err := ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key)
+	if b.repeats != nil {
+		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](b.repeats), key))
+	}
+	for _, bans := range b.bans {
+		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](bans), key))
+	}
+	return err
 }
 
 // Peek returns the answer that Take gives if it begins no ban: see [ratelimit.Peek].
@@ -253,25 +347,28 @@ func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
-// Reset forgets the key in all three limiters.
+// Reset forgets the key in all limiters.
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
 	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
 }
 
-// Describe returns the description of limiter, with the limits of bans behind its own.
+// Describe returns the description of limiter, with the limits of all bans behind its own.
 func (b *Limiter[K]) Describe() ratelimit.Description {
 	b.requireInit()
 	d := ratelimit.Describe(b.limiter)
-	d.Limits = optional.AppendLimits(optional.AppendLimits(nil, d.Limits), ratelimit.Describe(b.bans).Limits)
+	d.Limits = optional.AppendLimits(nil, d.Limits)
+	for _, bans := range b.bans {
+		d.Limits = optional.AppendLimits(d.Limits, ratelimit.Describe(bans).Limits)
+	}
 	return d
 }
 
 // Stats counts bans and failures since a [Limiter] was made.
 type Stats struct {
 	Begun       uint64 // bans that this Limiter began
-	Failed      uint64 // denials whose strike or ban could not be written or read
+	Failed      uint64 // denials whose strike, ban or repeat could not be written or read
 	LastFailure error  // of the last of them
 }
 

@@ -15,17 +15,25 @@ func ExampleNew() {
 	clock := new(ratelimittest.Clock)
 	opts := &ratelimit.Options[string]{Clock: clock}
 	requests := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(2)), opts))
-	strikes := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)), opts))
+	strikes := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerHour(3)), opts))
 	bans := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban"), opts))
 	limiter, err := ban.New(requests, strikes, bans)
 	if err != nil {
 		panic(err)
 	}
-	for range 5 {
-		d, _ := limiter.Take(ctx, "198.51.100.7", 1)
-		fmt.Println(d.Allowed, d.RetryAfter)
+	for range 3 {
+		allowed, denied := 0, 0
+		var last ratelimit.Decision
+		for range 10 { // at once, for example the parts of a page
+			if last, _ = limiter.Take(ctx, "198.51.100.7", 1); last.Allowed {
+				allowed++
+			} else {
+				denied++
+			}
+		}
+		fmt.Println(allowed, "allowed,", denied, "denied, the next in", last.RetryAfter)
+		clock.Advance(time.Minute)
 	}
-	clock.Advance(10 * time.Minute)
 	for key, d := range bans.All() {
 		if !d.Allowed {
 			fmt.Println(key, "is banned for another", d.RetryAfter)
@@ -34,14 +42,48 @@ func ExampleNew() {
 	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
 	fmt.Println("bans:", limiter.Stats().Begun)
 	// Output:
-	// true 0s
-	// true 0s
-	// false 1m0s
-	// false 1m0s
-	// false 1h0m0s
-	// 198.51.100.7 is banned for another 50m0s
+	// 2 allowed, 8 denied, the next in 1m0s
+	// 2 allowed, 8 denied, the next in 1m0s
+	// 2 allowed, 8 denied, the next in 1h0m0s
+	// 198.51.100.7 is banned for another 59m0s
 	// <nil> true
 	// bans: 1
+}
+
+// A client that comes back is banned for a minute, then for five, then for an hour.
+func ExampleNewGrowing() {
+	ctx := context.Background()
+	clock := new(ratelimittest.Clock)
+	limiterOf := func(limit ratelimit.Limit) *ratelimit.Keyed[string] {
+		return ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
+	}
+	limiter, err := ban.NewGrowing(
+		limiterOf(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20)),
+		limiterOf(ratelimit.SlidingLog(ratelimit.PerMinute(3))),
+		limiterOf(ratelimit.SlidingLog(ratelimit.Per(9, 24*time.Hour))), // how often it was banned in the last 24 hours
+		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, time.Minute)).Named("ban-1m")),
+		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, 5*time.Minute)).Named("ban-5m")),
+		limiterOf(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban-1h")),
+	)
+	if err != nil {
+		panic(err)
+	}
+	for range 4 {
+		limiter.Strike(ctx, "198.51.100.7", 3)
+		d, _ := limiter.Take(ctx, "198.51.100.7", 1)
+		fmt.Println(d.Limit.Name, d.RetryAfter)
+		clock.Advance(d.RetryAfter)
+	}
+	clock.Advance(24 * time.Hour) // the bans are forgotten
+	limiter.Strike(ctx, "198.51.100.7", 3)
+	d, _ := limiter.Take(ctx, "198.51.100.7", 1)
+	fmt.Println(d.Limit.Name, d.RetryAfter)
+	// Output:
+	// ban-1m 1m0s
+	// ban-5m 5m0s
+	// ban-1h 1h0m0s
+	// ban-1h 1h0m0s
+	// ban-1m 1m0s
 }
 
 // A login that bans an account for an hour after three wrong passwords within 15 minutes, and has no other limit.

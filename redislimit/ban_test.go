@@ -100,6 +100,68 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 	}
 }
 
+// The parts of a page go to several processes. Their denials are one strike of the fleet, which the log of strikes shows.
+func TestThePartsOfAPageAreOneStrikeForTheWholeFleet(t *testing.T) {
+	client := dial(t)
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(20)).Named("requests")
+	strikes := limiterOn(t, client, ratelimit.SlidingLog(ratelimit.PerDay(3)).Named("strikes"))
+	bans := limiterOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("bans"))
+	var fleet []*ban.Limiter[string]
+	for range 8 {
+		b, err := ban.New[string](limiterOn(t, client, limit), strikes, bans)
+		require.NoError(t, err)
+		fleet = append(fleet, b)
+	}
+	for range 2 {
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() { fleet[i%len(fleet)].Allow("k", 1) })
+		}
+		wg.Wait()
+		for _, b := range fleet {
+			require.Equal(t, ban.Stats{}, b.Stats())
+		}
+		d, err := strikes.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 2, d.Remaining)
+	}
+}
+
+// Growing bans whose history the processes share.
+func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
+	client := dial(t)
+	on := func(limit ratelimit.Limit) *Limiter { return limiterOn(t, client, limit) }
+	var fleet []*ban.Limiter[string]
+	ends := []*Limiter{}
+	for range 3 {
+		short := on(ratelimit.FixedWindow(ratelimit.Per(1, time.Hour)).Named("ban-1"))
+		long := on(ratelimit.FixedWindow(ratelimit.Per(1, 5*time.Hour)).Named("ban-2"))
+		b, err := ban.NewGrowing[string](nil, on(ratelimit.SlidingLog(ratelimit.PerHour(2)).Named("strikes")),
+			on(ratelimit.SlidingLog(ratelimit.PerDay(9)).Named("repeats")), short, long)
+		require.NoError(t, err)
+		fleet, ends = append(fleet, b), []*Limiter{short, long}
+	}
+	for i, want := range []string{"ban-1", "ban-2", "ban-2"} {
+		var wg sync.WaitGroup
+		for n := range 12 {
+			wg.Go(func() { assert.NoError(t, fleet[n%3].Strike(context.Background(), "k", 1)) })
+		}
+		wg.Wait()
+		d, err := fleet[i].Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, want, d.Limit.Name)
+		require.EqualValues(t, i+1, fleet[0].Stats().Begun+fleet[1].Stats().Begun+fleet[2].Stats().Begun)
+		for _, l := range ends {
+			require.NoError(t, l.Reset(t.Context(), "k")) // the ban's end
+		}
+	}
+	require.NoError(t, fleet[1].Lift(t.Context(), "k"))
+	require.NoError(t, fleet[2].Strike(t.Context(), "k", 2))
+	d, err := fleet[0].Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	require.Equal(t, "ban-1", d.Limit.Name)
+}
+
 // Bans in memory before a limit on Redis: a banned key causes no call to the server.
 func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	client := dial(t)
