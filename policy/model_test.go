@@ -318,7 +318,7 @@ func drawRequest(rnd *rand.Rand) attrs {
 	r := attrs{"path": some(rnd, "/", "/a", "/b", "/a/7", "/a/7/8"), "method": some(rnd, "GET", "POST", "HEAD"), "host": some(rnd, "example.org", "example.com")}
 	for name, values := range map[string][]string{
 		"user": {"ann", "bob", "cleo"}, "tenant": {"acme", "tools"}, "region": {"eu", "us"}, "plan": {"free", "pro", "gold"},
-		"ip": {"192.0.2.7", "192.0.2.8", "::ffff:192.0.2.7", "192.0.9.1", "2001:db8::1", "nobody"}, "tokens": {"0", "1", "4", "-1", "many", "99999999999999999999"},
+		"ip": {"192.0.2.7", "192.0.2.8", "::ffff:192.0.2.7", "192.0.9.1", "2001:db8::1", "2001:db8::2", "nobody"}, "tokens": {"0", "1", "4", "-1", "many", "99999999999999999999"},
 	} {
 		switch rnd.IntN(10) {
 		case 0:
@@ -457,15 +457,17 @@ func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error)
 			fail(keyfunc.ErrNoKey)
 			break
 		}
-		if cut {
-			addr, wrong := netip.ParseAddr(v)
-			if wrong != nil {
-				fail(keyfunc.ErrMalformedKey)
-				break
-			}
-			if n, _ := strconv.Atoi(bits); addr.Unmap().Is4() {
-				v = netip.PrefixFrom(addr.Unmap(), n).Masked().String()
-			}
+		addr, wrong := netip.ParseAddr(v)
+		if cut && wrong != nil {
+			fail(keyfunc.ErrMalformedKey)
+			break
+		}
+		if n, _ := strconv.Atoi(bits); cut && addr.Unmap().Is4() {
+			v = netip.PrefixFrom(addr.Unmap(), n).Masked().String()
+		} else if name == "ip" && addr.Unmap().Is4() {
+			v = addr.Unmap().String()
+		} else if name == "ip" && wrong == nil {
+			v = netip.PrefixFrom(addr, 64).Masked().Addr().String()
 		}
 		values = append(values, v)
 	}

@@ -33,7 +33,9 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //     or not. A rule that limits matches a route if any of these readings does. A rule with Allow matches only if all of them do.
 //     Conditions and keys use the decoded and cleaned path. A target without a path, such as "x:y", is [keyfunc.ErrMalformedKey];
 //   - route: the pattern of a mux in front of the limiter. If the mux is behind, give "route" in more, by its Handler method;
-//   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP];
+//   - ip: the other end of the connection, an IPv6 address cut to its /64. Behind a proxy, give "ip" in more, by [httplimit.ClientIP].
+//     Every "ip" is read so, also that of [Attributes]: with or without a port, brackets or a zone, in any spelling. A key "ip/32/128" keeps
+//     IPv6 addresses whole. A text that is no address is a value like others, but [keyfunc.ErrMalformedKey] for a key such as "ip/24";
 //   - header:NAME: a header field that occurs once and is not empty. In a key, its [keyfunc.Hash] stands for the value of a field with
 //     credentials, such as Authorization or X-API-Key;
 //   - query:NAME and cookie:NAME: a parameter of the URL's query or a cookie, as header:NAME. In a key, its [keyfunc.Hash] stands

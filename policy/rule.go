@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/clientaddr"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
@@ -49,17 +50,17 @@ type needed struct {
 	malformed error // the kind of the error about a value of a wrong form
 }
 
-// credentialFields are the header fields that hold credentials.
-var credentialFields = []string{
-	"api-key", "apikey", "authorization", "cookie", "ocp-apim-subscription-key", "private-token", "proxy-authorization", "x-access-token", "x-amz-security-token",
-	"x-api-key", "x-api-token", "x-apikey", "x-auth-key", "x-auth-token", "x-authorization", "x-csrf-token", "x-gitlab-token", "x-goog-api-key", "x-secret-key",
-	"x-session-token", "x-token",
+// credentialWords are the last words of header fields that hold credentials, such as X-API-Key and Authorization.
+var credentialWords = []string{
+	"apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key", "passwd", "password", "secret", "session", "sessionid", "signature", "token",
 }
 
 // isSecret reports whether an attribute's value may be a secret: that of a query, a cookie or a header field with credentials.
 func isSecret(attribute string) bool {
 	field, isHeader := strings.CutPrefix(attribute, attrHeader)
-	return strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) || isHeader && slices.Contains(credentialFields, strings.ToLower(field))
+	last := strings.ToLower(field[strings.LastIndexAny(field, "-_.")+1:])
+	return strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) ||
+		isHeader && (slices.Contains(credentialWords, last) || strings.EqualFold(field, "X-Session-ID"))
 }
 
 func need(attribute string, c cut) needed {
@@ -310,8 +311,11 @@ func (c *rule) cost(r Request, cost int) (int, error) {
 // of returns the attribute of a request.
 func (n *needed) of(r Request) (string, error) {
 	v, ok := r.Attribute(n.attribute)
-	if n.attribute == attrPath {
+	switch {
+	case n.attribute == attrPath:
 		v = match.Spelt(attrPath, v)
+	case n.attribute == attrIP && n.cut == (cut{}): // else it is cut afterwards
+		v = match.Client(v)
 	}
 	switch {
 	case !ok || v == "":
@@ -341,6 +345,9 @@ func (n *needed) textOf(v string) string {
 			return network
 		}
 	}
+	if n.attribute == attrIP && n.cut == (cut{}) {
+		return match.Client(v)
+	}
 	if n.hash && (len(v) != 2*len(keyfunc.Hash{}) || strings.Trim(v, "0123456789abcdef") != "") {
 		return hashOfSecret(v)
 	}
@@ -354,24 +361,23 @@ func ValuesOf(key string, attributes int) []string { return joined.Values(key, a
 // cut is the number of bits that are kept of an address of each family. 0 cuts nothing.
 type cut struct{ v4, v6 int }
 
-// of returns an address cut to its network. An address of a family that is not cut, or not shortened, stays as it is.
+// of returns an address cut to its network. An IPv6 address is cut to its /64 if the family is not cut, as that of a request is.
 func (c cut) of(v string) (string, bool) {
-	addr, err := netip.ParseAddr(v)
+	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // whole, and IPv4 in each form of it
 	if err != nil {
 		return "", false
 	}
-	addr = addr.Unmap()
 	bits := c.v6
 	if addr.Is4() {
 		bits = c.v4
 	}
 	switch {
 	case bits == 0:
-		return v, true
+		return match.Client(v), true
 	case bits == addr.BitLen() && c.v6 > 0: // "ip/32" has always had networks of one address
-		return addr.WithZone("").String(), true
+		return addr.String(), true
 	}
-	network, err := addr.WithZone("").Prefix(bits)
+	network, err := addr.Prefix(bits)
 	return network.String(), err == nil
 }
 

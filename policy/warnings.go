@@ -249,7 +249,7 @@ func (r *Rule) exempted(report reporter) {
 		does = "replaces other rules"
 	}
 	warn := func(field, name string) {
-		if strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie) {
+		if writtenByClient(name) {
 			report(field, fmt.Errorf("a client writes %q itself, and the rule %s: any client can exempt itself. Use an attribute of the program, which has verified the client", name, does))
 		}
 	}
@@ -257,6 +257,23 @@ func (r *Rule) exempted(report reporter) {
 	for j, name := range r.Match.Absent {
 		warn(fmt.Sprintf("match.absent[%d]", j), name)
 	}
+	if r.Allow {
+		return
+	}
+	for j, name := range r.Key {
+		if writtenByClient(name) {
+			report(fmt.Sprintf("key[%d]", j), fmt.Errorf("a client writes %q itself, and the rule replaces other rules: any client can have a new budget for each value that it invents. "+
+				"Use an attribute of the program, which has verified the client", name))
+		}
+	}
+	if r.Optional {
+		warn("cost", r.Cost.Attribute)
+	}
+}
+
+// writtenByClient reports whether any client can give an attribute any value: it is in a field, a query or a cookie.
+func writtenByClient(name string) bool {
+	return strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie)
 }
 
 // neverCome reports single addresses that never occur as the ip of [HTTP] or of httplimit.ClientIP.
@@ -279,7 +296,7 @@ func (r *Rule) neverCome(report reporter) {
 		}
 		for j, o := range r.Overrides {
 			field := fmt.Sprintf("overrides[%d]", j)
-			if _, err := netip.ParsePrefix(o.Key[k]); err == nil && c == (cut{}) {
+			if _, err := netip.ParsePrefix(match.Client(o.Key[k])); err == nil && c == (cut{}) {
 				report(field, errors.New("a network, and the key is a single ip: no request has it"))
 			}
 			check(field, o.Key[k])
@@ -290,8 +307,11 @@ func (r *Rule) neverCome(report reporter) {
 // uncommonIP returns an error if a text only looks like an address. The error does not hold the text: it may be a key.
 func uncommonIP(v string) error {
 	addr, err := netip.ParseAddr(v)
+	network, notOne := netip.ParsePrefix(v)
 	switch addr = addr.Unmap(); {
 	case v == "":
+	case notOne == nil && network.Addr().Is6() && network.Bits() > 64 && network.Addr() != netip.PrefixFrom(network.Addr(), 64).Masked().Addr():
+		return errors.New("an IPv6 network that is smaller than a /64 and not at its beginning: the addresses of requests are cut to their /64, and none is in it")
 	case err != nil && strings.Trim(v, "0123456789.") == "", err != nil && strings.Contains(v, ":") && strings.Trim(v, "0123456789abcdefABCDEF:.") == "":
 		return errors.New("an ip that looks like an address and is none: no request has it")
 	case addr.Is6() && addr != netip.PrefixFrom(addr, 64).Masked().Addr():

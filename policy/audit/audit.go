@@ -25,6 +25,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/match"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
@@ -211,7 +212,7 @@ func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	v := a.violation(rule, r.Key, r.Cost, answer)
 	v.User = a.private(attribute(d.Request, "user"))
 	v.Route = a.routeOf(d.Request)
-	v.IP = a.private(attribute(d.Request, "ip"))
+	v.IP = a.private(match.Client(attribute(d.Request, "ip")))
 	return v
 }
 

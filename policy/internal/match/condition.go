@@ -4,6 +4,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/weir-go/ratelimit/internal/clientaddr"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 // Condition is a rule's condition on one attribute. Make one with [NewCondition].
@@ -111,24 +114,65 @@ func Spelt(attribute, v string) string {
 }
 
 // address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4 address, and
-// zones play no part. A text that is no address is returned unchanged.
+// zones, ports and brackets play no part. A text that is no address is returned unchanged.
 func address(v string) string {
-	if strings.IndexByte(v, ':') < 0 {
+	if strings.IndexAny(v, ": ") < 0 {
 		return v // IPv4 has one spelling
 	}
-	addr, err := netip.ParseAddr(v)
-	if err != nil {
-		return v
-	}
-	var memory [64]byte
-	if spelt := addr.Unmap().WithZone("").AppendTo(memory[:0]); string(spelt) != v { // most are spelt so: no allocation
-		return string(spelt)
+	if addr := clientaddr.Parse(strings.TrimSpace(v)); addr.IsValid() {
+		return textOf(addr, v)
 	}
 	return v
 }
 
-// among reports whether v, spelt as the values are, is one of them or in one of the networks.
+// textOf returns the text of an address. It allocates nothing if that is v, as it mostly is.
+func textOf(addr netip.Addr, v string) string {
+	var memory [64]byte
+	if text := addr.AppendTo(memory[:0]); string(text) != v {
+		return string(text)
+	}
+	return v
+}
+
+// Client returns the one spelling of the client that a program's ip belongs to, cut as [httplimit.RemoteIP] cuts the addresses of requests:
+// an IPv6 address to its /64. A network of a client, such as a /64, is the client. Another text is returned unchanged.
+func Client(v string) string {
+	if strings.IndexAny(v, ":/ ") < 0 {
+		return v
+	}
+	text := strings.TrimSpace(v)
+	addr := clientaddr.Parse(text)
+	if network, err := netip.ParsePrefix(text); err == nil && network.Bits() >= clientBits(network.Addr()) {
+		addr = network.Addr()
+	}
+	if client, err := keyfunc.Network(addr, 0); err == nil {
+		return textOf(client, v)
+	}
+	return v
+}
+
+// clientBits returns the least number of bits of a network that is one client's.
+func clientBits(addr netip.Addr) int {
+	if addr.Is4() {
+		return 32
+	}
+	return 64
+}
+
+// among reports whether v, spelt as the values are, is one of them or in one of the networks. An address is, too, if its client is: rules
+// name a client by the first address of its /64, as the addresses of requests are cut.
 func (c *Condition) among(v string) bool {
+	if c.has(v) {
+		return true
+	}
+	if c.name != attrIP {
+		return false
+	}
+	client := Client(v)
+	return client != v && c.has(client)
+}
+
+func (c *Condition) has(v string) bool {
 	if c.set != nil {
 		if c.set[v] {
 			return true

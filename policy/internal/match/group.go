@@ -79,8 +79,16 @@ func (g *group) collect(r Request, found []int) []int {
 func (g *group) find(r Request, found []int) []int {
 	for i := range g.by {
 		a := &g.by[i]
-		if v, ok := r.Attribute(a.name); ok {
-			found = append(found, a.values[Spelt(a.name, v)]...)
+		v, ok := r.Attribute(a.name)
+		if !ok {
+			continue
+		}
+		v = Spelt(a.name, v)
+		found = append(found, a.values[v]...)
+		if a.name == attrIP {
+			if client := Client(v); client != v {
+				found = append(found, a.values[client]...)
+			}
 		}
 	}
 	return found
