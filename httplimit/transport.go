@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/pace"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
@@ -69,6 +71,11 @@ type TransportOptions struct {
 //   - The remaining budget until a reset: RateLimit (drafts 07 to 11, and a and w of the next), RateLimit-Remaining, the fields of OpenAI,
 //     Anthropic, HubSpot, Shopify, GitHub, Discord, X and Okta. Where the budget is in tokens, a request counts as its cost ([WithCost]).
 //   - A 429 or 529 without these: nothing is sent for a second, then twice as long each time, up to a minute.
+//   - From the second error of the connection in a row on: nothing is sent for a second, then twice as long each time, up to 15 s.
+//
+// Of a server whose answers have no remaining budget, the Transport learns a pace: after a refusal requests go at intervals, which each
+// refusal lengthens and each served request shortens. Six refusals in a row are an outage, whose pace is the one before. The processes of
+// one account find their shares so, without a word between them. If a program's Advice reports a 500 as Refused, that counts as a refusal.
 //
 // After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
 // for a minute at most. Dates are compared with the response's Date.
@@ -242,7 +249,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		resp, err := t.base.RoundTrip(r)
-		a := t.learn(p, resp)
+		a := t.learn(p, r, resp, err)
 		if err != nil || resp == nil {
 			return resp, err
 		}
@@ -261,10 +268,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // learn records the advice of a response, nil if there is none, and returns it.
-func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
+func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, err error) (a Advice) {
 	now := time.Now()
-	if resp == nil {
-		t.pacer.Learn(p, pace.Advice{}, now)
+	if resp == nil || err != nil {
+		t.pacer.Learn(p, pace.Advice{Broken: r.Context().Err() == nil && isBroken(err)}, now)
 		return a
 	}
 	known := false
@@ -284,6 +291,16 @@ func (t *Transport) learn(p *pace.Place, resp *http.Response) (a Advice) {
 		t.pacer.Refund(p)
 	}
 	return a
+}
+
+// isBroken reports whether an error is that of a connection, and not of the request or of another limit.
+func isBroken(err error) bool {
+	var network net.Error
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), outcome.CauseOf(err).Refused():
+		return false
+	}
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // repeatable reports whether the server has refused the request, and whether it is safe

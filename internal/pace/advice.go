@@ -14,8 +14,8 @@ type Advice struct {
 	Wait time.Duration
 	// Refused reports that the request was denied.
 	Refused bool
-	// Answered reports that there is an answer.
-	Answered bool
+	// Answered reports that there is an answer, and Broken that there is none because the server could not be reached.
+	Answered, Broken bool
 	// Budgets are how much is left, of each policy.
 	Budgets []Budget
 }

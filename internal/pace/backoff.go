@@ -9,6 +9,9 @@ type backoff struct {
 	until    time.Time // nothing is sent before: the server's time, or longer
 	refusals refusals  // in a row
 	backedAt uint64    // flights.sent at the last of these
+	broken   int       // errors of the connection in a row
+	failedAt time.Time // the last of these
+	brokenAt uint64    // flights.sent at the last of these
 
 	window   int       // the number of requests that may be in flight; 0 means any number
 	narrowed uint64    // flights.sent when the window was last set to one
@@ -34,26 +37,52 @@ const (
 	maxBackoff   = time.Minute
 )
 
-// refuse waits after a refusal of a request, for at least as long as the server demands, which close records. A time of the
-// server is obeyed as it is, unless a request that obeyed it is refused again: then the server's times are too short.
-// Refusals of requests that were sent before the last one was received count as that one.
-func (b *backoff) refuse(seq uint64, timed bool, sent uint64, now time.Time) {
+// maxBroken is the longest wait after errors of the connection: an outage should not last longer than the server's.
+const maxBroken = 15 * time.Second
+
+// refuse waits after a refusal of a request, for at least as long as the server demands, which close records, and returns the server's wait,
+// or its own if there is none. A time of the server is obeyed as it is, unless a request that obeyed it is refused again: then the server's
+// times are too short. Where a pace was measured, gap is the time between two requests: a refusal without a time is waited for twice that
+// time at first. Refusals of requests that were sent before the last one was received count as that one.
+func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
-		return
+		return 0, false
 	}
 	b.backedAt = sent
-	wait := time.Duration(0)
-	switch {
-	case !timed:
-		wait = firstBackoff << min(b.refusals.timeless, 10)
-		b.refusals.timeless++
-	default:
+	wait = a.Wait
+	for _, budget := range a.Budgets {
+		if budget.Left == 0 && now.Before(budget.Until) {
+			wait = max(wait, budget.Until.Sub(now))
+		}
+	}
+	if wait > 0 {
 		if b.refusals.timed > 0 {
-			wait = leastBackoff << min(b.refusals.timed-1, 20)
+			b.close(now.Add(min(leastBackoff<<min(b.refusals.timed-1, 20), maxBackoff)))
 		}
 		b.refusals.timed++
+		return wait, true
 	}
-	b.close(now.Add(min(wait, maxBackoff)))
+	if wait = firstBackoff; gap > 0 {
+		wait = min(wait, 2*gap)
+	}
+	wait = min(wait<<min(b.refusals.timeless, 16), maxBackoff)
+	b.refusals.timeless++
+	b.close(now.Add(wait))
+	return wait, true
+}
+
+// fail waits after a second error of the connection in a row: a second, then twice as long each time. The first may be that of a connection
+// which the server has closed. Requests that were sent before the last error count as that one.
+func (b *backoff) fail(seq, sent uint64, now time.Time) {
+	if seq <= b.brokenAt {
+		return
+	}
+	b.brokenAt, b.failedAt = sent, now
+	if b.broken++; b.broken == 1 {
+		return
+	}
+	b.close(now.Add(min(firstBackoff<<min(b.broken-2, 16), maxBroken)))
+	b.narrow(sent, now)
 }
 
 // close lets nothing be sent before an instant.
@@ -102,11 +131,14 @@ func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	}
 }
 
-// holds reports whether the window is to be kept.
-func (b *backoff) holds(now time.Time) bool { return b.window > 0 && now.Before(b.wideAt) }
+// holds reports whether the window, or the number of errors of the connection, is to be kept.
+func (b *backoff) holds(now time.Time) bool {
+	return b.window > 0 && now.Before(b.wideAt) || b.broken > 0 && now.Before(b.failedAt.Add(narrowFor))
+}
 
 // reset ends the wait, the row of refusals, and the window. Refusals of requests that were sent before do not count.
 func (b *backoff) reset(sent uint64) {
 	b.until, b.window = time.Time{}, 0
 	b.refusals, b.backedAt = refusals{}, sent
+	b.broken, b.brokenAt = 0, sent
 }

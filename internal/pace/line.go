@@ -50,8 +50,10 @@ type line struct {
 
 	flights flights
 	budgets budgets
+	figures bool // the last answer to a request that was served has a budget of requests
 	backoff backoff
 	crowd   crowd
+	rate    rate
 }
 
 // vacancy is the booking of a place that has left during another place's call of the limiter.
@@ -148,6 +150,7 @@ func (l *line) sendLocked(now time.Time) {
 	p.spent = l.removeLocked(p)
 	p.seq = l.flights.depart(p.units, now)
 	l.crowd.send(now)
+	l.rate.send(now)
 	p.slotted = true
 	l.held++
 	p.sent.Store(true)
@@ -426,9 +429,16 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 		l.budgets.refused(seq, now.Add(a.Wait), now)
 		a.Budgets = nil
 	}
+	if a.Answered {
+		l.backoff.broken = 0
+	}
 	switch {
+	case a.Broken:
+		l.backoff.fail(seq, sent, now)
 	case a.Wait > 0 || a.Refused:
-		l.backoff.refuse(seq, a.Wait > 0 || exhausted(a.Budgets, now), sent, now)
+		if wait, first := l.backoff.refuse(seq, a, sent, l.rate.measured(), now); first && !l.figures {
+			l.rate.refuse(wait, now)
+		}
 		if a.Wait > 0 || exhausted(a.Budgets, now) {
 			l.crowd.refuse()
 		}
@@ -447,6 +457,8 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	}
 	if a.Answered && a.Wait == 0 && !a.Refused {
 		l.crowd.serve()
+		l.figures = slices.ContainsFunc(a.Budgets, func(b Budget) bool { return !b.Units })
+		l.rate.serve(l.figures)
 	}
 }
 
@@ -455,7 +467,7 @@ func (l *line) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.backoff.reset(l.flights.sent)
-	l.crowd = crowd{}
+	l.crowd, l.rate = crowd{}, rate{}
 	l.budgets.list = nil
 	l.wakeLocked(time.Now())
 }

@@ -389,7 +389,7 @@ func (w *world) forget() {
 func (w *world) answer() (a pace.Advice) {
 	switch w.upTo(8) {
 	case 0:
-		return pace.Advice{} // none
+		return pace.Advice{Broken: w.upTo(2) == 0} // none
 	case 1:
 		return pace.Advice{Answered: true, Refused: true}
 	case 2, 3:

@@ -20,6 +20,9 @@ func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	if at := l.paceLocked(now); at.After(earliest) {
 		earliest = at
 	}
+	if at := l.rate.opens(l.booked); at.After(earliest) {
+		earliest = at
+	}
 	for _, b := range l.budgets.list {
 		if b.Until.After(earliest) && b.Until.After(now) && !l.fitsLocked(p, b, now) {
 			if at := b.fits(l.needsLocked(p, b)); at.After(earliest) {
@@ -165,7 +168,7 @@ func (l *line) changesLocked(now time.Time) time.Time {
 func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ends = l.budgets.ends(l.backoff.until)
+	ends = l.budgets.ends(l.rate.ends(l.backoff.until))
 	return ends, now.Before(ends) || l.backoff.holds(now)
 }
 

@@ -1,0 +1,124 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/apis"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// transported returns a process that sends with a Transport.
+func transported(t *testing.T) func(base http.RoundTripper) apis.Send {
+	failing := func(resp *http.Response) (httplimit.Advice, bool) {
+		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError
+	}
+	return func(base http.RoundTripper) apis.Send {
+		transport, err := httplimit.NewTransport(base, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxRetries: 20, MaxWait: -1, Advice: failing})
+		require.NoError(t, err)
+		c := &http.Client{Transport: transport}
+		return func(ctx context.Context) error {
+			r, err := http.NewRequestWithContext(ctx, "GET", "http://api.example/", nil)
+			if err != nil {
+				return err
+			}
+			resp, err := c.Do(r)
+			if err != nil {
+				return err
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("status %d", resp.StatusCode)
+			}
+			return nil
+		}
+	}
+}
+
+// play plays an hour of Transports.
+func play(t *testing.T, api apis.API, processes int, e apis.Event) (r apis.Result) {
+	if testsize.Race {
+		t.Skip("it would take seconds, and the tests of single requests run the same code")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r = apis.Play{API: api, Processes: processes, Event: e, Seed: 1, Client: transported(t)}.Run(t.Context())
+		t.Logf("%-24s %d %-8s %v", api.Name, processes, e, r)
+	})
+	return r
+}
+
+// A server that answers with Retry-After alone, or with nothing, refuses little of an hour's requests, of one process and of eight. Without a
+// pace, it refuses half of them and more.
+func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
+	for _, name := range []string{"own, Retry-After alone", "Notion", "Slack"} {
+		for _, processes := range []int{1, 8} {
+			t.Run(fmt.Sprint(name, " ", processes), func(t *testing.T) {
+				r := play(t, apis.Named(name)[0], processes, apis.Calm)
+				assert.Greater(t, r.Goodput, .95)
+				assert.Less(t, r.Share(), .1)
+			})
+		}
+	}
+}
+
+// Half an hour in which nothing is served, then the pace of before: the server's limit is used again in full.
+func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
+	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
+		t.Run(string(e), func(t *testing.T) {
+			r := play(t, apis.Named("own, Retry-After alone")[0], 4, e)
+			assert.Greater(t, r.Goodput, .97)
+			assert.Less(t, r.Failed, 1000, "of connections or 500s, which 40 workers would make 10,000s of")
+			assert.Less(t, r.Silence, 75*time.Second)
+		})
+	}
+}
+
+// The first error of a connection may be that of an idle connection which the server has closed. The second in a row closes the queue, and an
+// answer opens it again. Errors of the request itself and of its context are none of the connection.
+func TestErrorsOfTheConnectionAreWaitedForTwiceAsLongEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fails := error(io.EOF)
+		b := newBackend(nil)
+		c, transport := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, _ := b.RoundTrip(r)
+			if fails != nil {
+				_ = resp.Body.Close()
+				return nil, fails
+			}
+			return resp, nil
+		}), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+		for n := range 11 {
+			if n == 9 {
+				fails = nil
+			}
+			_, err := c.Get("http://a/")
+			assert.Equal(t, n >= 9, err == nil)
+		}
+		var gaps []time.Duration
+		for i, at := range b.times()[1:] {
+			gaps = append(gaps, (at-b.times()[i])/time.Second)
+		}
+		assert.Equal(t, []time.Duration{0, 1, 2, 4, 8, 15, 15, 15, 15, 0}, gaps)
+		assert.Zero(t, transport.Stats().Refused)
+
+		begin := time.Now()
+		for _, fails = range []error{fmt.Errorf("unsupported scheme"), context.Canceled, ratelimit.ErrLimited} {
+			for range 3 {
+				_, err := c.Get("http://a/")
+				assert.ErrorIs(t, err, fails)
+			}
+		}
+		assert.Zero(t, time.Since(begin))
+	})
+}

@@ -1,0 +1,296 @@
+package apis
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Event is the difference between an hour and a calm one.
+type Event string
+
+// The events.
+const (
+	Calm    Event = "calm"    // workers are always busy
+	Bursts  Event = "bursts"  // each process sends 40 requests at once every three minutes
+	Changed Event = "changed" // the limit is halved for the hour's second third
+	Skewed  Event = "skewed"  // the server's clock is five minutes ahead
+	Outage  Event = "outage"  // no connection is accepted for half an hour, from the tenth minute on
+	Failing Event = "failing" // the server answers 500 for that time
+)
+
+// Events are all events.
+var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
+
+// Send sends a request, as often as it takes. It returns an error if the request was not served.
+type Send func(ctx context.Context) error
+
+// Play is an hour of several processes that share one account.
+type Play struct {
+	API       API
+	Processes int
+	Event     Event
+	Seed      uint64
+	Hour      time.Duration // its length; defaults to an hour
+	Workers   int           // of each process; defaults to ten
+	// Client returns a process that sends over the transport.
+	Client func(base http.RoundTripper) Send
+}
+
+// Result is what the server saw.
+type Result struct {
+	Served, Refused, Failed int
+	Goodput                 float64       // Served, of the maximum that the limit allows or that the workers asked for
+	Silence                 time.Duration // the longest time without a served request, while there were requests
+	By                      []int         // Served, by process
+}
+
+// Share returns the refused part of all requests that reached the server.
+func (r Result) Share() float64 { return float64(r.Refused) / float64(max(1, r.Refused+r.Served)) }
+
+// Spread returns how far the least and the most served process are from the mean: -0.1 and 0.1 are 10 % below and above.
+func (r Result) Spread() (least, most float64) {
+	mean := float64(r.Served) / float64(len(r.By))
+	least, most = 1, 0
+	for _, n := range r.By {
+		least, most = min(least, float64(n)/mean-1), max(most, float64(n)/mean-1)
+	}
+	return least, most
+}
+
+// String is a line of a table.
+func (r Result) String() string {
+	least, most := r.Spread()
+	return fmt.Sprintf("%6d served, %5.1f %% goodput, %5.1f %% refused, %+4.0f..%+.0f %%, %v of silence, %d failed",
+		r.Served, 100*r.Goodput, 100*r.Share(), 100*least, 100*most, r.Silence.Round(100*time.Millisecond), r.Failed)
+}
+
+// The outage, and the change of the limit.
+const (
+	outageFrom = 10 * time.Minute
+	outageFor  = 30 * time.Minute
+)
+
+// world is a play that runs.
+type world struct {
+	Play
+	server *server
+	begin  time.Time
+
+	mu     sync.Mutex
+	rnd    *rand.Rand
+	result Result
+	last   time.Time // when a request was served
+	asked  int       // requests of bursts
+	open   int       // requests that a worker waits for
+}
+
+// Run plays the hour. It is called in a bubble of testing/synctest.
+func (p Play) Run(ctx context.Context) Result {
+	if p.Hour == 0 {
+		p.Hour = time.Hour
+	}
+	if p.Workers == 0 {
+		p.Workers = 10
+	}
+	time.Sleep(time.Until(time.Date(2026, time.March, 3, 9, 30, 12, 345e6, time.UTC)))               // a bubble begins in 2000, before the Unix times that are read as such
+	w := &world{Play: p, begin: time.Now(), last: time.Now(), rnd: rand.New(rand.NewPCG(p.Seed, 0))} //nolint:gosec
+	w.result.By = make([]int, p.Processes)
+	skew := time.Duration(0)
+	if p.Event == Skewed {
+		skew = 5 * time.Minute
+	}
+	w.server = p.API.start(skew)
+	ctx, cancel := context.WithCancel(ctx) // no deadline: with one, a request fails at once that would be sent after the end
+	defer cancel()
+	time.AfterFunc(p.Hour, cancel)
+	var all sync.WaitGroup
+	if p.Event == Changed {
+		all.Go(func() { w.change(ctx) })
+	}
+	for n := range p.Processes {
+		send := p.Client(base{w, n})
+		if p.Event == Bursts {
+			all.Go(func() { w.burst(ctx, send, &all) })
+			continue
+		}
+		for range p.Workers {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					w.send(ctx, send)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if p.Event != Bursts {
+		w.quiet(w.begin.Add(p.Hour))
+	}
+	w.result.Goodput = float64(w.result.Served) / float64(w.most())
+	return w.result
+}
+
+// most returns the maximum number of requests that may be served.
+func (w *world) most() int {
+	fresh := within(w.API.Limit, w.Hour, true)
+	switch w.Event {
+	case Bursts:
+		return min(w.asked, fresh)
+	case Changed:
+		third := within(w.API.Limit, w.Hour/3, false)
+		return fresh - third/2
+	case Outage, Failing:
+		return within(w.API.Limit, outageFrom, true) + within(w.API.Limit, w.Hour-outageFrom-outageFor, true)
+	}
+	return fresh
+}
+
+// change halves the limit for a third of the hour.
+func (w *world) change(ctx context.Context) {
+	half := w.API.Limit
+	if half.Rate.Units%2 == 0 {
+		half.Rate.Units /= 2
+	} else {
+		half.Rate.Per *= 2
+	}
+	if half.Burst > 1 {
+		half.Burst /= 2
+	}
+	for _, limit := range []ratelimit.Limit{half, w.API.Limit} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(w.Hour / 3):
+		}
+		if err := w.server.limiter.SetLimit(limit); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// burst sends 40 requests at once every three minutes.
+func (w *world) burst(ctx context.Context, send Send, all *sync.WaitGroup) {
+	w.sleep(ctx, time.Minute)
+	for ctx.Err() == nil {
+		for range 40 {
+			w.mu.Lock()
+			w.asked++
+			w.mu.Unlock()
+			all.Go(func() { w.send(ctx, send) })
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * time.Minute):
+		}
+	}
+}
+
+// sleep sleeps for a random time.
+func (w *world) sleep(ctx context.Context, most time.Duration) {
+	w.mu.Lock()
+	d := time.Duration(w.rnd.Int64N(int64(most)))
+	w.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (w *world) send(ctx context.Context, send Send) {
+	w.mu.Lock()
+	if w.open == 0 && w.Event == Bursts {
+		w.last = time.Now()
+	}
+	w.open++
+	w.mu.Unlock()
+	err := send(ctx)
+	w.mu.Lock()
+	w.open--
+	failed := err != nil && ctx.Err() == nil
+	if failed {
+		w.result.Failed++
+	}
+	w.mu.Unlock()
+	if failed {
+		w.sleep(ctx, 200*time.Millisecond) // as a program that logs its error
+	}
+}
+
+// served counts a request of a process.
+func (w *world) served(n int) {
+	w.result.Served++
+	w.result.By[n]++
+	w.quiet(time.Now())
+}
+
+// quiet measures the silence until an instant.
+func (w *world) quiet(now time.Time) {
+	if up := w.begin.Add(outageFrom + outageFor); (w.Event == Outage || w.Event == Failing) && now.After(up) && w.last.Before(up) {
+		w.last = up
+	}
+	w.result.Silence, w.last = max(w.result.Silence, now.Sub(w.last)), now
+}
+
+// base is the way of one process to the server.
+type base struct {
+	w *world
+	n int
+}
+
+// RoundTrip takes 30 to 70 ms.
+func (b base) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := b.w
+	w.mu.Lock()
+	there, back := 15+w.rnd.IntN(20), 15+w.rnd.IntN(20)
+	w.mu.Unlock()
+	if err := pause(r.Context(), time.Duration(there)*time.Millisecond); err != nil {
+		return nil, err
+	}
+	if since := time.Since(w.begin) - outageFrom; since >= 0 && since < outageFor {
+		switch w.Event {
+		case Outage:
+			return nil, &connectionError{}
+		case Failing:
+			return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		}
+	}
+	rec := httptest.NewRecorder()
+	rec.Header().Set("Date", time.Now().Add(w.server.skew).UTC().Format(http.TimeFormat))
+	w.server.handler.ServeHTTP(rec, r)
+	w.mu.Lock()
+	if rec.Code == http.StatusOK {
+		w.served(b.n)
+	} else {
+		w.result.Refused++
+	}
+	w.mu.Unlock()
+	if err := pause(r.Context(), time.Duration(back)*time.Millisecond); err != nil {
+		return nil, err
+	}
+	return rec.Result(), nil
+}
+
+// pause sleeps, as long as the context lasts.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// connectionError is the error of a connection that is refused.
+type connectionError struct{}
+
+func (*connectionError) Error() string   { return "dial tcp 192.0.2.1:443: connect: connection refused" }
+func (*connectionError) Timeout() bool   { return false }
+func (*connectionError) Temporary() bool { return false }
+func (*connectionError) Unwrap() error   { return syscall.ECONNREFUSED }
