@@ -422,3 +422,19 @@ func TestCallsOfNineTimesHoldForLoseNoRefund(t *testing.T) {
 		})
 	}
 }
+
+// A batch is an open reservation of the remote key: its rest comes back after a change of the limit's figures, too.
+func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		remote := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), nil))
+		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: 100}))
+		held := holding(t, l)
+		require.NoError(t, remote.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(1001), 1001)))
+		require.NoError(t, l.Flush(context.Background()))
+		d, err := remote.Peek(context.Background(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 1001-15, d.Remaining)
+		require.EqualValues(t, held, l.Stats().UnitsGivenBack)
+		require.Zero(t, l.Stats().UnitsLost)
+	})
+}

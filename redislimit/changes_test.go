@@ -185,3 +185,88 @@ func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	require.GreaterOrEqual(t, served, 500)
 	require.LessOrEqual(t, served, 750)
 }
+
+// openChanges are a token bucket's limits between which open reservations are converted without rounding: the time of a unit is
+// 2 to 16 s, and all happens at multiples of 64 µs.
+func openChanges(rng *rand.Rand) ratelimit.Limit {
+	return ratelimit.TokenBucket(ratelimit.Per(1, time.Second<<(1+rng.IntN(4))), 1+rng.IntN(24))
+}
+
+// Open reservations survive each change of the limit's figures as in memory, whatever else happens: bookings, grants, debts, units set
+// aside and their end. There are no more reservations than the script keeps apart.
+func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
+	testsize.Sequential(t)
+	client := startServer(t).client()
+	late := 0
+	for seed := range uint64(testsize.Of(60, 1500)) {
+		rng := rand.New(rand.NewPCG(testsize.Seed(seed), 68))
+		w := newTwin(t, client, openChanges(rng), fmt.Sprint("opens", seed), seed)
+		w.remote.store.grace = time.Hour.Microseconds() * 1000
+		made, changes := 0, 0
+		changesAt := map[*ratelimit.Reservation]int{}
+		for range 70 {
+			w.clock.Advance(64 * time.Microsecond * time.Duration(1+rng.Int64N([]int64{10, 100_000, 500_000}[rng.IntN(3)])))
+			switch op := rng.IntN(12); {
+			case op < 4 && made < maxOpens:
+				cost, ahead := 1+rng.IntN(w.limit.Burst), time.Duration(0)
+				if rng.IntN(4) == 0 {
+					ahead = time.Duration(rng.IntN(60)) * time.Second
+				}
+				r, err := w.memory.Reserve(t.Context(), twinKey, cost, ahead)
+				q, err2 := w.remote.Reserve(t.Context(), twinKey, cost, ahead)
+				w.same(fmt.Sprintf("Reserve(%d, %v)", cost, ahead), r.Decision, q.Decision, err, err2)
+				if r.Allowed {
+					w.newest = max(w.newest, w.clock.Now()+r.Delay)
+					w.open = append(w.open, openPair{r, q, cost, w.clock.Now() + r.Delay})
+					changesAt[r] = changes
+					made++
+				}
+			case op < 8 && len(w.open) > 0:
+				o := w.open[rng.IntN(len(w.open))]
+				if changesAt[o.memory] != changes {
+					late++
+				}
+				w.open = slices.DeleteFunc(w.open, func(p openPair) bool { return p == o })
+				actual := rng.IntN(o.cost + 1 + rng.IntN(2))
+				w.note("settle the one due at %v of %d at %d", o.due, o.cost, actual)
+				require.NoError(t, o.memory.Settle(actual))
+				require.NoError(t, o.remote.Settle(actual))
+			case op < 10:
+				w.note("adjust by 1")
+				require.NoError(t, w.memory.Adjust(t.Context(), twinKey, 1)) // see changer.change
+				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
+				w.limit = openChanges(rng)
+				w.note("SetLimit(%v)", w.limit)
+				require.NoError(t, w.memory.SetLimit(w.limit))
+				require.NoError(t, w.remote.SetLimit(w.limit))
+				changes++
+			case op == 10:
+				delta := rng.IntN(9) - 4
+				if w.newest > w.clock.Now() { // a grant takes from bookings, whose reservations the script does not count
+					delta = max(0, delta)
+				}
+				w.note("adjust by %d", delta)
+				require.NoError(t, w.memory.Adjust(t.Context(), twinKey, delta))
+				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, delta))
+			default:
+				w.clock.Advance(time.Duration(rng.IntN(200)) * time.Second)
+			}
+			d, err := w.memory.Take(t.Context(), twinKey, 1)
+			e, err2 := w.remote.Take(t.Context(), twinKey, 1)
+			w.same("Take(1)", d, e, err, err2)
+		}
+	}
+	require.Greater(t, late, 100, "settlements that followed a change")
+}
+
+// One process changes its limit, or two versions of a service have one limit each.
+func TestOpenReservationsSurviveAMovingLimit(t *testing.T) {
+	testsize.Sequential(t)
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	clock.SetWall(time.UnixMicro(epoch))
+	model.Moves(t, clock, func(name string, limit ratelimit.Limit) model.Flipped {
+		l, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second})
+		require.NoError(t, err)
+		return onClock(l, clock)
+	})
+}

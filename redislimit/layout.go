@@ -53,6 +53,7 @@ const (
 const (
 	maxBooked   = 1024 // bookings of a key, each of which can be given back
 	maxOpens    = 16   // open reservations of a key that are kept apart
+	olderFlag   = 128  // added to their number, if some are from before the last change and units are set aside
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
@@ -98,7 +99,7 @@ var names = map[string]int64{
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "ADJUST": opAdjust, "SHADOW": howShadow,
+	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

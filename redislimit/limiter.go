@@ -105,7 +105,7 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // sliding log 2,000, the error wraps [ratelimit.ErrLimited].
 //
 // Of a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two whose refunds differ least count as one,
-// with the lower refund. A change of the limit's figures ends the refunds of those that are open.
+// with the lower refund. They survive a change of the limit's figures, as in memory.
 //
 // Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
 // reserved cost stays charged. The reservation is never nil.

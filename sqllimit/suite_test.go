@@ -165,3 +165,15 @@ func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	require.GreaterOrEqual(t, served, 500)
 	require.LessOrEqual(t, served, 750)
 }
+
+// One process changes its limit, or two versions of a service have one limit each.
+func TestOpenReservationsSurviveAMovingLimit(t *testing.T) {
+	testsize.Sequential(t)
+	clock := new(ratelimittest.Clock)
+	_, db := newFake(t, func() int64 { return clock.Wall().UnixMicro() })
+	model.Moves(t, clock, func(name string, limit ratelimit.Limit) model.Flipped {
+		l, err := New(db, limit, &Options{Name: name, Timeout: time.Minute})
+		require.NoError(t, err)
+		return l
+	})
+}

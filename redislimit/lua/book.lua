@@ -25,7 +25,7 @@ local function popDue(s, now)
   local ats, costs, opens, k = s.bookedAts, s.bookedCosts, s.bookedOpens, 0
   while ats[k + 1] and ats[k + 1] <= now do
     k = k + 1
-    if s.kind == TOKEN then sample(s, ats[k], (owed(s.base, ats[k]))) end
+    if s.kind == TOKEN then sample(s, ats[k], (total(s, s.base, ats[k]))) end
     a.spend(f, s.base, ats[k], costs[k])
     if opens[k] then opened(s, ats[k]) end
   end
@@ -107,7 +107,7 @@ local function charge(a, f, s, now, n)
   end
   if n <= 0 then return end
   if s.base then return book(a, f, s, s.newest, n) end
-  if s.kind == TOKEN then sample(s, now, (owed(s, now))) end
+  if s.kind == TOKEN then sample(s, now, (total(s, s, now))) end
   a.charge(f, s, now, n)
 end
 
@@ -117,13 +117,13 @@ local function forgive(a, f, s, now, n)
   if s.aside > 0 then reduceAside(s, min(s.aside, max(0, n - a.spent(f, s, now)))) end
   if not s.base then
     a.forgive(f, s, now, n)
-    if s.kind == TOKEN then sunk(s, now, owedNow(s, now)) end
+    if s.kind == TOKEN then sunk(s, now, (total(s, s.base or s, now))) end
     return
   end
   while n > 0 and #s.bookedAts > 0 do n = n - shrink(s, #s.bookedAts, n) end
   if n > 0 then
     a.forgive(f, s.base, now, n)
-    if s.kind == TOKEN then sunk(s, now, owedNow(s, now)) end
+    if s.kind == TOKEN then sunk(s, now, (total(s, s.base or s, now))) end
   end
   tidy(a, f, s, now)
 end
@@ -143,11 +143,11 @@ local function fromAside(a, f, s, now, sp, actual)
 end
 
 -- refund gives back the difference between the spending's cost and its real cost, as far as that does no harm: of a bucket
--- whose figures have changed, only a booking.
+-- whose figures have changed, only a booking, and an open reservation.
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
-  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not (s.base and sp.at > now) then return end
-  if sp.changed and s.aside > 0 then actual = fromAside(a, f, s, now, sp, actual) end
+  if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not sp.open and not (s.base and sp.at > now) then return end
+  if sp.changed and s.aside > 0 and not sp.open then actual = fromAside(a, f, s, now, sp, actual) end
   if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end

@@ -4,15 +4,22 @@
 -- A denial writes nothing, so the calls that follow it carry the same stored state over again. All do it as of one instant,
 -- f.since or the state's last reading, and so come to the same result: one call's reply also holds for the next.
 
--- convert converts a debt in one bucket to another: the same number of units, and the same fraction of one.
+-- worthOf returns the span in which a bucket regains as much as another one in the given span: the same number of units, and the
+-- same fraction of one. It rounds up by adding 1, or down by adding 0.
+local function worthOf(from, to, u, p, up)
+  local n, rem = worth(from, u, p)
+  local part, left = muldiv(rem, to.per, from.per)
+  if left > 0 then part = part + up end
+  u, p = price(to, n)
+  local more, frac = divide(part + p, to.units)
+  return u + more, frac
+end
+
+-- convert converts a debt in one bucket to another.
 local function convert(from, to, s, now)
   if from.units == to.units and from.per == to.per then return end
-  local n, rem = worth(from, owed(s, now))
-  local part, left = muldiv(rem, to.per, from.per)
-  if left > 0 then part = part + 1 end
-  local u, p = price(to, n)
-  local more, frac = divide(part + p, to.units)
-  u = u + more
+  local ou, op = owed(s, now)
+  local u, frac = worthOf(from, to, ou, op, 1)
   if u >= CENTURY then u, frac = CENTURY, 0 end
   s.at, s.n = now + u, frac
 end
@@ -94,6 +101,7 @@ end
 -- lapse drops the units set aside once the limit that they were spent under would have regained them, and the instant if
 -- there are none.
 local function lapse(s, now)
+  if s.kind == TOKEN then total(s, s.base or s, now) end
   if s.lapses <= now or s.aside == 0 then
     s.aside, s.lapses, s.oldPer = 0, 0, nil
   elseif s.oldPer then
@@ -110,19 +118,21 @@ local function same(s, f, at)
   return not above(s, s.base or s, at, f.cap)
 end
 
--- later removes the bookings after now, and returns their instants and costs. The due bookings have been popped.
+-- later removes the bookings after now, and returns their instants and costs, and which are open. The due bookings have been
+-- popped.
 local function later(s, now)
   if s.kind == LOG then return log.unbook(s, now) end
-  local ats, costs = s.bookedAts or {}, s.bookedCosts or {}
+  local ats, costs, opens = s.bookedAts or {}, s.bookedCosts or {}, s.bookedOpens
   if s.base then s.at, s.n, s.m = s.base.at, s.base.n, s.base.m end
   unbook(s)
-  return ats, costs
+  return ats, costs, opens
 end
 
 -- rebook books costs of another algorithm. A log keeps as much of one at its instant as a window holds, and the excess becomes a
 -- debt. A calendar has no data about windows after the next one: a later booking is put
--- at the end of that one, and the windows before its own count as full, since nothing fits before a booking.
-local function rebook(f, s, now, ats, costs)
+-- at the end of that one, and the windows before its own count as full, since nothing fits before a booking. Open ones stay open
+-- in a token bucket that was one before.
+local function rebook(f, s, now, ats, costs, opens)
   local a, over, d = algorithms[f.kind], 0, dates[f.per]
   for i = 1, #ats do
     local at, cost = ats[i], costs[i]
@@ -137,7 +147,7 @@ local function rebook(f, s, now, ats, costs)
         cost = cost + max(0, calendar.between(f, at) - calendar.spent(f, { at = s.at, n = s.n, m = s.m }, last))
         at = last
       end
-      book(a, f, s, at, cost)
+      book(a, f, s, at, cost, opens and opens[i])
     end
   end
   if over > 0 then
@@ -147,24 +157,57 @@ local function rebook(f, s, now, ats, costs)
   end
 end
 
+-- reopen converts the open reservations of a token bucket that was another one, which owed the given span. Its debts are the same
+-- numbers of units. If some of them neither count now nor are set aside, nothing is given back any more. Least debts are rounded
+-- down, to whole units where these are given back of the units set aside first.
+local function reopen(from, f, s, now, tu, tp, aside)
+  local u, p = total(s, s, now)
+  local wu, wp = worthOf(from, f, tu, tp, 1)
+  if max(tu, u) >= CENTURY or u < wu or u == wu and p < wp then
+    s.older, s.openFroms, s.openLeasts = 0, {}, {}
+    return
+  end
+  local au, ap = price(from, aside)
+  for i, least in ipairs(s.openLeasts) do
+    if i > s.older and aside > 0 then
+      if tu < least then u, p = tu, tp else u, p = least, 0 end -- that of one without a sample is what is owed
+      u, p = less(from, u, p, au, ap)
+    else
+      u, p = least, 0
+    end
+    if u < TOP then
+      u, p = worthOf(from, f, u, p, 0)
+      if s.aside > 0 then u = price(f, (worth(f, u, p))) end
+      s.openLeasts[i] = u
+    end
+  end
+  dropPaid(s, now)
+  s.older = #s.openFroms
+end
+
 -- carry puts a state under other figures, as of an instant.
 local function carry(s, f, at)
   lapse(s, at)
-  local from, ats, costs = figures(s.kind, s.units, s.per), nil, nil
+  local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
   if s.kind <= LEAKY then from.cap = s.cap end
-  local x = leave(from, s, at)
-  s.openFroms, s.openLeasts = {}, {} -- by other figures nothing is given back
+  local x, buckets, tu, tp = leave(from, s, at), s.kind == TOKEN and f.kind == TOKEN, 0, 0
+  if buckets then
+    tu, tp = total(s, s.base or s, at)
+  else
+    s.older, s.openFroms, s.openLeasts = 0, {}, {} -- under another algorithm nothing is given back
+  end
   if from.kind == LOG and f.kind == LOG then
     log.between(from, f, s, at, x.debt)
   else
-    ats, costs = later(s, at)
+    ats, costs, opens = later(s, at)
     carrySpent(from, f, s, at)
     s.oldPer = nil
     lowered(f, s, at, from, x)
   end
   s.cap = f.kind <= LEAKY and f.cap or nil
   s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
-  if ats then rebook(f, s, at, ats, costs) end
+  if buckets and #s.openFroms > 0 then reopen(from, f, s, at, tu, tp, x.aside) end
+  if ats then rebook(f, s, at, ats, costs, buckets and opens) end
 end
 
 -- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures

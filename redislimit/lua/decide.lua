@@ -8,7 +8,7 @@ local states = {}
 local function begin(k)
   local s, code, text = load(k)
   if code then return nil, code, text end
-  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, aside = 0, lapses = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
+  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, aside = 0, lapses = 0, older = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
   states[k] = s
   return s
 end
@@ -76,7 +76,7 @@ local function spend(q, s)
   if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
     return book(a, q, s, q.at, q.cost, open)
   end
-  if q.kind == TOKEN then sample(s, q.at, (owed(s, q.at))) end
+  if q.kind == TOKEN then sample(s, q.at, (total(s, s, q.at))) end
   a.spend(q, s, q.at, q.cost)
   if open then opened(s, q.at) end
 end

@@ -1,25 +1,64 @@
 -- Open reservations of a token bucket, whose real cost is not known yet. To settle one gives back at most the least debt since
 -- it was made, and lowers the least debts of the others: internal/meter/open.go gives the reason. An element is the oldest
 -- instant of one or more reservations, and their least debt in whole µs, rounded down; TOP if there was no sample yet. Elements
--- are dropped when the debt is paid, and their least debts rise.
-local function owedNow(s, now)
-  local base = s.base or s
-  return (owed(base, now))
+-- are dropped when the debt is paid.
+-- Under a lowered limit, the debt counts the units that are set aside, too: these are the first that reservations from before the
+-- change give back. Later reservations give back less by that. The first s.older elements are from before the last change.
+
+-- less returns a − b, rounded down, or 0 if that is below.
+local function less(f, u, p, bu, bp)
+  u, p = u - bu, p - bp
+  if p < 0 then u, p = u - 1, p + f.units end
+  if u < 0 then return 0, 0 end
+  return u, p
 end
 
--- lower lowers the least debts of the oldest n to at most u.
-local function lower(s, n, u)
-  local froms, leasts, i = s.openFroms, s.openLeasts, n
-  while i > 0 and leasts[i] >= u do i = i - 1 end
-  if i == n then return end
-  local first = i + 1
-  if u > 0 then
-    leasts[first] = u
-    first = first + 1
+-- drop removes the elements from i to j.
+local function drop(s, i, j)
+  for _ = i, j do
+    table.remove(s.openFroms, i)
+    table.remove(s.openLeasts, i)
   end
-  for _ = first, n do
-    table.remove(froms, first)
-    table.remove(leasts, first)
+  s.older = s.older - max(0, min(j, s.older) - i + 1)
+end
+
+-- dropPaid drops the oldest elements that give back nothing any more.
+local function dropPaid(s, now)
+  local k = 0
+  while s.openLeasts[k + 1] == 0 and s.openFroms[k + 1] < now do k = k + 1 end
+  drop(s, 1, k)
+end
+
+-- total returns what a token bucket owes at an instant, and what is set aside. Once that has lapsed, its old limit has regained
+-- all that was spent under it.
+local function total(s, base, at)
+  local u, p = owed(base, at)
+  if s.aside == 0 then return u, p end
+  local au, ap = price(s, s.aside)
+  if s.lapses > at then
+    u, p = u + au, p + ap
+    if p >= s.units then u, p = u + 1, p - s.units end
+    return u, p
+  end
+  s.aside, s.lapses = 0, 0
+  drop(s, 1, s.older)
+  for i, least in ipairs(s.openLeasts) do
+    if least < TOP then s.openLeasts[i] = less(s, least, 0, au, ap) end
+  end
+  dropPaid(s, at)
+  return u, p
+end
+
+-- lower lowers the least debts of the oldest n to at most u. Neighbours that have become equal become one.
+local function lower(s, n, u)
+  if u == 0 then return drop(s, 1, n) end
+  local leasts = s.openLeasts
+  for i = n, 1, -1 do
+    if leasts[i] > u then leasts[i] = u end
+    if i < n and i ~= s.older and leasts[i] == leasts[i + 1] then
+      drop(s, i + 1, i + 1)
+      n = n - 1
+    end
   end
 end
 
@@ -48,11 +87,11 @@ local function opened(s, at)
   if n == $MAX_OPENS then -- the two that differ least become one, or the oldest goes if it gives back less than that
     local best, least = 1, leasts[1]
     for i = 2, n do
-      local d = leasts[i] - leasts[i - 1]
-      if d < least then best, least = i, d end
+      local d = math.abs(leasts[i] - leasts[i - 1])
+      if d < least and i - 1 ~= s.older then best, least = i, d end
     end
-    table.remove(froms, best)
-    table.remove(leasts, best)
+    if best > 1 then leasts[best - 1] = min(leasts[best - 1], leasts[best]) end
+    drop(s, best, best)
   end
   froms[#froms + 1], leasts[#leasts + 1] = at, TOP
 end
@@ -80,18 +119,26 @@ local function settleBooked(f, s, now, sp, actual)
   if u > 0 then gaveBack(s, i, now, u) end
 end
 
--- settleOpen gives back of a spending as if its real cost had been charged at the beginning.
+-- settleOpen gives back of a spending as if its real cost had been charged at the beginning. One from before the last change gives
+-- back of the units set aside first: with its real cost fewer would have been.
 local function settleOpen(f, s, now, sp, actual)
   local froms, leasts, base = s.openFroms, s.openLeasts, s.base or s
+  local ou, op = total(s, base, now)
   local i = #froms
   while i > 0 and froms[i] > sp.at do i = i - 1 end
   if i == 0 then return end -- all of it is regained
-  local ou, op = owed(base, now)
+  if leasts[i] <= ou then ou, op = leasts[i], 0 end
+  if s.aside > 0 and not sp.changed then ou, op = less(f, ou, op, price(f, s.aside)) end
   local u, p = price(f, sp.cost - actual)
   if ou < u or ou == u and op < p then u, p = ou, op end
-  if leasts[i] < u or leasts[i] == u and p > 0 then u, p = leasts[i], 0 end
   if u == 0 and p == 0 then return end
-  regain(f, base, now, u, p)
+  local cu, cp = u, p -- that count
+  if s.aside > 0 and sp.changed then
+    local n = min((worth(f, u, p)), s.aside)
+    s.aside = s.aside - n
+    cu, cp = less(f, u, p, price(f, n))
+  end
+  regain(f, base, now, cu, cp)
   if p > 0 then u = u + 1 end
   gaveBack(s, i, now, u)
 end

@@ -38,7 +38,7 @@ local function adjustOne(pos)
   if not s then
     if sign == 1 then return end
     s = { kind = kind, units = units, per = per, gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0,
-      newest = 0, aside = 0, lapses = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
+      newest = 0, aside = 0, lapses = 0, older = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
     states[key] = s
   end
   local now = max(reading, s.last)

@@ -6,8 +6,9 @@
 --
 -- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), 7 bytes
 -- that are 0, and the bookings (at 7, cost 7 each). A token bucket with open reservations begins with the kind OPEN, and behind
--- its first 44 bytes their number follows, 1 byte, and for each the instant and the least debt, 7 each. A booking that is open
--- adds 2^52 to its cost.
+-- its first 44 bytes their number follows, 1 byte, and for each the instant and the least debt, 7 each. If units are set aside, and
+-- some of the reservations are from before the last change of limit, the number is 128 more, and theirs follows, 1 byte. A booking
+-- that is open adds 2^52 to its cost.
 --
 -- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind its
 -- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
@@ -89,14 +90,17 @@ end
 
 -- parseOpens reads the open reservations of a token bucket, and returns the text without them.
 local function parseOpens(s, raw)
-  local n = string.byte(raw, $STATE_SIZE + 1)
-  if not n or #raw < $STATE_SIZE + 1 + 14 * n then return nil end
+  local n, pos = string.byte(raw, $STATE_SIZE + 1), $STATE_SIZE + 2
+  if n and n > $OLDER then
+    n, s.older, pos = n - $OLDER, string.byte(raw, pos), pos + 1
+  end
+  if not n or #raw < pos - 1 + 14 * n or s.older > n then return nil end
   for i = 1, n do
-    local from, least = unpack('>I7I7', raw, $STATE_SIZE + 2 + 14 * (i - 1))
-    if not whole(from, least) or from <= (s.openFroms[i - 1] or -1) or least < (s.openLeasts[i - 1] or 0) then return nil end
+    local from, least = unpack('>I7I7', raw, pos + 14 * (i - 1))
+    if not whole(from, least) or from <= (s.openFroms[i - 1] or -1) then return nil end
     s.openFroms[i], s.openLeasts[i] = from, least
   end
-  return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + 2 + 14 * n)
+  return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, pos + 14 * n)
 end
 
 -- parseAside reads the part of a state behind its first 44 bytes that only some have, and returns the text without it.
@@ -111,7 +115,7 @@ end
 -- parse returns the state in a string, or nil if it is none.
 local function parse(raw)
   if #raw < $STATE_SIZE then return nil end
-  local s = { newest = 0, m = 0, aside = 0, lapses = 0, openFroms = {}, openLeasts = {} }
+  local s = { newest = 0, m = 0, aside = 0, lapses = 0, older = 0, openFroms = {}, openLeasts = {} }
   local first = string.byte(raw)
   if first >= $TOKEN - $ASIDE and first <= $OPEN_KIND - $ASIDE then
     raw = parseAside(s, raw)
@@ -160,7 +164,11 @@ local function format(s)
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
   if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
   local parts = { head }
-  if opens > 0 then parts[2] = pack('>B', opens) end
+  if opens > 0 and s.older > 0 and s.aside > 0 then
+    parts[2] = pack('>BB', $OLDER + opens, s.older)
+  elseif opens > 0 then
+    parts[2] = pack('>B', opens)
+  end
   for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
   if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, 0) end
   for i = 1, s.base and #s.bookedAts or 0 do
