@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Charge is one rule's charge for a request.
-type Charge struct {
+// charge is one rule's charge for a request.
+type charge struct {
 	Rule  int              // the index of its Budget
 	Key   string           // the budget's key; it may be a secret
 	Plan  string           // the plan of the limit, or ""
@@ -16,9 +16,9 @@ type Charge struct {
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 }
 
-// Charges are the charges of a request, one for each rule that applies.
-type Charges struct {
-	List []Charge // in the order of the rules; it must not be changed
+// charges are the charges of a request, one for each rule that applies.
+type charges struct {
+	List []charge // in the order of the rules; it must not be changed
 	Bare bool     // the rules' own costs and shadows play no part
 
 	// The results of the rules.
@@ -28,13 +28,28 @@ type Charges struct {
 }
 
 // clear forgets the request.
-func (c *Charges) clear() {
+func (c *charges) clear() {
 	clear(c.List)
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 }
 
+// append appends the rules that apply. A [ratelimit.Layered] asks for them.
+func (c *charges) append(which []int) []int {
+	for i := range c.List {
+		which = append(which, c.List[i].Rule)
+	}
+	return which
+}
+
+// WantsAnswers and TakeAnswer make the charges take the results of a [ratelimit.Layered]: see answerTaker in its stack.go.
+func (c *charges) WantsAnswers(allowed bool) bool { return c.results != nil || c.shadows || !allowed }
+
+func (c *charges) TakeAnswer(rule int, d *ratelimit.Decision, spent bool, err error) {
+	c.answer(rule, d, spent, err)
+}
+
 // add adds a charge for a rule, and returns it. The memory behind the list is zero.
-func (c *Charges) add(rule int) *Charge {
+func (c *charges) add(rule int) *charge {
 	n := len(c.List)
 	c.List = slices.Grow(c.List, 1)[:n+1]
 	c.List[n].Rule = rule
@@ -42,14 +57,14 @@ func (c *Charges) add(rule int) *Charge {
 }
 
 // drop takes the last charge out.
-func (c *Charges) drop() {
+func (c *charges) drop() {
 	n := len(c.List) - 1
-	c.List[n] = Charge{}
+	c.List[n] = charge{}
 	c.List = c.List[:n]
 }
 
 // of returns the charge of a rule that applies, nil for another.
-func (c *Charges) of(rule int) *Charge {
+func (c *charges) of(rule int) *charge {
 	if i, ok := c.position(rule); ok {
 		return &c.List[i]
 	}
@@ -57,7 +72,7 @@ func (c *Charges) of(rule int) *Charge {
 }
 
 // record records the decision of a rule.
-func (c *Charges) record(rule int, d *ratelimit.Decision, spent bool) {
+func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	i, ok := c.position(rule)
 	if !ok {
 		return
@@ -73,21 +88,21 @@ func (c *Charges) record(rule int, d *ratelimit.Decision, spent bool) {
 
 // answer records the decision of a layer. An error is recorded for all rules: if a rule has not answered because of it,
 // nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
-func (c *Charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
+func (c *charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
 		c.record(rule, d, spent)
 	}
 }
 
-func (c *Charges) exceeds(rule int, limit ratelimit.Limit) bool {
+func (c *charges) exceeds(rule int, limit ratelimit.Limit) bool {
 	ch := c.of(rule)
 	return ch != nil && ch.Cost > limit.Capacity()
 }
 
 // position returns where the charge of a rule is.
-func (c *Charges) position(rule int) (int, bool) {
+func (c *charges) position(rule int) (int, bool) {
 	if len(c.List) > fewCharges {
-		return slices.BinarySearchFunc(c.List, rule, func(ch Charge, rule int) int { return ch.Rule - rule })
+		return slices.BinarySearchFunc(c.List, rule, func(ch charge, rule int) int { return ch.Rule - rule })
 	}
 	for i := range c.List {
 		if c.List[i].Rule == rule {

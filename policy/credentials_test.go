@@ -45,10 +45,10 @@ func TestNoEngineSeesACredential(t *testing.T) {
 	const secret = "s3cret"
 	var inStore *ratelimit.Keyed[string]
 	store := func() policy.Engine {
-		return policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (_ ratelimit.Limiter[string], err error) {
+		return func(b policy.Budget, _ ratelimit.Limiter[string]) (_ ratelimit.Limiter[string], err error) {
 			inStore, err = ratelimit.New[string](b.Limit, nil)
 			return inStore, err
-		})
+		}
 	}
 	for i, engine := range []func() policy.Engine{func() policy.Engine { return policy.Memory(nil) }, store} {
 		for _, key := range []string{"header:X-API-Key", "[ip, header:Authorization]", "query:key", "[cookie:session, user]"} {

@@ -3,7 +3,6 @@ package policy
 import (
 	"slices"
 
-	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
@@ -39,30 +38,5 @@ func (p *Policies) count(q *query, allowed bool) {
 		if r := q.in.rules[ch.Rule]; r.Shadow || !allowed {
 			p.denials.Add(sketch.ID{Rule: r.id, Key: ch.Key, Shadow: r.Shadow})
 		}
-	}
-}
-
-// blame finds the rule that has denied, if the engine has not reported it: the rule whose limit the decision names, or the only
-// rule that can deny.
-func (q *query) blame(d *ratelimit.Decision) {
-	if d.Allowed {
-		return
-	}
-	enforcing, last := 0, 0
-	for i := range q.charges.List {
-		r := q.in.rules[q.charges.List[i].Rule]
-		switch {
-		case r.Shadow:
-			continue
-		case slices.Contains(q.charges.denied, i):
-			return
-		case r.Name == d.Limit.Name:
-			q.charges.denied = append(q.charges.denied, i)
-			return
-		}
-		enforcing, last = enforcing+1, i
-	}
-	if enforcing == 1 {
-		q.charges.denied = append(q.charges.denied, last)
 	}
 }

@@ -102,29 +102,6 @@ func TestDeniedListsKeysWhileRulesChange(t *testing.T) {
 	assert.LessOrEqual(t, top[0].Count-top[0].Error, int64(2000))
 }
 
-// quiet is a Decider of a program's own, that does not report the decisions of its rules.
-type quiet struct {
-	ratelimit.Reserver[*policy.Charges]
-	limit ratelimit.Limit
-}
-
-func (e quiet) Open([]policy.Budget) (ratelimit.Reserver[*policy.Charges], error) { return e, nil }
-
-func (e quiet) Take(context.Context, *policy.Charges, int) (ratelimit.Decision, error) {
-	return ratelimit.Decision{Limit: e.limit, RetryAfter: time.Second}, nil
-}
-
-func TestAnEngineWithoutFiguresNamesTheLimit(t *testing.T) {
-	p, err := policy.New(parsed(t, deniedRules), &policy.Options{Engine: quiet{limit: ratelimit.Blocked().Named("users")}})
-	require.NoError(t, err)
-	p.Allow(policy.Attributes{"user": "ann"}, 1)
-	assert.Equal(t, []policy.Denials{{Rule: "users", Key: "ann", Count: 1}}, p.Denied(9))
-	p, err = policy.New(parsed(t, "rules: [{name: api, key: user, limit: blocked}]"), &policy.Options{Engine: quiet{}})
-	require.NoError(t, err)
-	p.Allow(policy.Attributes{"user": "ann"}, 1)
-	assert.Equal(t, []policy.Denials{{Rule: "api", Key: "ann", Count: 1}}, p.Denied(9))
-}
-
 func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
 	p, err := policy.New(parsed(t, "rules: [{name: users, key: user, limit: blocked}]"), nil)
 	require.NoError(t, err)
@@ -132,34 +109,6 @@ func TestDenialsOfARuleOutliveAnotherCaseOfItsName(t *testing.T) {
 	require.NoError(t, p.Update(parsed(t, "rules: [{name: Users, key: user, limit: blocked}]")))
 	p.Allow(policy.Attributes{"user": "ann"}, 1)
 	assert.Equal(t, []policy.Denials{{Rule: "Users", Key: "ann", Count: 2}}, p.Denied(10))
-}
-
-// keeper is an engine that goes on with a request's charges when its caller has left.
-type keeper struct {
-	quiet
-	kept *[]*policy.Charges
-}
-
-func (k keeper) Open([]policy.Budget) (ratelimit.Reserver[*policy.Charges], error) { return k, nil }
-
-func (k keeper) Take(_ context.Context, c *policy.Charges, _ int) (ratelimit.Decision, error) {
-	*k.kept = append(*k.kept, c)
-	return ratelimit.Decision{}, ratelimit.ErrUnavailable
-}
-
-func TestAnEngineThatIsLateChargesNoOtherRequest(t *testing.T) {
-	var kept []*policy.Charges
-	p, err := policy.New(parsed(t, deniedRules), &policy.Options{Engine: keeper{kept: &kept}})
-	require.NoError(t, err)
-	users := []string{"ann", "bob", "cid"}
-	for _, user := range users {
-		_, err := p.Take(t.Context(), policy.Attributes{"user": user}, 1)
-		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
-	}
-	for i, c := range kept {
-		require.Len(t, c.List, 3)
-		assert.Equal(t, users[i], c.List[0].Key)
-	}
 }
 
 // partOf returns a text as a part of a request line of a megabyte, as net/http hands out header fields.

@@ -1,70 +1,111 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Engine holds the budgets of rules: [Memory], or one of module policyredis. Each [Policies] needs its own.
+// Engine returns the limiter that holds a rule's budgets. [Memory] is one, and so are those of package policysql, for budgets in a
+// database, and module policyredis. An engine on another store is a function:
 //
-// Its limiters make all charges of a request, or none, in Allow as in Take, before they return. They may be a
-// [ratelimit.Peeker], [ratelimit.Adjuster] and [ratelimit.Resetter] too, and list keys for [Policies.Each]:
+//	func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+//		return sqllimit.New(db, b.Limit, &sqllimit.Options{Name: b.Name})
+//	}
 //
-//	Each(ctx context.Context, rule int, limitFor func(key string) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error
+// The limiters of a set's rules must be of one store, which decides on them together: see [ratelimit.Joinable]. A single rule may have any
+// limiter. A decision whose limit is not the limiter's own brings its limit. The limiters may be a [ratelimit.Peeker],
+// [ratelimit.Adjuster] and [ratelimit.Resetter], have an Each as sqllimit's have, for [Policies.Each], and a Flush as lease's have, for
+// [Policies.Flush].
 //
-// An engine that cannot count every limit has two methods. The first one refuses limits of [Rule.LimitFrom]. The second one returns the
-// error that Open would return, changes nothing, and may be called at any time: see [Check].
-//
-//	CheckLimit(limit ratelimit.Limit) error
-//	Check(rules []Budget) error
-type Engine interface {
-	// Open returns the limiter of a set of rules, which may be nil if there are none. Names that stay keep their budgets; other budgets are
-	// freed. An error changes nothing. Earlier limiters may still be in use. It is not called concurrently.
-	Open(rules []Budget) (ratelimit.Reserver[*Charges], error)
-}
+// New, Update and [Check] call it for each rule, and for each limit that the rule may have besides, to know whether the store can count
+// that, and for attributes of [Rule.LimitFrom], from many goroutines. A call changes nothing: the set may be refused. Before is the limiter of the rule of that name in the set before, or nil. A limiter
+// that holds its spending itself must be returned again, and be a [ratelimit.Describer]: the rule may have another limit now. An engine may serve several [Policies] at once.
+type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
 
-// Budget is the part of a rule that an engine receives.
+// Budget is the part of a rule that an engine receives. It must not be changed.
 type Budget struct {
-	Name     string            // its case does not matter
-	Key      []string          // the attributes of its keys; it must not be changed
-	Limit    ratelimit.Limit   // with the rule's Name
-	Others   []ratelimit.Limit // the limits of plans and overrides
-	AnyLimit bool              // a charge may bring any limit: see [Rule.LimitFrom]
-	OwnCost  bool              // the rule has a cost of its own
-	Shadow   bool              // the rule never denies
+	Name   string            // its case does not matter
+	Key    []string          // the attributes of its keys
+	Limit  ratelimit.Limit   // with the rule's Name
+	Others []ratelimit.Limit // the limits of plans and overrides
+	Set    []Budget          // all budgets of the set, without their Set; nil if a single limit is checked
 }
 
-func (b Budget) id() string { return strings.ToLower(b.Name) }
+// budget returns the part of the rule that an engine receives.
+func (c *rule) budget() Budget {
+	return Budget{Name: c.Name, Key: c.Key, Limit: c.limit, Others: c.others()}
+}
 
-// fixed reports whether every charge brings the same limit.
-func (b Budget) fixed() bool { return len(b.Others) == 0 && !b.AnyLimit }
+// checkLimit returns an error if the engine's store cannot count a limit of a rule.
+func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
+	b.Limit, b.Others, b.Set = limit.Named(b.Name), nil, nil
+	_, err := e(b, nil)
+	return err
+}
 
-// budgetOf returns the part of a rule that an engine receives. The limits have the rule's name.
-func budgetOf(r *Rule, limit ratelimit.Limit, others []ratelimit.Limit) Budget {
-	return Budget{Name: r.Name, Key: r.Key, Limit: limit, Others: others, AnyLimit: r.LimitFrom != "", OwnCost: r.Cost.own(), Shadow: r.Shadow}
+// open makes the rules of a valid set ready, on limiters of the engine. It changes nothing. Before returns the limiter of a rule in the set
+// before. An error is an [*Error].
+func (e Engine) open(whole []Rule, before func(id string) ratelimit.Limiter[string]) ([]*rule, *decider, error) {
+	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
+	for i := range whole {
+		rules[i] = newRule(&whole[i])
+		budgets[i] = rules[i].budget()
+	}
+	limiters := make([]ratelimit.Limiter[string], len(rules))
+	for i, r := range rules {
+		b := budgets[i]
+		b.Set = budgets
+		l, err := e(b, before(r.id))
+		if err == nil && optional.IsNil(l) {
+			err = errors.New("the engine returned no limiter")
+		}
+		t, isTable := l.(*table)
+		checked := map[ratelimit.Limit]bool{b.Limit: true}
+		for k := 0; k < len(b.Others) && err == nil; k++ {
+			if limit := b.Others[k]; !checked[limit] && !(isTable && t.counts(limit)) {
+				checked[limit], err = true, e.checkLimit(b, limit)
+			}
+		}
+		if err != nil {
+			return nil, nil, &Error{Rule: r.Name, Err: err}
+		}
+		if isTable {
+			rules[i] = t.ruleOf(r)
+		}
+		limiters[i], rules[i].countable = l, func(limit ratelimit.Limit) error {
+			if isTable && t.counts(limit) {
+				return nil
+			}
+			return e.checkLimit(b, limit)
+		}
+	}
+	d, err := newDecider(rules, limiters)
+	if err != nil {
+		return nil, nil, &Error{Err: err}
+	}
+	return rules, d, nil
 }
 
 // refusals returns the errors for which an engine refuses a valid set: about single limits, or else about the rules together.
 func (s *Set) refusals(e Engine) (all []*Error) {
-	checker, ok := e.(interface{ Check(rules []Budget) error })
-	if !ok {
-		return []*Error{{Err: fmt.Errorf("the engine %T has no method Check, so rules cannot be checked against it", e)}}
+	if e == nil {
+		e = Memory(nil)
 	}
-	rules := shared(e, s.Complete())
-	budgets := make([]Budget, len(rules))
-	for i := range rules {
-		c := newRule(&rules[i])
-		budgets[i] = budgetOf(c.Rule, c.limit, c.others())
+	whole := s.Complete()
+	for i := range whole {
+		c := newRule(&whole[i])
+		b := c.budget()
 		check := func(field string, limit ratelimit.Limit) {
-			alone := budgets[i]
-			alone.Limit, alone.Others = limit, nil
-			if err := checker.Check([]Budget{alone}); err != nil && len(all) < maxProblems {
-				all = append(all, c.wrong(i, field, err))
+			if len(all) < maxProblems {
+				if err := e.checkLimit(b, limit); err != nil {
+					all = append(all, c.wrong(i, field, err))
+				}
 			}
 		}
 		check("limit", c.limit)
@@ -75,10 +116,13 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 			check(fmt.Sprintf("overrides[%d]", j), *c.overrides[joined.Key(o.Key)])
 		}
 	}
-	if len(all) == 0 {
-		if err := checker.Check(budgets); err != nil {
-			all = append(all, &Error{Field: "rules", Err: err})
-		}
+	if len(all) > 0 {
+		return all
+	}
+	var together *Error
+	if _, _, err := e.open(whole, func(string) ratelimit.Limiter[string] { return nil }); errors.As(err, &together) {
+		together.Field = "rules"
+		all = append(all, together)
 	}
 	return all
 }

@@ -75,7 +75,7 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	rule := g.rules[i]
 	e := Explained{Rule: rule.Name, Shadow: rule.Shadow}
-	var ch Charge
+	var ch charge
 	applies, err := rule.charge(r, cost, &ch)
 	if err != nil {
 		e.Skipped = err.Error()
@@ -91,27 +91,16 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 		e.Given = rule.LimitFrom
 	}
 	ch.Rule = i
-	d, err := ratelimit.Peek(context.Background(), ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, ch.Cost)
+	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
 	switch {
 	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):
 		e.Decision = &d
-	case errors.Is(err, errors.ErrUnsupported) && unable(g.decider):
+	case errors.Is(err, errors.ErrUnsupported):
 		return e, nil
 	default:
 		e.Skipped = "the engine has no answer" // its error may hold a key
 	}
 	return e, err
-}
-
-// unable reports whether a decider has no Peek.
-func unable(d ratelimit.Reserver[*Charges]) bool {
-	switch d.(type) {
-	case ratelimit.Peeker[*Charges], interface {
-		Peek(*Charges, int) (ratelimit.Decision, error)
-	}:
-		return false
-	}
-	return true
 }
 
 // MarshalJSON returns kill_switch, exempt, error and rules, with keys, and times in seconds.

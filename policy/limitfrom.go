@@ -58,10 +58,10 @@ func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	}
 	l = l.Named(c.Name)
 	if err = l.Validate(); err == nil {
-		l = c.share(l)
-	}
-	if err == nil && c.countable != nil {
 		err = c.countable(l)
+	}
+	if err == nil && c.share != nil {
+		l = c.share(l)
 	}
 	return l, err
 }

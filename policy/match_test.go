@@ -388,10 +388,14 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 // TestStatsDoNotWaitForAnUpdate reads Stats while a set is being put in force, which an engine holds up.
 func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	hold, held := make(chan struct{}), make(chan struct{})
-	e := &heldEngine{Engine: policy.Memory(nil)}
+	opening, memory := func() {}, policy.Memory(nil)
+	e := func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		opening()
+		return memory(b, before)
+	}
 	p, err := policy.New(parsed(t, "version: v1\nrules:\n- {name: a, limit: blocked}"), &policy.Options{Engine: e})
 	require.NoError(t, err)
-	e.open = func() { close(held); <-hold }
+	opening = func() { close(held); <-hold }
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.NoError(t, p.Update(parsed(t, "version: v2\nrules:\n- {name: a, limit: unlimited}"))) })
 	<-held
@@ -406,16 +410,4 @@ func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	close(hold)
 	wg.Wait()
 	assert.Equal(t, "v2", p.Stats().Version)
-}
-
-type heldEngine struct {
-	policy.Engine
-	open func()
-}
-
-func (e *heldEngine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	if e.open != nil {
-		e.open()
-	}
-	return e.Engine.Open(rules)
 }

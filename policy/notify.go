@@ -146,8 +146,8 @@ func (p *Policies) notifying(g *generation) bool { return p.onThreshold != nil &
 
 // reading is the time by which keys are fresh again: the time of the budgets, if it is known.
 func (p *Policies) reading() time.Duration {
-	if m, ok := p.engine.(*budgets); ok && m.clock != nil {
-		return m.clock.Now()
+	if d := p.now().decider; d != nil && d.clock != nil {
+		return d.clock.Now()
 	}
 	return time.Since(started)
 }
@@ -155,7 +155,7 @@ func (p *Policies) reading() time.Duration {
 var started = time.Now()
 
 // notify calls OnThreshold for the decision of a rule.
-func (p *Policies) notify(r *rule, ch *Charge, d ratelimit.Decision) {
+func (p *Policies) notify(r *rule, ch *charge, d ratelimit.Decision) {
 	for _, percent := range p.notices.reached(noticeKey{r.id, ch.Key}, r.thresholds, &d, p.reading()) {
 		p.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: d})
 	}
@@ -173,10 +173,10 @@ func (p *Policies) notifyDecided(q *query) {
 
 // notifyChanged notifies of the thresholds that keys have reached whose spending was changed otherwise. A failure to look is
 // no failure of the change: then the next decision notifies.
-func (p *Policies) notifyChanged(ctx context.Context, g *generation, charges []Charge) {
-	for _, ch := range charges {
+func (p *Policies) notifyChanged(ctx context.Context, g *generation, list []charge) {
+	for _, ch := range list {
 		r := g.rules[ch.Rule]
-		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[*Charges](g.decider), &Charges{List: []Charge{ch}, Bare: true}, 1)
+		d, err := g.decider.peek(ctx, &charges{List: []charge{ch}, Bare: true}, 1)
 		if err == nil || errors.Is(err, ratelimit.ErrExceedsLimit) {
 			p.notify(r, &ch, d)
 		}
@@ -184,7 +184,7 @@ func (p *Policies) notifyChanged(ctx context.Context, g *generation, charges []C
 }
 
 // notified returns copies of the charges whose rules notify the program.
-func (g *generation) notified(list []Charge) (some []Charge) {
+func (g *generation) notified(list []charge) (some []charge) {
 	for _, ch := range list {
 		if len(g.rules[ch.Rule].thresholds) > 0 {
 			some = append(some, ch)
@@ -194,7 +194,7 @@ func (g *generation) notified(list []Charge) (some []Charge) {
 }
 
 // settling returns a reservation that notifies of the thresholds that its settlement reaches.
-func (p *Policies) settling(g *generation, list []Charge, inner *ratelimit.Reservation) *ratelimit.Reservation {
+func (p *Policies) settling(g *generation, list []charge, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	some := g.notified(list)
 	if len(some) == 0 || !inner.Allowed {
 		return inner

@@ -11,14 +11,12 @@ package policy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/policy/internal/match"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -74,21 +72,6 @@ type Policies struct {
 }
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
-
-// generation is a set in force. It does not change.
-type generation struct {
-	set      *Set
-	number   uint64
-	loadedAt time.Time
-	rules    []*rule
-	names    []string
-	index    *match.Index  // finds the rules by their numbers, and behind them the replacements
-	replaces []replacement // in the order of the rules
-	decider  ratelimit.Reserver[*Charges]
-	notifies bool     // a rule has thresholds
-	memory   *decider // the decider of Memory, or nil
-	budgets  []Budget // of the rules
-}
 
 // New returns the policies of a set. A nil set limits nothing. The errors are the errors of [Set.Validate] and the engine's.
 func New(set *Set, opts *Options) (*Policies, error) {
@@ -172,86 +155,20 @@ func (p *Policies) update(set *Set, validated bool) error {
 	}
 	for i, p := range together {
 		if err == nil {
-			p.current.Store(next[i])
+			p.use(next[i])
 		}
 		p.fault(err)
 	}
 	return err
 }
 
-// openAll makes a valid set ready for several policies, or for none. Budgets in memory, which are freed with their rules, come last: they
-// take each set that is valid. Those in a store outlast the refusal of a later one. All are held for updating.
+// openAll makes a valid set ready for several policies, or for none. All are held for updating.
 func openAll(all []*Policies, set *Set) ([]*generation, error) {
 	next := make([]*generation, len(all))
-	var opened []*Policies
-	for _, memory := range []bool{false, true} {
-		for i, p := range all {
-			if inMemory(p.engine) != memory {
-				continue
-			}
-			var err error
-			if next[i], err = p.open(set); err != nil {
-				for _, o := range opened {
-					o.reopen()
-				}
-				return nil, err
-			}
-			opened = append(opened, p)
-		}
-	}
-	return next, nil
-}
-
-// reopen gives the engine the rules in force again, after a set that has not come into force.
-func (p *Policies) reopen() {
-	if g := p.current.Load(); g != nil {
-		_, _ = p.engine.Open(g.budgets) // which it has taken before
-	}
-}
-
-// open makes a valid set ready. p.updating is held.
-func (p *Policies) open(set *Set) (*generation, error) {
-	next := &generation{set: set, number: 1, loadedAt: time.Now()}
-	before := map[string]*rule{}
-	if last := p.current.Load(); last != nil {
-		next.number = last.number + 1
-		for _, r := range last.rules {
-			before[r.id] = r
-		}
-	}
-	whole := set.Complete()
-	rules := shared(p.engine, whole)
-	budgets := make([]Budget, len(rules))
-	for i := range rules {
-		r := &rules[i]
-		next.names = append(next.names, r.Name)
-		next.rules = append(next.rules, newRule(r))
-		next.rules[i].whole, next.rules[i].share = whole[i].Limit, func(l ratelimit.Limit) ratelimit.Limit { return shareOf(p.engine, l) }
-		next.rules[i].succeeds(before[next.rules[i].id])
-		next.rules[i].badLimits = &p.badLimits
-		next.notifies = next.notifies || len(next.rules[i].thresholds) > 0
-		budgets[i] = budgetOf(r, next.rules[i].limit, next.rules[i].others())
-	}
-	next.budgets = budgets
-	matches := make([]*match.Rule, len(rules))
-	for i, r := range next.rules {
-		matches[i] = &r.match
-	}
-	next.replaces = replacementsOf(next.rules)
-	for _, r := range next.replaces {
-		matches = append(matches, &r.match)
-	}
-	next.index = match.New(matches)
-	var err error
-	if next.decider, err = p.engine.Open(budgets); err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
-	}
-	if d, ok := next.decider.(*decider); ok && d.engine.inMemory {
-		next.memory = d
-	}
-	if c, ok := next.decider.(interface{ CheckLimit(ratelimit.Limit) error }); ok {
-		for _, r := range next.rules {
-			r.countable = c.CheckLimit
+	for i, p := range all {
+		var err error
+		if next[i], err = p.open(set); err != nil {
+			return nil, err
 		}
 	}
 	return next, nil
@@ -292,14 +209,14 @@ func (p *Policies) mustBeMade() {
 
 // Allow is like Take, but only reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if g := p.now(); g.memory == nil || p.onDecision != nil || p.notifying(g) || cost == 0 { // an engine may allow a cost of 0 without looking
+	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifying(g) || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
 	q := p.newQuery(r, cost)
 	allowed := q.answered() && q.err == nil
 	if !q.answered() {
-		allowed = q.in.decider.Allow(&q.charges, cost)
+		allowed = q.in.decider.stack.Allow(&q.charges, cost)
 		p.count(q, allowed)
 	}
 	p.free(q)
@@ -314,10 +231,8 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	q := p.newQuery(r, cost)
 	if q.answered() {
 		d, err = q.decision, q.err
-	} else if m := q.in.memory; m != nil { // called directly: an interface's method would copy the decision twice more
-		d, err = m.stack.Take(ctx, (*observed)(&q.charges), cost)
 	} else {
-		d, err = q.in.decider.Take(ctx, &q.charges, cost)
+		d, err = q.in.decider.stack.Take(ctx, &q.charges, cost)
 	}
 	p.report(q, &d, err)
 	p.free(q)
@@ -333,7 +248,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 		p.report(q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
-	res, err := q.in.decider.Reserve(ctx, &q.charges, cost, maxDelay)
+	res, err := q.in.decider.stack.Reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
@@ -357,7 +272,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	if q.charges.results == nil {
 		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
 	}
-	err := ratelimit.Wait(ctx, q.in.decider, &q.charges, cost)
+	err := q.in.decider.stack.Wait(ctx, &q.charges, cost)
 	d := q.waited(err)
 	p.report(q, &d, err)
 	return err

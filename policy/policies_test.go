@@ -528,26 +528,19 @@ func TestReloadsLoseNoDecisionAndNoSpending(t *testing.T) {
 
 func TestAnEngineThatFailsToOpenChangesNothing(t *testing.T) {
 	down := errors.New("no such store")
-	engine := &fickle{Engine: policy.Memory(nil)}
+	var refused error
+	inner := policy.Memory(nil)
+	engine := func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		l, err := inner(b, before)
+		return l, errors.Join(err, refused)
+	}
 	p, err := policy.New(parsed(t, "version: v1\nrules:\n- {name: a, limit: fixed-window 1/h}"), &policy.Options{Engine: engine})
 	require.NoError(t, err)
-	engine.err = down
-	require.ErrorIs(t, p.Update(parsed(t, "version: v2\nrules: []")), down)
+	refused = down
+	require.ErrorIs(t, p.Update(parsed(t, "version: v2\nrules: [{name: b, limit: blocked}]")), down)
 	assert.Equal(t, "v1", p.Stats().Version)
 	assert.True(t, p.Allow(attrs{}, 1))
 	assert.False(t, p.Allow(attrs{}, 1))
-}
-
-type fickle struct {
-	policy.Engine
-	err error
-}
-
-func (f *fickle) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	if f.err != nil {
-		return nil, f.err
-	}
-	return f.Engine.Open(rules)
 }
 
 func TestAnErrorAboutARequestIsOneText(t *testing.T) {

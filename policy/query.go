@@ -16,7 +16,7 @@ type query struct {
 	in      *generation // by which it is decided
 	request Request
 	cost    int
-	charges Charges
+	charges charges
 
 	replaced []int // the rules that others take the place of
 	kill     bool
@@ -141,13 +141,8 @@ func (q *query) load() {
 	}
 }
 
-// free forgets a query, and keeps its memory for the next one, unless an engine other than Memory has received its charges: a
-// goroutine that goes on with them when its caller has left, as in a limiter of package failover, must not charge another
-// request's key.
+// free forgets a query, and keeps its memory for the next one. Stores receive copies of its charges.
 func (p *Policies) free(q *query) {
-	if !q.answered() && q.in.memory == nil {
-		return
-	}
 	q.clear()
 	p.queries.Put(q)
 }
@@ -158,7 +153,6 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 		if d.Allowed && err == nil {
 			p.count(q, true)
 		} else if outcome.Of(*d, err).Denies() {
-			q.blame(d)
 			p.count(q, false)
 		}
 	}

@@ -47,7 +47,7 @@ func (g *generation) replaced(r Request, cost int, candidates []int, by []int) [
 			continue
 		}
 		if g.rules[x.rule].Optional {
-			var ch Charge
+			var ch charge
 			if applies, err := g.rules[x.rule].charge(r, cost, &ch); err == nil && !applies {
 				continue
 			}

@@ -31,7 +31,7 @@ type rule struct {
 
 	thresholds []int                       // the percentages of Notify, in order
 	given      *limitCache                 // of LimitFrom, nil without
-	countable  func(ratelimit.Limit) error // the engine's check of a limit, nil if it counts all
+	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
 	parts   []needed // the attributes of its key
@@ -86,7 +86,7 @@ func (n *needed) wrong(format string, args ...any) error {
 func newRule(r *Rule) *rule {
 	c := &rule{
 		Rule:      r,
-		id:        Budget{Name: r.Name}.id(),
+		id:        strings.ToLower(r.Name),
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
@@ -122,6 +122,7 @@ func newRule(r *Rule) *rule {
 	}
 	c.thresholds = thresholdsOf(r)
 	c.match = matchOf(r)
+	c.whole = c.limit
 	return c
 }
 
@@ -191,7 +192,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 // charge fills in the rule's charge for a request: the key, the cost, and the
 // limit. All other fields of ch must be zero. It reports false if the rule is optional and
 // the request lacks an attribute.
-func (c *rule) charge(r Request, cost int, ch *Charge) (applies bool, err error) {
+func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error) {
 	if c.plain {
 		ch.Key, err = c.parts[0].of(r)
 	} else if len(c.parts) > 0 {

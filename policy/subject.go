@@ -32,7 +32,7 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	if q.answered() {
 		return q.decision, q.err
 	}
-	d, err := ratelimit.Peek(ctx, ratelimit.Limiter[*Charges](q.in.decider), &q.charges, cost)
+	d, err := q.in.decider.peek(ctx, &q.charges, cost)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("policy: the engine cannot look: %w", err)
 	}
@@ -43,16 +43,16 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 // the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. The errors
 // are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, delta > 0, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Adjust(ctx, l, c, delta) },
-		func(g *generation, charges []Charge) { p.notifyChanged(ctx, g, charges) })
+	return p.keep(r, delta > 0, func(d *decider, c *charges) error { return d.adjust(ctx, c, delta) },
+		func(g *generation, list []charge) { p.notifyChanged(ctx, g, list) })
 }
 
 // Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
 // that matches. The errors are the same as Peek's.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
-	return p.keep(r, false, func(l ratelimit.Limiter[*Charges], c *Charges) error { return ratelimit.Reset(ctx, l, c) },
-		func(g *generation, charges []Charge) {
-			for _, ch := range charges {
+	return p.keep(r, false, func(d *decider, c *charges) error { return d.reset(ctx, c) },
+		func(g *generation, list []charge) {
+			for _, ch := range list {
 				p.notices.forget(noticeKey{g.rules[ch.Rule].id, ch.Key})
 			}
 		})
@@ -64,7 +64,7 @@ func (p *Policies) Describe() ratelimit.Description {
 }
 
 // keep changes the spending of the budgets that r names, and calls changed for each budget whose rule notifies the program.
-func (p *Policies) keep(r Request, charges bool, do func(ratelimit.Limiter[*Charges], *Charges) error, changed func(*generation, []Charge)) error {
+func (p *Policies) keep(r Request, charges bool, do func(*decider, *charges) error, changed func(*generation, []charge)) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
 	if q.answered() {
@@ -92,26 +92,13 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	}
 	r := g.rules[i]
 	show := func(key string, d ratelimit.Decision) bool { return visit(joined.Values(key, len(r.parts)), d) }
-	if g.memory != nil {
-		return g.memory.each(ctx, i, r.limitAfter, show)
+	if g.inMemory() {
+		return g.decider.each(ctx, i, r.limitAfter, show)
 	}
-	if d, ok := g.decider.(*decider); ok {
-		return d.each(ctx, i, func(key string, _ ratelimit.Limit) ratelimit.Limit {
-			limit, _ := r.limitOf(Subject{}, key)
-			return *limit
-		}, show)
-	}
-	l, ok := g.decider.(interface {
-		Each(context.Context, int, func(string) ratelimit.Limit, func(string, ratelimit.Decision) bool) error
-	})
-	if !ok {
-		return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
-	}
-	limitFor := func(key string) ratelimit.Limit {
+	return g.decider.each(ctx, i, func(key string, _ ratelimit.Limit) ratelimit.Limit {
 		limit, _ := r.limitOf(Subject{}, key)
 		return *limit
-	}
-	return l.Each(ctx, i, limitFor, show)
+	}, show)
 }
 
 // find returns the index of a rule with a limit, -1 if none has the name.
@@ -152,7 +139,7 @@ func (q *query) about(s Subject) {
 }
 
 // charge adds the charge of a subject to c.
-func (g *generation) charge(s Subject, c *Charges) error {
+func (g *generation) charge(s Subject, c *charges) error {
 	i := g.find(s.Rule)
 	if i < 0 {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", s.Rule)

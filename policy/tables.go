@@ -7,13 +7,13 @@ import "github.com/weir-go/ratelimit"
 func (p *Policies) Tables() map[string]ratelimit.Stats {
 	p.mustBeMade()
 	in := p.now()
-	if in.memory == nil {
+	if !in.inMemory() {
 		return nil
 	}
 	tables := make(map[string]ratelimit.Stats, len(in.rules))
 	for i, r := range in.rules {
 		if !r.Allow { // an exemption tracks no key
-			tables[r.Name] = in.memory.limiters[i].(*ratelimit.Keyed[string]).Stats()
+			tables[r.Name] = in.decider.limiters[i].(*table).Stats()
 		}
 	}
 	return tables

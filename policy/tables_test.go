@@ -58,17 +58,13 @@ func TestTablesBelongToTheRulesInForce(t *testing.T) {
 	require.NoError(t, p.Update(new(policy.Set)))
 	assert.Empty(t, p.Tables())
 
-	p, err = policy.New(parsed(t, twoTables), &policy.Options{Engine: deaf{policy.Memory(nil)}})
+	p, err = policy.New(parsed(t, "rules: [{name: all, limit: fixed-window 9/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)
 	assert.Nil(t, p.Tables(), "another engine")
 }
 
-// deaf is an engine that can only decide.
-type deaf struct{ policy.Engine }
-
-func (e deaf) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	d, err := e.Engine.Open(rules)
-	return struct {
-		ratelimit.Reserver[*policy.Charges]
-	}{d}, err
+// deaf is an engine whose limiters can only decide.
+func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	l, err := ratelimit.New[string](b.Limit, nil)
+	return struct{ ratelimit.Reserver[string] }{l}, err
 }

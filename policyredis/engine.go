@@ -6,12 +6,11 @@
 package policyredis
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,8 +29,8 @@ type Options struct {
 	// Slot is [redislimit.Options.Slot]. All keys of one request must share a slot.
 	Slot func(key string) string
 	// Tenant names the attribute that spreads requests over the servers of a cluster or a Ring. Rules without it in their key are spent
-	// from leases: their bound is the rule's plus processes × MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call [Flush]
-	// on shutdown.
+	// from leases: their bound is the rule's plus processes × MaxBatch, and they cannot be leaky buckets. It excludes Slot. Call
+	// [policy.Policies.Flush] on shutdown.
 	Tenant string
 	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
 	MaxBatch int
@@ -41,7 +40,8 @@ type Options struct {
 
 const defaultMaxBatch = 100
 
-// New returns an engine on Redis. The case of rules' names plays no part.
+// New returns an engine on Redis. The case of rules' names plays no part. A nil client and options that are wrong are errors of
+// [policy.New] and [policy.Check], and so is a limit that redislimit cannot count.
 func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	e := &engine{client: client}
 	if opts != nil {
@@ -53,77 +53,66 @@ func New(client redis.UniversalClient, opts *Options) policy.Engine {
 	if e.opts.MaxBatch == 0 {
 		e.opts.MaxBatch = defaultMaxBatch
 	}
-	e.Engine = policy.Store(e.limiter)
-	return e
+	return e.limiter
 }
 
 type engine struct {
-	policy.Engine
 	client redis.UniversalClient
 	opts   Options
-
-	mu      sync.Mutex // guards the fields below
-	opening bool       // limiters are made for a set, and not to check one
-	leased  []*redislimit.LeasedLimiter
 }
 
-// Flush gives back the unused part of e's leases. Call it after the last decision. Without Tenant, and for other engines, it
-// does nothing.
-func Flush(ctx context.Context, e policy.Engine) error {
-	mine, ok := e.(*engine)
-	if !ok {
-		return nil
-	}
-	mine.mu.Lock()
-	leased := mine.leased
-	mine.mu.Unlock()
-	var errs []error
-	for _, l := range leased {
-		errs = append(errs, l.Flush(ctx))
-	}
-	return errors.Join(errs...)
-}
-
-// Open checks the options, and makes a limiter for each rule. Nothing is sent.
-func (e *engine) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	if err := e.check(rules); err != nil {
+// limiter returns the rule's limiter. Limiters on Redis know no state but their limit. Nothing is sent.
+func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	if err := cmp.Or(e.check(), e.checkServers(r)); err != nil {
 		return nil, err
 	}
-	e.set(true)
-	defer e.set(false)
-	return e.Engine.Open(rules)
-}
-
-func (e *engine) set(opening bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.opening = opening
-}
-
-// Check returns the error of Open. Nothing is sent.
-func (e *engine) Check(rules []policy.Budget) error {
-	if err := e.check(rules); err != nil {
-		return err
-	}
-	return e.Engine.(interface{ Check([]policy.Budget) error }).Check(rules)
-}
-
-// limiter returns the rule's limiter. Limiters in Redis know no state but their limit.
-func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	l, err := redislimit.New(e.client, r.Limit, e.options(r))
 	if err != nil || !e.isLeased(r) {
 		return l, err
 	}
 	if r.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-		return nil, errors.New("policyredis: a leaky bucket might have to be spent from leases")
+		return nil, fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
+			r.Name, e.opts.Tenant)
 	}
-	leased := redislimit.Leased(l, e.opts.MaxBatch)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.opening {
-		e.leased = append(e.leased, leased)
+	return redislimit.Leased(l, e.opts.MaxBatch), nil
+}
+
+// isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
+func (e *engine) isLeased(r policy.Budget) bool {
+	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant)
+}
+
+// check returns an error if the client or the options are wrong.
+func (e *engine) check() error {
+	switch {
+	case e.client == nil:
+		return errors.New("policyredis: nil client")
+	case e.opts.Tenant != "" && e.opts.Slot != nil:
+		return errors.New("policyredis: Options.Tenant and Options.Slot both choose the server of a key: want one of them")
+	case e.opts.MaxBatch < 0:
+		return fmt.Errorf("policyredis: Options.MaxBatch is %d, want 0 for the default or more", e.opts.MaxBatch)
 	}
-	return leased, nil
+	return nil
+}
+
+// checkServers returns an error if a client of several servers cannot serve a rule for all requests, since the set has rules with keys, and
+// no option puts them on one server.
+func (e *engine) checkServers(r policy.Budget) error {
+	switch e.client.(type) {
+	case *redis.Ring, *redis.ClusterClient:
+	default:
+		return nil
+	}
+	if e.opts.Slot != nil || e.opts.Tenant != "" || len(r.Key) > 0 || !counts(r) {
+		return nil
+	}
+	for _, other := range r.Set {
+		if len(other.Key) > 0 && counts(other) {
+			return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than the budgets of rule %q: "+
+				"set Options.Tenant, or Options.Slot", r.Name, other.Name)
+		}
+	}
+	return nil
 }
 
 // counts reports whether a rule counts anything.
@@ -132,61 +121,6 @@ func counts(r policy.Budget) bool {
 	return slices.ContainsFunc(limits, func(l ratelimit.Limit) bool {
 		return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
 	})
-}
-
-// isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
-func (e *engine) isLeased(r policy.Budget) bool {
-	return e.opts.Tenant != "" && !slices.Contains(r.Key, e.opts.Tenant) && counts(r)
-}
-
-// check returns an error if the options do not fit these rules.
-func (e *engine) check(rules []policy.Budget) error {
-	if e.client == nil {
-		return errors.New("policyredis: nil client")
-	}
-	if e.opts.Tenant != "" && e.opts.Slot != nil {
-		return errors.New("policyredis: Options.Tenant and Options.Slot both choose the server of a key: want one of them")
-	}
-	if e.opts.MaxBatch < 0 {
-		return fmt.Errorf("policyredis: Options.MaxBatch is %d, want 0 for the default or more", e.opts.MaxBatch)
-	}
-	for _, r := range rules {
-		for _, limit := range append([]ratelimit.Limit{r.Limit}, r.Others...) {
-			if e.isLeased(r) && limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-				return fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
-					r.Name, e.opts.Tenant)
-			}
-		}
-	}
-	return e.checkServers(rules)
-}
-
-// checkServers returns an error if a client of several servers cannot serve the rules: a rule for all requests beside rules
-// with keys, with no option that puts them on one server.
-func (e *engine) checkServers(rules []policy.Budget) error {
-	switch e.client.(type) {
-	case *redis.Ring, *redis.ClusterClient:
-	default:
-		return nil
-	}
-	if e.opts.Slot != nil || e.opts.Tenant != "" {
-		return nil
-	}
-	global, keyed := -1, -1
-	for i, r := range rules {
-		switch {
-		case !counts(r):
-		case len(r.Key) == 0:
-			global = i
-		default:
-			keyed = i
-		}
-	}
-	if global >= 0 && keyed >= 0 {
-		return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than the budgets of rule %q: "+
-			"set Options.Tenant, or Options.Slot", rules[global].Name, rules[keyed].Name)
-	}
-	return nil
 }
 
 func (e *engine) options(r policy.Budget) *redislimit.Options {

@@ -28,7 +28,6 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
 	const processes, batch = 3, 25
 	var all []*policy.Policies
-	var engines []policy.Engine
 	for range processes {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
 		t.Cleanup(func() { client.Close() })
@@ -39,7 +38,7 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 			_, err := p.Peek(t.Context(), policy.Attributes{"tenant": "t0", "user": "u", "route": "r"}, 1)
 			return err == nil
 		}, 30*time.Second, 20*time.Millisecond)
-		all, engines = append(all, p), append(engines, engine)
+		all = append(all, p)
 	}
 	var allowed, byRoute atomic.Int64
 	var byTenant [60]atomic.Int64
@@ -71,8 +70,8 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	for k := range byTenant {
 		assert.LessOrEqual(t, byTenant[k].Load(), int64(50))
 	}
-	for _, e := range engines {
-		require.NoError(t, policyredis.Flush(t.Context(), e))
+	for _, p := range all {
+		require.NoError(t, p.Flush(t.Context()))
 	}
 	d, err := all[0].Peek(t.Context(), policy.Subject{Rule: "all"}, 0)
 	require.NoError(t, err)
@@ -100,7 +99,7 @@ func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
 	next.Version = "next"
 	require.NoError(t, p.Update(&next))
 	take(1)
-	require.NoError(t, policyredis.Flush(t.Context(), engine))
+	require.NoError(t, p.Flush(t.Context()))
 	d, err := p.Peek(t.Context(), policy.Subject{Rule: "all"}, 0)
 	require.NoError(t, err)
 	assert.Equal(t, 2000-61, d.Remaining)

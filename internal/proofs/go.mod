@@ -35,6 +35,7 @@ require (
 	github.com/weir-go/ratelimit/grpclimit v0.1.0
 	github.com/weir-go/ratelimit/otellimit v0.1.0
 	github.com/weir-go/ratelimit/policy v0.1.0
+	github.com/weir-go/ratelimit/policyredis v0.1.0
 	github.com/weir-go/ratelimit/promlimit v0.1.0
 	github.com/weir-go/ratelimit/redislimit v0.1.0
 	go.opentelemetry.io/otel v1.47.0
@@ -128,6 +129,7 @@ replace (
 	github.com/weir-go/ratelimit/grpclimit => ../../grpclimit
 	github.com/weir-go/ratelimit/otellimit => ../../otellimit
 	github.com/weir-go/ratelimit/policy => ../../policy
+	github.com/weir-go/ratelimit/policyredis => ../../policyredis
 	github.com/weir-go/ratelimit/promlimit => ../../promlimit
 	github.com/weir-go/ratelimit/redislimit => ../../redislimit
 )

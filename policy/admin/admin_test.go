@@ -266,42 +266,38 @@ func noSecret(t *testing.T, text string) {
 	}
 }
 
-// leaky is an engine whose errors hold keys.
-type leaky struct{ policy.Engine }
+// pairRules has one rule, so that its limiter may be of any kind.
+const pairRules = "rules: [{name: pairs, match: {route: /v1/}, key: [user, region], limit: fixed-window 5/h}]"
 
-type leakyDecider struct {
-	ratelimit.Reserver[*policy.Charges]
+// leaky is a limiter whose errors hold keys.
+type leaky struct{ ratelimit.Reserver[string] }
+
+func leakyEngine(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	l, err := ratelimit.New[string](b.Limit, nil)
+	return leaky{l}, err
 }
 
-func (e leaky) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	d, err := e.Engine.Open(rules)
-	return leakyDecider{d}, err
-}
-
-func (leakyDecider) Peek(context.Context, *policy.Charges, int) (ratelimit.Decision, error) {
+func (leaky) Peek(context.Context, string, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{}, fmt.Errorf("%w: no answer for secret-ann", errors.ErrUnsupported)
 }
 
-func (leakyDecider) Adjust(context.Context, *policy.Charges, int) error {
-	return errors.New("no room for secret-ann")
-}
-func (leakyDecider) Reset(context.Context, *policy.Charges) error {
-	return errors.New("no room for secret-ann")
-}
+func (leaky) Adjust(context.Context, string, int) error { return errors.New("no room for secret-ann") }
+
+func (leaky) Reset(context.Context, string) error { return errors.New("no room for secret-ann") }
 
 // TestHiddenKeysAreInNoErrorOfAnEngine: neither in the answer nor in the log.
 func TestHiddenKeysAreInNoErrorOfAnEngine(t *testing.T) {
 	var log bytes.Buffer
-	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: leaky{policy.Memory(nil)}})
+	p, err := policy.New(parsed(t, pairRules), &policy.Options{Engine: leakyEngine})
 	require.NoError(t, err)
 	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{Write: true, HashKey: []byte("k"), Logger: slog.New(slog.NewTextHandler(&log, nil))})}
 	for range 3 {
 		p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1)
 	}
 	answers := fmt.Sprint(
-		s.post(http.StatusOK, "do", "key", "key", "secret-ann"), s.post(http.StatusOK, "do", "key", "key", "secret-ann\nsecret-eu", "rule", "pairs"),
-		s.post(http.StatusBadRequest, "do", "reset", "key", "secret-ann", "rule", "users"),
-		s.post(http.StatusBadRequest, "do", "adjust", "delta", "2", "rule", "users", "code", audit.Hash([]byte("k"), "secret-ann")),
+		s.post(http.StatusOK, "do", "key", "key", "secret-ann\nsecret-eu"), s.post(http.StatusOK, "do", "key", "key", "secret-ann\nsecret-eu", "rule", "pairs"),
+		s.post(http.StatusBadRequest, "do", "reset", "key", "secret-ann\nsecret-eu", "rule", "pairs"),
+		s.post(http.StatusBadRequest, "do", "adjust", "delta", "2", "rule", "pairs", "key", "secret-ann\nsecret-eu"),
 		s.post(http.StatusOK, "do", "explain", "request", "path=/v1/x\nuser=secret-ann\nregion=secret-eu"))
 	noSecret(t, answers)
 	noSecret(t, log.String())
@@ -323,18 +319,14 @@ func TestAdminReadsForms(t *testing.T) {
 	assert.Contains(t, s.post(http.StatusRequestEntityTooLarge, "do", "key", "key", strings.Repeat("a", 70_000))["failed"], "more than 65536 bytes")
 }
 
-// deaf is an engine that can only decide.
-type deaf struct{ policy.Engine }
-
-func (e deaf) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	d, err := e.Engine.Open(rules)
-	return struct {
-		ratelimit.Reserver[*policy.Charges]
-	}{d}, err
+// deaf is an engine whose limiters can only decide.
+func deaf(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	l, err := ratelimit.New[string](b.Limit, nil)
+	return struct{ ratelimit.Reserver[string] }{l}, err
 }
 
 func TestAdminOfAnEngineThatCannotLook(t *testing.T) {
-	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
+	p, err := policy.New(parsed(t, "rules: [{name: users, match: {route: /v1/}, key: user, limit: fixed-window 2/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{Write: true, Logger: slog.New(slog.NewJSONHandler(&out, nil))})}
@@ -380,36 +372,46 @@ func TestThePageListsDeniedKeysAndResetsAKey(t *testing.T) {
 		s.post(http.StatusOK, "do", "reset", "rule", "users", "code", users["code"].(string))
 		assert.Nil(t, s.post(http.StatusOK, "do", "limited", "rule", "users")["limited"])
 	}
-	p, err := policy.New(parsed(t, adminRules), &policy.Options{Engine: deaf{policy.Memory(nil)}})
+	p, err := policy.New(parsed(t, "rules: [{name: users, match: {route: /v1/}, key: user, limit: fixed-window 2/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)
 	s := &served{t: t, p: p, handler: admin.New(p, nil)}
 	assert.Contains(t, s.post(http.StatusNotImplemented, "do", "limited")["failed"], "cannot list keys")
 }
 
-// unplanned is an engine that lists its keys and does not know their plans, as Redis.
+// unplanned is a limiter of a store that lists its keys and does not know their plans, as Redis.
 type unplanned struct {
-	policy.Engine
+	ratelimit.Reserver[string]
 	keys []string
 }
 
-func (e unplanned) Open(rules []policy.Budget) (ratelimit.Reserver[*policy.Charges], error) {
-	d, err := e.Engine.Open(rules)
-	return listing{d, e.keys}, err
-}
-
-type listing struct {
-	ratelimit.Reserver[*policy.Charges]
-	keys []string
-}
-
-func (l listing) Each(_ context.Context, _ int, limitFor func(string) ratelimit.Limit, visit func(string, ratelimit.Decision) bool) error {
+func (l *unplanned) Each(_ context.Context, visit func(string, ratelimit.Decision) bool) error {
 	for _, key := range l.keys {
-		if !visit(key, ratelimit.Decision{Limit: limitFor(key), RetryAfter: time.Second}) {
+		if !visit(key, ratelimit.Decision{RetryAfter: time.Second}) {
 			break
 		}
 	}
 	return nil
 }
+
+func (l *unplanned) Join([]ratelimit.Joining) (ratelimit.Joint, error) { return denying{}, nil }
+
+// denying is a store that denies all.
+type denying struct{}
+
+func (denying) Limit(_ int, _ string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
+	return ofRequest, nil, nil
+}
+
+func (denying) Decide(_ context.Context, charges []ratelimit.Charge, _ ratelimit.JointRequest) (func([]int) error, error) {
+	for i := range charges {
+		charges[i].Decided, charges[i].Decision = true, ratelimit.Decision{Limit: charges[i].Limit, RetryAfter: time.Second}
+	}
+	return nil, nil
+}
+
+func (denying) Adjust(context.Context, []ratelimit.Charge) error { return nil }
+
+func (denying) Report(int, ratelimit.Event[string]) {}
 
 func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
 	const rules = `rules: [{name: api, key: user, limit: fixed-window 40/h, plans: {free: fixed-window %d/h, pro: fixed-window %d/h}, overrides: [{key: vip, limit: fixed-window %d/h}]}]`
@@ -438,7 +440,10 @@ func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
 	require.NoError(t, p.Update(parsed(t, fmt.Sprintf(rules, 9, 99, 9))))
 	assert.Equal(t, []string{"free fixed-window 9/h", "none fixed-window 40/h", "vip fixed-window 9/h"}, limited())
 
-	p, err = policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), &policy.Options{Engine: unplanned{policy.Memory(nil), []string{"ann"}}})
+	p, err = policy.New(parsed(t, fmt.Sprintf(rules, 10, 100, 90)), &policy.Options{Engine: func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		l, err := ratelimit.New[string](b.Limit, nil)
+		return &unplanned{l, []string{"ann"}}, err
+	}})
 	require.NoError(t, err)
 	s = &served{t: t, p: p, handler: admin.New(p, &admin.Options{ShowKeys: true})}
 	v := s.post(http.StatusOK, "do", "limited")

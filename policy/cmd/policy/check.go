@@ -13,26 +13,21 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/policy"
-	"github.com/weir-go/ratelimit/sqllimit"
+	"github.com/weir-go/ratelimit/policy/policysql"
 )
 
 // engines are the engines that rules can be checked against, each without its server.
 var engines = map[string]func() policy.Engine{
 	"memory": func() policy.Engine { return policy.Memory(nil) },
 	"redis": func() policy.Engine {
-		return policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		return func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 			if _, _, err := micros.Figures(b.Limit, micros.MaxLog); err != nil {
 				return nil, err
 			}
 			return ratelimit.New[string](b.Limit, nil)
-		})
+		}
 	},
-	"sql": func() policy.Engine {
-		db := sql.OpenDB(noDatabase{})
-		return policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
-			return sqllimit.New(db, b.Limit, nil)
-		})
-	},
+	"sql": func() policy.Engine { return policysql.New(sql.OpenDB(noDatabase{}), nil) },
 }
 
 // engineNames returns the names of the engines, for people.

@@ -76,7 +76,7 @@ func TestExplainOfTenants(t *testing.T) {
 	for range 3 {
 		require.True(t, service.Allow(policy.Attributes{"tenant": "acme", "user": "ann"}, 1))
 	}
-	require.NoError(t, policyredis.Flush(t.Context(), engine))
+	require.NoError(t, service.Flush(t.Context()))
 	var out, errs bytes.Buffer
 	assert.Zero(t, run([]string{"-redis", "redis://" + addr, "-tenant", "tenant", file, "user=ann", "tenant=acme"}, &out, &errs), errs.String())
 	assert.Contains(t, out.String(), "cost 1 of 5; now: allows it, 2 left")

@@ -1,0 +1,381 @@
+package sqltest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
+	"github.com/weir-go/ratelimit/policy/policysql"
+	"github.com/weir-go/ratelimit/policyredis"
+	"github.com/weir-go/ratelimit/sqllimit"
+)
+
+// engine is a place for the budgets of rules.
+type engine struct {
+	// open returns a function that makes engines on the same store, one for each process. Each name has budgets of its own.
+	open    func(t *testing.T) func(name string) policy.Engine
+	refused string // a limit that it cannot count
+	shared  bool   // by several processes
+}
+
+// monotonic is a clock that knows no dates.
+type monotonic struct{}
+
+func (monotonic) Now() time.Duration { return time.Since(begun) }
+
+var begun = time.Now()
+
+// engines are the engines of this library. Each decision has a minute, as machines may be slow.
+var engines = map[string]engine{
+	"memory": {func(*testing.T) func(string) policy.Engine {
+		return func(string) policy.Engine { return policy.Memory(&policy.MemoryOptions{Clock: monotonic{}}) }
+	}, "calendar 5/day UTC", false},
+	"redis": {func(t *testing.T) func(string) policy.Engine {
+		client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr, ReadTimeout: time.Minute})
+		t.Cleanup(func() { _ = client.Close() })
+		return func(name string) policy.Engine {
+			return policyredis.New(client, &policyredis.Options{Prefix: name + ":", Timeout: time.Minute})
+		}
+	}, "sliding-log 1000000/h", true},
+	"postgresql": onSQL("postgresql"),
+	"mariadb":    onSQL("mariadb"),
+}
+
+func onSQL(server string) engine {
+	return engine{func(t *testing.T) func(string) policy.Engine {
+		s := limitServers[server]
+		db := s.migrated(t)
+		return func(name string) policy.Engine {
+			return policysql.New(db, &sqllimit.Options{Name: name, Dialect: s.dialect, Timeout: time.Minute})
+		}
+	}, "sliding-log 1000000/h", true}
+}
+
+// served is one process that decides by rules.
+type served struct {
+	*policy.Policies
+	t        *testing.T
+	decided  []policy.Decision
+	reached  []policy.Threshold
+	observed sync.Mutex
+}
+
+func newServed(t *testing.T, e policy.Engine, rules string) *served {
+	t.Helper()
+	x := &served{t: t}
+	var err error
+	x.Policies, err = policy.New(parsedRules(t, rules), &policy.Options{
+		Engine: e,
+		OnDecision: func(d policy.Decision) {
+			x.observed.Lock()
+			defer x.observed.Unlock()
+			x.decided = append(x.decided, d)
+		},
+		OnThreshold: func(at policy.Threshold) { x.reached = append(x.reached, at) },
+	})
+	require.NoError(t, err)
+	return x
+}
+
+func parsedRules(t *testing.T, rules string) *policy.Set {
+	t.Helper()
+	set, err := policy.Parse([]byte("rules:\n" + rules))
+	require.NoError(t, err)
+	return set
+}
+
+// take returns whether a request is allowed, and what is left.
+func (x *served) take(a policy.Attributes, cost int) (bool, int) {
+	x.t.Helper()
+	d, err := x.Take(x.t.Context(), a, cost)
+	require.NoError(x.t, err)
+	return d.Allowed, d.Remaining
+}
+
+// left returns the units that a key has left of a rule.
+func (x *served) left(rule string, key ...string) int {
+	x.t.Helper()
+	d, err := x.Peek(x.t.Context(), policy.Subject{Rule: rule, Key: key}, 1)
+	if err != nil {
+		require.ErrorIs(x.t, err, ratelimit.ErrExceedsLimit)
+	}
+	return d.Remaining
+}
+
+var ann, bob = policy.Attributes{"user": "ann"}, policy.Attributes{"user": "bob"}
+
+// engineCases are played alike on all engines. The two processes share the store; in memory they are one.
+var engineCases = []struct {
+	name, rules string
+	play        func(t *testing.T, e engine, x, other *served)
+}{
+	{"decisions", `
+- {name: api, key: user, limit: fixed-window 3/d}
+- {name: all, limit: token-bucket 100/d burst 100}`, func(t *testing.T, _ engine, x, other *served) {
+		for i := range 5 {
+			p := []*served{x, other}[i%2]
+			d, err := p.Take(t.Context(), ann, 1)
+			require.NoError(t, err)
+			assert.Equal(t, i < 3, d.Allowed)
+			assert.Equal(t, "api", d.Limit.Name)
+			assert.Equal(t, max(0, 2-i), d.Remaining)
+			assert.Equal(t, i >= 3, d.RetryAfter > 0)
+		}
+		assert.True(t, x.Allow(bob, 1))
+		assert.Equal(t, 96, other.left("all"), "the denied requests have charged no rule")
+		_, err := x.Take(t.Context(), bob, 4)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		_, err = x.Take(t.Context(), bob, -1)
+		require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
+		for _, d := range x.Denied(9) {
+			assert.Equal(t, "api", d.Rule)
+		}
+		require.Len(t, x.Denied(9), 2)
+	}},
+	{"plans", `
+- {name: api, key: user, limit: fixed-window 2/d, plans: {pro: fixed-window 5/d, free: blocked}}`, func(t *testing.T, _ engine, x, other *served) {
+		x.take(ann, 2)
+		pro := policy.Attributes{"user": "ann", "plan": "pro"}
+		ok, left := other.take(pro, 1)
+		assert.True(t, ok)
+		assert.Equal(t, 2, left, "an upgrade keeps the spending")
+		assert.False(t, x.Allow(ann, 1))
+		assert.True(t, x.Allow(pro, 2))
+		_, err := x.Take(t.Context(), policy.Attributes{"user": "eve", "plan": "free"}, 1)
+		require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	}},
+	{"overrides", `
+- {name: api, key: [user, region], limit: fixed-window 2/d, overrides: [{key: [ann, eu], limit: fixed-window 4/d}, {key: [eve, eu], limit: unlimited}]}`, func(t *testing.T, _ engine, x, _ *served) {
+		eu := func(user string) policy.Attributes { return policy.Attributes{"user": user, "region": "eu"} }
+		assert.True(t, x.Allow(eu("ann"), 4))
+		assert.False(t, x.Allow(eu("ann"), 1))
+		assert.True(t, x.Allow(eu("bob"), 2))
+		assert.False(t, x.Allow(eu("bob"), 1))
+		assert.True(t, x.Allow(eu("eve"), 1_000_000))
+	}},
+	{"limit_from", `
+- {name: api, key: user, limit: fixed-window 2/d, limit_from: quota}`, func(t *testing.T, e engine, x, _ *served) {
+		with := func(user, quota string) policy.Attributes { return policy.Attributes{"user": user, "quota": quota} }
+		assert.True(t, x.Allow(with("ann", "5"), 5))
+		assert.False(t, x.Allow(with("ann", "5"), 1))
+		assert.True(t, x.Allow(with("ann", "fixed-window 7/d"), 2))
+		assert.True(t, x.Allow(with("bob", "often"), 2))
+		assert.False(t, x.Allow(with("bob", e.refused), 1), "a limit that the engine cannot count is none")
+		assert.EqualValues(t, 2, x.Stats().BadLimits)
+	}},
+	{"shadow", `
+- {name: api, key: user, limit: fixed-window 3/d}
+- {name: trial, key: user, limit: fixed-window 1/d, shadow: true}`, func(t *testing.T, _ engine, x, _ *served) {
+		for i := range 5 {
+			assert.Equal(t, i < 3, x.Allow(ann, 1))
+		}
+		assert.Zero(t, x.left("trial", "ann"))
+		var shadow, enforced []bool
+		for _, d := range x.decided {
+			enforced, shadow = append(enforced, d.Rules[0].Decision.Allowed), append(shadow, d.Rules[1].Decision.Allowed)
+			require.True(t, d.Rules[1].Shadow)
+		}
+		assert.Equal(t, []bool{true, true, true, false, false}, enforced)
+		assert.Equal(t, []bool{true, false, false}, shadow[:3])
+	}},
+	{"cost", `
+- {name: requests, key: user, limit: fixed-window 3/d, cost: 1}
+- {name: tokens, key: user, limit: fixed-window 1000/d, cost: tokens, optional: true}`, func(t *testing.T, _ engine, x, _ *served) {
+		assert.True(t, x.Allow(policy.Attributes{"user": "ann", "tokens": "600"}, 50))
+		assert.False(t, x.Allow(policy.Attributes{"user": "ann", "tokens": "600"}, 50))
+		assert.Equal(t, []int{2, 400}, []int{x.left("requests", "ann"), x.left("tokens", "ann")}, "all rules are charged, or none")
+		assert.True(t, x.Allow(ann, 50))
+		assert.Equal(t, []int{1, 400}, []int{x.left("requests", "ann"), x.left("tokens", "ann")})
+	}},
+	{"reserve and settle", `
+- {name: tokens, key: user, limit: token-bucket 10/d burst 10}
+- {name: all, limit: fixed-window 100/d}`, func(t *testing.T, _ engine, x, other *served) {
+		res, err := x.Reserve(t.Context(), ann, 8, 0)
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		assert.False(t, other.Allow(ann, 3))
+		require.NoError(t, res.Settle(3))
+		assert.Equal(t, []int{7, 97}, []int{other.left("tokens", "ann"), other.left("all")})
+		res, err = x.Reserve(t.Context(), ann, 7, 0)
+		require.NoError(t, err)
+		res.Cancel()
+		assert.Equal(t, []int{7, 97}, []int{other.left("tokens", "ann"), other.left("all")})
+		res, err = x.Reserve(t.Context(), ann, 8, 0)
+		require.NoError(t, err)
+		assert.False(t, res.Allowed)
+	}},
+	{"wait", `
+- {name: api, key: user, limit: token-bucket 100/s burst 1}
+- {name: day, key: user, limit: fixed-window 3/d}`, func(t *testing.T, _ engine, x, _ *served) {
+		for range 3 {
+			require.NoError(t, x.Wait(t.Context(), ann, 1))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.ErrorIs(t, x.Wait(ctx, ann, 1), context.DeadlineExceeded)
+	}},
+	{"reload", `
+- {name: api, key: user, limit: fixed-window 3/d}
+- {name: other, limit: fixed-window 9/d}`, func(t *testing.T, _ engine, x, _ *served) {
+		x.take(ann, 3)
+		require.NoError(t, x.Update(parsedRules(t, "- {name: API, key: user, limit: fixed-window 5/d}")))
+		assert.True(t, x.Allow(ann, 2), "the spending stays under the new limit")
+		assert.False(t, x.Allow(ann, 1))
+		require.NoError(t, x.Update(parsedRules(t, "- {name: api, key: user, limit: fixed-window 1/d, plans: {pro: fixed-window 6/d}}")))
+		assert.False(t, x.Allow(ann, 1))
+		assert.True(t, x.Allow(policy.Attributes{"user": "ann", "plan": "pro"}, 1))
+		require.NoError(t, x.Update(new(policy.Set)))
+		assert.True(t, x.Allow(ann, 1), "no rules, no limit")
+	}},
+	{"kill switch", `
+- {name: api, key: user, limit: fixed-window 3/d}`, func(t *testing.T, _ engine, x, _ *served) {
+		x.take(ann, 2)
+		killed := parsedRules(t, "- {name: api, key: user, limit: fixed-window 3/d}")
+		killed.KillSwitch = true
+		require.NoError(t, x.Update(killed))
+		assert.True(t, x.Allow(ann, 100))
+		assert.EqualValues(t, 1, x.Stats().Killed)
+		assert.Equal(t, 1, x.left("api", "ann"), "the switch charges nothing")
+		require.NoError(t, x.Update(parsedRules(t, "- {name: api, key: user, limit: fixed-window 3/d}")))
+		assert.True(t, x.Allow(ann, 1))
+		assert.False(t, x.Allow(ann, 1))
+	}},
+	{"peek and the page", `
+- {name: api, key: user, limit: fixed-window 4/d}
+- {name: probes, allow: true, match: {attributes: {user: root}}}`, func(t *testing.T, _ engine, x, other *served) {
+		x.take(ann, 3)
+		x.take(bob, 4)
+		assert.True(t, x.Allow(policy.Attributes{"user": "root"}, 100))
+		assert.Equal(t, []int{1, 0}, []int{other.left("api", "ann"), other.left("API", "bob")})
+		require.NoError(t, other.Adjust(t.Context(), policy.Subject{Rule: "api", Key: []string{"ann"}}, 3))
+		d, err := x.Peek(t.Context(), ann, 1)
+		require.NoError(t, err)
+		assert.Equal(t, []any{false, 0, 2}, []any{d.Allowed, d.Remaining, d.Debt})
+		ex, err := x.Explain(ann, 1)
+		require.NoError(t, err)
+		require.Len(t, ex.Rules, 1)
+		assert.Equal(t, 2, ex.Rules[0].Decision.Debt)
+		limited := func() (keys []string) {
+			form := url.Values{"do": {"limited"}}
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(form.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("Accept", "application/json")
+			w := httptest.NewRecorder()
+			admin.New(other.Policies, &admin.Options{ShowKeys: true}).ServeHTTP(w, r)
+			require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+			var page struct{ Limited []struct{ Key string } }
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &page))
+			for _, l := range page.Limited {
+				keys = append(keys, l.Key)
+			}
+			slices.Sort(keys)
+			return keys
+		}
+		assert.Equal(t, []string{"ann", "bob"}, limited())
+		require.NoError(t, other.Reset(t.Context(), policy.Subject{Rule: "api", Key: []string{"bob"}}))
+		assert.Equal(t, []string{"ann"}, limited())
+		assert.True(t, x.Allow(bob, 4))
+	}},
+	{"notice", `
+- {name: api, key: user, limit: fixed-window 10/d, notify: [80%]}`, func(t *testing.T, _ engine, x, _ *served) {
+		x.take(ann, 7)
+		assert.Empty(t, x.reached)
+		x.take(ann, 1)
+		x.take(ann, 1)
+		require.Len(t, x.reached, 1)
+		assert.Equal(t, []any{"api", "ann", 80, 2}, []any{x.reached[0].Rule, x.reached[0].Key, x.reached[0].Percent, x.reached[0].Decision.Remaining})
+	}},
+	{"a set that is refused", `
+- {name: api, key: user, limit: fixed-window 3/d}
+- {name: all, limit: fixed-window 9/d}`, func(t *testing.T, e engine, x, _ *served) {
+		x.take(ann, 2)
+		before := x.Stats().Generation
+		for _, rules := range []string{
+			"- {name: api, key: user, limit: fixed-window 1/d}\n- {name: all, limit: " + e.refused + "}",
+			"- {name: api, key: user, limit: fixed-window 1/d, plans: {pro: " + e.refused + "}}",
+			"- {name: api, key: user, limit: fixed-window 1/d, overrides: [{key: ann, limit: " + e.refused + "}]}",
+		} {
+			require.ErrorContains(t, x.Update(parsedRules(t, rules)), "rule \"a", rules)
+		}
+		assert.Equal(t, before, x.Stats().Generation)
+		require.Error(t, x.Stats().LastError)
+		assert.True(t, x.Allow(ann, 1), "the former set is in force, with its spending")
+		assert.False(t, x.Allow(ann, 1))
+		assert.Equal(t, 6, x.left("all"))
+	}},
+	{"callers at once", `
+- {name: api, key: user, limit: fixed-window 40/d}
+- {name: all, limit: fixed-window 60/d}`, func(t *testing.T, _ engine, x, other *served) {
+		var admitted [2]atomic.Int64
+		var callers sync.WaitGroup
+		for i := range 16 {
+			callers.Go(func() {
+				for range 5 {
+					if d, err := []*served{x, other}[i%2].Take(t.Context(), []policy.Attributes{ann, bob}[i/2%2], 1); assert.NoError(t, err) && d.Allowed {
+						admitted[i/2%2].Add(1)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		assert.Equal(t, int64(60), admitted[0].Load()+admitted[1].Load())
+		assert.Equal(t, []int{40 - int(admitted[0].Load()), 40 - int(admitted[1].Load()), 0}, []int{x.left("api", "ann"), x.left("api", "bob"), x.left("all")})
+	}},
+}
+
+// TestEveryEnginePlaysTheSameCases plays one table of cases with budgets in memory, on Redis, in PostgreSQL and in MariaDB.
+func TestEveryEnginePlaysTheSameCases(t *testing.T) {
+	for name, e := range engines {
+		t.Run(name, func(t *testing.T) {
+			make := e.open(t)
+			for i, c := range engineCases {
+				t.Run(c.name, func(t *testing.T) {
+					prefix := fmt.Sprint("case", i)
+					x := newServed(t, make(prefix), c.rules)
+					other := x
+					if e.shared {
+						other = newServed(t, make(prefix), c.rules)
+					}
+					c.play(t, e, x, other)
+				})
+			}
+		})
+	}
+}
+
+// TestAMonthsQuotaSurvivesARestart: another process finds the spending of one that is gone.
+func TestAMonthsQuotaSurvivesARestart(t *testing.T) {
+	for name, e := range engines {
+		if !e.shared {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			make := e.open(t)
+			const rules = "- {name: quota, key: user, limit: calendar 100/month UTC}"
+			for deploy := range 3 {
+				x := newServed(t, make("quotas"), rules)
+				ok, left := x.take(ann, 30)
+				assert.True(t, ok)
+				assert.Equal(t, 70-30*deploy, left)
+			}
+			assert.False(t, newServed(t, make("quotas"), rules).Allow(ann, 11))
+		})
+	}
+}

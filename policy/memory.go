@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// MemoryOptions are the [ratelimit.Options] of each rule.
+type MemoryOptions struct {
+	MaxKeys  int
+	OnFull   ratelimit.Overflow
+	Remember int
+	Clock    ratelimit.Clock
+	// Processes is the number of processes that have such an engine each, as the stand-in while a store that they share does not answer: see
+	// package failover. Every limit of the rules, plans, overrides and attributes is divided by it, as [failover.Share] does, so that all
+	// of them together admit the whole limit once more, rounded up for each. Zero and one divide nothing; below zero is an error of [New].
+	Processes int
+}
+
+// Memory returns an engine in this process's memory. Rules of the same name in two Policies have budgets of their own.
+func Memory(opts *MemoryOptions) Engine {
+	var o MemoryOptions
+	if opts != nil {
+		o = *opts
+	}
+	return func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		if o.Processes < 0 {
+			return nil, fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", o.Processes)
+		}
+		if before, ok := before.(*table); ok && before.counts(b.Limit) {
+			return before, nil
+		}
+		t := &table{processes: o.Processes, clock: o.Clock}
+		var err error
+		t.Keyed, err = ratelimit.New(t.shareOf(b.Limit), &ratelimit.Options[string]{MaxKeys: o.MaxKeys, OnFull: o.OnFull, Remember: o.Remember, Clock: o.Clock})
+		if before != nil && err == nil {
+			return before, nil
+		}
+		return t, err
+	}
+}
+
+// table is the limiter of [Memory]. Sets that are in use at one time share the tables of their rules, and with them the spending, but
+// never a limit: a charge is decided under the limit that its own set has for it. So a decision by an earlier set does not meet
+// the limits of the next.
+type table struct {
+	*ratelimit.Keyed[string]
+	processes int // that share each limit
+	clock     ratelimit.Clock
+}
+
+// counts reports whether it is certain that the table can count a limit. A date needs a clock that has dates.
+func (t *table) counts(limit ratelimit.Limit) bool {
+	return limit.Algorithm != ratelimit.AlgorithmCalendar
+}
+
+// shareOf returns the part of a limit that this process enforces.
+func (t *table) shareOf(limit ratelimit.Limit) ratelimit.Limit {
+	if t.processes <= 1 {
+		return limit
+	}
+	return failover.Share(limit, t.processes).Named(limit.Name)
+}
+
+// ruleOf returns the rule with the parts of its limits that this process enforces.
+func (t *table) ruleOf(whole *rule) *rule {
+	if t.processes <= 1 || whole.Allow {
+		return whole
+	}
+	r := *whole.Rule
+	r.Limit, r.Plans, r.Overrides = t.shareOf(r.Limit), maps.Clone(r.Plans), slices.Clone(r.Overrides)
+	for plan, limit := range r.Plans {
+		r.Plans[plan] = t.shareOf(limit)
+	}
+	for k := range r.Overrides {
+		r.Overrides[k].Limit = t.shareOf(r.Overrides[k].Limit)
+	}
+	part := newRule(&r)
+	part.whole, part.share = whole.limit, t.shareOf
+	return part
+}

@@ -1,0 +1,45 @@
+// Package policysql keeps the budgets of package policy in a PostgreSQL or MySQL database, so that a fleet shares them and a monthly
+// quota survives a deploy without Redis.
+//
+//	policies, err := policy.New(set, &policy.Options{Engine: policysql.New(db, nil)})
+//
+// One transaction decides all rules of a request, all or nothing. Package sqllimit has the table and its promises.
+package policysql
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/sqllimit"
+)
+
+// defaultName begins the names of budgets in the table.
+const defaultName = "policy"
+
+// New returns an engine whose budgets are rows of [sqllimit.Schema]'s table. Nil options are the zero Options; their functions are called
+// concurrently. Options.Name and a point come before a rule's name, whose case plays no part; it defaults to "policy". Processes that share
+// budgets need the same Name and Table. Options.LimitFor must be nil: rules have plans, overrides and limit_from instead. OnDecision
+// receives the decision of each rule, with its key. Nothing is sent before the first decision. A nil db and options that are wrong
+// are errors of [policy.New] and [policy.Check], and so is a limit that sqllimit cannot count.
+//
+// The rows of a rule that is gone are swept when they are fresh. If the rule comes back earlier, it finds them.
+func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {
+	var o sqllimit.Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.Name == "" {
+		o.Name = defaultName
+	}
+	return func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		if o.LimitFor != nil {
+			return nil, errors.New("policysql: Options.LimitFor is not nil: the limits of keys are in the rules, as plans, overrides or limit_from")
+		}
+		o := o
+		o.Name += "." + strings.ToLower(b.Name)
+		return sqllimit.New(db, b.Limit, &o)
+	}
+}
