@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -284,7 +285,8 @@ func (s *joined[R]) answer(allowed bool) {
 }
 
 // report passes each layer's limiter and observer its own part of the decision.
-func (s *joined[R]) report(r R, err error) {
+func (s *joined[R]) report(ctx context.Context, r R, err error) {
+	held := reports.Of(ctx)
 	taker, _ := any(r).(answerTaker)
 	if taker != nil && !taker.WantsAnswers(s.d.Allowed) {
 		taker = nil
@@ -296,14 +298,23 @@ func (s *joined[R]) report(r R, err error) {
 			continue
 		}
 		e := s.event(a, y, err)
-		s.l.joint.Report(a.layer, e)
+		if held == nil {
+			s.l.joint.Report(a.layer, e)
+		} else {
+			held.Add(s.l.reporter(a.layer, e))
+		}
 		if taker != nil {
 			taker.TakeAnswer(a.layer, &e.Decision, e.Spent, e.Err)
 		}
 		if f := y.tell; f != nil {
-			f(Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
+			reports.Send(ctx, f, Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
 		}
 	}
+}
+
+// reporter returns a report of a layer's limiter for later.
+func (l *Layered[R]) reporter(layer int, e Event[string]) func() {
+	return func() { l.joint.Report(layer, e) }
 }
 
 // decided returns the ask's charge, if the store has decided on it.
@@ -468,7 +479,7 @@ func times(n int, shares int64) int {
 func (l *Layered[R]) takeJoined(ctx context.Context, r R, cost int) (Decision, error) {
 	s := l.join()
 	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: wait.Forever})
-	s.report(r, err)
+	s.report(ctx, r, err)
 	d := s.d
 	l.left(s)
 	return d, err
@@ -478,7 +489,7 @@ func (l *Layered[R]) allowJoined(r R, cost int) bool {
 	if cost == 0 {
 		s := l.join()
 		err := s.load(r, 0)
-		s.report(r, err)
+		s.report(context.Background(), r, err)
 		l.left(s)
 		return err == nil
 	}
@@ -518,7 +529,7 @@ func (l *Layered[R]) peekEachJoined(ctx context.Context, r R, cost int) ([]Decis
 func (l *Layered[R]) reserveJoined(ctx context.Context, r R, cost int, maxDelay time.Duration) (*Reservation, error) {
 	s := l.join()
 	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: max(0, maxDelay), Settled: true})
-	s.report(r, err)
+	s.report(ctx, r, err)
 	return NewReservation(s.d, s.settler(r, cost)), err
 }
 
@@ -551,7 +562,7 @@ func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 		err = s.wait(ctx, r, cost)
 	}
 	s.failedWait = err != nil
-	s.report(r, err)
+	s.report(ctx, r, err)
 	return err
 }
 

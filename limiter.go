@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 )
 
 // Limiter decides whether a key may spend. Callers should depend on this interface. Implementations are safe for
@@ -151,7 +152,7 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 // Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil
 // for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
-func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err error) {
+func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err error) {
 	// decide and Allow begin with the same lines: to call a function for them would cost as much as they do.
 	var a *account
 	if m := l.fastKeys; m != nil {
@@ -160,7 +161,7 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 		}
 	}
 	if a == nil || l.onDecision != nil {
-		return l.takeSlow(key, cost)
+		return l.takeSlow(ctx, key, cost)
 	}
 	now := reading(l.clock)
 	a.mu.Lock()
@@ -208,11 +209,11 @@ func (l *Keyed[K]) Take(_ context.Context, key K, cost int) (d Decision, err err
 }
 
 // takeSlow is Take for new keys, for keys that may have to be checked, and for limiters with OnDecision.
-func (l *Keyed[K]) takeSlow(key K, cost int) (d Decision, err error) {
+func (l *Keyed[K]) takeSlow(ctx context.Context, key K, cost int) (d Decision, err error) {
 	var a *account
 	a, _, err = l.decide(key, cost, takeRequest, &d)
 	if l.onDecision != nil {
-		l.report(key, cost, d, a != nil && d.Allowed, err)
+		l.report(ctx, key, cost, d, a != nil && d.Allowed, err)
 	}
 	return d, err
 }
@@ -459,14 +460,14 @@ func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.D
 	}
 	r.booked()
 	if l.onDecision != nil {
-		l.report(key, cost, r.Decision, x.a != nil && r.Allowed, err)
+		l.report(ctx, key, cost, r.Decision, x.a != nil && r.Allowed, err)
 	}
 	return r, err
 }
 
 // report calls OnDecision, which must be set.
-func (l *Keyed[K]) report(key K, cost int, d Decision, spent bool, err error) {
-	l.onDecision(Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
+func (l *Keyed[K]) report(ctx context.Context, key K, cost int, d Decision, spent bool, err error) {
+	reports.Send(ctx, l.onDecision, Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
 }
 
 // check returns an error if the key or the cost is invalid under any limit.

@@ -29,7 +29,7 @@ func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	var d Decision
 	spent, err := l.wait(ctx, key, cost, &d)
 	if l.onDecision != nil {
-		l.report(key, cost, d, spent && err == nil, err)
+		l.report(ctx, key, cost, d, spent && err == nil, err)
 	}
 	return err
 }

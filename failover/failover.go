@@ -7,7 +7,7 @@
 //
 // A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
 // errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
-// charged.
+// charged. Of the two limiters' OnDecision, only that of the limiter which decides a request is called; [Stats] counts the failures.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 )
 
 // noContext is for calls that no caller's context bounds.
@@ -161,13 +162,16 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	if failures.Noted(ctx, l) {
 		return l.degrade(ctx, q, shut)
 	}
-	a, o := l.askPrimary(ctx, q)
+	held := reports.With(ctx)
+	a, o := l.askPrimary(held, q)
 	l.breaker.announce()
 	l.counters.count(o)
 	if o.instead() {
+		held.Drop()
 		failures.Note(ctx, l)
 		return l.degrade(ctx, q, o)
 	}
+	held.Release()
 	return a
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -88,10 +89,10 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 }
 
 // report calls OnDecision, if there is one.
-func (l *Limiter[K]) report(key K, cost int, d ratelimit.Decision, err error) {
+func (l *Limiter[K]) report(ctx context.Context, key K, cost int, d ratelimit.Decision, err error) {
 	if l.onDecision != nil {
 		spent := d.Allowed && err == nil && cost > 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
-		l.onDecision(ratelimit.Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
+		reports.Send(ctx, l.onDecision, ratelimit.Event[K]{Key: key, Cost: cost, Decision: d, Spent: spent, Err: err})
 	}
 }
 
@@ -134,7 +135,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	if !l.spendHere(key, cost, &d) {
 		d, err = l.take(wait.OrBackground(ctx), key, want{cost: cost})
 	}
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return d, err
 }
 
@@ -158,7 +159,7 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 // cost: raise HoldFor for longer work, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
-	l.report(key, cost, res.Decision, err)
+	l.report(ctx, key, cost, res.Decision, err)
 	return res, err
 }
 
@@ -192,7 +193,7 @@ func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Rese
 // Wait waits until cost can be spent, and spends it: see [ratelimit.Wait].
 func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return err
 }
 

@@ -234,7 +234,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	} else {
 		d, err = q.in.decider.stack.Take(ctx, &q.charges, cost)
 	}
-	p.report(q, &d, err)
+	p.report(ctx, q, &d, err)
 	p.free(q)
 	return d, err
 }
@@ -245,14 +245,14 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	q := p.newQuery(r, cost)
 	if q.answered() {
 		defer p.free(q)
-		p.report(q, &q.decision, q.err)
+		p.report(ctx, q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
 	res, err := q.in.decider.stack.Reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
-	p.report(q, &res.Decision, err)
+	p.report(ctx, q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q
 	if p.notifying(q.in) {
 		res = p.settling(q.in, q.charges.List, res)
@@ -266,7 +266,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
 	if q.answered() {
-		p.report(q, &q.decision, q.err)
+		p.report(ctx, q, &q.decision, q.err)
 		return q.err
 	}
 	if q.charges.results == nil {
@@ -274,7 +274,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	}
 	err := q.in.decider.stack.Wait(ctx, &q.charges, cost)
 	d := q.waited(err)
-	p.report(q, &d, err)
+	p.report(ctx, q, &d, err)
 	return err
 }
 

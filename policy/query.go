@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -148,7 +150,7 @@ func (p *Policies) free(q *query) {
 }
 
 // report counts the keys that a decision has denied, and calls the observers.
-func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
+func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
 		if d.Allowed && err == nil {
 			p.count(q, true)
@@ -175,7 +177,10 @@ func (p *Policies) report(q *query, d *ratelimit.Decision, err error) {
 		rules = p.room(q, 1)
 		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
 	}
-	p.onDecision(Decision{
+	if reports.Of(ctx) != nil {
+		rules = slices.Clone(rules) // which may be reused before the report
+	}
+	reports.Send(ctx, p.onDecision, Decision{
 		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
 		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill, Rules: rules,
 	})

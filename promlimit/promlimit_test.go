@@ -74,7 +74,7 @@ func TestErrorsAreCountedByTheirKind(t *testing.T) {
 		hook(ratelimit.Event[string]{Key: "k", Cost: 1, Err: fmt.Errorf("x: %w", err)})
 	}
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error.
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error. Each layer counts its own decision, also of a request that another layer denies.
 # TYPE ratelimit_decisions_total counter
 ratelimit_decisions_total{limit="",limiter="redis",outcome="allowed"} 0
 ratelimit_decisions_total{limit="",limiter="redis",outcome="denied"} 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -143,7 +144,7 @@ func (f *Fair) Allow(tenant string, cost int) bool {
 // [ratelimit.ErrUnavailable] if Redis does not answer. With an error nothing is spent.
 func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Decision, error) {
 	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, 0)
-	f.report(tenant, cost, d, err)
+	f.report(ctx, tenant, cost, d, err)
 	return d, err
 }
 
@@ -159,7 +160,7 @@ func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Dec
 func (f *Fair) Reserve(ctx context.Context, tenant string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	ctx = wait.OrBackground(ctx)
 	d, spent, err := f.reserve(ctx, tenant, cost, maxDelay)
-	f.report(tenant, cost, d, err)
+	f.report(ctx, tenant, cost, d, err)
 	return ratelimit.NewReservation(d, func(actual int) error {
 		f.settle(tenant, cost, actual, spent)
 		return nil
@@ -191,7 +192,7 @@ func (f *Fair) reserve(ctx context.Context, tenant string, cost int, maxDelay ti
 // see [FairOptions.MaxWaiting], [ratelimit.ErrUnavailable] when a call to Redis fails, or is one of Take's.
 func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
 	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, inLine)
-	f.report(tenant, cost, d, err)
+	f.report(ctx, tenant, cost, d, err)
 	return err
 }
 
@@ -256,9 +257,9 @@ func (f *Fair) check() {
 	}
 }
 
-func (f *Fair) report(key string, cost int, d ratelimit.Decision, err error) {
+func (f *Fair) report(ctx context.Context, key string, cost int, d ratelimit.Decision, err error) {
 	if f.onDecision != nil {
-		f.onDecision(ratelimit.Event[string]{Key: key, Cost: cost, Decision: d, Spent: d.Allowed && err == nil && cost > 0, Err: err})
+		reports.Send(ctx, f.onDecision, ratelimit.Event[string]{Key: key, Cost: cost, Decision: d, Spent: d.Allowed && err == nil && cost > 0, Err: err})
 	}
 }
 

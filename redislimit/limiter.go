@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -74,7 +75,7 @@ func (l *Limiter) allowNothing(key string) bool {
 	if err == nil {
 		d.Allowed, d.Limit = true, p.limit
 	}
-	l.report(key, 0, d, err)
+	l.report(context.Background(), key, 0, d, err)
 	return d.Allowed
 }
 
@@ -88,7 +89,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opTake)
 	l.behind(&d, key, cost, err)
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return d, err
 }
 
@@ -121,7 +122,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 			return err
 		}
 	}
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return ratelimit.NewReservation(d, settle), err
 }
 
@@ -140,9 +141,9 @@ func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error)
 	}
 }
 
-func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
+func (l *Limiter) report(ctx context.Context, key string, cost int, d ratelimit.Decision, err error) {
 	if l.onDecision != nil {
-		l.onDecision(ratelimit.Event[string]{Key: key, Cost: cost, Decision: d,
+		reports.Send(ctx, l.onDecision, ratelimit.Event[string]{Key: key, Cost: cost, Decision: d,
 			Spent: d.Allowed && err == nil && cost > 0 && tracks(d.Limit), Err: err})
 	}
 }

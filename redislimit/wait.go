@@ -20,7 +20,7 @@ import (
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	d, err := l.wait(ctx, key, cost)
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -156,10 +157,10 @@ func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error)
 	}
 }
 
-func (l *Limiter) report(key string, cost int, d ratelimit.Decision, err error) {
+func (l *Limiter) report(ctx context.Context, key string, cost int, d ratelimit.Decision, err error) {
 	if l.onDecision != nil {
 		tracks := d.Limit.Algorithm != ratelimit.AlgorithmUnlimited && d.Limit.Algorithm != ratelimit.AlgorithmBlocked
-		l.onDecision(ratelimit.Event[string]{Key: key, Cost: cost, Decision: d,
+		reports.Send(ctx, l.onDecision, ratelimit.Event[string]{Key: key, Cost: cost, Decision: d,
 			Spent: d.Allowed && err == nil && cost > 0 && tracks, Err: err})
 	}
 }
@@ -175,7 +176,7 @@ func (l *Limiter) Allow(key string, cost int) bool {
 	if err == nil {
 		d.Allowed, d.Limit = true, p.limit
 	}
-	l.report(key, 0, d, err)
+	l.report(context.Background(), key, 0, d, err)
 	return d.Allowed
 }
 
@@ -188,7 +189,7 @@ func (l *Limiter) Allow(key string, cost int) bool {
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.behind(&d, key, cost, err)
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return d, err
 }
 
@@ -209,7 +210,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		keep = meter.Booked
 	}
 	d, o, err := l.decide(ctx, key, cost, &operation{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
 }
 
@@ -244,7 +245,7 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 // ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
-	l.report(key, cost, d, err)
+	l.report(ctx, key, cost, d, err)
 	return err
 }
 

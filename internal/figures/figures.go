@@ -42,7 +42,7 @@ func (f Figure) Prometheus() string {
 // The counters of decisions, incremented at each decision.
 var (
 	Decisions = Figure{Name: "decisions", Unit: "{decision}", By: []string{"limiter", "limit", "outcome"},
-		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error."}
+		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error. Each layer counts its own decision, also of a request that another layer denies."}
 	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
 	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions without the shared store that OnDecision has counted, such as decisions of a lease over a failover."}
 	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by outcome."}

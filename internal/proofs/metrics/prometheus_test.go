@@ -95,7 +95,7 @@ func (failingReserver) Take(context.Context, string, int) (ratelimit.Decision, e
 func TestEveryKindOfLimiterIsMeasured(t *testing.T) {
 	reg := program(t)
 	assert.NoError(t, testutil.GatherAndCompare(reg, strings.NewReader(`
-# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error.
+# HELP ratelimit_decisions_total Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error. Each layer counts its own decision, also of a request that another layer denies.
 # TYPE ratelimit_decisions_total counter
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="allowed"} 4
 ratelimit_decisions_total{limit="hourly",limiter="api",outcome="denied"} 2
