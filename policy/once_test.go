@@ -41,9 +41,9 @@ func TestARequestIsReportedOnceWhileTheStoreIsDown(t *testing.T) {
 		local, err := policy.New(set, &opts)
 		require.NoError(t, err)
 		opts.StandIn = local
-		opts.Engine = policy.Store(func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		opts.Engine = func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 			return sqllimit.New(db, b.Limit, &sqllimit.Options{Name: b.Name})
-		})
+		}
 		shared, err := policy.New(set, &opts)
 		require.NoError(t, err)
 		l, err := failover.New[policy.Request](shared, local, &failover.Options{Timeout: time.Minute, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
