@@ -72,6 +72,22 @@ func TestAPaceIsLearntFromServersWithoutFigures(t *testing.T) {
 	}
 }
 
+// Eight processes share what a server's figures show: of a bucket in any dialect, also where only the answers show that it refills.
+func TestEightProcessesShareABucketThatRefills(t *testing.T) {
+	for _, name := range []string{"own, draft 11", "own, draft 06", "own, X-, epoch", "Anthropic", "Shopify"} {
+		t.Run(name, func(t *testing.T) {
+			api := apis.Named(name)[0]
+			r := play(t, api, 8, apis.Calm)
+			assert.Greater(t, r.Goodput, .97)
+			assert.Less(t, r.Share(), .035)
+			least, most := r.Spread()
+			assert.Greater(t, least, -.25)
+			assert.Less(t, most, .25)
+			assert.Less(t, r.Silence, 3*api.Cycle(8))
+		})
+	}
+}
+
 // Half an hour in which nothing is served, then the pace of before: the server's limit is used again in full.
 func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	for _, e := range []apis.Event{apis.Outage, apis.Failing} {

@@ -31,6 +31,7 @@ type Budget struct {
 	Refills bool
 	Window  time.Duration // in which the whole budget comes back, 0 if it is not known
 
+	inferred bool          // Refills is not from the server
 	first    time.Duration // after which the first unit comes back; 0 for every
 	every    time.Duration // in which a unit comes back; 0 if all come back at Until
 	flying   int64         // requests in flight when it was received
@@ -39,6 +40,9 @@ type Budget struct {
 	sent     time.Time // when that was sent
 	received time.Time // when the answer was received
 }
+
+// informs reports whether the requests left show what others use. Of a limit of few there is hardly ever one left.
+func (b Budget) informs() bool { return !b.Units && (b.Limit <= 0 || b.Limit >= leastLimit) }
 
 // budgetName identifies a budget of a server. Several budgets of one policy are numbered in the order of their ends.
 type budgetName struct {

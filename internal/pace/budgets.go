@@ -14,8 +14,11 @@ type budgets struct {
 
 // latest is what is kept of a budget when it has ended.
 type latest struct {
-	seq   uint64        // of the latest request whose answer names it
-	every time.Duration // see Budget
+	seq     uint64        // of the latest request whose answer names it
+	every   time.Duration // see Budget
+	refills bool          // the server says so, or its answers show it
+	ends    time.Time     // Until in the first answer that named it
+	spent   int           // the number of ends in a row after which little was left
 }
 
 // closedUntil returns the instant at which the last of the budgets that are used up ends, or open if none ends later.
@@ -96,6 +99,18 @@ func exhausted(all []Budget, now time.Time) bool {
 	return slices.ContainsFunc(all, func(b Budget) bool { return b.Left == 0 && now.Before(b.Until) })
 }
 
+// plenty reports whether every budget of requests refills and is nearly whole, as far as the answers show.
+func (bs *budgets) plenty(now time.Time) (plenty bool) {
+	for i := range bs.list {
+		if b := &bs.list[i]; !b.Units {
+			if plenty = b.informs() && b.every > 0 && b.leftAt(now) >= b.Limit-b.Limit/8; !plenty {
+				return false
+			}
+		}
+	}
+	return plenty
+}
+
 // shared reports whether others use the budget too: an answer leaves less than an earlier one and this process's own requests since, and
 // those in flight at that time, explain.
 func (bs *budgets) shared(b Budget) bool {
@@ -103,7 +118,7 @@ func (bs *budgets) shared(b Budget) bool {
 	if i < 0 || b.Units || b.seq <= bs.list[i].seq {
 		return false
 	}
-	if bs.list[i].others(b) > 1 {
+	if old := &bs.list[i]; old.others(b) > 1+old.doubtful(b) {
 		return true
 	}
 	a := bs.anchor
@@ -115,8 +130,12 @@ func (bs *budgets) shared(b Budget) bool {
 	if own > 4*(a.flying+1) {
 		bs.anchor = bs.list[i]
 	}
-	return a.others(b) > 1+own/8
+	return a.others(b) > 1+own/8+a.doubtful(b)
 }
+
+// doubtful returns the part of the units that should have come back until a later answer which does not show others if it is missing: those of a
+// sliding window come back later, if they were spent later. One other process as busy as this one uses half of them.
+func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
 // others returns how many requests of others a later answer counts at least.
 func (b *Budget) others(later Budget) int64 {
@@ -155,6 +174,7 @@ func (bs *budgets) set(b Budget, units int64) {
 	}
 	b.Policy = b.name.policy
 	known := bs.latest[b.name]
+	known.learnKind(&b)
 	b.paceUnits(known.every)
 	switch {
 	case b.seq < bs.latest[b.name].seq:
@@ -169,7 +189,39 @@ func (bs *budgets) set(b Budget, units int64) {
 	case len(bs.list) < maxBudgets:
 		bs.list = append(bs.list, b)
 	}
-	bs.note(b)
+	bs.note(b, known)
+}
+
+// The kind of a budget is learnt from the ends that answers name: they differ by less than this for one and the same end, as clocks are
+// rounded. Of a small limit nothing is learnt from the requests that are left after an end.
+const (
+	movedBy    = 2 * time.Second
+	leastLimit = 16
+)
+
+// learnKind finds out whether a budget comes back bit by bit, where neither the server nor the dialect says so. The end of a window does not
+// move to a later time before it has come, and after it the budget is whole.
+func (l *latest) learnKind(b *Budget) {
+	end := l.ends
+	l.ends = b.Until
+	switch moved := b.Until.Sub(end); {
+	case b.Refills || b.Window > 0 || b.Limit <= 0:
+		l.refills = b.Refills
+		return
+	case end.IsZero():
+	case !b.received.Before(end):
+		if b.Limit >= leastLimit && b.Left < b.Limit/4 && b.received.Sub(end) < movedBy {
+			l.spent++
+		} else {
+			l.spent = 0
+		}
+		l.refills = l.refills || l.spent > 1
+	case moved > movedBy && b.received.Before(end.Add(-movedBy)):
+		l.refills = true
+	case moved <= movedBy:
+		l.ends = end
+	}
+	b.Refills, b.inferred = l.refills, l.refills
 }
 
 // refused records that a request was refused until an instant: of a budget that comes back bit by bit, nothing is left until then. The
@@ -207,6 +259,8 @@ func (b *Budget) paceUnits(known time.Duration) {
 	case b.Limit <= b.Left:
 	case b.Left > 0:
 		b.every = max(1, left/time.Duration(b.Limit-b.Left))
+	case b.every == 0 && b.inferred: // that of the next unit: else it would have been seen to move
+		b.every = max(1, left)
 	case b.every == 0:
 		b.every = max(1, left/time.Duration(b.Limit))
 	}
@@ -240,11 +294,12 @@ func (b *Budget) count(earlier Budget, units int64) {
 
 // note records the latest answer that names a policy. If there are too many policies, the policy with the oldest answer is
 // forgotten.
-func (bs *budgets) note(b Budget) {
+func (bs *budgets) note(b Budget, known latest) {
 	if bs.latest == nil {
 		bs.latest = map[budgetName]latest{}
 	}
-	bs.latest[b.name] = latest{b.seq, b.every}
+	known.seq, known.every = b.seq, b.every
+	bs.latest[b.name] = known
 	if len(bs.latest) <= maxBudgets {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 // at once.
 type crowd struct {
 	served int64     // the number of requests to be served until the server's budgets are taken to be this process's own again
+	alone  int64     // the number of requests to be served until a refusal counts as the first again; 0 if there was none
 	last   time.Time // when a request was sent
 	jitter float64   // of the time after that
 }
@@ -25,10 +26,15 @@ const (
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
 // serve counts a request that was served.
-func (c *crowd) serve() { c.served = max(0, c.served-1) }
+func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
-// refuse counts a refusal: requests of others may have led to it.
-func (c *crowd) refuse() { c.served = max(c.served, suspicious) }
+// refuse counts a refusal: requests of others may have led to it. A single one may come from the rounding of times.
+func (c *crowd) refuse() {
+	if c.alone > 0 {
+		c.served = max(c.served, suspicious)
+	}
+	c.alone = aware
+}
 
 // meet records that an answer shows requests of others.
 func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }

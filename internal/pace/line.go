@@ -50,7 +50,8 @@ type line struct {
 
 	flights flights
 	budgets budgets
-	figures bool // the last answer to a request that was served has a budget of requests
+	figures bool // the last answer to a request that was served has a budget of requests, which is to be believed
+	misled  int  // the number of requests to be served until it is to be believed again
 	backoff backoff
 	crowd   crowd
 	rate    rate
@@ -72,6 +73,10 @@ const (
 	stepSend             // be sent: it leaves the queue
 	stepFail             // it cannot be sent before the instant, which is too late
 )
+
+// misledFor is the number of served requests for which a server's figures are not believed, after it has refused a request while most was left:
+// another limit holds, such as an even spacing or one that no field names.
+const misledFor = 256
 
 // bookAhead is how far ahead the last booking may be when the next place books: the others book nothing.
 const bookAhead = 100 * time.Millisecond
@@ -424,6 +429,9 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 // heedLocked changes the back-off and the budgets by the response to a request, which was in flight unless f is zero.
 func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	sent := l.flights.sent
+	if (a.Wait > 0 || a.Refused) && seq > l.backoff.backedAt && l.budgets.plenty(now) {
+		l.misled, l.figures = misledFor, false
+	}
 	if a.Wait > 0 { // it replaces budgets: it is more precise than a budget's end
 		l.backoff.close(now.Add(a.Wait))
 		l.budgets.refused(seq, now.Add(a.Wait), now)
@@ -457,8 +465,9 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	}
 	if a.Answered && a.Wait == 0 && !a.Refused {
 		l.crowd.serve()
-		l.figures = slices.ContainsFunc(a.Budgets, func(b Budget) bool { return !b.Units })
-		l.rate.serve(l.figures)
+		l.misled = max(0, l.misled-1)
+		l.figures = l.misled == 0 && slices.ContainsFunc(a.Budgets, Budget.informs)
+		l.rate.serve(l.figures, len(a.Budgets) > 0)
 	}
 }
 

@@ -25,18 +25,20 @@ type rate struct {
 
 // The constants of a pace.
 const (
-	slower     = 1 / .85         // by a refusal
-	faster     = .002            // by a request that is served, at a gap of one unit; the least
-	fastest    = .005            // the most
-	settles    = 128             // served requests after which the pace grows twice as fast
-	steadyFrom = 8               // served requests between two refusals from which on the pace is steady
-	lost       = 3               // refusals in a row from which on it is not
-	outage     = 6               // refusals in a row that do not come from a steady pace
-	outageFrom = 5 * time.Minute // the time after which they do not come from any
-	leastGap   = time.Millisecond
-	maxGap     = 10 * time.Minute
-	maxUnits   = 64               // of a gap
-	keepFor    = 10 * time.Minute // after the next request
+	slower       = 1 / .85 // by a refusal
+	faster       = .002    // by a request that is served, at a gap of one unit; the least
+	fasterOfFew  = .008    // these two if the answers have figures of a few requests: a window is soon over
+	fastestOfFew = .1
+	fastest      = .005            // the most
+	settles      = 128             // served requests after which the pace grows twice as fast
+	steadyFrom   = 8               // served requests between two refusals from which on the pace is steady
+	lost         = 3               // refusals in a row from which on it is not
+	outage       = 6               // refusals in a row that do not come from a steady pace
+	outageFrom   = 5 * time.Minute // the time after which they do not come from any
+	leastGap     = time.Millisecond
+	maxGap       = 10 * time.Minute
+	maxUnits     = 64               // of a gap
+	keepFor      = 10 * time.Minute // after the next request
 )
 
 // send counts a request that is sent.
@@ -52,7 +54,7 @@ func (r *rate) send(now time.Time) {
 }
 
 // serve counts a request that was served. If the server's answers have figures, they are the better guide.
-func (r *rate) serve(figures bool) {
+func (r *rate) serve(figures, few bool) {
 	if r.missed = 0; figures {
 		*r = rate{}
 		return
@@ -61,7 +63,11 @@ func (r *rate) serve(figures bool) {
 	if r.gap == 0 {
 		return
 	}
-	grow := min(max(faster, faster*float64(r.gap)/float64(r.unit)), fastest) * (1 + float64(r.served)/settles)
+	part, most := faster, fastest
+	if few {
+		part, most = fasterOfFew, fastestOfFew
+	}
+	grow := min(max(part, part*float64(r.gap)/float64(r.unit)), most) * (1 + float64(r.served)/settles)
 	if r.gap = time.Duration(float64(r.gap) / (1 + grow)); r.gap < leastGap {
 		r.gap = 0
 	}

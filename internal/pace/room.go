@@ -89,7 +89,7 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
 	case b.every == 0:
-		return time.Duration(.75 * float64(b.Until.Sub(last)) / (left + 1))
+		return time.Duration(1.8 * float64(b.Until.Sub(last)) / (left + 1))
 	case b.leftAt(now) > b.Limit/2:
 		return 0
 	}
