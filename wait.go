@@ -471,7 +471,7 @@ func (a *account) giveUp(read int64, t *turn) bool {
 }
 
 // settleTurn ends the turn of a spending that is settled, and replaces it by what was spent. It reports true if nothing is left
-// to settle. The caller holds the lock.
+// to settle, as of a call that an unlimited key has let through. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn
 	sp.turn = nil
@@ -479,7 +479,7 @@ func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bo
 		a.giveUp(read, t)
 	}
 	sp.Spending = t.Spent
-	return t.Spent.Cost == 0 && actual == 0
+	return t.Free || t.Spent.Cost == 0 && actual == 0
 }
 
 // awaited is a charge that work may have to wait for.

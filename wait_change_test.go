@@ -136,6 +136,31 @@ func TestUnlimitedLetsTheLinePass(t *testing.T) {
 	}
 }
 
+// A call that waits is let through without a charge when its key becomes unlimited, and nothing is charged at its settlement, as of one
+// that comes then.
+func TestASettlementOfACallThatUnlimitedLetPassChargesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bucket := ratelimit.TokenBucket(ratelimit.PerHour(100), 100)
+		l := ratelimit.Must(ratelimit.New[string](bucket, nil))
+		require.True(t, l.Allow("k", 60))
+		waiting, err := l.Reserve(t.Context(), "k", 50, time.Hour)
+		require.NoError(t, err)
+		done := make(chan error)
+		go func() { done <- waiting.Wait(t.Context()) }()
+		synctest.Wait()
+		require.NoError(t, l.SetLimit(ratelimit.Unlimited()))
+		require.NoError(t, <-done)
+		late, err := l.Reserve(t.Context(), "k", 50, 0)
+		require.NoError(t, err)
+		require.NoError(t, l.SetLimit(bucket))
+		require.NoError(t, waiting.Settle(30))
+		require.NoError(t, late.Settle(30))
+		d, err := l.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 40, d.Remaining)
+	})
+}
+
 func TestAGrantServesTheLine(t *testing.T) {
 	for _, limit := range takeAll(10) {
 		t.Run(limit.String(), func(t *testing.T) {

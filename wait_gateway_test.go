@@ -4,86 +4,174 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// An hour of calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens, of which they use a quarter in the
-// mean, and an operator who grants or charges tokens, or looks up limits again, each minute. Some callers leave.
-func TestAnHourOfCallsInLineUsesTheLimitWhileTokensAreGrantedAndCharged(t *testing.T) {
-	testsize.Extra(t)
-	minutes, crowds := 60, []int{60, 200}
-	if testsize.Race { // which looks for data races in the same steps
-		minutes, crowds = 5, crowds[:1]
-	}
-	for _, callers := range crowds {
-		synctest.Test(t, func(t *testing.T) {
-			rnd := rand.New(rand.NewPCG(68, uint64(callers)))
-			l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000), nil))
-			ctx, end := context.WithCancel(t.Context())
-			var (
-				mu      sync.Mutex
-				used    float64
-				allowed float64 // tokens that the limit has regained
-				wg      sync.WaitGroup
-			)
-			for i := range callers {
-				random := rand.New(rand.NewPCG(68, uint64(i)))
-				wg.Go(func() {
-					for ctx.Err() == nil {
-						estimate := 1000 + random.IntN(7001)
-						patience, leave := context.WithTimeout(ctx, time.Duration(5+random.IntN(120))*time.Second)
-						r, err := l.Reserve(patience, "k", estimate, 10*time.Minute)
-						if err == nil && r.Allowed {
-							err = r.Wait(patience)
-						}
-						leave()
-						if err != nil || !r.Allowed {
-							time.Sleep(time.Second)
-							continue
-						}
-						share := random.Float64()
-						actual := int(float64(estimate) * share * share * share)
+// operated is a limiter whose limit an operator sets.
+type operated struct {
+	*ratelimit.Keyed[string]
+	t     *testing.T
+	limit atomic.Pointer[ratelimit.Limit]
+	open  atomic.Int64 // tokens that the calls under way are going to give back
+}
+
+func (o *operated) set(limit ratelimit.Limit) {
+	o.limit.Store(&limit)
+	require.NoError(o.t, o.SetLimit(limit))
+}
+
+// rate returns the number of tokens in a second.
+func (o *operated) rate() float64 {
+	r := o.limit.Load().Rate
+	return float64(r.Units) / r.Per.Seconds()
+}
+
+// gateway plays calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens, of which they use a quarter in the
+// mean. Some leave. Each minute an operator does something, and returns the tokens that this allows beside those that the limit regains.
+// It returns the tokens used after the first minute, in which the burst is used up, and the tokens that were allowed.
+func gateway(t *testing.T, callers, minutes int, operate func(ctx context.Context, l *operated) (extra int)) (used, allowed float64) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000)
+		l := &operated{Keyed: ratelimit.Must(ratelimit.New[string](limit, nil)), t: t}
+		l.limit.Store(&limit)
+		ctx, end := context.WithCancel(t.Context())
+		var (
+			mu sync.Mutex
+			wg sync.WaitGroup
+		)
+		for i := range callers {
+			random := rand.New(rand.NewPCG(68, uint64(i)))
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					estimate := 1000 + random.IntN(7001)
+					patience, leave := context.WithTimeout(ctx, time.Duration(5+random.IntN(120))*time.Second)
+					r, err := l.Reserve(patience, "k", estimate, 10*time.Minute)
+					if err == nil && r.Allowed {
+						err = r.Wait(patience)
+					}
+					leave()
+					if err != nil || !r.Allowed {
+						time.Sleep(time.Second)
+						continue
+					}
+					share := random.Float64()
+					actual := int(float64(estimate) * share * share * share)
+					counts := l.limit.Load().Algorithm == ratelimit.AlgorithmTokenBucket
+					if counts {
 						mu.Lock()
 						used += float64(actual)
 						mu.Unlock()
-						time.Sleep(time.Duration(random.Int64N(int64(6 * time.Second))))
-						_ = r.Settle(actual)
+						l.open.Add(int64(estimate - actual))
 					}
-				})
-			}
-			const rate = 100_000
-			for minute := range minutes {
-				time.Sleep(time.Minute)
-				if minute == 0 { // in which the burst is used up
-					mu.Lock()
-					used = 0
-					mu.Unlock()
-				} else {
-					allowed += rate
+					time.Sleep(time.Duration(random.Int64N(int64(6 * time.Second))))
+					_ = r.Settle(actual)
+					if counts {
+						l.open.Add(int64(actual - estimate))
+					}
 				}
-				switch rnd.IntN(3) {
-				case 1:
-					require.NoError(t, l.Adjust(ctx, "k", -5000))
-					allowed += 5000
-				case 2:
-					require.NoError(t, l.Adjust(ctx, "k", 5000))
-					allowed -= 5000
-				default:
-					l.Refresh("k")
-				}
+			})
+		}
+		time.Sleep(time.Minute)
+		mu.Lock()
+		used = 0
+		mu.Unlock()
+		for range minutes - 1 {
+			begin, rate := time.Now(), l.rate()
+			allowed += float64(operate(ctx, l))
+			allowed -= rate * time.Since(begin).Seconds() // as long as another limit holds, nothing is counted
+			time.Sleep(time.Until(begin.Add(time.Minute)))
+			allowed += l.rate() * 60
+		}
+		end()
+		wg.Wait()
+	})
+	t.Logf("%d callers: %.1f %% used", callers, 100*used/allowed)
+	return used, allowed
+}
+
+// crowds returns the numbers of callers, and of minutes, that a test plays.
+func crowds() (callers []int, minutes int) {
+	if testsize.Race { // which looks for data races in the same steps
+		return []int{60}, 5
+	}
+	return testsize.Of([]int{60}, []int{60, 200}), 60
+}
+
+// An operator grants or charges tokens, or looks up limits again.
+func TestAnHourOfCallsInLineUsesTheLimitWhileTokensAreGrantedAndCharged(t *testing.T) {
+	testsize.Extra(t)
+	all, minutes := crowds()
+	for _, callers := range all {
+		rnd := rand.New(rand.NewPCG(68, uint64(callers)))
+		used, allowed := gateway(t, callers, minutes, func(ctx context.Context, l *operated) int {
+			extra := 0
+			switch rnd.IntN(3) {
+			case 1:
+				extra = 5000
+			case 2:
+				extra = -5000
+			default:
+				l.Refresh("k")
 			}
-			end()
-			wg.Wait()
-			t.Logf("%d callers: %.1f %% used", callers, 100*used/allowed)
-			require.GreaterOrEqual(t, used, .95*allowed)
-			require.LessOrEqual(t, used, allowed+100_000)
+			require.NoError(t, l.Adjust(ctx, "k", -extra))
+			return extra
 		})
+		require.GreaterOrEqual(t, used, .95*allowed)
+		require.LessOrEqual(t, used, allowed+100_000)
+	}
+}
+
+// An operator raises and lowers the limit, blocks the key or lifts its limit for a moment, grants tokens, and resets the key.
+func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
+	testsize.Extra(t)
+	all, minutes := crowds()
+	for _, callers := range all {
+		const mixed = 7
+		for what := range mixed + 1 {
+			rnd := rand.New(rand.NewPCG(68, uint64(callers)))
+			minutes := minutes
+			if what < mixed {
+				minutes = min(minutes, testsize.Of(12, 60))
+			}
+			used, allowed := gateway(t, callers, minutes, func(ctx context.Context, l *operated) int {
+				bucket := func(tokens int) ratelimit.Limit {
+					return ratelimit.TokenBucket(ratelimit.PerMinute(tokens), 100_000)
+				}
+				now := *l.limit.Load()
+				do := what
+				if what == mixed {
+					do = rnd.IntN(mixed)
+				}
+				switch do {
+				case 0:
+					l.set(bucket(100_000 + rnd.IntN(50_001)))
+				case 1:
+					l.set(bucket(50_000 + rnd.IntN(50_001)))
+				case 2:
+					l.set(bucket(99_000 + rnd.IntN(2001)))
+				case 3, 4:
+					l.set([]ratelimit.Limit{ratelimit.Blocked(), ratelimit.Unlimited()}[do-3])
+					time.Sleep(time.Duration(1+rnd.IntN(2000)) * time.Millisecond)
+					l.set(now)
+				case 5:
+					require.NoError(t, l.Adjust(ctx, "k", -5000))
+					return 5000
+				case 6:
+					require.NoError(t, l.Reset(ctx, "k"))      // the calls under way give nothing back
+					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the first of the line needs
+				}
+				return 0
+			})
+			assert.GreaterOrEqual(t, used, .95*allowed, "action %d", what)
+		}
 	}
 }

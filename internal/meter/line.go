@@ -52,6 +52,7 @@ type Turn struct {
 
 	Over    bool     // it has left the line
 	Refused bool     // its cost is above the capacity
+	Free    bool     // it was let through without a charge
 	Spent   Spending // once it was served; no cost if it was free
 	Line    *Line
 
@@ -238,7 +239,7 @@ func (m *Meter) Release(s *State, refused bool) {
 // ReleaseAll is Release for the line of a key that was dropped.
 func (l *Line) ReleaseAll(refused bool) {
 	for l.first != nil {
-		l.first.Refused = refused
+		l.first.Refused, l.first.Free = refused, !refused
 		l.over(l.first)
 	}
 }
