@@ -287,9 +287,11 @@ func (s *joined[R]) answer(allowed bool) {
 // report passes each layer's limiter and observer its own part of the decision.
 func (s *joined[R]) report(ctx context.Context, r R, err error) {
 	held := reports.Of(ctx)
-	taker, _ := any(r).(answerTaker)
-	if taker != nil && !taker.WantsAnswers(s.d.Allowed) {
-		taker = nil
+	var taker answerTaker
+	if s.l.takes {
+		if taker, _ = any(r).(answerTaker); taker != nil && !taker.WantsAnswers(s.d.Allowed) {
+			taker = nil
+		}
 	}
 	for i := range s.asks {
 		a := &s.asks[i]
@@ -304,7 +306,8 @@ func (s *joined[R]) report(ctx context.Context, r R, err error) {
 			held.Add(s.l.reporter(a.layer, e))
 		}
 		if taker != nil {
-			taker.TakeAnswer(a.layer, &e.Decision, e.Spent, e.Err)
+			d := e.Decision // on the heap
+			taker.TakeAnswer(a.layer, &d, e.Spent, e.Err)
 		}
 		if f := y.tell; f != nil {
 			reports.Send(ctx, f, Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})

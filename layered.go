@@ -28,6 +28,7 @@ type Layered[R any] struct {
 	pick      func(R, []int) []int // which layers apply; nil for all
 	enforcing []int                // the indices of the layers that are no shadows
 	joint     Joint                // of another store; nil for memory
+	takes     bool                 // requests take the answers of a joint themselves: see answerTaker
 	alone     bool                 // the joint asks one limiter, with its own type of keys
 	lines     turns.Lines[lineKey] // of the callers that wait for the joint
 	every     []int                // the indices of all layers
@@ -84,6 +85,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 		}
 	}
 	if l.layers[0].alone != nil {
+		_, l.takes = any(*new(R)).(answerTaker)
 		if err := l.joinAll(); err != nil {
 			return nil, err
 		}

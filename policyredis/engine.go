@@ -66,15 +66,11 @@ func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimi
 	if err := cmp.Or(e.check(), e.checkServers(r)); err != nil {
 		return nil, err
 	}
-	l, err := redislimit.New(e.client, r.Limit, e.options(r))
-	if err != nil || !e.isLeased(r) {
-		return l, err
-	}
-	if r.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+	if e.isLeased(r) && r.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return nil, fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
 			r.Name, e.opts.Tenant)
 	}
-	return redislimit.Leased(l, e.opts.MaxBatch), nil
+	return redislimit.New(e.client, r.Limit, e.options(r))
 }
 
 // isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.
@@ -132,6 +128,9 @@ func (e *engine) options(r policy.Budget) *redislimit.Options {
 			}
 			return ""
 		}
+	}
+	if e.isLeased(r) {
+		o.MaxBatch = e.opts.MaxBatch
 	}
 	return o
 }

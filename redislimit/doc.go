@@ -20,5 +20,5 @@
 // # Clusters
 //
 // All Redis keys of one decision must be in one slot; on a Ring, on one server. Limiters with equal keys share a slot; for
-// others there are [Options.Slot] and [Leased].
+// others there are [Options.Slot] and [Options.MaxBatch].
 package redislimit

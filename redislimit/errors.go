@@ -111,7 +111,7 @@ func lacked(text string) string {
 // errOldServer advises on a server that takes the first line of a script for Lua.
 var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
-const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Leased, " +
+const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Options.MaxBatch, " +
 	"or ask the limiters one after the other with package chain"
 
 // errSlots advises on keys in several slots.

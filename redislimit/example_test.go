@@ -178,18 +178,18 @@ func acrossNodes(client *redis.ClusterClient) (*ratelimit.Layered[request], erro
 	if err != nil {
 		return nil, err
 	}
-	total, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(20_000), 20_000).Named("total"), nil)
+	total, err := redislimit.New(client, ratelimit.TokenBucket(ratelimit.PerSecond(20_000), 20_000).Named("total"), &redislimit.Options{MaxBatch: 200})
 	if err != nil {
 		return nil, err
 	}
 	return ratelimit.All(
 		ratelimit.By(users, func(r request) (string, error) { return r.tenant + "/" + r.user, nil }),
 		ratelimit.By(tenants, func(r request) (string, error) { return r.tenant, nil }),
-		ratelimit.Global[request](redislimit.Leased(total, 200)),
+		ratelimit.Global[request](total),
 	)
 }
 
-func ExampleLeased() {
+func ExampleOptions_maxBatch() {
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"localhost:7000", "localhost:7001", "localhost:7002"}})
 	defer client.Close()
 	limiter, err := acrossNodes(client)

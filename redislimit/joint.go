@@ -49,12 +49,7 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 			if l == nil || l.store == nil {
 				return nil, fmt.Errorf("layer %d: By was given no limiter", i)
 			}
-			j.limiters[i].l = l
-		case *LeasedLimiter:
-			if l.err != nil {
-				return nil, fmt.Errorf("layer %d: %w", i, l.err)
-			}
-			j.limiters[i] = joinedLimiter{l: l.l, leases: l.leases}
+			j.limiters[i] = joinedLimiter{l: l, leases: l.leases}
 		default:
 			return nil, fmt.Errorf("layer %d: redislimit cannot decide on a %T together with its own limiters: %w", i, l, errors.ErrUnsupported)
 		}
@@ -96,7 +91,7 @@ func (j *joint) checkGlobals(of []ratelimit.Joining) error {
 		for k := range j.limiters {
 			if !of[k].Global && j.limiters[k].leases == nil {
 				return fmt.Errorf("redislimit: layer %d is Global, and its key would be on another server of the Ring or cluster than the keys of layer %d: "+
-					"spend it from leases, with Leased, or give the limiters of both the same Options.Slot", i, k)
+					"spend it from leases, with Options.MaxBatch, or give the limiters of both the same Options.Slot", i, k)
 			}
 		}
 	}
@@ -128,7 +123,7 @@ func (j *joint) shortest() *store {
 func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
 	y := &j.limiters[limiter]
 	p, err := y.l.planOf(ofRequest, "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
-	if err == nil && y.leases != nil && p.kind == kindLeaky {
+	if err == nil && y.l.leases != nil && p.kind == kindLeaky {
 		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
 	}
 	if p == nil {
@@ -151,6 +146,29 @@ type jointCall struct {
 	r       *request
 	at      []int                    // by charge: its index in the call, -1 if it is leased
 	leased  []*ratelimit.Reservation // by charge
+
+	// The memory of a decision with few charges.
+	request request
+	room    struct {
+		at      [fewCharges]int
+		keys    [fewCharges]string
+		charges [fewCharges]charge
+	}
+}
+
+const fewCharges = 4
+
+// newCall returns the call of a decision. It serves once: what is sent may be read after the caller has left.
+func (j *joint) newCall(charges []ratelimit.Charge) *jointCall {
+	x := &jointCall{j: j, charges: charges}
+	x.r = &x.request
+	x.r.store = j.store
+	if n := len(charges); n <= fewCharges {
+		x.at, x.r.keys, x.r.charges = x.room.at[:n], x.room.keys[:0], x.room.charges[:0]
+	} else {
+		x.at, x.r.keys, x.r.charges = make([]int, n), make([]string, 0, n), make([]charge, 0, n)
+	}
+	return x
 }
 
 // Decide implements [ratelimit.Joint].
@@ -159,7 +177,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	if len(charges) > maxLayers {
 		return nil, fmt.Errorf("redislimit: more than %d layers apply to one request", maxLayers)
 	}
-	x := &jointCall{j: j, charges: charges, r: &request{store: j.store}, at: make([]int, len(charges))}
+	x := j.newCall(charges)
 	op := byte(opTake)
 	switch {
 	case q.Peek:
@@ -237,7 +255,7 @@ func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (all
 			c.Decision, err = y.leases.peek(ctx, k, c.Cost)
 		} else {
 			var res *ratelimit.Reservation
-			res, err = y.leases.reserve(ctx, k, c.Cost)
+			res, err = y.leases.reserve(ctx, k, c.Cost, 0)
 			c.Decision = res.Decision
 			if x.leased == nil {
 				x.leased = make([]*ratelimit.Reservation, len(x.charges))

@@ -2,8 +2,6 @@ package redislimit
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -13,75 +11,14 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// LeasedLimiter is a [Limiter] whose keys are spent from leases. Make one with [Leased].
-type LeasedLimiter struct {
-	l        *Limiter
-	maxBatch int
-	leases   *leases
-	err      error
-}
-
-var (
-	_ ratelimit.Reserver[string] = (*LeasedLimiter)(nil)
-	_ ratelimit.Joinable         = (*LeasedLimiter)(nil)
-)
-
-// Leased returns a limiter of l's budgets that are spent from leases (package lease), of at most maxBatch units of a key in this
-// process. As a layer its keys may be on another server than the keys beside it. Its bound is the limit's plus processes ×
-// maxBatch, if all processes lease it. All stacks of a process must have the same maxBatch. A leaky bucket cannot be leased. Faults are
-// errors of [ratelimit.All].
-//
-// The stack is still all or nothing. Each batch that is fetched takes up to [Options.Timeout] more; if negative, 1 s. A batch
-// is given back after a second, and by [LeasedLimiter.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A
-// leased shadow reports only the decisions on requests that the other layers have charged.
-func Leased(l *Limiter, maxBatch int) *LeasedLimiter {
-	if l == nil || l.store == nil {
+// Flush gives back the units that this process has leased, and waits until that is done: see [Options.MaxBatch] and
+// [lease.Limiter.Flush]. Call it on shutdown. Without MaxBatch it does nothing.
+func (l *Limiter) Flush(ctx context.Context) error {
+	l.check()
+	if l.leases == nil {
 		return nil
 	}
-	x := &LeasedLimiter{l: l, maxBatch: maxBatch}
-	x.leases, x.err = leasesFor(l, maxBatch)
-	return x
-}
-
-// Flush gives back this process's batches, also those that other stacks have fetched, and waits until that is done: see
-// [lease.Limiter.Flush]. Call it on shutdown.
-func (x *LeasedLimiter) Flush(ctx context.Context) error {
-	if x.err != nil {
-		return x.err
-	}
-	return x.leases.held.Flush(ctx)
-}
-
-// Allow is Take without details.
-func (x *LeasedLimiter) Allow(key string, cost int) bool {
-	d, err := x.Take(context.Background(), key, cost)
-	return d.Allowed && err == nil
-}
-
-// Take spends from this process's lease.
-func (x *LeasedLimiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	if x.err != nil {
-		return ratelimit.Decision{}, x.err
-	}
-	return x.leases.held.Take(ctx, leaseKey{key: key}, cost)
-}
-
-// Reserve is Take with a charge that can be settled.
-func (x *LeasedLimiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if x.err != nil {
-		return ratelimit.NewReservation(ratelimit.Decision{}, nil), x.err
-	}
-	return x.leases.held.Reserve(ctx, leaseKey{key: key}, cost, maxDelay)
-}
-
-// Describe returns the limits.
-func (x *LeasedLimiter) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: x.l.Limits()}
-}
-
-// Join makes a stack of limiters of one Redis: see [Limiter.Join].
-func (x *LeasedLimiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
-	return join(limiters)
+	return l.leases.held.Flush(ctx)
 }
 
 // leaseKey identifies a lease: a key, and the limit that the layer has for the request. The zero Limit means the limiter's.
@@ -97,10 +34,9 @@ const holdFor = time.Second
 // batch for each: so it is leased under one at a time, and another one has to wait until nothing can be left of the batches of
 // the first.
 type leases struct {
-	maxBatch int
-	held     *lease.Limiter[leaseKey]
-	remote   *ratelimit.Layered[leaseKey]
-	idle     time.Duration // after this time without a request, a key's batches are given back
+	held   *lease.Limiter[leaseKey]
+	remote *ratelimit.Layered[leaseKey]
+	idle   time.Duration // after this time without a request, a key's batches are given back
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]*leasedLimit
@@ -115,39 +51,7 @@ type leasedLimit struct {
 
 const minSweep = 1024
 
-// leasesFor returns the leases of a limiter.
-func leasesFor(l *Limiter, maxBatch int) (*leases, error) {
-	switch {
-	case maxBatch < 1:
-		return nil, fmt.Errorf("redislimit: Leased was given a batch of %d, want at least 1", maxBatch)
-	case l.limitFor == nil && l.plan.Load().kind == kindLeaky:
-		return nil, errors.New("redislimit: " + leakyText)
-	}
-	return l.leases.of(l, maxBatch)
-}
-
-// sharedLeases has the leases of a limiter, once a stack has leased it.
-type sharedLeases struct {
-	mu     sync.Mutex
-	leases *leases
-}
-
-func (s *sharedLeases) of(l *Limiter, maxBatch int) (*leases, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leases == nil {
-		made, err := newLeases(l, maxBatch)
-		if err != nil {
-			return nil, err
-		}
-		s.leases = made
-	}
-	if s.leases.maxBatch != maxBatch {
-		return nil, fmt.Errorf("redislimit: Leased was given a batch of %d, and another stack of this limiter has %d: they share what is held, want one batch", maxBatch, s.leases.maxBatch)
-	}
-	return s.leases, nil
-}
-
+// newLeases returns the leases of a limiter.
 func newLeases(l *Limiter, maxBatch int) (*leases, error) {
 	y := ratelimit.By(quiet{l}, func(k leaseKey) (string, error) { return k.key, nil })
 	y.Limit = func(k leaseKey) ratelimit.Limit { return k.limit }
@@ -161,7 +65,7 @@ func newLeases(l *Limiter, maxBatch int) (*leases, error) {
 		return nil, err
 	}
 	madeLeases(held)
-	return &leases{maxBatch: maxBatch, held: held, remote: remote, idle: 2*holdFor + timeout,
+	return &leases{held: held, remote: remote, idle: 2*holdFor + timeout,
 		limits: make(map[string]*leasedLimit), sweep: minSweep}, nil
 }
 
@@ -192,6 +96,21 @@ func (s *leases) under(k leaseKey) bool {
 	return true
 }
 
+// take is Take. A key that is leased under another limit needs a round trip.
+func (s *leases) take(ctx context.Context, k leaseKey, cost int) (ratelimit.Decision, error) {
+	if s.under(k) {
+		return s.held.Take(ctx, k, cost)
+	}
+	return s.remote.Take(ctx, k, cost)
+}
+
+func (s *leases) wait(ctx context.Context, k leaseKey, cost int) error {
+	if s.under(k) {
+		return s.held.Wait(ctx, k, cost)
+	}
+	return s.remote.Wait(ctx, k, cost)
+}
+
 func (s *leases) peek(ctx context.Context, k leaseKey, cost int) (ratelimit.Decision, error) {
 	if s.under(k) {
 		return s.held.Peek(ctx, k, cost)
@@ -199,11 +118,11 @@ func (s *leases) peek(ctx context.Context, k leaseKey, cost int) (ratelimit.Deci
 	return s.remote.Peek(ctx, k, cost)
 }
 
-func (s *leases) reserve(ctx context.Context, k leaseKey, cost int) (*ratelimit.Reservation, error) {
+func (s *leases) reserve(ctx context.Context, k leaseKey, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if s.under(k) {
-		return s.held.Reserve(ctx, k, cost, 0)
+		return s.held.Reserve(ctx, k, cost, maxDelay)
 	}
-	return s.remote.Reserve(ctx, k, cost, 0)
+	return s.remote.Reserve(ctx, k, cost, maxDelay)
 }
 
 const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
@@ -213,22 +132,4 @@ type quiet struct{ *Limiter }
 
 func (q quiet) Join([]ratelimit.Joining) (ratelimit.Joint, error) {
 	return &joint{store: q.store, limiters: []joinedLimiter{{l: q.Limiter, quiet: true}}}, nil
-}
-
-// Peek is [Limiter.Peek], which knows nothing of what processes hold.
-func (x *LeasedLimiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	return x.l.Peek(ctx, key, cost)
-}
-
-// Adjust is [Limiter.Adjust].
-func (x *LeasedLimiter) Adjust(ctx context.Context, key string, delta int) error {
-	return x.l.Adjust(ctx, key, delta)
-}
-
-// Reset is [Limiter.Reset]. Other processes may spend the units that they hold.
-func (x *LeasedLimiter) Reset(ctx context.Context, key string) error { return x.l.Reset(ctx, key) }
-
-// Each is [Limiter.Each].
-func (x *LeasedLimiter) Each(ctx context.Context, visit func(key string, d ratelimit.Decision) bool) error {
-	return x.l.Each(ctx, visit)
 }

@@ -38,11 +38,19 @@ func newOn(t testing.TB, client redis.UniversalClient, limit ratelimit.Limit, na
 	return l
 }
 
+// leased makes a limiter lease, as Options.MaxBatch does from the beginning.
+func leased(l *Limiter, maxBatch int) *Limiter {
+	if l.leases == nil {
+		l.leases = ratelimit.Must(newLeases(l, maxBatch))
+	}
+	return l
+}
+
 func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	client := startServer(t).client()
 	total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(100)), "total", Options{})
 	tenants := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(5)), "tenant", Options{})
-	stack, err := ratelimit.All(ratelimit.By(tenants, tenantOf), ratelimit.Global[visit](Leased(total, 10)))
+	stack, err := ratelimit.All(ratelimit.By(tenants, tenantOf), ratelimit.Global[visit](leased(total, 10)))
 	require.NoError(t, err)
 	left := func() int {
 		require.NoError(t, flushAll(stack, t.Context()))
@@ -72,7 +80,7 @@ func TestALeasedLayerIsAllOrNothingWithTheOthers(t *testing.T) {
 	require.NoError(t, r.Settle(4))
 	assert.Equal(t, 89, left(), "what was reserved as 0 is charged when it is settled")
 
-	free, err := ratelimit.All(ratelimit.By(tenants, tenantOf), model.WithCost(ratelimit.Global[visit](Leased(total, 10)), func(visit) int { return 0 }))
+	free, err := ratelimit.All(ratelimit.By(tenants, tenantOf), model.WithCost(ratelimit.Global[visit](leased(total, 10)), func(visit) int { return 0 }))
 	require.NoError(t, err)
 	r, err = free.Reserve(t.Context(), visit{tenant: "f"}, 1, 0)
 	require.NoError(t, err)
@@ -106,13 +114,13 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	trial := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerHour(3)), "trial", Options{})
 	var seen []ratelimit.Event[visit]
 	stack, err := ratelimit.All(
-		model.WithLimit(model.WithCost(ratelimit.By(Leased(routes, 20), tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
+		model.WithLimit(model.WithCost(ratelimit.By(leased(routes, 20), tenantOf), func(v visit) int { return v.cost }), func(v visit) ratelimit.Limit {
 			if v.user == "vip" {
 				return ratelimit.FixedWindow(ratelimit.PerHour(200))
 			}
 			return ratelimit.Limit{}
 		}),
-		model.ObservedBy(model.AsShadow(ratelimit.Global[visit](Leased(trial, 2))), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
+		model.ObservedBy(model.AsShadow(ratelimit.Global[visit](leased(trial, 2))), func(e ratelimit.Event[visit]) { seen = append(seen, e) }))
 	require.NoError(t, err)
 	for range 5 {
 		d, err := stack.Take(t.Context(), visit{tenant: "a", cost: 7}, 1)
@@ -144,7 +152,7 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 65, d.Remaining)
 
-	alone, err := ratelimit.All(ratelimit.Global[visit](Leased(trial, 2)))
+	alone, err := ratelimit.All(ratelimit.Global[visit](leased(trial, 2)))
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -161,19 +169,25 @@ func TestLeasedLayersTakeTheOthersOptions(t *testing.T) {
 func TestLeasedNamesTheFault(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
-	l := newOn(t, client, perMinute(10), "a", Options{})
-	leaky := newOn(t, client, ratelimit.LeakyBucket(ratelimit.PerMinute(10), 10), "b", Options{})
+	leaky := ratelimit.LeakyBucket(ratelimit.PerMinute(10), 10).Named("b")
 	for _, c := range []struct {
-		layer ratelimit.Layer[string]
-		want  string
+		limit    ratelimit.Limit
+		maxBatch int
+		want     string
 	}{
-		{ratelimit.Global[string](Leased(l, 0)), "batch of 0"},
-		{ratelimit.Global[string](Leased(leaky, 1)), "leaky"},
+		{perMinute(10).Named("a"), -1, "Options.MaxBatch is -1"},
+		{leaky, 1, "leaky"},
 	} {
-		_, err := ratelimit.All(c.layer)
+		_, err := New(client, c.limit, &Options{MaxBatch: c.maxBatch})
 		assert.ErrorContains(t, err, c.want)
 	}
-	_, err := ratelimit.All(ratelimit.By(Leased(l, 1), identity), ratelimit.Global[string](Leased(l, 1)))
+	l := newOn(t, client, perMinute(10), "a", Options{MaxBatch: 1})
+	require.ErrorIs(t, l.SetLimit(leaky), ratelimit.ErrInvalidLimit)
+	require.NoError(t, l.SetLimit(perMinute(11)))
+	varied := newOn(t, client, perMinute(10), "c", Options{MaxBatch: 1, LimitFor: func(string) ratelimit.Limit { return leaky }})
+	_, err := varied.Take(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	_, err = ratelimit.All(ratelimit.By(l, identity), ratelimit.Global[string](l))
 	assert.ErrorContains(t, err, "one limiter")
 }
 
@@ -185,7 +199,7 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	users := newOn(t, ring, perMinute(1000), "user", Options{})
 	_, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.Global[string](total))
 	require.Error(t, err)
-	for _, what := range []string{"Slot", "Leased", "layer 1", "layer 0"} {
+	for _, what := range []string{"Slot", "MaxBatch", "layer 1", "layer 0"} {
 		assert.ErrorContains(t, err, what)
 	}
 	_, err = ratelimit.All(ratelimit.Global[string](total))
@@ -198,7 +212,7 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 		d, err := hidden.Take(t.Context(), fmt.Sprint(i), 1)
 		if err != nil {
 			assert.ErrorContains(t, err, "Slot")
-			assert.ErrorContains(t, err, "Leased")
+			assert.ErrorContains(t, err, "MaxBatch")
 			assert.NotErrorIs(t, err, ratelimit.ErrUnavailable)
 			refused++
 		} else if d.Allowed {
@@ -208,14 +222,14 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	assert.LessOrEqual(t, allowed, 50)
 	assert.Positive(t, refused)
 
-	leased, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.Global[string](Leased(total, 10)))
+	stack, err := ratelimit.All(ratelimit.By(users, identity), ratelimit.Global[string](leased(total, 10)))
 	require.NoError(t, err)
 	d, err := total.Peek(t.Context(), "", 0)
 	require.NoError(t, err)
 	budget := d.Remaining
 	allowed = 0
 	for i := range 100 {
-		d, err := leased.Take(t.Context(), fmt.Sprint(i), 1)
+		d, err := stack.Take(t.Context(), fmt.Sprint(i), 1)
 		require.NoError(t, err)
 		if d.Allowed {
 			allowed++
@@ -249,7 +263,7 @@ func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 		total := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(totalLimit)), "total", Options{})
 		route := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(routeLimit)), "route", Options{})
 		stack, err := ratelimit.All(ratelimit.By(ten, tenantOf), ratelimit.By(user, userOf),
-			ratelimit.Global[visit](Leased(total, batch)), ratelimit.By(Leased(route, batch), func(v visit) (string, error) { return fmt.Sprint(v.cost), nil }))
+			ratelimit.Global[visit](leased(total, batch)), ratelimit.By(leased(route, batch), func(v visit) (string, error) { return fmt.Sprint(v.cost), nil }))
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			_, err := stack.Peek(t.Context(), visit{tenant: "t00", user: "u"}, 1)
@@ -367,8 +381,8 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 		totalLimit, tenantLimit, routeLimit := day(), day(), day()
 		name := fmt.Sprint("history", seed)
 		total, tenant, route := newOn(t, client, totalLimit, name+"total", Options{}), newOn(t, client, tenantLimit, name+"tenant", Options{}), newOn(t, client, routeLimit, name+"route", Options{})
-		stack, err := ratelimit.All(ratelimit.Global[visit](Leased(total, 1+rng.IntN(30))), ratelimit.By(tenant, tenantOf),
-			model.WithCost(ratelimit.By(Leased(route, 1+rng.IntN(30)), userOf), func(v visit) int { return v.cost }))
+		stack, err := ratelimit.All(ratelimit.Global[visit](leased(total, 1+rng.IntN(30))), ratelimit.By(tenant, tenantOf),
+			model.WithCost(ratelimit.By(leased(route, 1+rng.IntN(30)), userOf), func(v visit) int { return v.cost }))
 		require.NoError(t, err)
 		spent := map[string]int{}
 		type open struct {
@@ -446,7 +460,7 @@ func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 	const batch = 100
 	admitted := 0
 	for range 8 {
-		stack, err := ratelimit.All(ratelimit.By(Leased(total, batch), identity))
+		stack, err := ratelimit.All(ratelimit.By(leased(total, batch), identity))
 		require.NoError(t, err)
 		for range 300 {
 			d, err := stack.Take(t.Context(), "k", 1)
@@ -456,16 +470,13 @@ func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 		}
 		assert.LessOrEqual(t, held(t, total, "k", admitted), batch)
 	}
-	_, err := ratelimit.All(ratelimit.By(Leased(total, batch+1), identity))
-	require.ErrorContains(t, err, "101")
-	require.ErrorContains(t, err, "100")
 }
 
 func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 	client := startServer(t).client()
 	l := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1_000_000)), "plans", Options{})
 	const batch = 100
-	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(Leased(l, batch), userOf), func(v visit) ratelimit.Limit {
+	stack, err := ratelimit.All(model.WithLimit(ratelimit.By(leased(l, batch), userOf), func(v visit) ratelimit.Limit {
 		return ratelimit.FixedWindow(ratelimit.PerDay(v.cost))
 	}))
 	require.NoError(t, err)
@@ -514,4 +525,41 @@ func TestAKeyIsLeasedUnderItsNewLimitAfterAWhile(t *testing.T) {
 		s.under(leaseKey{key: fmt.Sprint("later", i)})
 	}
 	assert.LessOrEqual(t, len(s.limits), minSweep+1, "idle keys are forgotten")
+}
+
+// TestALeasedLimiterByItself decides most calls without a round trip, whatever the call, and reports each decision.
+func TestALeasedLimiterByItself(t *testing.T) {
+	client := startServer(t).client()
+	var events []ratelimit.Event[string]
+	l := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1000)), "alone", Options{MaxBatch: 100, OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+	other := newOn(t, client, ratelimit.FixedWindow(ratelimit.PerDay(1000)), "alone", Options{})
+	assert.False(t, l.Describe().BooksAhead)
+	for range 100 {
+		require.True(t, l.Allow("k", 1))
+	}
+	d, err := l.Take(t.Context(), "k", 2)
+	require.NoError(t, err)
+	require.True(t, d.Allowed)
+	require.NoError(t, l.Wait(t.Context(), "k", 3))
+	res, err := l.Reserve(t.Context(), "k", 50, 0)
+	require.NoError(t, err)
+	require.NoError(t, res.Settle(5))
+	require.Len(t, events, 103)
+	for _, e := range events {
+		assert.True(t, e.Decision.Allowed)
+		assert.Equal(t, "alone", e.Decision.Limit.Name)
+	}
+	at, err := other.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, 1000-at.Remaining, 110+150, "a process holds a batch at most, beside what its reservation took")
+	require.NoError(t, l.Flush(t.Context()))
+	at, err = l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1000-110, at.Remaining)
+	require.NoError(t, l.Adjust(t.Context(), "k", 890))
+	require.Eventually(t, func() bool { return !l.Allow("k", 1) }, time.Minute, time.Millisecond)
+	require.NoError(t, l.Reset(t.Context(), "k"))
+	require.Eventually(t, func() bool { return l.Allow("k", 1) }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, other.Flush(t.Context()), "nothing is leased")
+	require.NoError(t, l.Flush(t.Context()))
 }

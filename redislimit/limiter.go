@@ -27,8 +27,8 @@ type Limiter struct {
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
 	plan       atomic.Pointer[plan] // New's or SetLimit's limit
-	leases     sharedLeases
-	lines      turns.Lines[string] // of the callers that wait in this process
+	leases     *leases              // nil without Options.MaxBatch
+	lines      turns.Lines[string]  // of the callers that wait in this process
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -55,7 +55,23 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 	l := &Limiter{store: newStore(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), space: space, limitFor: o.LimitFor,
 		asked: lookup.New[string, ratelimit.Limit](0), onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
+	if o.MaxBatch > 0 {
+		if l.leases, err = newLeases(l, o.MaxBatch); err == nil && o.LimitFor == nil {
+			err = l.countable(p)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
 	return l, nil
+}
+
+// countable returns an error if a plan cannot be counted with the limiter's options.
+func (l *Limiter) countable(p *plan) error {
+	if l.leases != nil && p.kind == kindLeaky {
+		return fmt.Errorf("redislimit: %w: %s", ratelimit.ErrInvalidLimit, leakyText)
+	}
+	return nil
 }
 
 // Allow is Take without details. An error counts as false. A cost of 0 is allowed without a call to Redis. On a leaky bucket
@@ -86,6 +102,11 @@ func (l *Limiter) allowNothing(key string) bool {
 // [ratelimit.ErrInvalidLimit], and then nothing was sent; or [ratelimit.ErrUnavailable] if Redis could not decide, and
 // [ratelimit.ErrUnanswered] too if the cost may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
+	if l.leases != nil {
+		d, err := l.leases.take(ctx, leaseKey{key: key}, cost)
+		l.report(ctx, key, cost, d, err)
+		return d, err
+	}
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, math.MaxInt64, opTake)
 	l.behind(&d, key, cost, err)
@@ -111,6 +132,11 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
 // reserved cost stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	if l.leases != nil {
+		res, err := l.leases.reserve(ctx, leaseKey{key: key}, cost, maxDelay)
+		l.report(ctx, key, cost, res.Decision, err)
+		return res, err
+	}
 	r := new(request)
 	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), reserveOp(ctx))
 	settle := r.settlerFor(cost)
@@ -265,6 +291,9 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit, l.maxLog)
+	if err == nil {
+		err = l.countable(p)
+	}
 	if err != nil {
 		return err
 	}
@@ -297,7 +326,7 @@ func (l *Limiter) Limits() []ratelimit.Limit {
 	return []ratelimit.Limit{l.plan.Load().limit}
 }
 
-// Describe returns the limits. BooksAhead is true.
+// Describe returns the limits. BooksAhead is true, unless keys are leased.
 func (l *Limiter) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
+	return ratelimit.Description{Limits: l.Limits(), BooksAhead: l.leases == nil}
 }

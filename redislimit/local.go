@@ -10,8 +10,3 @@ func (l *Limiter) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int
 	}
 	return ratelimit.New(share(l.plan.Load().limit), o)
 }
-
-// Local is l's Local.
-func (x *LeasedLimiter) Local(share func(ratelimit.Limit) ratelimit.Limit, maxKeys int) (*ratelimit.Keyed[string], error) {
-	return x.l.Local(share, maxKeys)
-}

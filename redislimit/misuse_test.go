@@ -188,6 +188,6 @@ func TestAStackRefusesTwoLimitersOfOneName(t *testing.T) {
 	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(bucket, func(string) (string, error) { return "all", nil }), ratelimit.By(named, identity))
 	require.NoError(t, err, "one limiter may have several layers")
 	elsewhere := ratelimit.Must(New(other, ratelimit.Calendar(30, ratelimit.Day("UTC")), &Options{Name: "api"}))
-	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(Leased(elsewhere, 10), identity))
+	_, err = ratelimit.All(ratelimit.By(bucket, identity), ratelimit.By(leased(elsewhere, 10), identity))
 	require.NoError(t, err, "its keys are on another server")
 }

@@ -34,6 +34,16 @@ type Options struct {
 	// in proportion to it.
 	MaxLog int
 
+	// MaxBatch, if above 0, has the limiter spend a key's budget from leases (package lease) of at most so many units in this process: most
+	// decisions then need no round trip, and as a layer the limiter's keys may be on another server than the keys beside them. The bound is the
+	// limit's plus processes × MaxBatch, if all processes lease. A leaky bucket cannot be leased: New and SetLimit refuse it.
+	//
+	// A stack is still all or nothing. Each batch that is fetched takes up to Timeout more; if negative, 1 s. A batch is given back after a
+	// second, and by [Limiter.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A leased shadow reports only the
+	// decisions on requests that the other layers have charged. Peek, Adjust, Reset and Each use the budget on Redis, of which a
+	// leased unit is spent. If several limits of a Layer.Limit apply to a key, it is leased under one of them at a time.
+	MaxBatch int
+
 	// Slot returns the text that chooses a key's slot in a cluster, or its server on a Ring. It must depend on the key alone. If
 	// nil, the key.
 	Slot func(key string) string
@@ -81,6 +91,8 @@ func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit)
 		return errors.New("redislimit: Options.Name and the limit's Name are both empty: one of them names the budgets in Redis")
 	case o.MaxLog < 0:
 		return fmt.Errorf("redislimit: Options.MaxLog is %d, want 0 for the default or more", o.MaxLog)
+	case o.MaxBatch < 0:
+		return fmt.Errorf("redislimit: Options.MaxBatch is %d, want the most units of a lease, or 0 for no leases", o.MaxBatch)
 	case o.Batch < 0:
 		return fmt.Errorf("redislimit: Options.Batch is %d, want 0 for the default or more", o.Batch)
 	}

@@ -65,7 +65,7 @@ func newStormed(t *testing.T, client redis.UniversalClient, name string, timeout
 	var err error
 	s.stack, err = ratelimit.All(ratelimit.By(s.a, identity), ratelimit.By(s.b, identity))
 	require.NoError(t, err)
-	s.leased, err = ratelimit.All(ratelimit.By(s.a, identity), ratelimit.By(Leased(s.c, 20), identity))
+	s.leased, err = ratelimit.All(ratelimit.By(s.a, identity), ratelimit.By(leased(s.c, 20), identity))
 	require.NoError(t, err)
 	return s
 }

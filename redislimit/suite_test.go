@@ -136,7 +136,7 @@ func TestCallsThatOverlapUseTheWholeLimitThroughALeasedLayer(t *testing.T) {
 	require.NoError(t, err)
 	wide, err := New(client, ratelimit.TokenBucket(ratelimit.PerMinute(1_000_000), 1_000_000), &Options{Name: "wide", Timeout: 10 * time.Second})
 	require.NoError(t, err)
-	stack, err := ratelimit.All(ratelimit.By(Leased(onClock(l, clock), 4000), identity), ratelimit.By(onClock(wide, clock), identity))
+	stack, err := ratelimit.All(ratelimit.By(leased(onClock(l, clock), 4000), identity), ratelimit.By(onClock(wide, clock), identity))
 	require.NoError(t, err)
 	assert.InDelta(t, 100_000, model.Overlap(t, clock, stack, "tenant"), 5000)
 }

@@ -18,14 +18,23 @@ import (
 // [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered, that takes up to 50
 // ms; if there is no reply by then, the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
+	l.check()
 	ctx = wait.OrBackground(ctx)
+	if l.leases != nil {
+		err := l.leases.wait(ctx, leaseKey{key: key}, cost)
+		d := ratelimit.Decision{Allowed: err == nil}
+		if p, failed := l.planFor(key); failed == nil {
+			d.Limit = p.limit
+		}
+		l.report(ctx, key, cost, d, err)
+		return err
+	}
 	d, err := l.wait(ctx, key, cost)
 	l.report(ctx, key, cost, d, err)
 	return err
 }
 
 func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
-	l.check()
 	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
