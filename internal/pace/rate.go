@@ -113,6 +113,13 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	}
 }
 
+// expire forgets a pace that was last used long ago.
+func (r *rate) expire(now time.Time) {
+	if r.gap > 0 && now.Sub(r.next) > keepFor {
+		*r = rate{}
+	}
+}
+
 // ends returns the instant until which the pace is kept, or at least the given one.
 func (r *rate) ends(least time.Time) time.Time {
 	if keep := r.next.Add(keepFor); r.gap > 0 && keep.After(least) {

@@ -172,7 +172,7 @@ func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	return ends, now.Before(ends) || l.backoff.holds(now)
 }
 
-// expireLocked forgets budgets that have ended. After a budget that was used up, only the next response
+// expireLocked forgets budgets that have ended, and a pace that was last used long ago. After a budget that was used up, only the next response
 // shows how much the server leaves, so one request is sent first.
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
@@ -182,4 +182,5 @@ func (l *line) expireLocked(now time.Time) {
 		}
 	}
 	l.budgets.list = slices.DeleteFunc(l.budgets.list, over)
+	l.rate.expire(now)
 }
