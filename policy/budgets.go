@@ -78,19 +78,11 @@ func (d *decider) reset(ctx context.Context, c *charges) error {
 
 // each visits the keys of a rule, under the limit that limitFor returns for a key and the limit of its last
 // decision.
-func (d *decider) each(ctx context.Context, rule int, limitFor func(key string, last ratelimit.Limit) ratelimit.Limit, visit func(key string, d ratelimit.Decision) bool) error {
+func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit visitor) error {
 	var failed error
-	show := func(key string, standing ratelimit.Decision) bool {
-		if limit := limitFor(key, standing.Limit); limit != standing.Limit {
-			var err error
-			standing, err = d.bare.Peek(ctx, &charges{List: []charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
-			if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
-				failed = err
-				return false
-			}
-		}
-		failed = ctx.Err()
-		return failed == nil && visit(key, standing)
+	show := func(key string, standing ratelimit.Decision) (more bool) {
+		more, failed = d.show(ctx, rule, key, standing, limitFor, visit)
+		return more
 	}
 	limiter := d.limiters[rule]
 	if t, ok := limiter.(*table); ok {
@@ -110,6 +102,58 @@ func (d *decider) each(ctx context.Context, rule int, limitFor func(key string, 
 		return cmp.Or(l.Each(ctx, show), failed)
 	}
 	return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
+}
+
+// limitFor returns the limit of a rule's key whose last decision was under another.
+type limitFor = func(rule int, key string, last ratelimit.Limit) ratelimit.Limit
+
+// visitor receives a key of a rule, and reports whether it wants more.
+type visitor = func(rule int, key string, d ratelimit.Decision) bool
+
+// show passes a key to visit, under its limit.
+func (d *decider) show(ctx context.Context, rule int, key string, standing ratelimit.Decision, limitFor limitFor, visit visitor) (more bool, err error) {
+	if limit := limitFor(rule, key, standing.Limit); limit != standing.Limit {
+		standing, err = d.bare.Peek(ctx, &charges{List: []charge{{Rule: rule, Key: key, Cost: 1, Limit: &limit}}, Bare: true}, 1)
+		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+			return false, err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return visit(rule, key, standing), nil
+}
+
+// eachTogether is each of several rules in one pass through the keys of a store. It reports false, and has visited nothing, if the store
+// cannot do that.
+func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitFor, visit visitor) (bool, error) {
+	if len(rules) < 2 {
+		return false, nil
+	}
+	joining := make([]ratelimit.Joining, len(rules))
+	for i, rule := range rules {
+		joining[i].Limiter = d.limiters[rule]
+	}
+	first, ok := d.limiters[rules[0]].(ratelimit.Joinable)
+	if !ok {
+		return false, nil
+	}
+	j, err := first.Join(joining)
+	if err != nil {
+		return false, nil
+	}
+	l, ok := j.(interface {
+		Each(ctx context.Context, visit func(limiter int, key string, d ratelimit.Decision) bool) error
+	})
+	if !ok {
+		return false, nil
+	}
+	var failed error
+	err = l.Each(ctx, func(limiter int, key string, standing ratelimit.Decision) (more bool) {
+		more, failed = d.show(ctx, rules[limiter], key, standing, limitFor, visit)
+		return more
+	})
+	return !errors.Is(err, errors.ErrUnsupported), cmp.Or(err, failed)
 }
 
 // bareLayer returns the rule's layer. A rule with the limiter's limit and no other need not bring it, which is faster.

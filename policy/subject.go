@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
@@ -80,25 +81,56 @@ func (p *Policies) keep(r Request, charges bool, do func(*decider, *charges) err
 	return err
 }
 
-// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. In memory the decision
-// uses the limit of the plan that the key had at its last decision. On Redis, where the keys come from all processes, it uses
-// the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys,
+// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "", it does so for all
+// rules that are not disabled, whose names the decisions' Limits have; the keys on Redis are then looked through once for all of them. In
+// memory the decision uses the limit of the plan that the key had at its last decision. On Redis, where the keys come from all processes, it
+// uses the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys,
 // or reports that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
-	i := g.find(rule)
-	if i < 0 {
+	rules := g.listed(rule)
+	if len(rules) == 0 && rule != "" {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", rule)
 	}
-	r := g.rules[i]
-	show := func(key string, d ratelimit.Decision) bool { return visit(joined.Values(key, len(r.parts)), d) }
-	if g.inMemory() {
-		return g.decider.each(ctx, i, r.limitAfter, show)
-	}
-	return g.decider.each(ctx, i, func(key string, _ ratelimit.Limit) ratelimit.Limit {
-		limit, _ := r.limitOf(Subject{}, key)
+	limitFor := func(rule int, key string, last ratelimit.Limit) ratelimit.Limit {
+		if g.inMemory() {
+			return g.rules[rule].limitAfter(key, last)
+		}
+		limit, _ := g.rules[rule].limitOf(Subject{}, key)
 		return *limit
-	}, show)
+	}
+	more := true
+	show := func(rule int, key string, d ratelimit.Decision) bool {
+		r := g.rules[rule]
+		d.Limit = d.Limit.Named(r.Name)
+		more = visit(joined.Values(key, len(r.parts)), d)
+		return more
+	}
+	if done, err := g.decider.eachTogether(wait.OrBackground(ctx), rules, limitFor, show); done {
+		return err
+	}
+	for _, i := range rules {
+		if err := g.decider.each(ctx, i, limitFor, show); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// listed returns the rules of a name, or those with limits that are not disabled if it is "".
+func (g *generation) listed(name string) (rules []int) {
+	if name != "" {
+		if i := g.find(name); i >= 0 {
+			rules = append(rules, i)
+		}
+		return rules
+	}
+	for i, r := range g.rules {
+		if !r.Allow && !r.Disabled {
+			rules = append(rules, i)
+		}
+	}
+	return rules
 }
 
 // find returns the index of a rule with a limit, -1 if none has the name.

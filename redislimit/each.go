@@ -42,17 +42,22 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	if store.timeout >= 0 {
 		store = store.within(max(store.timeout, time.Second))
 	}
-	servers, err := store.servers(ctx)
-	if err != nil {
-		return err
-	}
-	w := walk{l: l, store: store, visit: visit, seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
-	for _, server := range servers {
-		if more, err := w.scan(ctx, server); err != nil || !more {
-			return err
+	return newWalk(store, []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
+}
+
+// Each is [Limiter.Each] of all limiters that have joined: it scans the keys of each server once. The first argument of visit is the index
+// of the key's limiter. Package policy finds this method. Limiters of several clients are not supported.
+func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d ratelimit.Decision) bool) error {
+	all, store := make([]*Limiter, len(j.limiters)), j.store
+	for i := range j.limiters {
+		if all[i] = j.limiters[i].l; all[i].store.user != store.user {
+			return fmt.Errorf("redislimit: the limiters have several clients: %w", errors.ErrUnsupported)
 		}
 	}
-	return w.failed
+	if store.timeout >= 0 {
+		store = store.within(max(store.timeout, time.Second))
+	}
+	return newWalk(store, all, visit).all(wait.OrBackground(ctx))
 }
 
 // servers returns a client for each server that has keys.
@@ -116,21 +121,59 @@ func (s *store) bounded(ctx context.Context, call func(context.Context) error) e
 
 // walk is one Each.
 type walk struct {
-	l      *Limiter
-	store  *store
-	visit  func(key string, d ratelimit.Decision) bool
-	seen   map[[2]uint64]struct{} // hashes of the keys, of which SCAN may return some several times
-	seeds  [2]maphash.Seed
-	failed error // of the first key that has one
+	limiters []*Limiter
+	byBegin  map[string]int // the indexes of the limiters, by the beginning of their keys
+	pattern  string         // of the keys of all
+	store    *store
+	visit    func(limiter int, key string, d ratelimit.Decision) bool
+	seen     map[[2]uint64]struct{} // hashes of the keys, of which SCAN may return some several times
+	seeds    [2]maphash.Seed
+	failed   error // of the first key that has one
+}
+
+// listed is a key of a limiter.
+type listed struct {
+	limiter int
+	key     string
+}
+
+func newWalk(store *store, limiters []*Limiter, visit func(limiter int, key string, d ratelimit.Decision) bool) *walk {
+	w := &walk{limiters: limiters, byBegin: make(map[string]int, len(limiters)), store: store, visit: visit,
+		seen: make(map[[2]uint64]struct{}), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	common := ""
+	for i, l := range limiters {
+		begin := l.space.begin
+		if w.byBegin[begin] = i; i == 0 {
+			common = begin + ":{"
+		}
+		for !strings.HasPrefix(begin+":{", common) {
+			common = common[:len(common)-1]
+		}
+	}
+	w.pattern = globs.Replace(common) + "*"
+	return w
+}
+
+// all visits the keys of all servers.
+func (w *walk) all(ctx context.Context) error {
+	servers, err := w.store.servers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, server := range servers {
+		if more, err := w.scan(ctx, server); err != nil || !more {
+			return err
+		}
+	}
+	return w.failed
 }
 
 // scan visits the keys of one server. It reports false if visit has.
 func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err error) {
-	pattern := globs.Replace(w.l.space.begin) + ":{*"
 	for cursor := uint64(0); ; {
 		var page []string
 		err := w.store.bounded(ctx, func(ctx context.Context) (err error) {
-			page, cursor, err = server.Scan(ctx, cursor, pattern, scanCount).Result()
+			page, cursor, err = server.Scan(ctx, cursor, w.pattern, scanCount).Result()
 			return err
 		})
 		if err != nil {
@@ -148,33 +191,40 @@ func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err e
 // globs escapes the special characters of SCAN's patterns.
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// fresh returns the keys of a page that have not been visited.
-func (w *walk) fresh(page []string) []string {
-	keys := page[:0]
+// fresh returns the keys of a page that are of one of the limiters and have not been visited.
+func (w *walk) fresh(page []string) (keys []listed) {
 	for _, stored := range page {
-		key, ok := w.l.space.original(stored)
+		brace := strings.IndexByte(stored, '{')
+		if brace < 1 {
+			continue
+		}
+		limiter, ok := w.byBegin[stored[:brace-1]]
 		if !ok {
 			continue
 		}
-		hash := [2]uint64{maphash.String(w.seeds[0], key), maphash.String(w.seeds[1], key)}
+		key, ok := w.limiters[limiter].space.original(stored)
+		if !ok {
+			continue
+		}
+		hash := [2]uint64{maphash.String(w.seeds[0], stored), maphash.String(w.seeds[1], stored)}
 		if _, ok := w.seen[hash]; !ok {
 			w.seen[hash] = struct{}{}
-			keys = append(keys, key)
+			keys = append(keys, listed{limiter, key})
 		}
 	}
 	return keys
 }
 
 // look visits keys.
-func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
+func (w *walk) look(ctx context.Context, keys []listed) (more bool, err error) {
 	decisions, errs := make([]ratelimit.Decision, len(keys)), make([]error, len(keys))
 	var next atomic.Int64
 	var callers sync.WaitGroup
 	for range min(peekers, len(keys)) {
 		callers.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(keys)); i = next.Add(1) - 1 {
-				r := &request{store: w.store}
-				if decisions[i], errs[i] = w.l.decide(ctx, r, keys[i], 1, math.MaxInt64, opPeek); ofAll(errs[i]) {
+				r, l := &request{store: w.store}, w.limiters[keys[i].limiter]
+				if decisions[i], errs[i] = l.decide(ctx, r, keys[i].key, 1, math.MaxInt64, opPeek); ofAll(errs[i]) {
 					next.Store(int64(len(keys)))
 				}
 			}
@@ -184,10 +234,10 @@ func (w *walk) look(ctx context.Context, keys []string) (more bool, err error) {
 	if i := slices.IndexFunc(errs, ofAll); i >= 0 {
 		return false, errs[i]
 	}
-	for i, key := range keys {
+	for i, k := range keys {
 		if err := errs[i]; err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			w.failed = cmp.Or(w.failed, err)
-		} else if !w.visit(key, decisions[i]) {
+		} else if !w.visit(k.limiter, k.key, decisions[i]) {
 			return false, nil
 		}
 	}

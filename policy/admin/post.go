@@ -135,35 +135,27 @@ func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
 	name, found := r.PostForm.Get("rule"), false
-	v.Limited = []limited{}
 	for _, c := range a.p.Current().Complete() {
-		if c.Allow || c.Disabled && name == "" || name != "" && !strings.EqualFold(name, c.Name) {
-			continue
-		}
-		found = true
-		err := a.p.Each(ctx, c.Name, func(key []string, d ratelimit.Decision) bool {
-			if d.Allowed {
-				return true
-			}
-			text := joined.Key(key)
-			v.sent = append(v.sent, text)
-			v.Limited = append(v.Limited, limited{c.Name, a.shown(text), a.code(text), d.Limit.Named("").String(),
-				shown.StandingOf(&d, false)})
-			if len(v.Limited) >= 2*top {
-				longest(v)
-			}
-			return true
-		})
-		if err != nil {
-			longest(v)
-			return err
-		}
+		found = found || !c.Allow && (name == "" && !c.Disabled || strings.EqualFold(name, c.Name))
 	}
-	longest(v)
+	v.Limited = []limited{}
 	if !found {
 		return refuse(http.StatusNotFound, "rule: none in force has this name")
 	}
-	return nil
+	err := a.p.Each(ctx, name, func(key []string, d ratelimit.Decision) bool {
+		if d.Allowed {
+			return true
+		}
+		text := joined.Key(key)
+		v.sent = append(v.sent, text)
+		v.Limited = append(v.Limited, limited{d.Limit.Name, a.shown(text), a.code(text), d.Limit.Named("").String(), shown.StandingOf(&d, false)})
+		if len(v.Limited) >= 2*top {
+			longest(v)
+		}
+		return true
+	})
+	longest(v)
+	return err
 }
 
 // longest keeps the keys with the longest waits. A key that can never pass, such as a blocked key, is last: it is known.
