@@ -167,7 +167,8 @@ func queueDenies(res *ratelimit.Reservation) bool {
 	return res != nil && !res.Allowed && res.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket
 }
 
-// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first served. It
+// Wait charges the cost to all limiters when they allow it. It sleeps for RetryAfter and tries again, not first come, first served. Each
+// second it asks the limiters by Peek, so that it follows grants, settlements, bans and changes of limits. It
 // fails with [context.DeadlineExceeded], at once if a limiter denies the cost for longer; with the context's error; with
 // [ratelimit.ErrLimited] if no time would help; and with the limiters' errors. It then gives back its charges.
 func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
@@ -190,10 +191,33 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 		if res != nil {
 			return res.Wait(ctx)
 		}
-		if err := wait.Sleep(ctx, retry); err != nil {
+		if err := c.sleep(ctx, r, cost, retry); err != nil {
 			return err
 		}
 	}
+}
+
+// peekEach is the time after which a call that waits asks its limiters again. It asks by Peek, which charges nothing and is no strike.
+const peekEach = time.Second
+
+// sleep sleeps until the call is to try again: for a denial's RetryAfter, or less if a Peek shows that the limiters have changed.
+func (c *Limiter[R]) sleep(ctx context.Context, r R, cost int, retry time.Duration) error {
+	for retry > peekEach {
+		if err := wait.Sleep(ctx, peekEach); err != nil {
+			return err
+		}
+		retry -= peekEach
+		d, err := c.Peek(ctx, r, cost)
+		switch left, _ := wait.Left(ctx); {
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, ratelimit.ErrUnavailable):
+			// There is no Peek, or a store fails, which may be over when the call tries again.
+		case err != nil, d.Allowed, d.RetryAfter <= 0, d.RetryAfter > left:
+			return nil
+		default:
+			retry = d.RetryAfter
+		}
+	}
+	return wait.Sleep(ctx, retry)
 }
 
 // reserveInTime reserves the cost for a time before the deadline. A nil reservation is a denial, after which to try again.

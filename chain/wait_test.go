@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
@@ -322,4 +323,89 @@ func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 		}
 		clock.Advance(700 * time.Millisecond)
 	}
+}
+
+// A call that waits for several limiters follows within two seconds whatever changes.
+func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
+	hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
+	type fixture struct {
+		*testing.T
+		wide, narrow *ratelimit.Keyed[string]
+		open         *ratelimit.Reservation
+	}
+	for name, test := range map[string]struct {
+		change func(f fixture) error
+		want   error
+	}{
+		"raise":      {change: func(f fixture) error { return f.narrow.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(10), 20)) }},
+		"unlimited":  {change: func(f fixture) error { return f.narrow.SetLimit(ratelimit.Unlimited()) }},
+		"grant":      {change: func(f fixture) error { return f.narrow.Adjust(f.Context(), "k", -5) }},
+		"settlement": {change: func(f fixture) error { return f.open.Settle(1) }},
+		"reset":      {change: func(f fixture) error { return f.narrow.Reset(f.Context(), "k") }},
+		"blocked":    {change: func(f fixture) error { return f.narrow.SetLimit(ratelimit.Blocked()) }, want: ratelimit.ErrBlocked},
+		"a cost above the capacity": {change: func(f fixture) error {
+			return f.narrow.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(1), 1))
+		}, want: ratelimit.ErrExceedsLimit},
+		"brake": {change: func(f fixture) error { return f.narrow.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(1), 10)) }, want: context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := fixture{T: t, wide: ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), nil)),
+					narrow: ratelimit.Must(ratelimit.New[string](hour, nil))}
+				c := ratelimit.Must(chain.New[string](f.wide, f.narrow))
+				var err error
+				f.open, err = f.narrow.Reserve(t.Context(), "k", 10, 0)
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
+				defer cancel()
+				done := make(chan error, 1)
+				go func() { done <- c.Wait(ctx, "k", 2) }()
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				require.Empty(t, done)
+				require.NoError(t, test.change(f))
+				begin := time.Now()
+				err = <-done
+				require.LessOrEqual(t, time.Since(begin), 2*time.Second)
+				if test.want == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, test.want)
+				}
+				d, peeked := f.wide.Peek(t.Context(), "k", 1)
+				require.NoError(t, peeked)
+				if test.want != nil {
+					require.Equal(t, 1000, d.Remaining, "a wait that fails charges nothing")
+				} else {
+					require.Equal(t, 998, d.Remaining)
+				}
+			})
+		})
+	}
+}
+
+// A ban that begins while calls wait ends the waits that are too short for it.
+func TestABanEndsTheWaitsOfAChainThatAreTooShortForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		behind := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(10), 1), nil))
+		guarded := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(10), 10), nil))
+		strikes := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
+		bans := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, 2*time.Hour)), nil))
+		banned := ratelimit.Must(ban.New(guarded, strikes, bans))
+		c := ratelimit.Must(chain.New[string](banned, behind))
+		require.True(t, behind.Allow("k", 1))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- c.Wait(ctx, "k", 1) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.True(t, bans.Allow("k", 1), "as a strike too many does")
+		d, err := banned.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Hour, d.RetryAfter)
+		begin := time.Now()
+		require.ErrorIs(t, <-done, context.DeadlineExceeded)
+		require.LessOrEqual(t, time.Since(begin), 2*time.Second)
+	})
 }
