@@ -324,16 +324,12 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// Limits returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own.
-func (l *Limiter) Limits() []ratelimit.Limit {
-	l.check()
-	if l.limitFor != nil {
-		return []ratelimit.Limit{{}}
-	}
-	return []ratelimit.Limit{l.plan.Load().limit}
-}
-
-// Describe returns the limits. BooksAhead is true.
+// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true.
 func (l *Limiter) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.Limits(), BooksAhead: true}
+	l.check()
+	d := ratelimit.Description{Limits: []ratelimit.Limit{{}}, BooksAhead: true}
+	if l.limitFor == nil {
+		d.Limits[0] = l.plan.Load().limit
+	}
+	return d
 }

@@ -141,7 +141,7 @@ func TestADecisionThatChangesNothingWritesNothing(t *testing.T) {
 	require.NoError(t, l.Adjust(ctx, "fresh", -1), "the row would be written as it is")
 	d, err := l.Take(ctx, "k", 3)
 	require.NoError(t, err)
-	require.Equal(t, ratelimit.Decision{Limit: l.Limits()[0], Remaining: 2, RetryAfter: 6 * time.Minute, ResetAfter: 48 * time.Minute}, d)
+	require.Equal(t, ratelimit.Decision{Limit: l.Describe().Limits[0], Remaining: 2, RetryAfter: 6 * time.Minute, ResetAfter: 48 * time.Minute}, d)
 	d, err = l.Peek(ctx, "k", 2)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
@@ -244,7 +244,7 @@ func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 			f.set(test.fail, test.lose)
 			d, err := l.Take(t.Context(), "k", 3)
 			require.Error(t, err)
-			assert.Equal(t, ratelimit.Decision{Limit: l.Limits()[0]}, d)
+			assert.Equal(t, ratelimit.Decision{Limit: l.Describe().Limits[0]}, d)
 			assert.Equal(t, test.unavailable, errors.Is(err, ratelimit.ErrUnavailable), err)
 			assert.Equal(t, test.unanswered, errors.Is(err, ratelimit.ErrUnanswered), err)
 			if !test.unavailable {
@@ -629,7 +629,7 @@ func TestTheLimitOfAKey(t *testing.T) {
 		}
 		return ratelimit.Limit{}
 	}, OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
-	require.Equal(t, []ratelimit.Limit{{}}, l.Limits())
+	require.Equal(t, []ratelimit.Limit{{}}, l.Describe().Limits)
 	require.True(t, l.Allow("anyone", 10))
 	require.False(t, l.Allow("free", 3))
 	require.True(t, l.Allow("free", 2))
