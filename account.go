@@ -19,6 +19,7 @@ type account struct {
 	last        int64 // the highest clock reading recorded
 	meter.State       // the spending as of last
 	use         usage // the other facts that eviction depends on
+	held        bool  // a call has kept the account beyond its decision, so no other key may have it
 
 	changes uint32 // how often the limit's figures have changed under it
 }
@@ -99,6 +100,7 @@ func (a *account) at(reading int64) meter.Moment {
 // decide decides one key's cost. The caller holds the lock.
 func (a *account) decide(m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
 	a.last = m.Now
+	a.held = a.held || q.keep != meter.Final
 	o := a.plan.Take(&a.State, m, cost, q.ahead(a.plan), q.keep)
 	o.Changes = a.changes
 	d.verdict(m, o)

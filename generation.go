@@ -167,13 +167,10 @@ func (l *Keyed[K]) refresh(key K) {
 
 // markStale makes the key's next decision look up its limit again.
 func (l *Keyed[K]) markStale(key K) {
-	if a := l.keys.find(key); a != nil {
-		a.mu.Lock()
+	if a := l.keys.lockFound(key); a != nil {
 		defer a.mu.Unlock()
-		if a.plan != nil {
-			a.markStale()
-			a.rouseFirst()
-		}
+		a.markStale()
+		a.rouseFirst()
 	}
 }
 
@@ -215,14 +212,17 @@ func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 
 // planOfKey returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
-	var a *account
-	if l.limitFor != nil {
-		a = l.keys.find(key)
+	if p := l.onePlan(); p != nil {
+		return p, nil
 	}
-	return l.planOfAccount(key, a)
+	g := l.generation.Load()
+	if p := l.keys.planOf(key, g); p != nil {
+		return p, nil
+	}
+	return l.askedPlan(key, g)
 }
 
-// planOfAccount is planOfKey for a key whose account is a, if it has one.
+// planOfAccount is planOfKey for a key of a stack whose account is a, if it has one.
 func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	if p := l.onePlan(); p != nil {
 		return p, nil
@@ -231,13 +231,17 @@ func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	if p := a.planOf(g); p != nil {
 		return p, nil
 	}
+	return l.askedPlan(key, g)
+}
+
+// askedPlan returns the plan that LimitFor has returned for a key, or returns now.
+func (l *Keyed[K]) askedPlan(key K, g *generation) (*plan, error) {
 	if p, ok := l.asked.Find(key, g.seq); ok {
 		return p, nil
 	}
 	return l.asked.Get(key, g.seq, func() (*plan, bool) {
 		// A decision that was under way a moment ago has put the account under its plan, and taken that out of asked.
-		a := l.keys.find(key)
-		p := a.planOf(g)
+		p := l.keys.planOf(key, g)
 		return p, p != nil
 	}, func(key K) (*plan, error) {
 		p, err := g.forKey(l.limitFor(key))
@@ -255,6 +259,21 @@ func (a *account) planOf(g *generation) *plan {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.planIn(g)
+}
+
+// planOf is the same for a key.
+func (t *table[K]) planOf(key K, g *generation) *plan {
+	a := t.lockFound(key)
+	if a == nil {
+		return nil
+	}
+	defer a.mu.Unlock()
+	return a.planIn(g)
+}
+
+// planIn is planOf for an account that is locked.
+func (a *account) planIn(g *generation) *plan {
 	if a.plan == nil || a.plan.seq != g.seq {
 		return nil
 	}

@@ -161,6 +161,7 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 	case key == nil:
 		return made[R]{err: fmt.Errorf("%s was given no key function", maker)}
 	}
+	l.keys.keep()
 	return made[R]{
 		limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
 		own:    func() Limit { return l.Limits()[0] },

@@ -110,19 +110,18 @@ func Must[L any](l L, err error) L {
 // false. [Keyed.Take] also returns the delay of a leaky bucket.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
 	// decide begins with the same lines: to call a function for them would cost as much as they do.
-	var a *account
+	var e *entry[K]
 	if m := l.fastKeys; m != nil {
-		if e := m.Lookup(key); e != nil {
-			a = &e.Value
-		}
+		e = m.Candidate(key)
 	}
-	if a == nil || l.onDecision != nil {
+	if e == nil || l.onDecision != nil {
 		return l.allowSlow(key, cost, unread)
 	}
+	a := &e.Value
 	now := reading(l.clock)
 	a.mu.Lock()
 	p := a.plan
-	if p == nil || p.seq != l.generation.Load().seq {
+	if p == nil || e.Key != key || p.seq != l.generation.Load().seq {
 		a.mu.Unlock()
 		return l.allowSlow(key, cost, now)
 	}
@@ -154,19 +153,18 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 // [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
 func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err error) {
 	// decide and Allow begin with the same lines: to call a function for them would cost as much as they do.
-	var a *account
+	var e *entry[K]
 	if m := l.fastKeys; m != nil {
-		if e := m.Lookup(key); e != nil {
-			a = &e.Value
-		}
+		e = m.Candidate(key)
 	}
-	if a == nil || l.onDecision != nil {
+	if e == nil || l.onDecision != nil {
 		return l.takeSlow(ctx, key, cost)
 	}
+	a := &e.Value
 	now := reading(l.clock)
 	a.mu.Lock()
 	p := a.plan
-	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
+	if p == nil || e.Key != key || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
 		a.mu.Unlock()
 		_, _, err = l.decideSlow(key, cost, takeRequest, now, &d)
 		return d, err
@@ -221,18 +219,18 @@ func (l *Keyed[K]) takeSlow(ctx context.Context, key K, cost int) (d Decision, e
 // decide decides, and fills in d. If an account was charged, it returns the account and the
 // offer that was accepted.
 func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, o meter.Offer, err error) {
+	var e *entry[K]
 	if m := l.fastKeys; m != nil {
-		if e := m.Lookup(key); e != nil {
-			a = &e.Value
-		}
+		e = m.Candidate(key)
 	}
-	if a == nil {
+	if e == nil {
 		return l.decideSlow(key, cost, q, unread, d)
 	}
+	a = &e.Value
 	now := reading(l.clock)
 	a.mu.Lock()
 	p := a.plan
-	if p == nil || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
+	if p == nil || e.Key != key || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
 		a.mu.Unlock()
 		return l.decideSlow(key, cost, q, now, d)
 	}
@@ -328,13 +326,15 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
 		return
 	}
-	a := l.keys.find(key)
-	now = l.reading(now)
-	if a != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.plan != nil {
+	e := l.keys.accounts.Candidate(key)
+	if now = l.reading(now); e != nil {
+		a := l.keys.lockEntry(e, key)
+		if a == nil {
+			a = l.keys.lockFound(key)
+		}
+		if a != nil {
 			a.look(p, now, cost, q, d)
+			a.mu.Unlock()
 			return
 		}
 	}

@@ -28,7 +28,13 @@ import (
 // place. A decision that has found an account and then finds it dropped looks the key up again.
 //
 // Keys, their order, and the table share one entry for each key: the entry of the map. It holds the account, so that a known
-// key takes one step less to find, and a new key one allocation.
+// key takes one step less to find, and a new key takes one allocation.
+//
+// In a full table not even that: the entry of the key that makes room becomes the new key's. A call may have found the entry
+// without a lock while it was the old key's. So a call compares the key when it holds the account's lock, which guards the entry's key, and not
+// before; it is found by its hash alone. If it is another key by then, the call looks its own up under the lock of the shard: an entry is given
+// to another key of the same shard, under that lock. An account is not given to another key if a call may still refer to it: one with a
+// reservation or a line, or any account of a limiter that stands in a stack, whose calls look at accounts before they lock them.
 type table[K comparable] struct {
 	accounts *keys.Map[K, account] // finds them
 	maker    keys.Maker[K, account]
@@ -40,6 +46,7 @@ type table[K comparable] struct {
 	full     error          // the error of a refused new key: made once, because a flood of keys meets it
 	memory   *memory        // of keys that were evicted, or nil
 	orphans  orphans[K]     // the lines of keys that are not in the table
+	stacked  atomic.Bool    // accounts are kept: see keep
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
@@ -67,6 +74,9 @@ type shard[K comparable] struct {
 	// behind a drop would let a key spend its budget twice. It is written under the
 	// lock and read without it.
 	floor atomic.Int64
+
+	// kept means that no entry of the shard may be given to another key.
+	kept bool
 
 	_ [64]byte // keeps the locks of two shards off one cache line
 }
@@ -101,8 +111,49 @@ func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 	return t
 }
 
+// keep makes all accounts stay with their keys from now on.
+func (t *table[K]) keep() {
+	if t.stacked.Load() {
+		return
+	}
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		s.kept = true
+		s.mu.Unlock()
+	}
+	t.stacked.Store(true)
+}
+
+// lockEntry locks the account of an entry that was found for a key, or returns nil, unlocked, if it is not the key's any more.
+func (t *table[K]) lockEntry(e *entry[K], key K) *account {
+	a := &e.Value
+	a.mu.Lock()
+	if a.plan == nil || e.Key != key {
+		a.mu.Unlock()
+		return nil
+	}
+	return a
+}
+
+// lockFound returns the key's account, locked, or nil if the key is not tracked.
+func (t *table[K]) lockFound(key K) *account {
+	e := t.accounts.Candidate(key)
+	for e != nil {
+		if a := t.lockEntry(e, key); a != nil {
+			return a
+		}
+		s := t.shardOf(key)
+		s.mu.Lock()
+		e = t.accounts.Lookup(key)
+		s.mu.Unlock()
+	}
+	return nil
+}
+
 // find returns the key's account, or nil if the key is not tracked. The account may be dropped before the caller has
-// locked it; then its plan is nil, and to find the key again finds its next account.
+// locked it; then its plan is nil, and to find the key again finds its next account. The caller holds the lock of the shard, or
+// accounts are kept.
 func (t *table[K]) find(key K) *account {
 	if e := t.accounts.Lookup(key); e != nil {
 		return &e.Value
@@ -156,12 +207,12 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, 
 			return a, 0, false, nil
 		}
 		t.expireLocked(s, x.reading)
-		var busy *entry[K]
+		var busy, spare *entry[K]
 		if room = room || t.reserve(); !room {
-			room, busy = t.makeRoomLocked(s, x.reading)
+			room, busy, spare = t.makeRoomLocked(s, x.reading)
 		}
 		if room {
-			return t.insertLocked(s, key, p, &x), x.reading, true, nil
+			return t.insertLocked(s, key, p, &x, spare), x.reading, true, nil
 		}
 		s.mu.Unlock()
 		if room = t.makeRoomElsewhere(s, busy, x.reading); room {
@@ -181,15 +232,15 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, 
 func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *initialState) *account {
 	for {
 		s.mu.Lock()
-		a := t.find(key)
-		if a == nil {
+		e := t.accounts.Lookup(key)
+		if e == nil {
 			if !x.known || x.epoch != s.epoch {
 				t.initialStateLocked(s, key, p, reading(clock), x)
 			}
 			return nil
 		}
 		s.mu.Unlock() // before the account's lock, which may be held for long
-		if a.lockKept() {
+		if a := t.lockEntry(e, key); a != nil {
 			return a
 		}
 	}
@@ -240,15 +291,22 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x 
 }
 
 // insertLocked publishes a new account, and releases the shard. The account is locked before any other goroutine can find it:
-// the first decision on it is the one that it was made for, and no eviction sees a key that has not spent anything yet.
-func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState) *account {
-	e := t.maker.New(key)
+// the first decision on it is the one that it was made for, and no eviction sees a key that has not spent anything yet. Spare is
+// nil, or the entry of the key that has made room, whose account is locked.
+func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, spare *entry[K]) *account {
+	e := spare
+	if spare == nil || !t.maker.Replace(spare, key) {
+		if spare != nil {
+			spare.Value.mu.Unlock()
+		}
+		e = t.maker.New(key)
+		e.Value.mu.Lock()
+	}
 	a := &e.Value
-	a.plan, a.last, a.State = p, x.last, x.state
+	a.plan, a.last, a.State, a.use, a.changes = p, x.last, x.state, 0, 0
 	if x.recalled {
 		t.memory.recalled.Add(1)
 	}
-	a.mu.Lock()
 	t.orphans.adopt(e.Key, a)
 	s.epoch++
 	t.accounts.AddEntry(e)
@@ -288,28 +346,30 @@ func (t *table[K]) removeAnywhereLocked(s *shard[K], e *entry[K], floor int64) {
 
 // remove removes a key whose account is locked, and gives its room back.
 func (t *table[K]) remove(key K, floor int64) {
-	e := t.accounts.Lookup(key)
-	s := t.shard(e.Hash())
+	s := t.shardOf(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.removeAnywhereLocked(s, e, floor)
+	t.removeAnywhereLocked(s, t.accounts.Lookup(key), floor)
 	t.count.Add(-1)
 }
 
-// lockKept locks the account of a key that was a when it was found, and returns it, or nil if the key is not
-// tracked any more.
-func (t *table[K]) lockKept(key K, a *account) *account {
-	for a != nil && !a.lockKept() {
-		a = t.find(key)
+// lockListed locks the account of an entry that an iteration has found, or the next one of its key, and returns it with the key, or nil if
+// the key is not tracked any more. The key shares no text with the entry.
+func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
+	a = &e.Value
+	a.mu.Lock()
+	if key = t.maker.Clone(e.Key); a.plan != nil {
+		return key, a
 	}
-	return a
+	a.mu.Unlock()
+	return key, t.lockFound(key)
 }
 
 // forget removes a key, its spending, and its remembered spending. It raises no floor: the key is to begin anew now.
 // It returns the line of the key, if it has one, which is to be put back.
 func (t *table[K]) forget(key K) *meter.Line {
 	for {
-		a := t.find(key)
+		a := t.lockFound(key)
 		switch {
 		case a == nil && t.memory == nil:
 			return nil
@@ -317,7 +377,7 @@ func (t *table[K]) forget(key K) *meter.Line {
 			if t.takeOut(key) {
 				return nil
 			}
-		case a.lockKept():
+		default:
 			defer a.mu.Unlock()
 			line := a.State.Line()
 			t.forgetPast(key) // before the account is gone, so that no call recalls it
@@ -330,7 +390,7 @@ func (t *table[K]) forget(key K) *meter.Line {
 
 // knows reports whether the key is tracked, or something is remembered of it.
 func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
-	if t.find(key) != nil {
+	if t.accounts.Candidate(key) != nil {
 		return true
 	}
 	u := t.unseen(key)

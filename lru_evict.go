@@ -7,12 +7,21 @@ package ratelimit
 // A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
 
 // makeRoomLocked evicts a key of the shard, so that its room is taken for another one. If it reports false, busy may be a
-// key whose account was in use. The lock of the shard is held. With RefuseNew no key is evicted.
-func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy *entry[K]) {
+// key whose account was in use. Spare is an entry that another key of the shard may have, with its account locked, or nil. The lock of the
+// shard is held. With RefuseNew no key is evicted.
+func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy, spare *entry[K]) {
 	if t.expiry != nil {
-		return false, nil
+		return false, nil, nil
 	}
-	return t.evictLocked(s, now)
+	evicted, busy := t.evictOldLocked(s, now)
+	if evicted == nil {
+		return false, busy, nil
+	}
+	if s.kept || evicted.Value.held {
+		evicted.Value.mu.Unlock()
+		return true, nil, nil
+	}
+	return true, nil, evicted
 }
 
 // makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
@@ -59,19 +68,28 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 // The accounts of all that are looked at stay locked until one is chosen, so none of them can spend, or be dropped, while they
 // are compared.
 func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
+	evicted, busy := t.evictOldLocked(s, now)
+	if evicted != nil {
+		evicted.Value.mu.Unlock()
+	}
+	return evicted != nil, busy
+}
+
+// evictOldLocked is evictLocked, and returns the entry that has left the table, with its account locked. It is nowhere in the order.
+func (t *table[K]) evictOldLocked(s *shard[K], now int64) (evicted, busy *entry[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
 	best := cheapest(looked)
 	busy = s.returnLocked(looked, best, now)
 	if best < 0 {
-		return false, busy
+		return nil, busy
 	}
 	v := &looked[best]
 	a := &v.entry.Value
-	defer a.mu.Unlock()
+	a.held = a.held || a.plan.wall != nil // a calendar may keep the key's text
 	t.evicting(v.entry, v.rank, now, s.floor.Load())
 	t.removeLocked(s, v.entry, a.floor(now))
-	return true, busy
+	return v.entry, busy
 }
 
 // lookAtOldestLocked takes a few of the oldest keys out of the order, none behind a fresh

@@ -53,6 +53,7 @@ func (o *orphans[K]) adopt(key K, a *account) {
 		return // all have left
 	}
 	a.plan.Attach(&a.State, a.last, line)
+	a.held = true
 	line.Owner.Store(a)
 }
 

@@ -21,7 +21,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
 		for e := range t.accounts.All() {
-			key, a := e.Key, t.lockKept(e.Key, &e.Value)
+			key, a := t.lockListed(e)
 			if a == nil {
 				continue
 			}
@@ -91,7 +91,7 @@ type savedFloor[K comparable] struct {
 
 // save returns the next key to be yielded once an entry has been looked at. The Saved is nil if there is none.
 func (s *saver[K]) save(e *entry[K]) (key K, saved Saved) {
-	a := s.table.lockKept(e.Key, &e.Value)
+	key, a := s.table.lockListed(e)
 	if a == nil {
 		return key, nil
 	}
@@ -105,9 +105,9 @@ func (s *saver[K]) save(e *entry[K]) (key K, saved Saved) {
 		saved = bytes.Clone(s.buf)
 	}
 	if w == nil {
-		return e.Key, saved
+		return key, saved
 	}
-	return s.floorOf(w).holdBack(e.Key, saved, reached)
+	return s.floorOf(w).holdBack(key, saved, reached)
 }
 
 func (s *saver[K]) floorOf(w *wallWindows) *savedFloor[K] {
@@ -145,7 +145,7 @@ func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	case !f.fresh:
 		if carrier := w.carrier.Load(); carrier != nil {
 			f.key = (*carrier).(K)
-			f.fresh = s.table.find(f.key) == nil
+			f.fresh = s.table.accounts.Candidate(f.key) == nil
 		}
 	}
 	if !f.fresh {

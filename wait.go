@@ -276,7 +276,7 @@ var noRoom = new(turn)
 
 // decideTurn is decide for a call that waits. If its cost fits later, it has a turn. The caller holds the lock.
 func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
-	a.last = m.Now
+	a.last, a.held = m.Now, true
 	a.plan.Advance(&a.State, m.Now)
 	o := a.plan.Offer(a.State, m, cost, q.ahead(a.plan))
 	fits := !o.Denied(m.Reading)

@@ -98,7 +98,7 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 		word := b.word.Load()
 		for same := matches(word, tagOf(hash)); same != 0; same &= same - 1 {
 			e := b.slots[bits.TrailingZeros64(same)/8].Load()
-			if e != nil && e.hash == hash && e.Key == key {
+			if e != nil && e.Hash() == hash && e.Key == key {
 				return e
 			}
 		}

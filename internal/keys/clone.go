@@ -98,11 +98,45 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 	return &Entry[K, V]{Key: c.cloner.Clone(key)}
 }
 
+// Replace gives an entry that New has made, and that is in no Map any more, another key, without an allocation. It reports false,
+// and does nothing, if the key's text needs another allocation than the entry has. A lock of the caller's guards the key of each entry,
+// and no text of it is in use elsewhere.
+func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
+	if unsafe.Sizeof(key) == 0 {
+		return false
+	}
+	if len(c.cloner.strings) == 0 {
+		e.Key = key
+		return true
+	}
+	if len(c.cloner.strings) > 1 {
+		return false
+	}
+	// The room of a text follows from the length of the one that is there, or may be larger.
+	at := c.cloner.strings[0]
+	text, n := *stringIn(&e.Key, at), len(*stringIn(&key, at))
+	room := 0
+	switch old := len(text); {
+	case old == 0 || old > longText:
+	case old <= shortText:
+		room = shortText
+	default:
+		room = longText
+	}
+	if n == 0 || n > room {
+		return false
+	}
+	to := unsafe.Slice(unsafe.StringData(text), room)
+	e.Key = key
+	keepText(stringIn(&e.Key, at), to)
+	return true
+}
+
 // stringIn returns the string at an offset of a key. The offset belongs to a field of kind string, and all string types have
 // one layout.
 func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }
 
-// keepText moves a text to memory that is as long or longer, and is not written again.
+// keepText moves a text to memory that is as long or longer, and is not written again but by Replace.
 func keepText(s *string, to []byte) { *s = unsafe.String(&to[0], copy(to, *s)) }

@@ -43,8 +43,8 @@ type shard[K comparable, V any] struct {
 	_ [24]byte // keeps the locks of two shards off one cache line
 }
 
-// Entry is a key in a Map and its value. The key does not change, and neither does the value's address. The hash comes
-// first, so that it shares a line of the cache with the key's text: see Maker.
+// Entry is a key in a Map and its value. The value's address does not change, and neither does the key while the entry is in a Map. The hash comes
+// first, so that it shares a line of the cache with the key's text: see Maker. It is atomic, since lookups read the hashes of entries that have left.
 type Entry[K comparable, V any] struct {
 	hash  uint64
 	Key   K
@@ -52,7 +52,7 @@ type Entry[K comparable, V any] struct {
 }
 
 // Hash returns the key's hash.
-func (e *Entry[K, V]) Hash() uint64 { return e.hash }
+func (e *Entry[K, V]) Hash() uint64 { return atomic.LoadUint64(&e.hash) }
 
 const (
 	// sharded is the number of keys from which on a map has more than one shard.
@@ -132,7 +132,35 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 			word := b.word.Load()
 			for same := matches(word, tag); same != 0; same &= same - 1 {
 				e := b.slots[bits.TrailingZeros64(same)/8].Load()
-				if e != nil && e.hash == hash && e.Key == key {
+				if e != nil && e.Hash() == hash && e.Key == key {
+					return e
+				}
+			}
+			if word < overflow || at == end {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's key, which
+// may be replaced: see [Maker.Replace]. The caller compares it under a lock that guards it, and if it is another key, calls Lookup
+// under a lock that keeps keys from being replaced.
+func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
+	hash := m.hasher.hash(key)
+	tag := tagOf(hash)
+	for a := m.first.Load(); a != nil; a = a.next.Load() {
+		first, at := a.part(hash)
+		if first == nil {
+			continue
+		}
+		for end := at + a.mask; ; at++ {
+			b := a.bucket(first, at)
+			word := b.word.Load()
+			for same := matches(word, tag); same != 0; same &= same - 1 {
+				e := b.slots[bits.TrailingZeros64(same)/8].Load()
+				if e != nil && e.Hash() == hash {
 					return e
 				}
 			}
@@ -160,7 +188,7 @@ func (m *Map[K, V]) AddEntry(e *Entry[K, V]) (kept *Entry[K, V], added bool) {
 	if kept = s.array.find(hash, e.Key); kept != nil {
 		return kept, false
 	}
-	e.hash = hash
+	atomic.StoreUint64(&e.hash, hash)
 	s.array.insert(e)
 	s.n.Add(1)
 	return e, true
