@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -255,6 +256,33 @@ func (s *joined[R]) shadowsFail(err error) bool {
 	return true
 }
 
+// afterFor returns the time until a key has room for so many units, by a decision that has the time until it is fresh: of a bucket they come
+// back evenly, and of a window at its end. It is 0 for more units than the limit has, and for sliding windows and debts, whose decision does not show it.
+func afterFor(d *Decision, units int64) time.Duration {
+	capacity := int64(d.Limit.Capacity())
+	if units > capacity {
+		return 0
+	}
+	switch d.Limit.Algorithm {
+	case AlgorithmFixedWindow, AlgorithmCalendar:
+		if d.Debt == 0 {
+			return d.ResetAfter
+		}
+		return 0 // the debt is carried from window to window
+	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
+		if d.Limit.Rate.Units <= 0 {
+			return 0
+		}
+		high, low := bits.Mul64(uint64(capacity-units), uint64(d.Limit.Rate.Per))
+		if high >= uint64(d.Limit.Rate.Units) {
+			return 0
+		}
+		rest, _ := bits.Div64(high, low, uint64(d.Limit.Rate.Units))
+		return max(0, d.ResetAfter-time.Duration(min(rest, math.MaxInt64)))
+	}
+	return 0
+}
+
 // answer merges the results of the enforcing layers.
 func (s *joined[R]) answer(allowed bool) {
 	sum := sumOf(&s.d)
@@ -273,8 +301,8 @@ func (s *joined[R]) answer(allowed bool) {
 		case s.charges[a.charge].Decided && s.firstOf(i) == i:
 			c, p := &s.charges[a.charge], s.parts[a.charge]
 			d := c.Decision
-			if p.own+p.shares != 1 { // the store has answered for one unit
-				d.NextAfter = 0
+			if n := p.own + p.shares; n != 1 { // the store has answered for one unit
+				d.NextAfter = afterFor(&d, n)
 			}
 			sum.Add((*merge.Decision[Limit])(&d), merge.Room(int64(d.Remaining), p.own, p.shares))
 		}

@@ -67,7 +67,8 @@ func budgetsOf(header, trailer metadata.MD) (budgets []pace.Budget) {
 	now := time.Now()
 	for _, b := range httplimit.AdviceOf(&http.Response{StatusCode: http.StatusOK, Header: h}).Budgets {
 		if b.Left >= 0 && b.Reset > 0 {
-			budgets = append(budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset))})
+			budgets = append(budgets, pace.Budget{Policy: b.Name, Left: b.Left, Units: b.Costs, Until: now.Add(pace.Clamp(b.Reset)),
+				Limit: b.Limit, Window: b.Window, Refills: b.Refills})
 		}
 	}
 	return budgets

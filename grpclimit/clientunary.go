@@ -35,6 +35,9 @@ func (c *Client) invoke(call *ClientCall, send func(header, trailer *metadata.MD
 		refusal = send(&header, &trailer)
 		a := answerOf(refusal, header, trailer)
 		c.pacer.Learn(p, a.Advice, time.Now())
+		if a.retry { // it has cost nothing
+			c.pacer.Refund(p)
+		}
 		processed := len(header) > 0 // a denial before that has trailers only
 		if retries == c.opts.MaxRetries || !a.retry || processed || p.Late() {
 			return refusal
