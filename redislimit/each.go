@@ -38,11 +38,7 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	if visit == nil {
 		return errors.New("redislimit: Each was given no visit function")
 	}
-	store := l.store
-	if store.timeout >= 0 {
-		store = store.within(max(store.timeout, time.Second))
-	}
-	return newWalk(store, []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
+	return newWalk(l.store.scanning(), []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
 }
 
 // Each is [Limiter.Each] of all limiters that have joined: it scans the keys of each server once. The first argument of visit is the index
@@ -54,10 +50,15 @@ func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d 
 			return fmt.Errorf("redislimit: the limiters have several clients: %w", errors.ErrUnsupported)
 		}
 	}
-	if store.timeout >= 0 {
-		store = store.within(max(store.timeout, time.Second))
+	return newWalk(store.scanning(), all, visit).all(wait.OrBackground(ctx))
+}
+
+// scanning returns the store with a timeout in which a SCAN ends.
+func (s *store) scanning() *store {
+	if s.timeout < 0 {
+		return s
 	}
-	return newWalk(store, all, visit).all(wait.OrBackground(ctx))
+	return s.within(max(s.timeout, time.Second))
 }
 
 // servers returns a client for each server that has keys.
