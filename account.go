@@ -21,7 +21,7 @@ type account struct {
 	use         usage // the other facts that eviction depends on
 	held        bool  // a call has kept the account beyond its decision, so no other key may have it
 
-	changes uint32 // how often the limit's figures have changed under it
+	changes uint32 // how often the limit's figures have changed under it; its highest bits count the changes to and from Concurrent
 }
 
 // fresh reports whether the key is fresh at a reading, and no call waits for it: forgetting it then loses nothing.

@@ -18,6 +18,7 @@
 //   - [SlidingLog]: units in any window, exactly. It remembers each spending.
 //   - [SlidingCounter]: about the same, in constant memory.
 //   - [Calendar]: a quota of days, weeks or months in a time zone.
+//   - [Concurrent]: units in use at the same time, such as open streams. Its calls are Reserve and Settle.
 //
 // # The meaning of a decision
 //

@@ -31,6 +31,10 @@ var (
 	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
+	// ErrLost is for units of a [Concurrent] limit, or slots of a semaphore, that are no longer held by the call they were given to: their
+	// hold has passed, or they were given back.
+	ErrLost = errors.New("ratelimit: units are no longer held")
+
 	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
 	ErrUnavailable = errors.New("ratelimit: unavailable")
 

@@ -604,3 +604,21 @@ func ExampleOptions_maxWaiting() {
 	// Output:
 	// 0 wait
 }
+
+func ExampleConcurrent() {
+	// A user may have 2 streams open. A stream of a process that dies blocks one of them for a minute.
+	streams := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(2, time.Minute), nil))
+	ctx := context.Background()
+	first, _ := streams.Reserve(ctx, "user:42", 1, 0)
+	second, _ := streams.Reserve(ctx, "user:42", 1, 0)
+	third, _ := streams.Reserve(ctx, "user:42", 1, 0)
+	fmt.Println(first.Allowed, second.Allowed, third.Allowed)
+
+	_ = first.Extend(ctx) // every 20 seconds, while the stream is open
+	_ = first.Settle(1)   // when it has ended
+	third, _ = streams.Reserve(ctx, "user:42", 1, 0)
+	fmt.Println(third.Allowed)
+	// Output:
+	// true true false
+	// true
+}

@@ -165,6 +165,19 @@ func (l *Keyed[K]) refresh(key K) {
 	l.markStale(key)
 }
 
+// kindShift is the number of the lowest bit of account.changes that counts the changes to and from Concurrent.
+const kindShift = 24
+
+// changed counts a change of the limit's figures. A reservation made before a change to or from Concurrent has nothing to settle. The caller
+// holds the lock.
+func (a *account) changed(kind bool) {
+	if kind {
+		a.changes += 1 << kindShift
+	}
+	const low = 1<<kindShift - 1
+	a.changes = a.changes&^low | (a.changes+1)&low
+}
+
 // markStale makes the key's next decision look up its limit again.
 func (l *Keyed[K]) markStale(key K) {
 	if a := l.keys.lockFound(key); a != nil {
@@ -371,10 +384,14 @@ func (a *account) adopt(p *plan, reading int64) {
 		old.Refresh(&a.State)
 		line := a.State.Line()
 		a.State = p.Migrate(&old.Meter, a.State, a.last)
-		if line != nil {
+		switch {
+		case line == nil:
+		case p.holds():
+			line.ReleaseAll(true) // their calls have no end
+		default:
 			p.Attach(&a.State, a.last, line)
 		}
-		a.changes++
+		a.changed(p.holds() != old.holds())
 	}
 	a.plan = p
 	a.mayBeFresher()

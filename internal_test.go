@@ -37,7 +37,7 @@ func TestEveryAlgorithmHasAPlan(t *testing.T) {
 
 func TestAnOrdinaryCostIsFromOneToTheCapacity(t *testing.T) {
 	for _, capacity := range []int64{1, 5, math.MaxInt} {
-		p := &plan{capacity: capacity}
+		p := &plan{capacity: capacity, takes: capacity}
 		for _, cost := range []int{math.MinInt, -5, -1, 0, 1, 2, 4, 5, 6, math.MaxInt - 1, math.MaxInt} {
 			assert.Equal(t, cost >= 1 && int64(cost) <= capacity, p.ordinary(cost), "%d of %d", cost, capacity)
 		}

@@ -228,7 +228,9 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 		return l.reserveJoined(ctx, r, cost, maxDelay)
 	}
 	s := l.stack()
-	err := s.take(r, cost, queueRequest(maxDelay, keepFor(ctx)))
+	q := queueRequest(maxDelay, keepFor(ctx))
+	q.ends = true
+	err := s.take(r, cost, q)
 	res := s.reservation(r, cost)
 	s.report(r, err)
 	l.done(s)
@@ -249,9 +251,14 @@ func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return s.debit(nil)(delta)
 }
 
-// Describe returns the limits, and whether a layer has a Cost of its own. BooksAhead is false.
+// Describe returns the limits, whether a layer has a Cost of its own, and whether one is [Concurrent]. BooksAhead is false.
 func (l *Layered[R]) Describe() Description {
-	return Description{Limits: l.Limits(), ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil })}
+	limits := l.Limits()
+	return Description{
+		Limits:       limits,
+		ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil }),
+		Holds:        slices.ContainsFunc(limits, func(y Limit) bool { return y.Algorithm == AlgorithmConcurrent }),
+	}
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they deny it, the

@@ -44,6 +44,7 @@ const (
 	AlgorithmUnlimited
 	AlgorithmBlocked
 	AlgorithmCalendar
+	AlgorithmConcurrent
 	// A Saved has these numbers in it, so a new one comes here.
 )
 
@@ -56,6 +57,7 @@ var algorithmNames = [...]string{
 	AlgorithmUnlimited:      "unlimited",
 	AlgorithmBlocked:        "blocked",
 	AlgorithmCalendar:       "calendar",
+	AlgorithmConcurrent:     "concurrent",
 }
 
 // String returns the algorithm's name as [ParseLimit] reads it, such as "token-bucket".
@@ -67,14 +69,15 @@ func (a Algorithm) String() string {
 }
 
 // Limit states how much is allowed: a plain value that can be compared, printed, parsed and stored. Make one with
-// [TokenBucket], [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Unlimited] or [Blocked]. The zero
-// Limit is invalid, except where it is documented to mean a default.
+// [TokenBucket], [LeakyBucket], [FixedWindow], [SlidingLog], [SlidingCounter], [Calendar], [Concurrent], [Unlimited] or [Blocked].
+// The zero Limit is invalid, except where it is documented to mean a default.
 type Limit struct {
 	// Name identifies this limit in a [Decision]. It may be empty: see [Limit.Named].
 	Name string
 	// Algorithm is the way of counting.
 	Algorithm Algorithm
-	// Rate is the pace at which a bucket regains, or the number of units in each window. A calendar's Per is zero.
+	// Rate is the pace at which a bucket regains, or the number of units in each window. A calendar's Per is zero. Of Concurrent,
+	// Units may be in use at the same time, and Per is hold.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
@@ -94,13 +97,13 @@ func (l Limit) Named(name string) Limit {
 	return l
 }
 
-// Capacity returns the largest cost that can pass: a token bucket's burst, a leaky bucket's queue, a window's units,
-// [math.MaxInt] for [Unlimited], 0 for [Blocked] and for an invalid limit.
+// Capacity returns the largest cost that can pass: a token bucket's burst, a leaky bucket's queue, the units of a
+// window or of [Concurrent], [math.MaxInt] for [Unlimited], 0 for [Blocked] and for an invalid limit.
 func (l Limit) Capacity() int {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
 		return l.Burst
-	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter, AlgorithmCalendar:
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter, AlgorithmCalendar, AlgorithmConcurrent:
 		return l.Rate.Units
 	case AlgorithmUnlimited:
 		return math.MaxInt
@@ -109,8 +112,8 @@ func (l Limit) Capacity() int {
 }
 
 // RefillTime returns the time in which a key that has spent its capacity is fresh again: burst·per/units for a bucket, rounded
-// up; the window of a fixed window or a log; twice the window of a sliding counter; the longest window of a calendar. It is 0
-// for [Unlimited], [Blocked] and an invalid limit.
+// up; the window of a fixed window or a log; twice the window of a sliding counter; the longest window of a calendar; the hold of
+// [Concurrent]. It is 0 for [Unlimited], [Blocked] and an invalid limit.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
 		return 0
@@ -118,7 +121,7 @@ func (l Limit) RefillTime() time.Duration {
 	switch l.Algorithm {
 	case AlgorithmTokenBucket, AlgorithmLeakyBucket:
 		return l.refillBucket()
-	case AlgorithmFixedWindow, AlgorithmSlidingLog:
+	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmConcurrent:
 		return l.Rate.Per
 	case AlgorithmSlidingCounter:
 		return 2 * l.Rate.Per
@@ -143,6 +146,8 @@ func (l Limit) Validate() error {
 		return l.validateBucket()
 	case AlgorithmFixedWindow, AlgorithmSlidingLog, AlgorithmSlidingCounter:
 		return l.validateWindow()
+	case AlgorithmConcurrent:
+		return l.validateConcurrent()
 	case AlgorithmCalendar:
 		return l.validateCalendar()
 	case AlgorithmUnlimited, AlgorithmBlocked:

@@ -150,7 +150,8 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 
 // Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil
 // for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
-// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull].
+// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull]. Under [Concurrent]
+// every cost above 0 is an error: call Reserve.
 func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err error) {
 	// decide and Allow begin with the same lines: to call a function for them would cost as much as they do.
 	var e *entry[K]
@@ -230,7 +231,7 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, 
 	now := reading(l.clock)
 	a.mu.Lock()
 	p := a.plan
-	if p == nil || e.Key != key || p.seq != l.generation.Load().seq || !p.ordinary(cost) {
+	if p == nil || e.Key != key || p.seq != l.generation.Load().seq || !p.ordinary(cost) && !(q.ends && p.fits(cost)) {
 		a.mu.Unlock()
 		return l.decideSlow(key, cost, q, now, d)
 	}
@@ -257,7 +258,13 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 	for {
 		refreshed := l.refreshed.Load() // before the call of LimitFor: see Keyed.Refresh
 		p, err := l.planOfKey(key)
+		if err == nil {
+			err = p.endless(cost, &q)
+		}
 		if err != nil {
+			if p != nil {
+				d.Limit = p.limit
+			}
 			return nil, meter.Offer{}, err
 		}
 		if cost == 0 || int64(cost) > p.capacity || !p.tracks() {
@@ -274,7 +281,7 @@ func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision
 			now = l.reading(now)
 			a.adopt(p, now)
 		}
-		if p = a.plan; int64(cost) > p.capacity {
+		if p = a.plan; int64(cost) > p.capacity || p.holds() && !q.ends {
 			a.mu.Unlock()
 			continue // the limit has changed in the meantime
 		}
@@ -451,10 +458,14 @@ func (l *Keyed[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.D
 	r := &x.Reservation
 	r.local = x
 	q := reserveRequest(maxDelay, keepFor(ctx))
+	q.ends = true
 	var err error
 	var o meter.Offer
 	x.a, o, err = l.decide(key, cost, q, &r.Decision)
 	x.sp = spendingOf(o, int64(cost), q.keep)
+	if r.Allowed && r.Limit.Algorithm == AlgorithmConcurrent {
+		r.hold = r.Limit.Rate.Per
+	}
 	if r.Delay > 0 {
 		x.sp.number = meter.Arrival()
 	}
@@ -495,7 +506,10 @@ func (l *Keyed[K]) Limits() []Limit {
 }
 
 // Describe returns the limits. BooksAhead is true.
-func (l *Keyed[K]) Describe() Description { return Description{Limits: l.Limits(), BooksAhead: true} }
+func (l *Keyed[K]) Describe() Description {
+	limits := l.Limits()
+	return Description{Limits: limits, BooksAhead: true, Holds: limits[0].Algorithm == AlgorithmConcurrent}
+}
 
 // request is how a cost may be spent.
 type request struct {
@@ -505,6 +519,7 @@ type request struct {
 	delay bool // keep counts only if a leaky bucket delays the work
 	peek  bool // to change nothing: the key stays under the limit that it is under
 	brief bool // the caller needs only the yes or no, and no error
+	ends  bool // the charge will be settled when the work has ended, as Concurrent needs it
 
 	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
 	turn **turn

@@ -28,6 +28,18 @@ func (r Rate) String() string {
 	return strconv.Itoa(r.Units) + "/" + r.Per.String()
 }
 
+// spanText returns a span of time as short as a person writes it: 1m, not 1m0s.
+func spanText(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = s[:len(s)-2]
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = s[:len(s)-2]
+	}
+	return s
+}
+
 // burstWord is the word before the burst in a limit's text, "" where it has none.
 func (a Algorithm) burstWord() string {
 	switch a {
@@ -47,6 +59,9 @@ func (l Limit) String() string {
 	if l.Algorithm == AlgorithmCalendar && l.Rate.Per == 0 && l.Period != (Period{}) {
 		return l.Algorithm.String() + " " + strconv.Itoa(l.Rate.Units) + "/" + l.Period.String()
 	}
+	if l.Algorithm == AlgorithmConcurrent {
+		return l.Algorithm.String() + " " + strconv.Itoa(l.Rate.Units) + " hold " + spanText(l.Rate.Per)
+	}
 	s := l.Algorithm.String() + " " + l.Rate.String()
 	if word := l.Algorithm.burstWord(); word != "" {
 		s += " " + word + " " + strconv.Itoa(l.Burst)
@@ -65,6 +80,7 @@ func (l Limit) String() string {
 //	calendar 500/day UTC
 //	calendar 20000/week America/New_York from monday
 //	calendar 1000/month Europe/Berlin from 15
+//	concurrent 8 hold 1m
 //	unlimited
 //	blocked
 //
@@ -90,6 +106,9 @@ func parseWords(words []string) (l Limit, err error) {
 	words = words[1:]
 	if l.Algorithm == AlgorithmCalendar {
 		return l.parseCalendar(words)
+	}
+	if l.Algorithm == AlgorithmConcurrent {
+		return l.parseConcurrent(words)
 	}
 	if l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked {
 		if len(words) == 0 {
@@ -133,6 +152,27 @@ func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	return l, l.Validate()
 }
 
+// parseConcurrent parses the words that follow the word concurrent.
+func (l Limit) parseConcurrent(words []string) (_ Limit, err error) {
+	const want = "such as concurrent 8 hold 1m"
+	if len(words) == 0 {
+		return l, invalid("no units after %v, want them and hold, %s", l.Algorithm, want)
+	}
+	if l.Rate.Units, err = strconv.Atoi(words[0]); err != nil {
+		return l, invalid("units %q are not a whole number in range, %s", words[0], want)
+	}
+	if len(words) < 3 || words[1] != "hold" {
+		return l, invalid("want \"hold\" and a time after the units, got %q, %s", strings.Join(words[1:], " "), want)
+	}
+	if l.Rate.Per, err = parsePer(words[2]); err != nil {
+		return l, invalid("hold %q %v", words[2], err)
+	}
+	if len(words) > 3 {
+		return l, invalid("%q does not belong after %q", strings.Join(words[3:], " "), l)
+	}
+	return l, l.Validate()
+}
+
 func parseAlgorithm(s string) (Algorithm, error) {
 	for a, name := range algorithmNames {
 		if a > 0 && s == name {
@@ -150,16 +190,20 @@ func parseRate(s string) (r Rate, err error) {
 	if r.Units, err = strconv.Atoi(units); err != nil {
 		return r, invalid("rate %q: units %q are not a whole number in range", s, units)
 	}
-	for _, u := range perUnits {
-		if per == u.text {
-			r.Per = u.per
-			return r, nil
-		}
-	}
-	if r.Per, err = parseSpan(per); err != nil {
+	if r.Per, err = parsePer(per); err != nil {
 		return r, invalid("rate %q: span %q %v", s, per, err)
 	}
 	return r, nil
+}
+
+// parsePer reads a span of time, or the letter of one.
+func parsePer(s string) (time.Duration, error) {
+	for _, u := range perUnits {
+		if s == u.text {
+			return u.per, nil
+		}
+	}
+	return parseSpan(s)
 }
 
 // spanUnits are the units of a span, in nanoseconds: ms before m, which it begins with.

@@ -58,7 +58,7 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	if a.plan == nil {
 		return victim[K]{entry: p, rank: rankTombstone}
 	}
-	return victim[K]{p, a.use.rank(a.fresh(now), a.waitedFor()), a.last}
+	return victim[K]{p, a.use.rank(a.fresh(now), a.waitedFor(), a.plan.holds()), a.last}
 }
 
 // evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of the
@@ -208,7 +208,7 @@ func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 		return false
 	}
 	defer a.mu.Unlock()
-	r := a.use.rank(a.fresh(now), a.waitedFor())
+	r := a.use.rank(a.fresh(now), a.waitedFor(), a.plan.holds())
 	if r == rankPinned {
 		return false
 	}

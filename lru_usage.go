@@ -8,7 +8,7 @@ const (
 	rankIdle                  // the key's spending is forgotten
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
-	rankWaiting               // calls wait for it, which must bring it back
+	rankWaiting               // calls wait for it, which must bring it back, or hold units of it
 	rankPinned                // it must stay, as must keys of all higher ranks
 	rankBusy                  // another call has locked it, so it was not looked at
 	rankTombstone             // it was dropped already
@@ -16,7 +16,7 @@ const (
 
 // rank returns the key's rank, given whether it is fresh, and whether calls wait for it. A key that is fresh is the first to
 // go even if it was denied or used a moment ago: it has its full budget.
-func (u usage) rank(fresh, waiting bool) rank {
+func (u usage) rank(fresh, waiting, holds bool) rank {
 	switch {
 	case u.isPinned():
 		return rankPinned
@@ -24,6 +24,8 @@ func (u usage) rank(fresh, waiting bool) rank {
 		return rankWaiting
 	case fresh:
 		return rankFresh
+	case holds:
+		return rankWaiting
 	case u&usageDenied != 0: // and not fresh since
 		return rankThrottled
 	case u.recent():

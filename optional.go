@@ -29,6 +29,10 @@ type Description struct {
 
 	// ReplacesCost reports whether another cost than the caller's may be charged, as in a stack in which a [Layer] has a Cost.
 	ReplacesCost bool
+
+	// Holds reports whether one of the limits is [Concurrent]: then Take, Allow and Wait return an error. Call Reserve, and Settle when
+	// the work has ended. Where each request or key has its own limit, such a limit may come although Holds is false.
+	Holds bool
 }
 
 // Describe returns the result of l's Describe. If l has none, it returns a Description in which only BooksAhead is true.

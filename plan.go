@@ -20,6 +20,7 @@ type plan struct {
 	// The fields that every decision reads come first.
 	seq      uint64 // the number of the generation it was made in, and the bits below
 	capacity int64  // the limit's
+	takes    int64  // the largest cost of a Take: the capacity, or 0 under Concurrent
 
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
@@ -35,6 +36,7 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 		return nil, err
 	}
 	p := &plan{seq: seq, limit: l, capacity: int64(l.Capacity())}
+	p.takes = p.capacity
 	switch l.Algorithm {
 	case AlgorithmTokenBucket:
 		p.Meter = l.meter(meter.TokenBucket)
@@ -46,6 +48,8 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 		p.Meter = l.meter(meter.SlidingLog)
 	case AlgorithmSlidingCounter:
 		p.Meter = l.meter(meter.SlidingCounter)
+	case AlgorithmConcurrent:
+		p.Meter, p.takes = l.meter(meter.Concurrent), 0
 	case AlgorithmCalendar:
 		wall, err := dates.windows(l.Period)
 		if err != nil {
@@ -64,7 +68,7 @@ func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 func (l Limit) meter(kind meter.Kind) meter.Meter {
 	return meter.New(meter.Limit{
 		Kind: kind, Units: int64(l.Rate.Units), Per: int64(l.Rate.Per), Burst: int64(l.Burst),
-		Horizon: century, Most: mostCounted,
+		Horizon: century, Most: mostCounted, Retry: int64(leastRetry),
 	})
 }
 
@@ -114,7 +118,10 @@ func (p *plan) next(s *meter.State, now, remaining int64) int64 {
 	return p.Earliest(*s, now, 1)
 }
 
-// ordinary reports whether a cost is from 1 to the capacity, as almost all are. That is one
+// fits reports whether a cost is from 1 to the capacity.
+func (p *plan) fits(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
+
+// ordinary reports whether a cost is from 1 to the capacity, as almost all are, and a Take may charge it. That is one
 // comparison instead of two: less 1 and without a sign, 0 and all costs below it are
 // larger than any capacity.
-func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
+func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.takes) }

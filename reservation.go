@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -27,10 +28,23 @@ type Reservation struct {
 	wait func(context.Context) error
 
 	local local // of a limiter in memory, else nil
+
+	hold   time.Duration                   // the shortest of its limits Concurrent, 0 if there is none
+	extend func(ctx context.Context) error // of another engine, else nil
 }
 
 func init() {
 	follow.Wait = func(r any, wait func(context.Context) error) { r.(*Reservation).wait = wait }
+	held.Extend = func(r any, hold time.Duration, extend func(context.Context) error) {
+		x := r.(*Reservation)
+		x.hold, x.extend = hold, extend
+	}
+	held.Hold = func(r any) time.Duration {
+		if x, ok := r.(*Reservation); ok && x != nil && x.Allowed {
+			return x.hold
+		}
+		return 0
+	}
 }
 
 // local is a charge in memory.
@@ -40,6 +54,8 @@ type local interface {
 	// await sleeps until the work may begin, which is no later than the given instant, and returns nil; or it returns an
 	// error if the context ends before that, or there is no room for one more that waits.
 	await(ctx context.Context, latest time.Time) error
+	// extendLocal begins the hold of units under Concurrent anew, and reports whether they are still held.
+	extendLocal() bool
 }
 
 // keyedReservation is a reservation of a Keyed. It has the key, which may have left the table before the
@@ -56,13 +72,18 @@ func (x *keyedReservation[K]) await(ctx context.Context, latest time.Time) error
 	return awaitAll(ctx, x.l.clock, latest, awaited{x.a, &x.sp, keyHome[K]{x.l, x.key}, &x.l.waiting})
 }
 
+func (x *keyedReservation[K]) extendLocal() bool { return x.a == nil || x.a.extend(x.l.clock, &x.sp) }
+
 func (x *keyedReservation[K]) settleLocal(actual int64) error {
+	if x.hold > 0 {
+		actual = 0
+	}
 	switch {
 	case x.a != nil:
 		if late := x.a.settleAt(x.l.clock, &x.sp, actual); late > 0 {
 			return unlessFull(x.l.debit(x.key, late))
 		}
-	case x.sp.Cost == 0:
+	case x.sp.Cost == 0 && x.Limit.Algorithm != AlgorithmConcurrent:
 		return x.l.debit(x.key, actual)
 	}
 	return nil
@@ -101,6 +122,7 @@ func (r *Reservation) booked() {
 //     was spent at some moment since: then that much;
 //   - leaky bucket: at most cost − rate·(time since it was spent), and only while nothing has entered after it;
 //   - windows and log: only while the spending still counts;
+//   - [Concurrent]: all units are given back, whatever the actual cost;
 //   - if the limit's figures have changed since: of a token bucket the same number of units as without the change, or less by
 //     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
 //     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
@@ -126,6 +148,28 @@ func (r *Reservation) Settle(actual int) error {
 	}
 	if r.local != nil {
 		return r.local.settleLocal(int64(actual))
+	}
+	return nil
+}
+
+// Extend begins the hold of units under [Concurrent] anew. Call it every third of hold while the work goes on, if that may take longer.
+// The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed: the limit does not count the work any
+// more, so end it, or reserve again. A remote engine also returns the errors of its store; the units are then held as long as before.
+// Charges under other limits stay as they are. It returns nil without such units, and if the reservation is nil.
+func (r *Reservation) Extend(ctx context.Context) error {
+	switch {
+	case r == nil:
+		return nil
+	case !r.Allowed:
+		return fmt.Errorf("%w: the reservation was denied, under %v", ErrLost, r.Limit)
+	case r.settled.Load():
+		return fmt.Errorf("%w: the reservation was settled", ErrLost)
+	case r.hold == 0:
+		return nil
+	case r.extend != nil:
+		return r.extend(wait.OrBackground(ctx))
+	case r.local != nil && !r.local.extendLocal():
+		return fmt.Errorf("%w after %v", ErrLost, r.hold)
 	}
 	return nil
 }
@@ -217,14 +261,37 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late i
 	}
 	sp := *charged
 	if a.plan == nil {
-		if a.use.isOver() {
+		if a.use.isOver() || a.changes>>kindShift != sp.changes>>kindShift {
 			return 0
 		}
 		return max(0, actual-sp.Cost)
 	}
+	if a.changes>>kindShift != sp.changes>>kindShift {
+		return 0
+	}
 	a.last = max(now, a.last)
-	sp.Changed = sp.changes != a.changes
-	a.plan.Settle(&a.State, a.last, sp.Spending, actual)
+	if a.plan.holds() {
+		a.plan.End(&a.State, a.last, sp.Spending)
+		charged.Cost = 0 // an Extend at the same time must not find units of others
+		a.use.touched()
+	} else {
+		sp.Changed = sp.changes != a.changes
+		a.plan.Settle(&a.State, a.last, sp.Spending, actual)
+	}
 	a.mayBeFresher()
 	return 0
+}
+
+// extend begins the hold of a charge under Concurrent anew, and reports whether its units are still held. Other charges need no
+// extension.
+func (a *account) extend(clock Clock, sp *spending) bool {
+	now := reading(clock)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.plan == nil || a.changes>>kindShift != sp.changes>>kindShift {
+		return false
+	}
+	a.last = max(now, a.last)
+	a.use.touched()
+	return a.plan.Extend(&a.State, a.last, &sp.Spending)
 }

@@ -96,7 +96,7 @@ func (s *saver[K]) save(e *entry[K]) (key K, saved Saved) {
 		return key, nil
 	}
 	w, reached := a.plan.wall, a.M
-	fresh := a.fresh(s.now) && (w == nil || a.N == 0)
+	fresh := a.plan.holds() || a.fresh(s.now) && (w == nil || a.N == 0)
 	if !fresh {
 		s.buf = a.appendSaved(s.buf[:0], s.now)
 	}

@@ -253,6 +253,11 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 	if cost == 0 {
 		return s.preview(takeRequest)
 	}
+	if !q.ends {
+		if err := s.endless(); err != nil {
+			return err
+		}
+	}
 	for range maxTries {
 		if !s.lock(true) {
 			break
@@ -288,6 +293,21 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 	s.withdraw()
 	s.ask(false)
 	return errKeysGone
+}
+
+// endless returns the error of an enforcing layer under Concurrent, whose units a call without an end cannot give back. A shadow layer
+// has the error for itself.
+func (s *stack[R]) endless() error {
+	q := request{brief: s.yesOrNo()}
+	for _, m := range s.members {
+		if m.p == nil || m.err != nil {
+			continue
+		}
+		if m.err = m.p.endless(m.amount, &q); m.err != nil && !m.shadow {
+			return s.fail(m)
+		}
+	}
+	return nil
 }
 
 // errKeysGone ends a decision whose keys are reset, or dropped and inserted again, faster
@@ -822,6 +842,9 @@ func (s *stack[R]) charged() *stackReservation {
 			if spent.sp.number > 0 {
 				spent.home = key.home()
 			}
+			if hold := c.p.limit.Rate.Per; spent.holds && (x.hold == 0 || hold < x.hold) {
+				x.hold = hold
+			}
 			x.spent = append(x.spent, spent)
 		}
 	}
@@ -837,7 +860,7 @@ func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) err
 	var own actuals
 	for _, m := range s.members {
 		switch {
-		case m.p == nil || m.shadow:
+		case m.p == nil || m.shadow || m.p.holds(): // of Concurrent, only a reservation holds units
 		case m.actual != nil && bind != nil:
 			own = append(own, actual{len(debits), m.index, bind(m.actual)})
 			debits = append(debits, m.key.debit(m.p))

@@ -211,7 +211,7 @@ func (c *charge) settlement(debit func(int64) error) settlement {
 	if c.o.At > c.m.Now {
 		sp.number = meter.Arrival()
 	}
-	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit}
+	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit, holds: c.p.holds()}
 }
 
 // settlement is the part of a charge that is kept until it is settled: the spending, and how much of it depends on the caller's
@@ -221,6 +221,7 @@ type settlement struct {
 	sp          spending
 	shares, own int64
 	debit       func(int64) error
+	holds       bool         // under Concurrent: it ends, whatever the real cost
 	home        home         // of a charge that is booked for later
 	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
 }
@@ -240,6 +241,9 @@ func (x *settlement) cost(actual int64) int64 {
 
 // settle replaces the charge by another cost.
 func (x *settlement) settle(clock Clock, cost int64) error {
+	if x.holds {
+		cost = 0
+	}
 	if late := x.a.settleAt(clock, &x.sp, cost); late > 0 {
 		return unlessFull(x.debit(late))
 	}
@@ -257,6 +261,11 @@ type stackReservation struct {
 func (x *stackReservation) settleLocal(given int64) error {
 	own, err := x.actuals.read(int(given))
 	if err != nil {
+		for i := range x.spent {
+			if x.spent[i].holds {
+				_ = x.spent[i].settle(x.clock, 0) // in memory it cannot fail
+			}
+		}
 		return err
 	}
 	var errs []error
@@ -295,6 +304,16 @@ func (all actuals) read(given int) ([]int64, error) {
 		}
 	}
 	return costs, nil
+}
+
+func (x *stackReservation) extendLocal() bool {
+	ok := true
+	for i := range x.spent {
+		if c := &x.spent[i]; c.holds && !c.a.extend(x.clock, &c.sp) {
+			ok = ok && c.room == nil // a shadow ends no work
+		}
+	}
+	return ok
 }
 
 func (x *stackReservation) await(ctx context.Context, latest time.Time) error {

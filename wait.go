@@ -181,6 +181,8 @@ func (h keyHome[K]) refusal(line *meter.Line, cost int64) error {
 	switch p, err := h.plan(line); {
 	case err != nil:
 		return err
+	case p.holds():
+		return p.endless(1, new(request))
 	case cost > p.capacity:
 		return p.exceeds(cost)
 	}
@@ -193,8 +195,8 @@ func (h keyHome[K]) renew(line *meter.Line) error {
 	if err != nil {
 		return err
 	}
-	if !p.tracks() {
-		h.release(line, p.capacity == 0)
+	if !p.tracks() || p.holds() {
+		h.release(line, p.capacity == 0 || p.holds())
 		return nil
 	}
 	a := lockOwner(line)

@@ -9,7 +9,7 @@ import (
 )
 
 // Share returns limit divided by nodes, for processes that decide alone: of a bucket the rate and the burst, at least 1; of
-// a window or a log the units, rounded up.
+// a window, a log or Concurrent the units, rounded up.
 func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	if nodes < 2 || limit.Validate() != nil {
 		return limit
@@ -18,7 +18,8 @@ func Share(limit ratelimit.Limit, nodes int) ratelimit.Limit {
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
 		limit.Burst = max(1, limit.Burst/nodes)
 		limit.Rate = slower(limit.Rate, nodes, limit.Burst)
-	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar:
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar,
+		ratelimit.AlgorithmConcurrent:
 		limit.Rate.Units = 1 + (limit.Rate.Units-1)/nodes
 	}
 	return limit

@@ -69,6 +69,9 @@ func newPlan(l ratelimit.Limit) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
+	if _, known := kinds[l.Algorithm]; !known && l.Rate != (ratelimit.Rate{}) {
+		return nil, invalid("package sqllimit does not count %v", l.Algorithm)
+	}
 	p := &plan{limit: l, text: l.Named("").String()}
 	p.since.Store(unset)
 	m := meter.Limit{Kind: kinds[l.Algorithm], Units: int64(l.Rate.Units), Burst: int64(l.Burst), Horizon: century, Most: most}

@@ -1,4 +1,4 @@
-// Package meter counts a key's spending under a limit: the arithmetic of the six algorithms, of bookings, debts and limits that
+// Package meter counts a key's spending under a limit: the arithmetic of the seven algorithms, of bookings, debts and limits that
 // change.
 //
 // It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an origin that the
@@ -26,6 +26,7 @@ const (
 	SlidingLog
 	SlidingCounter
 	Calendar
+	Concurrent
 )
 
 // Limit is the configuration of a [Meter]. All figures are above 0.
@@ -42,6 +43,9 @@ type Limit struct {
 
 	// Most bounds a key's debt. Twice Most must not overflow.
 	Most int64
+
+	// Retry is the shortest estimate of the time until units that are in use come back, above 0. Of Concurrent only.
+	Retry int64
 }
 
 // Meter is a limit prepared for decisions. It is immutable, so all keys under the limit share it without a lock. The zero Meter
@@ -53,6 +57,7 @@ type Meter struct {
 	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
 	advances bool         // each decision advances the state to now first
 	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
+	held     *slidingLog  // the algorithm, if its units are held by reservations; otherwise nil
 	leaky    *leakyBucket // the algorithm, if it is a leaky bucket, which delays the costs that it admits; otherwise nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.
@@ -79,7 +84,7 @@ func New(l Limit) Meter {
 		m.algorithm, m.advances = m.leaky, true
 		m.maxDebt, _ = m.leaky.bounds(l.Most)
 		m.maxAhead = math.MaxInt64 // bounded by the queue's capacity
-	case FixedWindow, SlidingLog, SlidingCounter, Calendar:
+	case FixedWindow, SlidingLog, SlidingCounter, Calendar, Concurrent:
 		m.window(l)
 	default:
 		panic("meter: no algorithm of that kind")
@@ -99,7 +104,10 @@ func (m *Meter) window(l Limit) {
 	case SlidingCounter:
 		m.algorithm = &slidingCounter{l.Per, l.Units, m.maxDebt}
 	case SlidingLog:
-		m.algorithm, m.log, m.advances = &slidingLog{l.Per, l.Units}, true, true
+		m.algorithm, m.log, m.advances = &slidingLog{per: l.Per, units: l.Units}, true, true
+	case Concurrent:
+		m.held = &slidingLog{per: l.Per, units: l.Units, held: true, retry: min(l.Retry, l.Per)}
+		m.algorithm, m.log, m.advances, m.maxAhead = m.held, true, true, 0
 	case Calendar:
 		// A key that was only denied keeps the window that it has reached, too: it may be that
 		// the wall clock is set back.
@@ -331,6 +339,9 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 		return c.standing(v, now)
 	}
 	remaining, debt = m.left(s, v, now)
+	if m.held != nil {
+		return remaining, debt, m.held.back(v, now)
+	}
 	return remaining, debt, m.regained(v)
 }
 
@@ -404,7 +415,7 @@ func (m *Meter) family() family {
 		return familyBucket
 	case FixedWindow, SlidingCounter, Calendar:
 		return familyWindow
-	case SlidingLog:
+	case SlidingLog, Concurrent:
 		return familyLog
 	}
 	panic("meter: no family of that kind")
@@ -466,7 +477,7 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	return o
 }
 
-// algorithm is the contract of the six algorithms: arithmetic on one key's spending, at a given time. None holds a lock, reads
+// algorithm is the contract of the algorithms: arithmetic on one key's spending, at a given time. None holds a lock, reads
 // a clock or knows a key.
 //
 // Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not

@@ -40,7 +40,7 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 		assert.Equal(t, m.family() == familyBucket, m.bucket() != nil, kind)
 		assert.Equal(t, m.family() == familyLog, m.log, kind)
 	}
-	for _, none := range []Kind{0, Calendar + 1} {
+	for _, none := range []Kind{0, Concurrent + 1} {
 		assert.Panics(t, func() { New(limitOf(none, 1, 1, 1)) })
 		assert.Panics(t, func() { (&Meter{kind: none}).family() })
 		assert.Panics(t, func() { new(reader).sums(&Meter{kind: none}) })

@@ -10,6 +10,9 @@ import "slices"
 // Between a log and any other, the spendings become a sum, or a sum becomes one spending. All others keep sums: see carrySums.
 // Bookings are parted first and booked again at their instants.
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
+	if (to.held == nil) != (from.held == nil) {
+		return State{At: now} // units in use are no spending
+	}
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
 	x := from.leave(s, now)
@@ -74,6 +77,9 @@ func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
 // Charge adds the spending in a state of another meter, as of now, to a state of this one, as a debt if necessary. Its bookings
 // are booked here at the same instant or later. The other state is up to date, and stays as it is.
 func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
+	if to.held != nil || from.held != nil {
+		return // of calls that have ended with their process
+	}
 	var booked []booking
 	var n, debt int64 // the spending by now, and the debt of a log, which may lie behind bookings
 	if l, isFrom := from.algorithm.(*slidingLog); isFrom {

@@ -20,7 +20,7 @@ const whole = math.MaxUint8
 // the capacity, and the instants of bookings, are forgotten. The state is up to date: see Refresh.
 func (m *Meter) Remember(s State, now int64) Remembered {
 	r := Remembered{Until: m.regained(s)}
-	if r.Until <= now {
+	if r.Until <= now || m.held != nil {
 		return Remembered{}
 	}
 	spent := m.spent(s, now)
@@ -102,7 +102,7 @@ func (m *Meter) windows() (per, units int64) {
 //   - Sliding log: the share is one spending, one window before Until.
 func (m *Meter) Recall(r Remembered, now int64) State {
 	s := State{At: now}
-	if r.Share == 0 || !r.Dated && r.Until <= now {
+	if m.held != nil || r.Share == 0 || !r.Dated && r.Until <= now {
 		return s
 	}
 	switch m.family() {

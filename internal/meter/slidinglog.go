@@ -16,7 +16,12 @@ import "math"
 // The entries carry running totals: see totals. So for a key with n entries, spending takes amortised O(1), the questions how
 // much counts and when something fits take O(log n), and so does a grant of any part of it. One key with a large limit does not
 // hold up the others that wait for its lock.
-type slidingLog struct{ per, units int64 }
+type slidingLog struct {
+	per, units int64
+
+	held  bool  // the entries are units in use: see concurrent.go
+	retry int64 // the shortest estimate of the time until they come back
+}
 
 // lastDebt returns the last part of the debt. A question about the time after it needs no
 // other part: each is a window older than the next, so they have left by then. Before it
@@ -43,6 +48,9 @@ func (l *slidingLog) newest(s State) int64 {
 func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	if s.detail == nil {
 		return now
+	}
+	if l.held {
+		return l.estimate(s, now, cost)
 	}
 	debt := l.lastDebt(s)
 	now = max(now, s.log.newest(), debt.at)
@@ -93,7 +101,7 @@ func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State
 
 // charge adds an entry if that fits now, and else a debt.
 func (l *slidingLog) charge(s State, now, n int64) State {
-	if s = l.advance(s, now); s.M == 0 && n <= l.units && l.earliest(s, now, n) == now {
+	if s = l.advance(s, now); l.held || s.M == 0 && n <= l.units && l.earliest(s, now, n) == now {
 		return l.spend(s, now, n)
 	}
 	return l.advance(l.indebt(s, now, n), now)
@@ -280,6 +288,9 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	s = from.advance(from.aside(s), now)
 	if s.detail == nil {
 		return s, rest{}
+	}
+	if l.held { // no call ends because the limit is lowered
+		return l.advance(s, now), rest{}
 	}
 	all := older{per: from.per}
 	if r := x.before; r.log != nil {

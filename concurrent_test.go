@@ -1,0 +1,533 @@
+package ratelimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+func TestConcurrentText(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]ratelimit.Limit{
+		"concurrent 8 hold 1m":       ratelimit.Concurrent(8, time.Minute),
+		"concurrent 1 hold 1h":       ratelimit.Concurrent(1, time.Hour),
+		"concurrent 100 hold 1m30s":  ratelimit.Concurrent(100, 90*time.Second),
+		"concurrent 5 hold 250ms":    ratelimit.Concurrent(5, 250*time.Millisecond),
+		"concurrent 5 hold 1h0m0.5s": ratelimit.Concurrent(5, time.Hour+500*time.Millisecond),
+		"concurrent 5 hold 24h":      ratelimit.Concurrent(5, 24*time.Hour),
+	} {
+		got, err := ratelimit.ParseLimit(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, got)
+		assert.Equal(t, text, got.String())
+		b, err := json.Marshal(got.Named("streams"))
+		require.NoError(t, err)
+		assert.JSONEq(t, `"`+text+` name streams"`, string(b))
+		var back ratelimit.Limit
+		require.NoError(t, json.Unmarshal(b, &back))
+		assert.Equal(t, want.Named("streams"), back)
+	}
+	for _, text := range []string{"concurrent 5 hold s", "concurrent 5 hold m", "concurrent 5 hold d", " concurrent  5  hold 7d "} {
+		_, err := ratelimit.ParseLimit(text)
+		require.NoError(t, err, text)
+	}
+	for text, names := range map[string]string{
+		"concurrent":                 "no units",
+		"concurrent 8":               `"hold"`,
+		"concurrent 8 hold":          `"hold"`,
+		"concurrent 8 keep 1m":       `"keep 1m"`,
+		"concurrent x hold 1m":       `"x"`,
+		"concurrent 0 hold 1m":       "Rate.Units is 0",
+		"concurrent -1 hold 1m":      "Rate.Units is -1",
+		"concurrent 8 hold 0s":       "hold (Rate.Per) is 0s",
+		"concurrent 8 hold -1s":      "hold (Rate.Per) is -1s",
+		"concurrent 8 hold soon":     `"soon"`,
+		"concurrent 8 hold 40000d":   "100 years",
+		"concurrent 8 hold 1m extra": `"extra"`,
+		"concurrent 8/m hold 1m":     `"8/m"`,
+	} {
+		_, err := ratelimit.ParseLimit(text)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidLimit, text)
+		assert.ErrorContains(t, err, names)
+	}
+	bad := ratelimit.Concurrent(8, time.Minute)
+	bad.Burst = 1
+	assert.ErrorContains(t, bad.Validate(), "Burst is 1")
+	l := ratelimit.Concurrent(8, time.Minute)
+	assert.Equal(t, 8, l.Capacity())
+	assert.Equal(t, time.Minute, l.RefillTime())
+	assert.Equal(t, "concurrent", l.Algorithm.String())
+}
+
+// held is a limiter under Concurrent, with a clock set by hand.
+func held(t *testing.T, units int, hold time.Duration) (*ratelimit.Keyed[string], *testClock) {
+	t.Helper()
+	c := new(testClock)
+	return newWith(t, ratelimit.Concurrent(units, hold), ratelimit.Options[string]{Clock: c}), c
+}
+
+func reserve(t *testing.T, l ratelimit.Reserver[string], key string, n int) *ratelimit.Reservation {
+	t.Helper()
+	r, err := l.Reserve(t.Context(), key, n, 0)
+	require.NoError(t, err)
+	return r
+}
+
+func TestConcurrentReservationsHoldUnitsUntilTheyEnd(t *testing.T) {
+	t.Parallel()
+	l, c := held(t, 8, time.Minute)
+	var all []*ratelimit.Reservation
+	for range 8 {
+		c.advance(time.Second)
+		r := reserve(t, l, "a", 1)
+		require.True(t, r.Allowed)
+		assert.Zero(t, r.Delay)
+		all = append(all, r)
+	}
+	denied, err := l.Reserve(t.Context(), "a", 1, time.Hour)
+	require.NoError(t, err)
+	assert.False(t, denied.Allowed, "nothing is booked ahead")
+	assert.Equal(t, 437500*time.Microsecond, denied.RetryAfter, "the mean age is 3.5 s, of 8 units")
+	assert.Equal(t, denied.RetryAfter, denied.ResetAfter)
+	assert.Equal(t, denied.RetryAfter, denied.NextAfter)
+	assert.True(t, reserve(t, l, "b", 8).Allowed, "another key")
+
+	require.NoError(t, all[3].Settle(5000))
+	require.NoError(t, all[4].Cancel())
+	require.NoError(t, all[4].Settle(7), "only the first call counts")
+	require.NoError(t, all[5].Settle(1))
+	d, err := l.Peek(t.Context(), "a", 3)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 3, d.Remaining)
+	assert.True(t, reserve(t, l, "a", 3).Allowed)
+	assert.False(t, reserve(t, l, "a", 1).Allowed)
+}
+
+func TestConcurrentUnitsLapseAfterHoldUnlessTheyAreExtended(t *testing.T) {
+	t.Parallel()
+	l, c := held(t, 2, time.Minute)
+	one, two := reserve(t, l, "a", 1), reserve(t, l, "a", 1)
+	c.advance(40 * time.Second)
+	require.NoError(t, one.Extend(t.Context()))
+	require.NoError(t, one.Extend(t.Context()), "at the same instant")
+	c.advance(20 * time.Second)
+	require.ErrorIs(t, two.Extend(t.Context()), ratelimit.ErrLost)
+	three := reserve(t, l, "a", 1)
+	require.True(t, three.Allowed)
+	require.False(t, reserve(t, l, "a", 1).Allowed)
+	require.NoError(t, two.Settle(1), "which gives nothing of others back")
+	require.False(t, reserve(t, l, "a", 1).Allowed)
+	c.advance(39 * time.Second)
+	require.NoError(t, one.Extend(t.Context()))
+	require.NoError(t, one.Settle(9))
+	require.ErrorIs(t, one.Extend(t.Context()), ratelimit.ErrLost, "after the end")
+	require.NoError(t, three.Extend(t.Context()))
+	require.True(t, reserve(t, l, "a", 1).Allowed)
+
+	denied := reserve(t, l, "a", 1)
+	require.ErrorIs(t, denied.Extend(t.Context()), ratelimit.ErrLost)
+	var none *ratelimit.Reservation
+	require.NoError(t, none.Extend(t.Context()))
+	rate := newWith(t, ratelimit.SlidingLog(ratelimit.PerMinute(1)), ratelimit.Options[string]{Clock: c})
+	require.NoError(t, reserve(t, rate, "a", 1).Extend(t.Context()), "a rate has no hold")
+	require.NoError(t, l.Reset(t.Context(), "a"))
+	require.ErrorIs(t, three.Extend(t.Context()), ratelimit.ErrLost)
+}
+
+func TestConcurrentTakesHaveNoEnd(t *testing.T) {
+	t.Parallel()
+	l, _ := held(t, 8, time.Minute)
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(8, time.Minute).Named("streams")))
+	for range 2 { // of a new key, and of a known one
+		assert.False(t, l.Allow("a", 1))
+		d, err := l.Take(t.Context(), "a", 1)
+		require.ErrorContains(t, err, `the limit "streams" is concurrent 8 hold 1m, and this call has no end`)
+		assert.False(t, d.Allowed)
+		assert.Equal(t, "streams", d.Limit.Name)
+		require.ErrorContains(t, l.Wait(t.Context(), "a", 1), "no end")
+		require.ErrorContains(t, ratelimit.Wait(t.Context(), l, "a", 1), "no end")
+		_, _, err = ratelimit.TakeUpTo(t.Context(), l, "a", 3)
+		require.ErrorContains(t, err, "no end")
+		require.True(t, reserve(t, l, "a", 4).Allowed)
+	}
+	assert.True(t, l.Allow("a", 0))
+	_, err := l.Take(t.Context(), "a", 0)
+	require.NoError(t, err)
+	d, err := l.Peek(t.Context(), "a", 1)
+	require.NoError(t, err)
+	assert.False(t, d.Allowed)
+	assert.True(t, ratelimit.Describe(l).Holds)
+	_, err = l.Reserve(t.Context(), "a", 9, 0)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+
+	own := newWith(t, ratelimit.SlidingLog(ratelimit.PerMinute(5)), ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit {
+		return ratelimit.Concurrent(1, time.Minute)
+	}})
+	assert.False(t, own.Allow("a", 1))
+	_, err = own.Take(t.Context(), "a", 1)
+	require.ErrorContains(t, err, "no end")
+	require.True(t, reserve(t, own, "a", 1).Allowed)
+}
+
+func TestConcurrentLoweredEndsNoCall(t *testing.T) {
+	t.Parallel()
+	l, c := held(t, 8, time.Minute)
+	var all []*ratelimit.Reservation
+	for range 6 {
+		c.advance(time.Second)
+		all = append(all, reserve(t, l, "a", 1))
+	}
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(4, time.Minute)))
+	for i, r := range all[:3] {
+		require.False(t, reserve(t, l, "a", 1).Allowed)
+		d, err := l.Peek(t.Context(), "a", 1)
+		require.NoError(t, err)
+		assert.Equal(t, max(0, 2-i), d.Debt)
+		assert.LessOrEqual(t, d.RetryAfter, time.Minute)
+		require.NoError(t, r.Settle(1))
+	}
+	require.True(t, reserve(t, l, "a", 1).Allowed)
+	require.False(t, reserve(t, l, "a", 1).Allowed)
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(5, 2*time.Minute)))
+	require.NoError(t, all[3].Extend(t.Context()))
+	require.True(t, reserve(t, l, "a", 1).Allowed)
+	require.NoError(t, l.SetLimit(ratelimit.Blocked()))
+	_, err := l.Reserve(t.Context(), "a", 1, 0)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	require.NoError(t, l.SetLimit(ratelimit.Unlimited()))
+	require.True(t, reserve(t, l, "a", 1000).Allowed)
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(5, 2*time.Minute)))
+	require.False(t, reserve(t, l, "a", 1).Allowed, "Unlimited and Blocked leave units in use as they are")
+}
+
+func TestConcurrentAfterAnotherAlgorithmBeginsWithNothingInUse(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerHour(5), 5), ratelimit.LeakyBucket(ratelimit.PerHour(5), 5), ratelimit.FixedWindow(ratelimit.PerHour(5)),
+		ratelimit.SlidingLog(ratelimit.PerHour(5)), ratelimit.SlidingCounter(ratelimit.PerHour(5)), ratelimit.Calendar(5, ratelimit.Hour("UTC")),
+	} {
+		c := new(testClock)
+		l := newWith(t, rate, ratelimit.Options[string]{Clock: c})
+		spent := reserve(t, l, "a", 1)
+		require.True(t, spent.Allowed, rate)
+		require.NoError(t, l.SetLimit(ratelimit.Concurrent(5, time.Minute)))
+		inUse := reserve(t, l, "a", 5)
+		require.True(t, inUse.Allowed)
+		require.NoError(t, spent.Settle(0))
+		require.False(t, reserve(t, l, "a", 1).Allowed, "the old charge gives no units back")
+		require.NoError(t, l.SetLimit(rate))
+		d, err := l.Peek(t.Context(), "a", 1)
+		require.NoError(t, err)
+		assert.Equal(t, 5, d.Remaining, rate)
+		require.True(t, l.Allow("a", 5))
+		require.ErrorIs(t, inUse.Extend(t.Context()), ratelimit.ErrLost)
+		require.NoError(t, inUse.Settle(100), "which neither charges nor gives back")
+		d, err = l.Peek(t.Context(), "a", 1)
+		require.NoError(t, err)
+		assert.Zero(t, d.Debt)
+		assert.Zero(t, d.Remaining, rate)
+	}
+}
+
+func TestConcurrentEndsTheLineOfCallsThatWaitForARate(t *testing.T) {
+	t.Parallel()
+	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1), ratelimit.Options[string]{})
+	require.True(t, l.Allow("a", 1))
+	errs := make(chan error)
+	for range 3 {
+		go func() { errs <- l.Wait(context.Background(), "a", 1) }()
+	}
+	require.Eventually(t, func() bool {
+		d, err := l.Peek(t.Context(), "a", 1)
+		return err == nil && d.RetryAfter > 3*time.Hour+30*time.Minute
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(1, time.Minute)))
+	for range 3 {
+		require.ErrorContains(t, <-errs, "no end")
+	}
+	require.True(t, reserve(t, l, "a", 1).Allowed)
+}
+
+func TestConcurrentIsNotSaved(t *testing.T) {
+	t.Parallel()
+	l, c := held(t, 3, time.Minute)
+	require.True(t, reserve(t, l, "a", 3).Allowed)
+	assert.Empty(t, maps.Collect(l.Saved()))
+	other := newWith(t, ratelimit.SlidingLog(ratelimit.PerMinute(3)), ratelimit.Options[string]{Clock: c})
+	require.True(t, other.Allow("a", 3))
+	require.NoError(t, l.Restore(other.Saved(), 0), "of a rate")
+	c.advance(time.Second)
+	require.False(t, reserve(t, l, "a", 1).Allowed)
+}
+
+func TestConcurrentKeysInUseLeaveLast(t *testing.T) {
+	t.Parallel()
+	c := new(testClock)
+	l := newWith(t, ratelimit.Concurrent(2, time.Hour), ratelimit.Options[string]{Clock: c, MaxKeys: 1000})
+	kept := reserve(t, l, "kept", 2)
+	for i := range 20_000 {
+		c.advance(time.Millisecond)
+		require.NoError(t, reserve(t, l, fmt.Sprint(i), 1).Cancel())
+	}
+	require.NoError(t, kept.Extend(t.Context()))
+	require.False(t, reserve(t, l, "kept", 1).Allowed)
+}
+
+// counter is a counter of units in use, the model of Concurrent.
+type counter struct {
+	units int
+	hold  time.Duration
+	inUse []*use
+}
+
+type use struct {
+	n    int
+	from time.Duration
+	res  *ratelimit.Reservation
+}
+
+// at drops what has lapsed and returns the units in use.
+func (m *counter) at(now time.Duration) (n int) {
+	kept := m.inUse[:0]
+	for _, u := range m.inUse {
+		if now-u.from < m.hold {
+			kept, n = append(kept, u), n+u.n
+		}
+	}
+	m.inUse = kept
+	return n
+}
+
+func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 70))
+		m := &counter{units: 1 + rng.IntN(12), hold: time.Duration(1+rng.IntN(50)) * time.Millisecond}
+		c := new(testClock)
+		l := newWith(t, ratelimit.Concurrent(m.units, m.hold), ratelimit.Options[string]{Clock: c})
+		var all []*use
+		now := time.Duration(0)
+		for step := range 1500 {
+			if rng.IntN(2) == 0 {
+				d := time.Duration(rng.IntN(4)) * time.Millisecond
+				c.advance(d)
+				now += d
+			}
+			used := m.at(now)
+			where := fmt.Sprintf("seed %d, step %d", seed, step)
+			switch k := rng.IntN(12); {
+			case k < 5:
+				n := 1 + rng.IntN(m.units)
+				r := reserve(t, l, "a", n)
+				require.Equal(t, used+n <= m.units, r.Allowed, where)
+				if !r.Allowed {
+					require.Positive(t, r.RetryAfter, where)
+					require.LessOrEqual(t, r.RetryAfter, m.hold, where)
+					require.GreaterOrEqual(t, r.RetryAfter, min(10*time.Millisecond, m.hold), where)
+					continue
+				}
+				u := &use{n, now, r}
+				all, m.inUse = append(all, u), append(m.inUse, u)
+			case k < 8 && len(all) > 0: // also of lapsed and of ended ones
+				u := all[rng.IntN(len(all))]
+				require.NoError(t, u.res.Settle(rng.IntN(100)), where)
+				for i, x := range m.inUse {
+					if x == u {
+						m.inUse = append(m.inUse[:i:i], m.inUse[i+1:]...)
+						break
+					}
+				}
+			case k < 10 && len(all) > 0:
+				u := all[rng.IntN(len(all))]
+				inUse := false
+				for _, x := range m.inUse {
+					inUse = inUse || x == u
+				}
+				if err := u.res.Extend(t.Context()); inUse {
+					require.NoError(t, err, where)
+					u.from = now
+				} else {
+					require.ErrorIs(t, err, ratelimit.ErrLost, where)
+				}
+			case k == 10:
+				m.units = 1 + rng.IntN(12)
+				require.NoError(t, l.SetLimit(ratelimit.Concurrent(m.units, m.hold)))
+			default:
+				d, err := l.Peek(t.Context(), "a", 1)
+				require.NoError(t, err)
+				require.Equal(t, max(0, m.units-used), d.Remaining, where)
+				require.Equal(t, max(0, used-m.units), d.Debt, where)
+				require.Equal(t, used < m.units, d.Allowed, where)
+			}
+		}
+	}
+}
+
+// llmCall is a request to an LLM gateway.
+type llmCall struct {
+	user, team string
+	tokens     int
+}
+
+func TestConcurrentBesideRatesIsOneDecision(t *testing.T) {
+	t.Parallel()
+	c := new(testClock)
+	limiter := func(l ratelimit.Limit) *ratelimit.Keyed[string] {
+		return newWith(t, l, ratelimit.Options[string]{Clock: c})
+	}
+	streams := limiter(ratelimit.Concurrent(2, time.Minute).Named("streams"))
+	team := limiter(ratelimit.Concurrent(3, time.Minute).Named("team"))
+	tokens := limiter(ratelimit.TokenBucket(ratelimit.PerMinute(60), 100).Named("tokens"))
+	tried := limiter(ratelimit.Concurrent(1, time.Minute).Named("tried"))
+	user := func(x llmCall) (string, error) { return x.user, nil }
+	one := func(llmCall) int { return 1 }
+	var seen []ratelimit.Event[llmCall]
+	layer := func(l *ratelimit.Keyed[string], key func(llmCall) (string, error), cost func(llmCall) int) ratelimit.Layer[llmCall] {
+		y := ratelimit.By[llmCall](l, key)
+		y.Cost = cost
+		return y
+	}
+	shadow := layer(tried, user, one)
+	shadow.Shadow = true
+	shadow.Observe = func(e ratelimit.Event[llmCall]) { seen = append(seen, e) }
+	all, err := ratelimit.All(layer(streams, user, one), layer(team, func(x llmCall) (string, error) { return x.team, nil }, one),
+		layer(tokens, user, nil), shadow)
+	require.NoError(t, err)
+	assert.True(t, all.Describe().Holds)
+	alice, bob := llmCall{user: "alice", team: "t"}, llmCall{user: "bob", team: "t"}
+	begin := func(x llmCall, cost int) *ratelimit.Reservation {
+		r, err := all.Reserve(t.Context(), x, cost, 0)
+		require.NoError(t, err)
+		return r
+	}
+	assert.False(t, all.Allow(alice, 10))
+	_, err = all.Take(t.Context(), alice, 10)
+	require.ErrorContains(t, err, `layer 0: ratelimit: the limit "streams" is concurrent 2 hold 1m`)
+	require.ErrorContains(t, all.Wait(t.Context(), alice, 10), "no end")
+	left := func(l *ratelimit.Keyed[string], key string) int {
+		d, err := l.Peek(t.Context(), key, 0)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	require.Equal(t, 100, left(tokens, "alice"), "an error charges nothing")
+
+	a1, a2 := begin(alice, 40), begin(alice, 30)
+	require.True(t, a1.Allowed && a2.Allowed)
+	require.True(t, seen[len(seen)-2].Spent)
+	require.False(t, seen[len(seen)-1].Decision.Allowed, "the shadow denies, and the request is allowed")
+	denied := begin(alice, 5)
+	require.False(t, denied.Allowed)
+	assert.Equal(t, "streams", denied.Limit.Name)
+	assert.Equal(t, 30, left(tokens, "alice"), "a denial by the streams charges no tokens")
+	b := begin(bob, 100)
+	require.True(t, b.Allowed)
+	denied = begin(bob, 1)
+	require.False(t, denied.Allowed)
+	require.Equal(t, 1, left(streams, "bob"), "a denial by tokens and by the team holds no stream")
+
+	require.NoError(t, a1.Settle(10), "30 tokens come back, and the stream")
+	assert.Equal(t, 60, left(tokens, "alice"))
+	assert.Equal(t, 1, left(streams, "alice"))
+	assert.Equal(t, 1, left(team, "t"))
+	assert.Equal(t, 1, left(tried, "alice"))
+	require.NoError(t, a2.Settle(90), "60 tokens more are charged, and no streams")
+	assert.Equal(t, 0, left(tokens, "alice"))
+	assert.Equal(t, 2, left(streams, "alice"))
+	denied = begin(alice, 1)
+	require.False(t, denied.Allowed)
+	require.Equal(t, 2, left(streams, "alice"), "a denial by the tokens holds no stream")
+	each, err := all.PeekEach(t.Context(), alice, 1)
+	require.NoError(t, err)
+	require.Len(t, each, 4)
+	assert.Equal(t, []bool{true, true, false, true}, []bool{each[0].Allowed, each[1].Allowed, each[2].Allowed, each[3].Allowed})
+	require.NoError(t, all.Adjust(t.Context(), alice, -50))
+
+	c.advance(50 * time.Second)
+	require.NoError(t, b.Extend(t.Context()))
+	c.advance(50 * time.Second)
+	require.NoError(t, b.Extend(t.Context()))
+	require.Equal(t, 2, left(team, "t"))
+	c.advance(time.Minute)
+	require.ErrorIs(t, b.Extend(t.Context()), ratelimit.ErrLost)
+	require.NoError(t, b.Settle(0), "which gives all tokens back")
+	assert.Equal(t, 100, left(tokens, "bob"))
+	require.Equal(t, 3, left(team, "t"))
+
+	zero := begin(alice, 0)
+	require.True(t, zero.Allowed)
+	require.NoError(t, zero.Settle(5))
+	assert.Equal(t, 2, left(streams, "alice"), "a cost of 0 holds nothing")
+}
+
+func TestConcurrentLayerEndsIfActualFails(t *testing.T) {
+	t.Parallel()
+	c := new(testClock)
+	streams := newWith(t, ratelimit.Concurrent(1, time.Minute), ratelimit.Options[string]{Clock: c})
+	tokens := newWith(t, ratelimit.SlidingLog(ratelimit.PerMinute(100)), ratelimit.Options[string]{Clock: c})
+	key := func(s string) (string, error) { return s, nil }
+	s, k := ratelimit.By[string](streams, key), ratelimit.By[string](tokens, key)
+	s.Cost = func(string) int { return 1 }
+	k.Actual = func(string) int { return -1 }
+	all, err := ratelimit.All(s, k)
+	require.NoError(t, err)
+	r, err := all.Reserve(t.Context(), "a", 10, 0)
+	require.NoError(t, err)
+	require.ErrorIs(t, r.Settle(3), ratelimit.ErrNegativeCost)
+	assert.True(t, reserve(t, streams, "a", 1).Allowed, "the stream has ended")
+}
+
+func TestConcurrentExtendAndSettleAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	l, _ := held(t, 4, time.Hour) // the clock stands still: all reservations are of one instant
+	done := make(chan struct{})
+	for range 4 {
+		go func() {
+			for range 500 {
+				r, err := l.Reserve(context.Background(), "a", 1, 0)
+				if err != nil || !r.Allowed {
+					continue
+				}
+				ended := make(chan struct{})
+				go func() {
+					if err := r.Extend(context.Background()); err != nil && !errors.Is(err, ratelimit.ErrLost) {
+						panic(err)
+					}
+					close(ended)
+				}()
+				_ = r.Settle(3)
+				<-ended
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	d, err := l.Peek(t.Context(), "a", 4)
+	require.NoError(t, err)
+	assert.Equal(t, 4, d.Remaining, "nothing is held at the end")
+}
+
+func BenchmarkConcurrentPair(b *testing.B) {
+	for _, limit := range []ratelimit.Limit{ratelimit.SlidingLog(ratelimit.Per(8, 10*time.Minute)), ratelimit.Concurrent(8, 10*time.Minute)} {
+		b.Run(limit.Algorithm.String(), func(b *testing.B) {
+			l := ratelimit.Must(ratelimit.New[string](limit, nil))
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _ := l.Reserve(context.Background(), "a", 1, 0)
+				_ = r.Cancel()
+			}
+		})
+	}
+}

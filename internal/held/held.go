@@ -1,0 +1,30 @@
+// Package held is about units that reservations hold until their calls end, as those of ratelimit.Concurrent are: the error of a call without an
+// end, and the hold of a reservation.
+package held
+
+import (
+	"context"
+	"time"
+)
+
+// NoEnd is the error of a call that charges units and has no end at which they are given back, such as Take. [errors.As] finds it.
+type NoEnd struct {
+	Name string // of the limit; it may be empty
+	Text string // the limit
+}
+
+func (e *NoEnd) Error() string {
+	name := ""
+	if e.Name != "" {
+		name = ` "` + e.Name + `"`
+	}
+	return "ratelimit: the limit" + name + " is " + e.Text + ", and this call has no end at which its units are given back: use Reserve"
+}
+
+// Extend makes a *ratelimit.Reservation hold units for a time, which the function begins anew. Package ratelimit sets it; it is called
+// before the reservation is returned to its caller.
+var Extend func(reservation any, hold time.Duration, extend func(context.Context) error)
+
+// Hold returns the shortest time for which a *ratelimit.Reservation holds units unless it is extended, 0 if it holds none. Package
+// ratelimit sets it.
+var Hold func(reservation any) time.Duration

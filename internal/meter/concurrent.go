@@ -1,0 +1,82 @@
+package meter
+
+import "math"
+
+// Units in use are counted as a sliding log counts: each reservation is an entry for as long as hold, and End removes it before that. Here are
+// the differences:
+//
+//   - Nothing is booked ahead, and there is no debt. A charge is an entry, whether it fits or not.
+//   - More may be in use than the units, after the limit was lowered: no entry is set aside.
+//   - The instant at which a cost fits is an estimate: see estimate. It is now if and only if the cost fits now.
+
+// sampled is the maximum number of entries whose ages are read for an estimate.
+const sampled = 64
+
+// estimate returns now if a cost fits, or the instant at which it may fit if as many calls end in each span of time as have begun: the mean age
+// of the units in use, divided by their number, for each unit that has to come back.
+func (l *slidingLog) estimate(s State, now, cost int64) int64 {
+	used := l.counts(s, now)
+	excess := used - (l.units - cost)
+	if excess <= 0 {
+		return now
+	}
+	return now + l.after(s, now, used, excess)
+}
+
+// back returns the estimate for one unit to come back, if any is in use.
+func (l *slidingLog) back(s State, now int64) int64 {
+	if s.detail == nil {
+		return math.MinInt64
+	}
+	used := l.counts(s, now)
+	if used == 0 {
+		return math.MinInt64
+	}
+	return now + l.after(s, now, used, 1)
+}
+
+// after returns the estimated time in which so many of the used units come back. Of many entries it reads a sample.
+func (l *slidingLog) after(s State, now, used, units int64) int64 {
+	r := &s.log
+	first := r.search(now - l.per + 1)
+	n := r.len() - first
+	step := 1 + (n-1)/sampled
+	sum, weight := 0.0, 0.0 // of an estimate: no budget depends on it
+	for i := first; i < r.len(); i += step {
+		e := r.get(i)
+		sum += float64(now-e.at) * float64(e.cost)
+		weight += float64(e.cost)
+	}
+	wait := sum / weight / float64(used) * float64(units)
+	if wait >= float64(l.per) {
+		return l.per
+	}
+	return min(max(int64(wait), l.retry), l.per)
+}
+
+// End gives back all units of a reservation, as far as they have not lapsed.
+func (m *Meter) End(s *State, now int64, sp Spending) {
+	*s = m.held.advance(*s, now)
+	if s.detail != nil {
+		s.N -= s.log.reduce(sp.At, sp.Cost)
+	}
+}
+
+// Extend begins the hold of a reservation's units anew, and reports whether all of them were still held. If not, the others are held anew.
+func (m *Meter) Extend(s *State, now int64, sp *Spending) bool {
+	if m.held == nil {
+		return true
+	}
+	*s = m.held.advance(*s, now)
+	if s.detail == nil || sp.Cost == 0 {
+		return false
+	}
+	n := s.log.reduce(sp.At, sp.Cost)
+	if n > 0 {
+		s.log.add(now, n)
+		sp.At = now
+	}
+	lost := n < sp.Cost
+	sp.Cost = n
+	return !lost
+}
