@@ -27,7 +27,7 @@ type InflightOptions struct {
 	MaxWait time.Duration
 
 	// Outcome returns the outcome of a call for an adaptive limit, as in grpclimit's InflightOptions, given the handler's error. If nil,
-	// the default outcome is used.
+	// the default outcome is used, and streams count as ignored from their beginning, see [inflight.Permit.Ignore].
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [connect.CodeInvalidArgument].
@@ -159,7 +159,10 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 		defer permit.Release()
 		return next()
 	}
-	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
+	defer permit.Release()                                                // if Outcome panics; else it is the second time, and does nothing
+	if c.StreamType != connect.StreamTypeUnary && i.opts.Outcome == nil { // else Outcome decides, at the end
+		permit.Ignore()
+	}
 	ended := errPanicked
 	defer func() { permit.Done(i.outcome(c, ended)) }()
 	ended = next()

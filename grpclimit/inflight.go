@@ -33,7 +33,7 @@ type InflightOptions struct {
 	// outcome: Ignored if a limiter of this library inside refused the call, and for streams that have not failed;
 	// Cancelled if the client has gone, if the deadline that the client chose has ended, and for Internal, Unknown and
 	// DataLoss; Dropped for Unavailable, ResourceExhausted and any other DeadlineExceeded; else Success. If nil, the
-	// default outcome is used.
+	// default outcome is used, and streams count as ignored from their beginning, see [inflight.Permit.Ignore].
 	Outcome func(c *Call, code codes.Code, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the code of a call whose key is missing or malformed. It defaults to [codes.InvalidArgument].
@@ -154,7 +154,10 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 
 // work serves the call, and returns the permit in any case.
 func (i *Inflight[K]) work(c *Call, permit inflight.Permit, s *watchedStream, next func() error) (err error) {
-	defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
+	defer permit.Release()                 // if Outcome panics; else it is the second time, and does nothing
+	if s != nil && i.opts.Outcome == nil { // else Outcome decides, at the end
+		permit.Ignore()
+	}
 	code := codes.Internal // of a handler that does not return
 	defer func() { permit.Done(i.outcome(c, s.blame(code, err))) }()
 	err = next()

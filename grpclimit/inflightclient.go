@@ -100,6 +100,9 @@ func (c *InflightClient) StreamClientInterceptor() grpc.StreamClientInterceptor 
 		if err != nil {
 			return nil, err
 		}
+		if c.opts.Outcome == nil { // else Outcome decides, at the end
+			permit.Ignore()
+		}
 		var once sync.Once
 		end := func(err error) {
 			once.Do(func() {

@@ -199,3 +199,46 @@ func TestAHandlerKeepsItsPermitAfterItClosesTheConnection(t *testing.T) {
 	stats, _ := l.Stats("acme")
 	assert.Equal(t, "1 0", fmt.Sprint(during, stats.InFlight))
 }
+
+// Open WebSockets and event streams leave the learnt limit to other requests, at the server and at the client.
+func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
+	for name, hijacks := range map[string]bool{"hijacked": true, "event stream": false} {
+		t.Run(name, func(t *testing.T) {
+			one := &inflightOptions{Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 1})}
+			m, _ := newInflight(t, 10, one, nil)
+			end := make(chan struct{})
+			defer close(end)
+			var events http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-end:
+				case <-r.Context().Done():
+				}
+			})
+			if hijacks {
+				events = echoes(t)
+			}
+			s := httptest.NewServer(m.Wrap(events))
+			defer s.Close()
+			transport, err := httplimit.NewInflightTransport(nil, ratelimit.Must(inflight.New(10, one)), nil)
+			require.NoError(t, err)
+			client := &http.Client{Transport: transport}
+			for range 3 {
+				if hijacks {
+					conn, status := upgrade(t, s)
+					require.Equal(t, http.StatusSwitchingProtocols, status)
+					defer conn.Close()
+					continue
+				}
+				r, err := http.NewRequest("GET", s.URL, nil)
+				require.NoError(t, err)
+				r.Header.Set("Tenant", "acme")
+				resp, err := client.Do(r)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				require.Equal(t, http.StatusOK, resp.StatusCode)
+			}
+		})
+	}
+}

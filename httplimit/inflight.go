@@ -28,7 +28,8 @@ type InflightOptions struct {
 	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and the
 	// default outcome: Ignored for 101, an event stream, a refusal of a limiter inside, and a failed upload; Dropped for 503 and 504, and
 	// after a deadline of the request's context, which no client of net/http can set; Cancelled if the client has gone
-	// and for other server errors; else Success, also for 429. If nil, the default outcome is used.
+	// and for other server errors; else Success, also for 429. If nil, the default outcome is used, and a hijacked connection and an event
+	// stream that was flushed count as ignored from then on, see [inflight.Permit.Ignore].
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
@@ -184,6 +185,9 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)
 	watched.body = watchBody(r, inner)
+	if m.opts.Outcome == nil { // else Outcome decides, at the end
+		watched.permit = permit
+	}
 	var returned bool
 	if reachesHijacker(w) {
 		end := inflight.Ignored // if Outcome panics

@@ -109,6 +109,9 @@ func (t *InflightTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		permit.Done(end)
 	}
+	if err == nil && resp != nil && (resp.StatusCode == http.StatusSwitchingProtocols || t.opts.Outcome == nil && isEventStream(resp.Header)) {
+		permit.Ignore() // a stream; else Outcome decides, at the end
+	}
 	switch {
 	case err != nil, resp == nil: // no response and no error: the http.Client reports that itself
 		done(err)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/weir-go/ratelimit/inflight"
 )
 
 // watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware across informational responses, and with
@@ -23,13 +25,14 @@ import (
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
-	body        *watchedBody // of the request; nil if it has none, or is not watched
-	status      int          // 0 until it is known
-	late        bool         // the client had gone when it became known
-	written     int64        // bytes of the body
-	clientFault atomic.Bool  // an inner middleware has put the blame on the client
-	informed    bool         // an informational response was sent
-	tenure      *tenure      // of a permit; nil if the request has none
+	body        *watchedBody    // of the request; nil if it has none, or is not watched
+	status      int             // 0 until it is known
+	late        bool            // the client had gone when it became known
+	written     int64           // bytes of the body
+	clientFault atomic.Bool     // an inner middleware has put the blame on the client
+	informed    bool            // an informational response was sent
+	tenure      *tenure         // of a permit; nil if the request has none
+	permit      inflight.Permit // ignored as soon as the response is a stream
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
@@ -79,6 +82,7 @@ func (w *watcher) hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return conn, rw, err
 	}
 	w.note(http.StatusSwitchingProtocols)
+	w.permit.Ignore()
 	if w.tenure != nil {
 		conn = w.tenure.hijacked(conn)
 	}
@@ -225,6 +229,9 @@ func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
 // FlushError is called by http.ResponseController.
 func (w *watcher) FlushError() error {
 	w.restore()
+	if isEventStream(w.ResponseWriter.Header()) {
+		w.permit.Ignore()
+	}
 	err := http.NewResponseController(w.ResponseWriter).Flush()
 	if !errors.Is(err, errors.ErrUnsupported) {
 		w.note(http.StatusOK)

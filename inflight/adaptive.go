@@ -112,7 +112,8 @@ type learner struct {
 	at       int    // the latest result of the algorithm
 	queue    int    // the part of it that is the queue in the backend
 	seq      uint64 // the number of the work that began last
-	inFlight int    // units
+	inFlight int    // units, without ignored ones
+	ignored  int    // units in flight after Permit.Ignore
 	high     int    // the highest limit since the window.low
 	draining bool   // the limit was lowered, and more is in flight
 	window   window

@@ -6,10 +6,10 @@ import "time"
 func (s *semaphore) takeWindowLocked(now time.Duration) {
 	p, l := s.pool(), s.learner
 	if p.learner == nil {
-		l.take(now, s.bound, s.inFlight)
+		l.take(now, s.bound, s.inFlight-l.ignored)
 		return
 	}
-	l.take(now, int(p.bound.Load()), p.inFlight)
+	l.take(now, int(p.bound.Load()), p.inFlight-l.ignored)
 }
 
 // learn passes the due window to the algorithm, under no lock, and puts its result

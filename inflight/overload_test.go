@@ -3,6 +3,7 @@ package inflight_test
 import (
 	"context"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -241,6 +242,125 @@ func TestIgnoredWorkDoesNotRaiseTheMean(t *testing.T) {
 	}
 	require.NotEmpty(t, *samples)
 	assert.Equal(t, 100*time.Millisecond, (*samples)[len(*samples)-1].RTT)
+}
+
+// Work that is ignored while it is in flight is outside of the learnt limit and of all samples. The upper bound counts it.
+func TestIgnoredWorkLeavesTheLearntLimitToOthersWhileItIsInFlight(t *testing.T) {
+	for name, shared := range map[string]bool{"per key": false, "shared": true} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(ratelimittest.Clock)
+			adaptive, samples := script(20, 20, 20, 20, 20, 20)
+			o := &options{Clock: clock, Adaptive: adaptive}
+			if shared {
+				o = &options{Clock: clock, Shared: adaptive, Total: 50}
+			}
+			l := newLimiter(t, 50, o)
+			finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+			var streams []inflight.Permit
+			for range 40 {
+				p := take(t, l, "a", 1)
+				p.Ignore()
+				p.Ignore()
+				streams = append(streams, p)
+			}
+			assert.Equal(t, 40, stats(t, l, "a").InFlight)
+			for range 3 {
+				finish(t, l, clock, 10, 100*time.Millisecond, inflight.Success)
+				refused(t, l, "a", 11)
+			}
+			streams[0].Release()
+			streams[0].Release()
+			streams[0].Ignore()
+			finish(t, l, clock, 11, 50*time.Millisecond, inflight.Success)
+			for _, p := range streams[1:] {
+				p.DoneAmount(inflight.Success, 7)
+			}
+			assert.Zero(t, stats(t, l, "a").InFlight)
+			finish(t, l, clock, 20, 100*time.Millisecond, inflight.Success)
+			require.NotEmpty(t, *samples)
+			for _, s := range *samples {
+				assert.LessOrEqual(t, s.InFlight, 20)
+				assert.LessOrEqual(t, s.Mean, 20.0)
+				assert.LessOrEqual(t, s.RTT, 100*time.Millisecond)
+				assert.LessOrEqual(t, s.Served, 100*time.Millisecond)
+				assert.Zero(t, s.Drops)
+			}
+		})
+	}
+	inflight.Permit{}.Ignore()
+	take(t, newLimiter(t, 1, nil), "a", 1).Ignore()
+}
+
+// A waiter enters when work in flight is ignored, and a stream that ends as Dropped counts as a drop.
+func TestIgnoredWorkMakesRoomAndItsDropsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		adaptive, samples := script(1, 9)
+		l := newLimiter(t, 9, &options{Adaptive: adaptive, MaxQueue: 1})
+		stream := take(t, l, "a", 1)
+		entered := make(chan inflight.Permit, 1)
+		go func() {
+			p, err := l.Acquire(context.Background(), "a", 1)
+			assert.NoError(t, err)
+			entered <- p
+		}()
+		synctest.Wait()
+		assert.Empty(t, entered)
+		stream.Ignore()
+		(<-entered).Release()
+		stream.Done(inflight.Dropped)
+		for range 20 {
+			p := take(t, l, "a", 1)
+			time.Sleep(10 * time.Millisecond)
+			p.Release()
+		}
+		require.NotEmpty(t, *samples)
+		assert.NotZero(t, (*samples)[0].Drops)
+	})
+}
+
+// Streams that stay open not lower the limit of the calls beside them.
+func TestStreamsDoNotLowerALimit(t *testing.T) {
+	goodput := func(streams int) (n int) {
+		synctest.Test(t, func(t *testing.T) {
+			l, err := inflight.Protect[string](nil)
+			require.NoError(t, err)
+			backend := make(chan struct{}, 20)
+			start := time.Now()
+			for range streams {
+				go func() {
+					for time.Since(start) < time.Minute {
+						p, err := l.TryAcquire("a", 1)
+						if err == nil {
+							p.Ignore()
+						}
+						time.Sleep(10 * time.Second)
+						p.Done(inflight.Ignored)
+					}
+				}()
+			}
+			var done atomic.Int64
+			for time.Since(start) < time.Minute {
+				go func() {
+					p, err := l.TryAcquire("b", 1)
+					if err != nil {
+						return
+					}
+					backend <- struct{}{}
+					time.Sleep(50 * time.Millisecond)
+					<-backend
+					p.Release()
+					done.Add(1)
+				}()
+				time.Sleep(2 * time.Millisecond)
+			}
+			time.Sleep(time.Minute)
+			n = int(done.Load())
+		})
+		return n
+	}
+	without, with := goodput(0), goodput(200)
+	t.Logf("%d calls a minute, %d beside 200 streams", without, with)
+	assert.Greater(t, float64(with), 0.97*float64(without))
 }
 
 // Protect needs no figure, and leaves all options but two to the caller.

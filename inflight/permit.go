@@ -16,6 +16,29 @@ func (p Permit) Release() { p.Done(Success) }
 // Done gives the permit back and records the outcome of the work.
 func (p Permit) Done(o Outcome) { p.DoneAmount(o, 0) }
 
+// Ignore marks work that is no evidence about the backend while it is in flight, such as a stream as soon as it is one. Adaptive limits then learn nothing
+// from its time, and its units do not count in the learnt limit, only in its upper bound: the key's limit, and Options.Total. Done gives the
+// permit back as usual; of its outcomes only Dropped counts then. Ignore does nothing for a fixed limit, and for a permit that was given back.
+func (p Permit) Ignore() {
+	s := p.semaphore
+	if s == nil || s.learner == nil {
+		return
+	}
+	now := s.common.reading(true)
+	s.mutex().Lock()
+	defer s.mutex().Unlock()
+	x, ok := s.works.leave(p.place, p.serial)
+	if !ok {
+		return
+	}
+	now = s.atLocked(now)
+	s.learner.ended(now, &x, Ignored)
+	s.learner.ignored += x.n
+	if s.pool().waiting > 0 {
+		s.handOnLocked(now)
+	}
+}
+
 // DoneAmount is Done for work whose time is in proportion to an amount, such as the tokens of an answer or the bytes of a file. Adaptive limits
 // then learn from the time per amount, so a long answer does not count as a slow one. The unit is any, if it is the same for all calls of a limit.
 // Report an amount with all successes of a limit, or with none: a window in which one has no amount is learnt from by time. An amount that is
@@ -62,13 +85,23 @@ func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 	}
 	now = s.atLocked(now)
 	s.chargeLocked(&w, now)
-	if o == Success {
+	ignored := s.learner != nil && w.seq == 0
+	if o == Success && !ignored {
 		s.heldLocked(now - w.start)
 	}
-	if s.learner != nil && o == Success {
+	if s.learner != nil && o == Success && !ignored {
 		s.learner.window.sized.add(now-w.start, amount)
 	}
-	due := s.learner != nil && s.learner.ended(now, &w, o)
+	due := false
+	switch {
+	case ignored:
+		s.learner.ignored -= w.n
+		if o == Dropped {
+			s.learner.window.addOlder(0, o)
+		}
+	case s.learner != nil:
+		due = s.learner.ended(now, &w, o)
+	}
 	if due {
 		s.takeWindowLocked(now)
 	}

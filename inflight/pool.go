@@ -58,8 +58,9 @@ func (p *pool) fitsLocked(n, priority int) bool {
 		return true
 	case l == nil:
 		return n <= p.total-p.inFlight
-	default:
-		return n <= p.total-p.inFlight-l.levels.leaves(priority, l.queue, p.total) || n <= bound-p.inFlight && l.levels.exceeds(n, priority, p.total)
+	default: // ignored work counts in the bound alone
+		counts := p.inFlight - l.ignored
+		return n <= bound-p.inFlight && (counts == 0 || n <= p.total-counts-l.levels.leaves(priority, l.queue, p.total) || l.levels.exceeds(n, priority, p.total))
 	}
 }
 

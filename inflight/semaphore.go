@@ -153,7 +153,16 @@ func checkUnits(n, total int) error {
 // fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is admitted
 // alone: else it could wait for ever, because the limit does not grow while nothing is in flight.
 func (s *semaphore) fitsLocked(n int) bool {
-	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound
+	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound || s.common.adaptive != nil && s.fitsBesideLocked(n)
+}
+
+// fitsBesideLocked is fitsLocked with work in flight that is ignored, which counts in the bound alone.
+func (s *semaphore) fitsBesideLocked(n int) bool {
+	if s.common.pool != nil { // the pool's learner ignores it
+		return false
+	}
+	counts := s.inFlight - s.learner.ignored
+	return n <= s.bound-s.inFlight && (counts == 0 || n <= s.limit-counts)
 }
 
 // possibleLocked returns why n can never be in flight, if so.
@@ -203,13 +212,13 @@ func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 		s.works.note(place, now, 0)
 		return permit
 	case p == nil:
-		s.works.note(place, now, l.began(now, s.inFlight, s.limit))
+		s.works.note(place, now, l.began(now, s.inFlight-l.ignored, s.limit))
 	default:
 		if s.busyAt < 0 {
 			s.busyAt = int32(len(l.busy))
 			l.busy = append(l.busy, s)
 		}
-		s.works.note(place, now, l.began(now, p.inFlight, p.total))
+		s.works.note(place, now, l.began(now, p.inFlight-l.ignored, p.total))
 	}
 	s.works.link(place)
 	return permit
@@ -225,7 +234,7 @@ func (s *semaphore) endLocked(p Permit) (w work) {
 	}
 	x := s.works.begunAt(p.place)
 	w.start, w.seq = x.start, x.seq
-	if s.learner != nil {
+	if s.learner != nil && x.seq != 0 {
 		s.works.unlink(p.place)
 	}
 	return w

@@ -6,7 +6,7 @@ import "time"
 type work struct {
 	n     int           // units; 0 if it had ended before
 	start time.Duration // if the limiter is timed
-	seq   uint64        // its number among the work that the key's learner has seen
+	seq   uint64        // its number among the work that the key's learner has seen; 0 after Ignore
 }
 
 // works holds the work in flight of a key at places that are used again: so a permit costs no
@@ -131,6 +131,22 @@ func (w *works) unlink(place uint32) {
 	if x.older != 0 {
 		w.begunAt(x.older).newer = x.newer
 	}
+}
+
+// leave unlinks the work of a permit, which stays in flight, and returns it. ok is false if it has left or ended before.
+func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
+	x := w.at(place)
+	if x.serial != serial || x.n == 0 {
+		return left, false
+	}
+	b := w.begunAt(place)
+	if b.seq == 0 {
+		return left, false
+	}
+	left = work{x.n, b.start, b.seq}
+	w.unlink(place)
+	b.seq = 0
+	return left, true
 }
 
 // each calls f with each linked work, the most recently begun first, until f returns false.
