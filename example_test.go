@@ -614,7 +614,9 @@ func ExampleConcurrent() {
 	third, _ := streams.Reserve(ctx, "user:42", 1, 0)
 	fmt.Println(first.Allowed, second.Allowed, third.Allowed)
 
-	_ = first.Extend(ctx) // every 20 seconds, while the stream is open
+	if err := first.Extend(ctx); errors.Is(err, ratelimit.ErrLost) { // every 20 seconds, while the stream is open
+		fmt.Println("the units have lapsed: end the stream")
+	}
 	_ = first.Settle(1)   // when it has ended
 	third, _ = streams.Reserve(ctx, "user:42", 1, 0)
 	fmt.Println(third.Allowed)

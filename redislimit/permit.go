@@ -57,8 +57,8 @@ const (
 	slotsLate    // the call arrived after its caller had gone
 )
 
-// ErrLost is the error of [Permit.Extend] if the permit's slots have ended.
-var ErrLost = errors.New("redislimit: the permit's slots have ended")
+// ErrLost is the error of [Permit.Extend] if the permit's slots have ended. It is a [ratelimit.ErrLost] too.
+var ErrLost = fmt.Errorf("redislimit: the permit's slots have ended: %w", ratelimit.ErrLost)
 
 // errLate is the cause of an error if the answer came when the slots had ended.
 var errLate = errors.New("redislimit: the answer came after Hold")
