@@ -617,7 +617,7 @@ func ExampleConcurrent() {
 	if err := first.Extend(ctx); errors.Is(err, ratelimit.ErrLost) { // every 20 seconds, while the stream is open
 		fmt.Println("the units have lapsed: end the stream")
 	}
-	_ = first.Settle(1)   // when it has ended
+	_ = first.Settle(1) // when it has ended
 	third, _ = streams.Reserve(ctx, "user:42", 1, 0)
 	fmt.Println(third.Allowed)
 	// Output:
