@@ -63,9 +63,9 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 		sent  int
 		want  time.Duration
 	}{
-		"the limiter leaves no time": {ratelimit.TokenBucket(ratelimit.Per(1, 10*time.Second), 1), grpclimit.ClientOptions{MaxRetries: 1}, 1, time.Second},
-		"MaxWait is over":            {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 3, 2 * time.Second},
-		"cancelled":                  {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 3, 2500 * time.Millisecond},
+		"a refusal is refunded": {ratelimit.TokenBucket(ratelimit.Per(1, 10*time.Second), 1), grpclimit.ClientOptions{MaxRetries: 1}, 2, time.Second},
+		"MaxWait is over":       {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 3, 2 * time.Second},
+		"cancelled":             {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 3, 2500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
