@@ -69,7 +69,7 @@ func TestCommands(t *testing.T) {
 		{"check of valid files", []string{"check", "old", "new"}, 0,
 			"old: valid, 2 rules, version \"v1\"\nnew: valid, 2 rules, version \"v2\"\n", ""},
 		{"check of an invalid file", []string{"check", "old", "bad"}, 1,
-			"old: valid, 2 rules, version \"v1\"\n", "bad:2:20: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
+			"old: valid, 2 rules, version \"v1\"\n", "bad:2:20: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar, concurrent\n"},
 		{"check of a missing file", []string{"check", "none"}, 2, "", "open none: no such file or directory\n"},
 		{"diff of equal files", []string{"diff", "old", "old"}, 0, "no difference\n", ""},
 		{"diff", []string{"diff", "old", "new"}, 1, `all rules: kill_switch false → true (every request)
@@ -85,7 +85,7 @@ rule gone: removed; its budgets are freed fixed-window 1/s (every request)
 `, ""},
 		{"diff of a name that would move the cursor", []string{"diff", "empty", "forged"}, 1,
 			"rule a: added blocked (every request; changed by ann\\x1b[2K\\rno difference)\n", ""},
-		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar\n"},
+		{"diff with an invalid file", []string{"diff", "old", "bad"}, 2, "", "bad: policy: line 2: rule \"a\": rules[0].limit: ratelimit: invalid limit: \"often\": unknown algorithm \"often\", want one of token-bucket, leaky-bucket, fixed-window, sliding-log, sliding-counter, unlimited, blocked, calendar, concurrent\n"},
 		{"explain", []string{"explain", "old", "path=/v1/x", "user=ann", "plan=pro"}, 0,
 			"api: token-bucket 100/s burst 200 (from plan pro), key \"ann\", cost 1 of 200\ngone: fixed-window 1/s (from the rule), one budget for all, cost 1 of 1\n", ""},
 		{"explain of an override", []string{"explain", "-cost", "3", "new", "path=/v2/", "user=mallory"}, 0,
