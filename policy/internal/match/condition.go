@@ -116,7 +116,7 @@ func Spelt(attribute, v string) string {
 // address returns the one spelling of an address that others are compared by: an IPv4 address in IPv6 is the IPv4 address, and
 // zones, ports and brackets play no part. A text that is no address is returned unchanged.
 func address(v string) string {
-	if strings.IndexAny(v, ": ") < 0 {
+	if !strings.ContainsAny(v, ": ") {
 		return v // IPv4 has one spelling
 	}
 	if addr := clientaddr.Parse(strings.TrimSpace(v)); addr.IsValid() {
@@ -137,7 +137,7 @@ func textOf(addr netip.Addr, v string) string {
 // Client returns the one spelling of the client that a program's ip belongs to, cut as [httplimit.RemoteIP] cuts the addresses of requests:
 // an IPv6 address to its /64. A network of a client, such as a /64, is the client. Another text is returned unchanged.
 func Client(v string) string {
-	if strings.IndexAny(v, ":/ ") < 0 {
+	if !strings.ContainsAny(v, ":/ ") {
 		return v
 	}
 	text := strings.TrimSpace(v)
