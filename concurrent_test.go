@@ -377,7 +377,6 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 // llmCall is a request to an LLM gateway.
 type llmCall struct {
 	user, team string
-	tokens     int
 }
 
 func TestConcurrentBesideRatesIsOneDecision(t *testing.T) {
