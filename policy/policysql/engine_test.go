@@ -1,10 +1,7 @@
 package policysql_test
 
 import (
-	"context"
 	"database/sql"
-	"database/sql/driver"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,12 +12,6 @@ import (
 	"github.com/weir-go/ratelimit/policy/policysql"
 	"github.com/weir-go/ratelimit/sqllimit"
 )
-
-// nowhere is a database that cannot be reached.
-type nowhere struct{}
-
-func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("no database") }
-func (nowhere) Driver() driver.Driver                        { return nil }
 
 // TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors of New and Check, which ask no database.
 func TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors(t *testing.T) {

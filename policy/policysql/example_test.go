@@ -3,6 +3,8 @@ package policysql_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"log"
 
@@ -28,6 +30,12 @@ func Example() {
 	d, err := policies.Take(context.Background(), policy.Attributes{"user": "ann", "plan": "pro"}, 1)
 	fmt.Println(d.Allowed, d.Remaining, err)
 }
+
+// nowhere is a database that cannot be reached.
+type nowhere struct{}
+
+func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("no database") }
+func (nowhere) Driver() driver.Driver                        { return nil }
 
 // Rules are checked against the limits that a database can count, without a connection.
 func ExampleNew_check() {
