@@ -27,6 +27,9 @@ import (
 //     ends this one.
 //   - Take, Allow and Wait have no end to give the units back at. They return an error, and charge nothing. Peek answers as
 //     Reserve does.
+//   - The middleware of packages httplimit, grpclimit and connectlimit reserves, extends, and gives back when the handler has returned
+//     or panicked, and the connection that it may have hijacked is closed. If units lapse all the same, for example because the store
+//     was down or the key was reset, the handler's context ends with the cause [ErrLost].
 //   - Nothing is booked ahead. RetryAfter, NextAfter and ResetAfter are estimates: the mean age of the units in use, divided by
 //     their number, and between 10 ms and hold. A unit may come back at any time.
 //   - A limit that is lowered ends no call. New calls are denied until fewer units are in use than it allows; Debt is the excess.

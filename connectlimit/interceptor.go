@@ -198,11 +198,10 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func(context.Contex
 	if err = i.pass(&e); err != nil {
 		return err
 	}
-	charge.Serve()
-	inner := edge.Inside(c.Context())
+	inner := edge.Inside(charge.Serve(c.Context()))
 	if !i.core.Settles {
 		_, err = handler(inner, &e)
-		i.passedOn(inner, charge)
+		i.passedOn(inner, &e, charge)
 		return err
 	}
 	got := Response{Err: errPanicked}
@@ -223,9 +222,9 @@ func (i *Interceptor) serve(c *Call, s *countedConn, handler func(context.Contex
 }
 
 // passedOn gives the charge of a call back if an interceptor inside has refused it.
-func (i *Interceptor) passedOn(inner context.Context, charge *edge.Charge[*Call]) {
+func (i *Interceptor) passedOn(inner context.Context, e *event, charge *edge.Charge[*Call]) {
 	if edge.WasRefused(inner) {
-		charge.Refused()
+		charge.Refused(e)
 		return
 	}
 	edge.MarkServed(inner) // also for the interceptors and middlewares around this one

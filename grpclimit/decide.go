@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -10,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// serve decides a call or a message, calls next if it may be served, and settles its charge in any case. A panic continues after that. The
-// stream is the one whose response is settled, nil for a unary call.
-func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool, next func() (any, error)) (resp any, err error) {
+// serve decides a call or a message, calls next with its context if it may be served, and settles its charge in any case. A panic continues
+// after that. The stream is the one whose response is settled, nil for a unary call.
+func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool, next func(context.Context) (any, error)) (resp any, err error) {
 	res := i.core.Decide(e, settles)
 	if t.first {
 		i.waitForMessage(e)
@@ -21,7 +22,7 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 		if err = i.pass(e, t); err != nil {
 			return nil, err
 		}
-		resp, err = next()
+		resp, err = next(t.within(e))
 		if refusedInside(err) {
 			i.core.Refused(e, nil)
 		}
@@ -32,13 +33,13 @@ func (i *Interceptor) serve(e *event, t trailers, s *watchedStream, settles bool
 	if err = i.pass(e, t); err != nil {
 		return nil, err
 	}
-	charge.Serve()
+	ctx := charge.Serve(t.within(e))
 	if settles {
-		return i.settled(e, charge, s, next)
+		return i.settled(ctx, e, charge, s, next)
 	}
-	resp, err = next()
+	resp, err = next(ctx)
 	if refusedInside(err) {
-		charge.Refused()
+		charge.Refused(e)
 	}
 	return resp, err
 }

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -55,7 +56,9 @@ func RefundServerErrors(c *Call, code codes.Code, cost int) int {
 }
 
 // settled calls next, and settles the charge by the response.
-func (i *Interceptor) settled(e *event, charge *edge.Charge[*Call], s *watchedStream, next func() (any, error)) (resp any, err error) {
+func (i *Interceptor) settled(
+	ctx context.Context, e *event, charge *edge.Charge[*Call], s *watchedStream, next func(context.Context) (any, error),
+) (resp any, err error) {
 	code := codes.Internal // of a handler that does not return
 	defer charge.Settle(func(cost int) int {
 		got := Response{Code: s.blame(code, err), Message: resp}
@@ -70,7 +73,7 @@ func (i *Interceptor) settled(e *event, charge *edge.Charge[*Call], s *watchedSt
 		e.Request.answered, e.Request.refused = got.Sent > 0, refusedInside(err)
 		return i.opts.SettleResponse(e.Request, got, cost)
 	})
-	resp, err = next()
+	resp, err = next(ctx)
 	code = codeOf(err)
 	return resp, err
 }

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"context"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -13,14 +14,33 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	}
 	e := i.core.Event(c)
 	if !i.core.Settles && !i.opts.ChargeMessages {
-		_, err := i.serve(&e, trailers{stream: ss, tell: true}, nil, false, func() (any, error) { return nil, handler(srv, ss) })
+		_, err := i.serve(&e, trailers{stream: ss, tell: true}, nil, false, func(ctx context.Context) (any, error) { return nil, handler(srv, within(ss, ctx)) })
 		return err
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
 	t := trailers{stream: ss, tell: true, first: true}
-	_, err := i.serve(&e, t, &s.watchedStream, i.core.Settles, func() (any, error) { return nil, s.serve(srv, handler) })
+	_, err := i.serve(&e, t, &s.watchedStream, i.core.Settles, func(ctx context.Context) (any, error) {
+		s.ServerStream = within(ss, ctx)
+		return nil, s.serve(srv, handler)
+	})
 	return err
 }
+
+// within returns a stream with another context.
+func within(ss grpc.ServerStream, ctx context.Context) grpc.ServerStream {
+	if ctx == ss.Context() {
+		return ss
+	}
+	return &streamWithin{ss, ctx}
+}
+
+// streamWithin is a stream whose context ends when units that it holds have lapsed.
+type streamWithin struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *streamWithin) Context() context.Context { return s.ctx }
 
 // waitForMessage makes a stream that is denied, as it opens or at its first message, wait
 // until both pass. A client that retries opens the stream again, and has to pay for that
@@ -74,7 +94,7 @@ func (s *chargedStream) charge(m any) error {
 	c := *s.call
 	c.Request = m
 	e := s.i.core.Event(&c)
-	_, err := s.i.serve(&e, trailers{stream: s.ServerStream, first: !s.passed}, nil, false, func() (any, error) { return nil, nil })
+	_, err := s.i.serve(&e, trailers{stream: s.ServerStream, first: !s.passed}, nil, false, func(context.Context) (any, error) { return nil, nil })
 	if r, ok := err.(*refusal); ok {
 		return &refusal{status: r.status, cause: r.cause, message: true, byClient: r.byClient}
 	}

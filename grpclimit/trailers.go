@@ -25,6 +25,14 @@ type trailers struct {
 	first  bool              // the decision is on a stream as it opens, or on its first message
 }
 
+// within returns the context for the handler.
+func (t trailers) within(e *event) context.Context {
+	if t.inner != nil {
+		return *t.inner
+	}
+	return e.Request.Context()
+}
+
 // tells reports whether the trailers contain the remaining budget. The trailers of a served stream are sent when it ends: its budget at the
 // opening is out of date by then.
 func (t trailers) tells(o edge.Outcome) bool {

@@ -17,14 +17,15 @@ func (i *Interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 }
 
 func (i *Interceptor) call(c *Call, handler grpc.UnaryHandler) (any, error) {
-	ctx, req := c.ctx, c.Request
+	req := c.Request
 	if i.core.Skips(c) {
-		return handler(ctx, req)
+		return handler(c.ctx, req)
 	}
 	e := i.core.Event(c)
+	t := trailers{ctx: c.Context(), tell: true}
 	if i.opts.LimitTrailers {
-		inner := ctx
-		return i.serve(&e, trailers{ctx: c.Context(), tell: true, inner: &inner}, nil, i.core.Settles, func() (any, error) { return handler(inner, req) })
+		inner := t.ctx
+		t.inner = &inner
 	}
-	return i.serve(&e, trailers{ctx: c.Context(), tell: true}, nil, i.core.Settles, func() (any, error) { return handler(ctx, req) })
+	return i.serve(&e, t, nil, i.core.Settles, func(ctx context.Context) (any, error) { return handler(ctx, req) })
 }

@@ -113,12 +113,20 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if !ok {
 		return
 	}
-	charge.Serve()
+	ctx := charge.Serve(r.Context())
+	if stay := charge.Stay(); stay != nil && reachesHijacker(w) {
+		if watched == nil {
+			watched, w = watch(w, r)
+		}
+		stay.Share()
+		watched.tenure = newTenure(stay.End)
+		defer watched.tenure.done()
+	}
 	switch {
 	case m.core.Settles:
-		m.serveAndSettle(watched, w, r, charge, next)
+		m.serveAndSettle(ctx, watched, w, r, charge, next)
 	case m.core.Returns():
-		m.serveNested(watched, w, r, charge, next)
+		m.serveNested(ctx, &e, watched, w, charge, next)
 	default:
 		next.ServeHTTP(w, r)
 		watched.restore()

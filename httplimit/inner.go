@@ -1,16 +1,17 @@
 package httplimit
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// innerRequest returns the handler's copy of a request, by whose context a middleware inside finds this one. The watcher, nil if there is
-// none, gets its body.
-func innerRequest(r *http.Request, w *watcher) *http.Request {
-	inner := r.WithContext(edge.Inside(r.Context()))
+// innerRequest returns the handler's copy of a request, with a context by which a middleware inside finds this one. The watcher, nil if
+// there is none, gets its body.
+func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Request {
+	inner := r.WithContext(edge.Inside(ctx))
 	body := watchBody(r, inner)
 	if w != nil {
 		w.request, w.body = inner, body
@@ -19,13 +20,16 @@ func innerRequest(r *http.Request, w *watcher) *http.Request {
 }
 
 // serveNested passes a request on, and gives its charge back if a middleware inside refuses it.
-func (m *Middleware) serveNested(watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
-	inner := innerRequest(r, watched)
+func (m *Middleware) serveNested(
+	ctx context.Context, e *event, watched *watcher, w http.ResponseWriter, charge *edge.Charge[*http.Request], next http.Handler,
+) {
+	r := e.Request
+	inner := innerRequest(ctx, r, watched)
 	defer handBack(r, inner)
 	next.ServeHTTP(w, inner)
 	watched.restore()
 	if edge.WasRefused(inner.Context()) {
-		charge.Refused()
+		charge.Refused(e)
 		return
 	}
 	edge.MarkServed(r.Context())

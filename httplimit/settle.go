@@ -80,11 +80,11 @@ func unanswered(r *http.Request, status int) bool {
 
 // serveAndSettle passes a request on, and settles its charge by the response. The watcher is of w, nil if there is none
 // yet.
-func (m *Middleware) serveAndSettle(watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
+func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
 	if watched == nil {
 		watched, w = watch(w, r)
 	}
-	inner, returned := innerRequest(r, watched), false
+	inner, returned := innerRequest(ctx, r, watched), false
 	defer charge.Settle(func(cost int) int {
 		settled := inner
 		if left := gone(inner); left || !returned {

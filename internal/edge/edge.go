@@ -5,12 +5,14 @@ package edge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
@@ -74,6 +76,7 @@ type Core[R Request] struct {
 	returns bool        // Reserve decides as Take does, and its charge can be given back
 	adjusts bool        // the limiter has an Adjust
 	nests   atomic.Bool // a limiter inside has refused a request that was charged here
+	ends    atomic.Bool // a limit holds units until the request ends
 
 	refusing context.Context // ends when held requests are refused
 	refuse   context.CancelFunc
@@ -115,11 +118,13 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	case !ok:
 		return c, nil
 	}
-	ahead, may := ratelimit.Describe(r).BooksAhead, mayDelay(r)
+	is := ratelimit.Describe(r)
+	ahead, may := is.BooksAhead, mayDelay(r)
 	if o.MaxHold > 0 && !ahead && !may {
 		return nil, fmt.Errorf("%s: Options.MaxHold is %v, and %T books nothing ahead, so that no request would be held", o.Package, o.MaxHold, limiter)
 	}
 	c.reserver, c.holds, c.returns = r, may && !ahead || o.MaxHold > 0, !may || !ahead
+	c.ends.Store(is.Holds)
 	switch {
 	case o.MaxHold > 0:
 		c.maxDelay = o.MaxHold
@@ -206,13 +211,17 @@ func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	case e.Cost < 0 && c.Cost != nil:
 		e.Err, e.Outcome = badCost{c.Package, c.Thing, e.Cost}, Rejected
 		return nil
-	case settles || c.holds:
+	case settles || c.holds || c.ends.Load():
 		return c.reserve(e.Request.Context(), e)
 	case c.returns && c.nests.Load():
 		return c.reserve(new(optional.Passing).From(e.Request.Context()), e)
 	}
 	e.at = time.Now()
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
+	if e.Err != nil && c.reserver != nil && errors.Is(e.Err, held.ErrNoEnd) {
+		c.ends.Store(true) // a limit of the key or of the request, which Describe does not know
+		return c.reserve(e.Request.Context(), e)
+	}
 	e.Outcome = c.outcome(e)
 	return nil
 }
@@ -328,38 +337,50 @@ func (c *Core[R]) Report(e *Event[R]) {
 
 // Charge is the charge of a request. The zero Charge is nothing.
 type Charge[R Request] struct {
-	core   *Core[R]
-	event  *Event[R]
-	res    *ratelimit.Reservation
-	actual int
+	core    *Core[R]
+	request R
+	res     *ratelimit.Reservation
+	cost    int
+	actual  int
+	stay    *Stay[R] // of units that are held until the request ends; nil if there are none
 }
 
 // Charge returns the charge of a decision. Defer End at once: until [Charge.Serve] is called, the request does not
 // reach its handler, and End gives all back.
 func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
-	return &Charge[R]{core: c, event: e, res: res}
+	return &Charge[R]{core: c, request: e.Request, res: res, cost: e.Cost}
 }
 
-// Serve records that the request reaches its handler: the cost stays charged, unless its outcome is settled.
-func (c *Charge[R]) Serve() { c.actual = c.event.Cost }
+// Serve records that the request reaches its handler: the cost stays charged, unless its outcome is settled. The handler gets the context
+// that is returned.
+func (c *Charge[R]) Serve(ctx context.Context) context.Context {
+	c.actual = c.cost
+	if c.res == nil {
+		return ctx
+	}
+	return c.hold(ctx)
+}
 
 // Settle settles the real cost of a request whose handler has returned or panicked, if anything was charged.
 func (c *Charge[R]) Settle(actual func(cost int) int) {
 	if c.res != nil {
-		c.actual = actual(c.event.Cost)
+		c.actual = actual(c.cost)
 	}
 }
 
 // Refused records that a limiter inside has refused the request: all is given back.
-func (c *Charge[R]) Refused() {
+func (c *Charge[R]) Refused(e *Event[R]) {
 	c.actual = 0
-	c.core.Refused(c.event, c.res)
+	c.core.Refused(e, c.res)
 }
 
 // End settles the charge.
 func (c *Charge[R]) End() {
-	if c.res != nil {
-		c.core.settle(c.event.Request, c.res, c.actual)
+	switch {
+	case c.stay != nil:
+		c.stay.leave(c.actual)
+	case c.res != nil:
+		c.core.settle(c.request, c.res, c.actual)
 	}
 }
 

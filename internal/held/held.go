@@ -4,14 +4,21 @@ package held
 
 import (
 	"context"
+	"errors"
 	"time"
 )
+
+// ErrNoEnd is every [NoEnd]: [errors.Is] finds it without an allocation.
+var ErrNoEnd = errors.New("a call without an end")
 
 // NoEnd is the error of a call that charges units and has no end at which they are given back, such as Take. [errors.As] finds it.
 type NoEnd struct {
 	Name string // of the limit; it may be empty
 	Text string // the limit
 }
+
+// Is reports whether the error is [ErrNoEnd].
+func (e *NoEnd) Is(target error) bool { return target == ErrNoEnd }
 
 func (e *NoEnd) Error() string {
 	name := ""

@@ -1,0 +1,82 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
+)
+
+// Stay is the time for which a request holds units, as those of [ratelimit.Concurrent] are held: until its handler has returned, and the
+// connection that it may have hijacked is closed. It extends the hold until then. If the units have lapsed all the same, as after an outage
+// of the store, it ends the handler's context.
+type Stay[R Request] struct {
+	core     *Core[R]
+	request  R
+	res      *ratelimit.Reservation
+	interval time.Duration // from one extension to the next
+	timer    *time.Timer
+	within   context.Context // of the handler
+	lose     context.CancelCauseFunc
+	parts    atomic.Int32 // that have not ended
+	actual   atomic.Int64 // the cost to settle
+}
+
+// hold begins the stay of a request whose reservation holds units, and returns its context. Without such units it returns the context as
+// it is.
+func (c *Charge[R]) hold(ctx context.Context) context.Context {
+	hold := held.Hold(c.res)
+	if hold <= 0 {
+		return ctx
+	}
+	s := &Stay[R]{core: c.core, request: c.request, res: c.res, interval: max(hold/3, time.Millisecond)}
+	s.within, s.lose = context.WithCancelCause(ctx)
+	s.parts.Store(1)
+	set := make(chan struct{})
+	s.timer = time.AfterFunc(s.interval, func() { <-set; s.extend() })
+	close(set)
+	c.stay = s
+	return s.within
+}
+
+// Stay returns the stay of a request that holds units, nil if it holds none.
+func (c *Charge[R]) Stay() *Stay[R] { return c.stay }
+
+// Share adds a part to the stay. It ends by End.
+func (s *Stay[R]) Share() { s.parts.Add(1) }
+
+// End ends a part of the stay. The last one gives the units back.
+func (s *Stay[R]) End() {
+	if s.parts.Add(-1) > 0 {
+		return
+	}
+	s.timer.Stop() // extend may run once more: then the reservation is settled
+	s.core.settle(s.request, s.res, int(s.actual.Load()))
+	s.lose(nil)
+}
+
+// leave ends the handler's part.
+func (s *Stay[R]) leave(actual int) {
+	s.actual.Store(int64(actual))
+	s.End()
+}
+
+// extend extends the hold, and does so again after each interval until the stay is over. While the store is down the units may still be
+// held, so only [ratelimit.ErrLost] ends it.
+func (s *Stay[R]) extend() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.within), s.interval)
+	defer cancel()
+	err := s.res.Extend(ctx)
+	switch {
+	case s.parts.Load() == 0:
+	case errors.Is(err, ratelimit.ErrLost):
+		s.core.settleLog.line(s.within, s.core.Logger, s.core.Now(), slog.LevelWarn, s.core.Package+": units lapsed while the "+s.core.Thing+" was served", "error", err)
+		s.lose(err)
+	default:
+		s.timer.Reset(s.interval)
+	}
+}
