@@ -24,7 +24,7 @@ func ExampleOnDecision() {
 	if err != nil {
 		panic(err)
 	}
-	if err := metrics.Table("api", limiter.Stats); err != nil {
+	if err := metrics.Register("api", limiter); err != nil {
 		panic(err)
 	}
 	for range 3 {
@@ -53,7 +53,7 @@ func ExampleTimed() {
 	if err != nil {
 		panic(err)
 	}
-	if err := metrics.Lease("api", leases.Stats); err != nil {
+	if err := metrics.Register("api", leases); err != nil {
 		panic(err)
 	}
 	fmt.Println(leases.Allow("user:42", 1))

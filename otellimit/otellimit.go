@@ -5,7 +5,7 @@
 //	limiter, err := ratelimit.New(limit, &ratelimit.Options[string]{
 //		OnDecision: otellimit.OnDecision[string](metrics, "api"),
 //	})
-//	err = metrics.Table("api", limiter.Stats)
+//	err = metrics.Register("api", limiter)
 //
 // The attribute limiter is the name passed to each function.
 //
@@ -134,7 +134,7 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 }
 
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts decisions by rule. The series of rules that
-// are no longer in force disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps no part of its argument, so
+// are no longer in force disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so
 // set ReuseRules in the same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 

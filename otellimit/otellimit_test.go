@@ -80,19 +80,19 @@ func TestErrorsAreCountedByTheirKind(t *testing.T) {
 	}, values(out))
 }
 
+// source is a user's own source of figures.
+type source[S any] struct{}
+
+func (source[S]) Stats() (s S) { return s }
+
 func TestTwoOfOneNameAreRefused(t *testing.T) {
 	m, err := otellimit.New(noop.Meter{})
 	require.NoError(t, err)
-	table := func() ratelimit.Stats { return ratelimit.Stats{} }
-	require.NoError(t, m.Table("a", table))
-	require.NoError(t, m.Table("b", table))
-	require.ErrorContains(t, m.Table("a", table), "registered already")
-	leases := func() lease.Stats { return lease.Stats{} }
-	require.NoError(t, m.Lease("a", leases), "another kind")
-	require.Error(t, m.Lease("a", leases))
-	require.Error(t, m.Lease("b", nil))
-	require.Error(t, m.Table("c", nil))
-	require.Error(t, m.Failover("c", nil))
+	require.NoError(t, m.Register("a", source[ratelimit.Stats]{}))
+	require.NoError(t, m.Register("b", source[ratelimit.Stats]{}))
+	require.ErrorContains(t, m.Register("a", source[ratelimit.Stats]{}), "registered already")
+	require.NoError(t, m.Register("a", source[lease.Stats]{}), "another kind")
+	require.Error(t, m.Register("a", source[lease.Stats]{}))
 }
 
 func TestBadInput(t *testing.T) {
@@ -100,7 +100,8 @@ func TestBadInput(t *testing.T) {
 	require.ErrorContains(t, err, "nil Meter")
 	m, err := otellimit.New(noop.Meter{})
 	require.NoError(t, err)
-	require.ErrorContains(t, m.RegisterPolicies(nil), "nil Policies")
+	require.EqualError(t, m.Register("c", nil), `otellimit: the source of limiter "c" is nil`)
+	require.ErrorContains(t, m.Register("c", source[ratelimit.Stats]{}.Stats), "func() ratelimit.Stats is neither a limiter")
 }
 
 func Example() {

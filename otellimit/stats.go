@@ -2,19 +2,12 @@ package otellimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/failover"
-	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/figures"
-	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/lease"
-	"github.com/weir-go/ratelimit/stats"
 )
 
 // register makes the instruments of a group, under a limiter's name, none if that is empty. A second
@@ -68,56 +61,25 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 	return i, func(o metric.Observer, value float64, of metric.ObserveOption) { o.ObserveInt64(i, int64(value), of) }, err
 }
 
-// Table registers the figures of a limiter's table of keys. It fails with the meter's error, if the argument is nil, or if the name is
-// taken.
-func (m *Metrics) Table(limiter string, read func() ratelimit.Stats) error {
-	if read == nil {
-		return missing("Table", limiter)
+// Register registers the figures of a limiter under its name: the table of keys of a [ratelimit.Keyed], the breaker and the decisions of a
+// limiter of package failover, the calls of one of package inflight over all its keys, or the leases of one of package lease. The source is
+// the limiter, or another value with its method: Stats or, of package inflight, Totals.
+//
+// Register also registers the figures of policies, such as the version in force, under the name "". A program registers one Policies.
+//
+// It fails with the meter's error, if a figure of that name is registered already, or if the source is nil or of another type.
+func (m *Metrics) Register(limiter string, source any) error {
+	s, err := figures.Of(limiter, source)
+	if err != nil {
+		return fmt.Errorf("otellimit: %w", err)
 	}
-	return m.register(limiter, figures.OfTable(read))
-}
-
-// Inflight registers an in-flight limiter's figures over all keys. It fails as [Metrics.Table] does.
-func (m *Metrics) Inflight(limiter string, read func() inflight.Totals) error {
-	if read == nil {
-		return missing("Inflight", limiter)
+	for i, g := range s.Groups {
+		if err := m.register(limiter, g); err != nil {
+			return err
+		}
+		if i == 0 && s.Rules != nil {
+			m.rules.Keep(s.Rules)
+		}
 	}
-	return m.register(limiter, figures.OfInflight(read))
-}
-
-// Failover registers a failover limiter's figures: its breaker's state (0 closed, 1 half open, 2 open), the decisions by the primary and by
-// the stand-in, and the reasons for the latter. It fails as [Metrics.Table] does.
-func (m *Metrics) Failover(limiter string, b interface{ Stats() failover.Stats }) error {
-	if optional.IsNil(b) {
-		return missing("Failover", limiter)
-	}
-	return m.register(limiter, figures.OfFailover(b.Stats))
-}
-
-// Lease registers the figures of leases. It fails as [Metrics.Table] does.
-func (m *Metrics) Lease(limiter string, read func() lease.Stats) error {
-	if read == nil {
-		return missing("Lease", limiter)
-	}
-	return m.register(limiter, figures.OfLease(read))
-}
-
-// RegisterPolicies registers the figures of policies, such as the version in force. A program registers one Policies: a
-// second is an error. Otherwise it fails as [Metrics.Table] does.
-func (m *Metrics) RegisterPolicies(p interface {
-	Stats() stats.Policies
-	Tables() map[string]ratelimit.Stats
-}) error {
-	if optional.IsNil(p) {
-		return errors.New("otellimit: nil Policies")
-	}
-	if err := m.register("", figures.OfPolicies(p.Stats)); err != nil {
-		return err
-	}
-	m.rules.Keep(func() []string { return p.Stats().Names })
-	return m.register("", figures.OfRuleTables(p.Tables))
-}
-
-func missing(what, limiter string) error {
-	return fmt.Errorf("otellimit: %s of %q was given nil", what, limiter)
+	return nil
 }

@@ -20,7 +20,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	if err := metrics.Table("api", limiter.Stats); err != nil {
+	if err := metrics.Register("api", limiter); err != nil {
 		panic(err)
 	}
 	for range 3 {

@@ -5,7 +5,7 @@
 //	limiter, err := ratelimit.New(limit, &ratelimit.Options[string]{
 //		OnDecision: promlimit.OnDecision[string](metrics, "api"),
 //	})
-//	metrics.Table("api", limiter.Stats)
+//	metrics.Register("api", limiter)
 //
 // No key, user or address is ever a label.
 //
@@ -123,7 +123,7 @@ func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
 }
 
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no longer in force
-// disappear if their policies are registered: see [Metrics.RegisterPolicies]. It keeps no part of its argument, so set ReuseRules in the
+// disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so set ReuseRules in the
 // same Options.
 func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
 

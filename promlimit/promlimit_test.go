@@ -18,6 +18,11 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
+// table is a user's own source of figures.
+type table struct{}
+
+func (table) Stats() ratelimit.Stats { return ratelimit.Stats{} }
+
 func TestNewReturnsTheRegisterersError(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)
@@ -25,11 +30,11 @@ func TestNewReturnsTheRegisterersError(t *testing.T) {
 	_, err = promlimit.New(reg)
 	var already prometheus.AlreadyRegisteredError
 	require.ErrorAs(t, err, &already)
-	require.NoError(t, m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} }))
-	err = m.Table("a", func() ratelimit.Stats { return ratelimit.Stats{} })
+	require.NoError(t, m.Register("a", table{}))
+	err = m.Register("a", table{})
 	require.ErrorContains(t, err, `of limiter "a"`)
 	require.ErrorAs(t, err, &already)
-	require.NoError(t, m.Table("b", func() ratelimit.Stats { return ratelimit.Stats{} }))
+	require.NoError(t, m.Register("b", table{}))
 	_, err = promlimit.New(nil)
 	require.Error(t, err)
 }
@@ -113,7 +118,7 @@ func TestNamesThatAreNotUTF8AreMadeSo(t *testing.T) {
 	m.GRPC(name)(httplimit.OutcomeAllowed)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
 	promlimit.Timed(m, name, ratelimit.Reserver[string](ratelimit.Must(ratelimit.New[string](limit, nil)))).Allow("k", 1)
-	require.NoError(t, m.Table(name, func() ratelimit.Stats { return ratelimit.Stats{} }))
+	require.NoError(t, m.Register(name, table{}))
 	_, err = reg.Gather()
 	require.NoError(t, err)
 }

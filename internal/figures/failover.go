@@ -2,8 +2,8 @@ package figures
 
 import "github.com/weir-go/ratelimit/failover"
 
-// OfFailover returns the figures of a failover limiter. The argument read is its method Stats.
-func OfFailover(read func() failover.Stats) Group {
+// ofFailover returns the figures of a failover limiter. The argument read is its method Stats.
+func ofFailover(read func() failover.Stats) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "breaker.state", Unit: "1", Gauge: true, Help: "The breaker's state: 0 closed, 1 half open, 2 open."},

@@ -67,14 +67,14 @@ type Group struct {
 	Read func(add func(figure int, value float64, labels ...string))
 }
 
-// OfTable returns the figures of a limiter's table of keys. The argument read is the limiter's method Stats.
-func OfTable(read func() ratelimit.Stats) Group {
+// ofTable returns the figures of a limiter's table of keys. The argument read is the limiter's method Stats.
+func ofTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }
 
-// OfRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their rules,
+// ofRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their rules,
 // as the method Tables of policies does.
-func OfRuleTables(read func() map[string]ratelimit.Stats) Group {
+func ofRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
 		Figures: ofTables("policy.rule.keys", "rule"),
 		Read: func(add func(int, float64, ...string)) {
@@ -105,8 +105,8 @@ func addTable(add func(int, float64, ...string), s ratelimit.Stats, labels ...st
 	}
 }
 
-// OfPolicies returns the figures of policies. The argument read is their method Stats.
-func OfPolicies(read func() stats.Policies) Group {
+// ofPolicies returns the figures of policies. The argument read is their method Stats.
+func ofPolicies(read func() stats.Policies) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "policy.generation", Unit: "{set}", Gauge: true, Help: "How many sets of rules were put in force."},

@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// OfInflight returns the figures of a limiter of package inflight. The argument read is its method Totals.
-func OfInflight(read func() inflight.Totals) Group {
+// ofInflight returns the figures of a limiter of package inflight. The argument read is its method Totals.
+func ofInflight(read func() inflight.Totals) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "inflight", Unit: "{unit}", Gauge: true, Help: "Units in flight."},

@@ -2,8 +2,8 @@ package figures
 
 import "github.com/weir-go/ratelimit/lease"
 
-// OfLease returns the figures of leases. The argument read is the limiter's method Stats.
-func OfLease(read func() lease.Stats) Group {
+// ofLease returns the figures of leases. The argument read is the limiter's method Stats.
+func ofLease(read func() lease.Stats) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "lease.decisions", Unit: "{decision}", By: []string{"by"}, Help: "Decisions, by whether the remote limiter was called."},

@@ -100,7 +100,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 		return nil, err
 	}
 	if client == nil {
-		return &rules{limiter: local, shown: local}, metrics.RegisterPolicies(local)
+		return &rules{limiter: local, shown: local}, metrics.Register("", local)
 	}
 	opts.StandIn = local // a set that Redis refuses comes into force in neither
 	opts.Engine = policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }})
@@ -114,7 +114,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 	}
 	return &rules{
 		limiter: both, shown: shared, states: map[string]admin.Failover{"redis": both},
-	}, errors.Join(metrics.RegisterPolicies(shared), metrics.Failover("redis", both))
+	}, errors.Join(metrics.Register("", shared), metrics.Register("redis", both))
 }
 
 // run serves until the context ends, and passes its addresses to listening.

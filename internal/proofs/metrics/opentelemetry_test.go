@@ -34,20 +34,20 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("hourly"),
 		&ratelimit.Options[string]{OnDecision: otellimit.OnDecision[string](m, "api")}))
-	require.NoError(t, m.Table("api", limiter.Stats))
+	require.NoError(t, m.Register("api", limiter))
 	for _, cost := range []int{1, 2, 1, 4} {
 		limiter.Allow(secret, cost)
 	}
 	failing, err := failover.New[string](otellimit.Timed(m, "shared", ratelimit.Reserver[string](failingReserver{})), failover.AllowAll[string](), &failover.Options{Failures: 2})
 	require.NoError(t, err)
-	require.NoError(t, m.Failover("shared", failing))
+	require.NoError(t, m.Register("shared", failing))
 	for range 3 {
 		assert.True(t, failing.Allow(secret, 1))
 	}
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
-	require.NoError(t, m.Inflight("backend", ratelimit.Must(inflight.New(1, &inflight.Options[string]{Total: 10})).Totals))
-	require.NoError(t, m.Lease("leased", leased.Stats))
+	require.NoError(t, m.Register("backend", ratelimit.Must(inflight.New(1, &inflight.Options[string]{Total: 10}))))
+	require.NoError(t, m.Register("leased", leased))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
 
@@ -55,7 +55,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, err)
 	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(policies))
+	require.NoError(t, m.Register("", policies))
 	policies.Allow(policy.Attributes{"user": secret}, 1)
 	policies.Allow(policy.Attributes{"user": secret}, 1)
 	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
@@ -128,8 +128,8 @@ func TestTheVersionIsOneSeriesByOpenTelemetry(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(p))
-	require.ErrorContains(t, m.RegisterPolicies(p), "registered already")
+	require.NoError(t, m.Register("", p))
+	require.ErrorContains(t, m.Register("", p), "registered already")
 	for i := range 5 {
 		version := fmt.Sprintf("v%d", i)
 		require.NoError(t, p.Update(&policy.Set{Version: version}))
@@ -205,7 +205,7 @@ func TestSeriesOfRemovedRulesDisappearByOpenTelemetry(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(p))
+	require.NoError(t, m.Register("", p))
 	series := func() (names []string) {
 		p.Allow(policy.Attributes{}, 1)
 		var out metricdata.ResourceMetrics

@@ -46,7 +46,7 @@ func TestDegradedDecisionsAreCounted(t *testing.T) {
 	local := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	over, err := failover.New[string](failingReserver{}, local, nil)
 	require.NoError(t, err)
-	require.NoError(t, m.Failover("api", over))
+	require.NoError(t, m.Register("api", over))
 	leased, err := lease.New[string](over, &lease.Options[string]{MaxBatch: 1, OnDecision: promlimit.OnDecision[string](m, "api")})
 	require.NoError(t, err)
 	over.Force(failover.StateOpen)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
@@ -38,7 +39,7 @@ func program(t testing.TB) *prometheus.Registry {
 
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("hourly"),
 		&ratelimit.Options[string]{OnDecision: promlimit.OnDecision[string](m, "api")}))
-	require.NoError(t, m.Table("api", limiter.Stats))
+	require.NoError(t, m.Register("api", limiter))
 	for _, cost := range []int{1, 2, 1, 4, 0} {
 		limiter.Allow(secret, cost)
 	}
@@ -46,20 +47,20 @@ func program(t testing.TB) *prometheus.Registry {
 	down := failingReserver{}
 	failing, err := failover.New[string](promlimit.Timed(m, "shared", ratelimit.Reserver[string](down)), failover.AllowAll[string](), &failover.Options{Failures: 2})
 	require.NoError(t, err)
-	require.NoError(t, m.Failover("shared", failing))
+	require.NoError(t, m.Register("shared", failing))
 	for range 3 {
 		assert.True(t, failing.Allow(secret, 1))
 	}
 
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
-	require.NoError(t, m.Lease("leased", leased.Stats))
+	require.NoError(t, m.Register("leased", leased))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(ctx))
 
 	units, err := inflight.New(1, &inflight.Options[string]{Total: 10, MaxQueue: 1})
 	require.NoError(t, err)
-	require.NoError(t, m.Inflight("backend", units.Totals))
+	require.NoError(t, m.Register("backend", units))
 	held, err := units.TryAcquire(secret, 1)
 	require.NoError(t, err)
 	_, err = units.TryAcquire(secret, 1)
@@ -72,7 +73,7 @@ func program(t testing.TB) *prometheus.Registry {
 	require.NoError(t, err)
 	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(policies))
+	require.NoError(t, m.Register("", policies))
 	for range 2 {
 		policies.Allow(policy.Attributes{"user": secret}, 1)
 	}
@@ -162,8 +163,8 @@ func TestTheVersionIsOneSeries(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(&policy.Set{Version: "v0"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(p))
-	require.Error(t, m.RegisterPolicies(p), "registered twice")
+	require.NoError(t, m.Register("", p))
+	require.Error(t, m.Register("", p), "registered twice")
 	for i := range 5 {
 		version := fmt.Sprintf("v%d \"%c", i, 'é')
 		require.NoError(t, p.Update(&policy.Set{Version: version}))
@@ -178,17 +179,22 @@ ratelimit_policy_info{version="`+strings.ReplaceAll(version, `"`, `\"`)+`"} 1
 	require.NoError(t, err, "a version that is not UTF-8 does not spoil the others")
 }
 
-func TestNothingIsRegisteredOfNil(t *testing.T) {
+func TestOnlySourcesOfFiguresAreRegistered(t *testing.T) {
 	m, err := promlimit.New(prometheus.NewRegistry())
 	require.NoError(t, err)
-	require.ErrorContains(t, m.RegisterPolicies(nil), "nil Policies")
 	var p *policy.Policies
-	require.ErrorContains(t, m.RegisterPolicies(p), "nil Policies")
 	var f *failover.Limiter[string]
-	require.Error(t, m.Failover("f", f))
-	require.Error(t, m.Failover("f", nil))
-	require.Error(t, m.Lease("l", nil))
-	require.Error(t, m.Table("t", nil))
+	var c *chain.Limiter[string]
+	for _, source := range []any{nil, p, f, c} {
+		require.EqualError(t, m.Register("f", source), `promlimit: the source of limiter "f" is nil`)
+	}
+	p, err = policy.New(&policy.Set{}, nil)
+	require.NoError(t, err)
+	require.EqualError(t, m.Register("f", p), `promlimit: policies have no limiter's name, but are registered as "f"`)
+	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	require.ErrorContains(t, m.Register("f", limiter.Stats), "func() ratelimit.Stats is neither a limiter with a table of keys, nor of package")
+	require.ErrorContains(t, m.Register("f", ratelimit.Must(chain.New[string](limiter))), "*chain.Limiter[string] is neither")
+	require.NoError(t, m.Register("f", limiter), "the name is still free")
 }
 
 // TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with the metrics that a program exports.
@@ -232,7 +238,7 @@ func TestSinceWhenDecisionsAreDegradedIsTold(t *testing.T) {
 	local := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	l, err := failover.New[string](local, failover.AllowAll[string](), nil)
 	require.NoError(t, err)
-	require.NoError(t, m.Failover("shared", l))
+	require.NoError(t, m.Register("shared", l))
 	figure := func(name string) float64 {
 		families, err := reg.Gather()
 		require.NoError(t, err)
@@ -263,7 +269,7 @@ func TestSeriesOfRemovedRulesDisappear(t *testing.T) {
 	require.NoError(t, err)
 	p, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
-	require.NoError(t, m.RegisterPolicies(p))
+	require.NoError(t, m.Register("", p))
 	p.Allow(policy.Attributes{}, 1)
 	p.Allow(policy.Attributes{"plan": "pro"}, 1)
 	series := func() (names []string) {

@@ -43,7 +43,7 @@ func protect(backend http.Handler, weights map[string]int, metrics *promlimit.Me
 		return nil, err
 	}
 	limit, err := httplimit.NewInflight(limiter, clientOf, &httplimit.InflightOptions{MaxWait: time.Second})
-	if err = errors.Join(err, metrics.Inflight("backend", limiter.Totals)); err != nil {
+	if err = errors.Join(err, metrics.Register("backend", limiter)); err != nil {
 		return nil, err
 	}
 	return limit.Wrap(backend), nil

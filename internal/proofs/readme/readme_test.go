@@ -43,7 +43,7 @@ func guarded(client *redis.Client, nodes int, reg prometheus.Registerer) (*failo
 	if err != nil {
 		return nil, err
 	}
-	return limiter, metrics.Failover("api", limiter)
+	return limiter, metrics.Register("api", limiter)
 }
 
 func TestFailoverAnswersWhileRedisIsDown(t *testing.T) {
