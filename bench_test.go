@@ -369,7 +369,7 @@ func BenchmarkGlobal(b *testing.B) {
 		for _, r := range requests {
 			stack.Allow(r, 1)
 		}
-		b.Run(fmt.Sprintf("layers=%d/run=parallel", len(stack.Limits())), func(b *testing.B) {
+		b.Run(fmt.Sprintf("layers=%d/run=parallel", len(stack.Describe().Limits)), func(b *testing.B) {
 			parallel(b, order, func(r request) { stack.Allow(r, 1) })
 		})
 	}
@@ -486,7 +486,7 @@ func BenchmarkSaved(b *testing.B) {
 	b.Run("Restore", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			next := newWith(b, l.Limits()[0], ratelimit.Options[string]{MaxKeys: n})
+			next := newWith(b, l.Describe().Limits[0], ratelimit.Options[string]{MaxKeys: n})
 			b.StartTimer()
 			require.NoError(b, next.Restore(maps.All(file), 0))
 			require.Equal(b, n, next.Stats().Keys)

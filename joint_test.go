@@ -231,7 +231,7 @@ func TestEachLayerSettlesAtItsOwnCost(t *testing.T) {
 		for _, x := range limiters {
 			d, err := x.Peek(t.Context(), user, 0)
 			require.NoError(t, err)
-			all = append(all, x.Limits()[0].Capacity()-d.Remaining+d.Debt)
+			all = append(all, x.Describe().Limits[0].Capacity()-d.Remaining+d.Debt)
 		}
 		return all
 	}

@@ -164,7 +164,7 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 	l.keys.keep()
 	return made[R]{
 		limiter: l, clock: l.clock, hasObserver: l.onDecision != nil, shared: unsafe.Sizeof(*new(K)) == 0,
-		own:    func() Limit { return l.Limits()[0] },
+		own:    func() Limit { return l.limits()[0] },
 		newKey: func() anyKey[R] { return &layerKey[R, K]{l: l, keyOf: key} },
 	}
 }

@@ -135,9 +135,7 @@ func sameClock[R any](a, b *layer[R]) bool {
 		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
 }
 
-// Limits returns the limit of each layer in order, without Shadow layers, and the zero Limit where each request or
-// key has its own.
-func (l *Layered[R]) Limits() []Limit {
+func (l *Layered[R]) limits() []Limit {
 	l.check()
 	limits := make([]Limit, len(l.enforcing))
 	for i, layer := range l.enforcing {
@@ -251,9 +249,10 @@ func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return s.debit(nil)(delta)
 }
 
-// Describe returns the limits, whether a layer has a Cost of its own, and whether one is [Concurrent]. BooksAhead is false.
+// Describe returns the limit of each layer in order, without Shadow layers, and the zero Limit where each request or key has its own;
+// whether a layer has a Cost of its own, and whether one is [Concurrent]. BooksAhead is false.
 func (l *Layered[R]) Describe() Description {
-	limits := l.Limits()
+	limits := l.limits()
 	return Description{
 		Limits:       limits,
 		ReplacesCost: slices.ContainsFunc(l.layers, func(y layer[R]) bool { return y.cost != nil }),

@@ -45,15 +45,15 @@ func TestAShadowLayerNeverDenies(t *testing.T) {
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Limits()[0], Remaining: 7, ResetAfter: 2 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Describe().Limits[0], Remaining: 7, ResetAfter: 2 * s}, d)
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Spent: true, Decision: ratelimit.Decision{
-		Allowed: true, Limit: tried.Limits()[0], Remaining: 1, ResetAfter: time.Minute}}, tried.last(t))
+		Allowed: true, Limit: tried.Describe().Limits[0], Remaining: 1, ResetAfter: time.Minute}}, tried.last(t))
 
 	d, err = stack.Take(t.Context(), call{user: "ann"}, 2)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Limits()[0], Remaining: 5, ResetAfter: 4 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: enforced.Describe().Limits[0], Remaining: 5, ResetAfter: 4 * s}, d)
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Decision: ratelimit.Decision{
-		Limit: tried.Limits()[0], Remaining: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}}, tried.last(t))
+		Limit: tried.Describe().Limits[0], Remaining: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}}, tried.last(t))
 	assert.Equal(t, 1, remaining(t, tried.Keyed, "ann"), "what does not fit is not charged")
 	require.True(t, stack.Allow(call{user: "ann"}, 1))
 	assert.True(t, tried.last(t).Spent)
@@ -70,7 +70,7 @@ func TestADeniedRequestChargesNoShadow(t *testing.T) {
 	assert.False(t, stack.Allow(call{user: "ann"}, 1))
 	assert.Zero(t, tried.Stats().Keys, "nor is its key tracked")
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 1, Decision: ratelimit.Decision{
-		Allowed: true, Limit: tried.Limits()[0], Remaining: 3}}, tried.last(t), "it would have said yes")
+		Allowed: true, Limit: tried.Describe().Limits[0], Remaining: 3}}, tried.last(t), "it would have said yes")
 	assert.Equal(t, time.Minute, enforced.last(t).Decision.RetryAfter)
 }
 
@@ -83,7 +83,7 @@ func TestAShadowAddsNothingToTheDecision(t *testing.T) {
 		{Allowed: true, Remaining: 4, ResetAfter: 100 * ms},
 		{Allowed: true, Remaining: 3, ResetAfter: 200 * ms},
 	} {
-		want.Limit = enforced.Limits()[0]
+		want.Limit = enforced.Describe().Limits[0]
 		d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, want, d)
@@ -145,7 +145,7 @@ func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 		require.Len(t, l.events, 2)
 		for _, e := range l.events {
 			require.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Spent: true, Decision: ratelimit.Decision{
-				Allowed: true, Limit: l.Limits()[0], Remaining: 5 - 4*i, ResetAfter: time.Duration(4+4*i) * s}}, e)
+				Allowed: true, Limit: l.Describe().Limits[0], Remaining: 5 - 4*i, ResetAfter: time.Duration(4+4*i) * s}}, e)
 		}
 		l.events = nil
 	}
@@ -217,7 +217,7 @@ func TestAStackOfShadowsAllowsEverything(t *testing.T) {
 	assert.Zero(t, remaining(t, l, "ann"))
 	_, err := stack.Take(t.Context(), call{user: "ann"}, -1)
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
-	assert.Empty(t, stack.Limits(), "it enforces none")
+	assert.Empty(t, stack.Describe().Limits, "it enforces none")
 }
 
 func TestALayerHasItsOwnCostAndLimitAndIsAShadow(t *testing.T) {

@@ -51,11 +51,11 @@ func TestAllLayersAreChargedOrNone(t *testing.T) {
 
 	d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 4)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], Remaining: 1, ResetAfter: time.Minute}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Describe().Limits[0], Remaining: 1, ResetAfter: time.Minute}, d)
 
 	d, err = stack.Take(t.Context(), call{user: "ann", route: "/"}, 2)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: stack.Limits()[0], Remaining: 1, RetryAfter: 100 * ms, ResetAfter: time.Minute}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: stack.Describe().Limits[0], Remaining: 1, RetryAfter: 100 * ms, ResetAfter: time.Minute}, d)
 	assert.Equal(t, 1, remaining(t, user, "ann"))
 	assert.Equal(t, 4, remaining(t, route, "/"), "the route, which would have allowed it, was not charged")
 
@@ -96,7 +96,7 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 		}
 		d, err := stack.Peek(context.Background(), call{user: "ann"}, 2)
 		require.NoError(t, err)
-		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], Remaining: 2}, d)
+		assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Describe().Limits[0], Remaining: 2}, d)
 		_, err = stack.Take(t.Context(), call{user: "ann"}, 3)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		require.True(t, stack.Allow(call{user: "ann"}, 2))
@@ -337,7 +337,7 @@ func TestAStackThatNeedsMoreKeysThanFitIsRefused(t *testing.T) {
 		stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
 		d, err := stack.Take(t.Context(), call{user: "ann", route: "/"}, 1)
 		require.ErrorIs(t, err, ratelimit.ErrTableFull)
-		assert.Equal(t, ratelimit.Decision{Limit: stack.Limits()[1]}, d)
+		assert.Equal(t, ratelimit.Decision{Limit: stack.Describe().Limits[1]}, d)
 		assert.Zero(t, l.Stats().Keys, "what was inserted for it is gone again")
 		require.True(t, stack.Allow(call{user: "/", route: "/"}, 1), "one key does fit")
 	}
@@ -711,10 +711,10 @@ func many(t testing.TB, n int) (stack *ratelimit.Layered[choice], ran *int) {
 
 func TestOnlyThePickedLayersCount(t *testing.T) {
 	stack, ran := many(t, 1000)
-	assert.Len(t, stack.Limits(), 1000)
+	assert.Len(t, stack.Describe().Limits, 1000)
 	d, err := stack.Take(t.Context(), choice{9, 7, 999}, 6)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[7], Remaining: 2, ResetAfter: time.Minute}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Describe().Limits[7], Remaining: 2, ResetAfter: time.Minute}, d)
 	assert.Equal(t, 3, *ran)
 	d, err = stack.Take(t.Context(), choice{9, 999}, 5)
 	require.NoError(t, err)
@@ -773,7 +773,7 @@ func TestThePicksOrderIsTheLayersOrder(t *testing.T) {
 		for _, order := range []choice{{2, 0}, {1, 2}, {0, 1}} {
 			d, err := stack.Peek(context.Background(), order, 1)
 			require.NoError(t, err)
-			assert.Equal(t, stack.Limits()[order[0]], d.Limit)
+			assert.Equal(t, stack.Describe().Limits[order[0]], d.Limit)
 		}
 	}
 }

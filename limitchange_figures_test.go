@@ -409,7 +409,7 @@ func TestAKeyHasOneBudgetWhateverItsPlan(t *testing.T) {
 	d, err := stack.Peek(context.Background(), planned{"ann", perHour(51).Named("mine")}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: perHour(51).Named("mine"), Remaining: 1, ResetAfter: time.Hour}, d)
-	assert.Equal(t, []ratelimit.Limit{{}}, stack.Limits())
+	assert.Equal(t, []ratelimit.Limit{{}}, stack.Describe().Limits)
 }
 
 func TestALimitOfTheRequestCountsMoreThanLimitFor(t *testing.T) {

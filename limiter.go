@@ -496,8 +496,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 	return nil
 }
 
-// Limits returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own.
-func (l *Keyed[K]) Limits() []Limit {
+func (l *Keyed[K]) limits() []Limit {
 	l.keys.requireInit()
 	if l.limitFor != nil {
 		return []Limit{{}}
@@ -505,9 +504,9 @@ func (l *Keyed[K]) Limits() []Limit {
 	return []Limit{l.generation.Load().def.limit}
 }
 
-// Describe returns the limits. BooksAhead is true.
+// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true.
 func (l *Keyed[K]) Describe() Description {
-	limits := l.Limits()
+	limits := l.limits()
 	return Description{Limits: limits, BooksAhead: true, Holds: limits[0].Algorithm == AlgorithmConcurrent}
 }
 

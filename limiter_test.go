@@ -373,7 +373,7 @@ func TestPanicOfTheZeroKeyedNamesNew(t *testing.T) {
 		"SetLimit": func(l *ratelimit.Keyed[string]) { _ = l.SetLimit(onceADay) },
 		"Sweep":    func(l *ratelimit.Keyed[string]) { l.Sweep() },
 		"Stats":    func(l *ratelimit.Keyed[string]) { l.Stats() },
-		"Limits":   func(l *ratelimit.Keyed[string]) { l.Limits() },
+		"Describe": func(l *ratelimit.Keyed[string]) { l.Describe() },
 	} {
 		assert.PanicsWithValue(t, "ratelimit: zero Keyed; use New", func() { call(new(ratelimit.Keyed[string])) }, name)
 	}

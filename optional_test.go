@@ -369,7 +369,7 @@ func playPeeks(t *testing.T, seed uint64) {
 		} else {
 			d, err = l.Take(t.Context(), key, cost)
 		}
-		what := fmt.Sprintf("seed %d, step %d: %v, %v, key %s of %d, %+v", seed, step, l.Limits()[0], clock.Wall(), key, o.MaxKeys, o)
+		what := fmt.Sprintf("seed %d, step %d: %v, %v, key %s of %d, %+v", seed, step, l.Describe().Limits[0], clock.Wall(), key, o.MaxKeys, o)
 		if o.OnFull == ratelimit.RefuseNew && err != nil {
 			require.ErrorIs(t, err, ratelimit.ErrTableFull, what)
 			continue

@@ -300,17 +300,17 @@ func TestAFreshKeyAgainAfterRefillTime(t *testing.T) {
 func TestLimitsAreListedBeforeTheFirstDecision(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly")
 	l, _ := newLimiter(t, limit)
-	assert.Equal(t, []ratelimit.Limit{limit}, l.Limits())
+	assert.Equal(t, []ratelimit.Limit{limit}, l.Describe().Limits)
 	require.NoError(t, l.SetLimit(limit.Named("new")))
-	assert.Equal(t, []ratelimit.Limit{limit.Named("new")}, l.Limits())
+	assert.Equal(t, []ratelimit.Limit{limit.Named("new")}, l.Describe().Limits)
 
 	mapped := ratelimit.Map(l, func(string) (string, error) { return "k", nil })
-	assert.Equal(t, l.Limits(), ratelimit.Describe(mapped).Limits)
+	assert.Equal(t, l.Describe().Limits, ratelimit.Describe(mapped).Limits)
 	mute := ratelimit.Map[string, string](&scripted{}, func(string) (string, error) { return "k", nil })
 	assert.Empty(t, ratelimit.Describe(mute).Limits)
 
 	each := newWith(t, limit, ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return limit }})
-	assert.Equal(t, []ratelimit.Limit{{}}, each.Limits(), "each key has its own")
+	assert.Equal(t, []ratelimit.Limit{{}}, each.Describe().Limits, "each key has its own")
 }
 
 func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {

@@ -33,7 +33,7 @@ func savedOf(l *ratelimit.Keyed[string]) map[string]ratelimit.Saved { return map
 // sameAnswers compares the decisions of two limiters on all costs of interest.
 func sameAnswers(t testing.TB, want, got *ratelimit.Keyed[string], key string, note ...any) {
 	t.Helper()
-	for _, cost := range []int{0, 1, 2, 5, want.Limits()[0].Capacity()} {
+	for _, cost := range []int{0, 1, 2, 5, want.Describe().Limits[0].Capacity()} {
 		w, wantErr := want.Peek(context.Background(), key, cost)
 		g, err := got.Peek(context.Background(), key, cost)
 		require.Equal(t, wantErr, err, note...)

@@ -48,7 +48,7 @@ func TestASingleDecidesAsAKeyedDoes(t *testing.T) {
 			want, wantErr := keyed.Peek(context.Background(), struct{}{}, 1)
 			assert.Equal(t, want, got, "%v after %s", limit, what)
 			assert.Equal(t, wantErr, gotErr, "%v after %s", limit, what)
-			assert.Equal(t, keyed.Limits(), single.Limits(), "%v after %s", limit, what)
+			assert.Equal(t, keyed.Describe().Limits, single.Describe().Limits, "%v after %s", limit, what)
 		}
 		assert.Equal(t, keyed.Allow(struct{}{}, 1), single.Allow(1))
 		same("Allow")

@@ -85,22 +85,22 @@ func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 
 	require.True(t, stack.Allow(c, 1))
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 1, Spent: true, Decision: ratelimit.Decision{
-		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
+		Allowed: true, Limit: much.Describe().Limits[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
 	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 1, Spent: true, Decision: ratelimit.Decision{
-		Allowed: true, Limit: little.Limits()[0], Remaining: 1, ResetAfter: s}}, little.last(t))
+		Allowed: true, Limit: little.Describe().Limits[0], Remaining: 1, ResetAfter: s}}, little.last(t))
 
 	require.False(t, stack.Allow(c, 2))
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Decision: ratelimit.Decision{
-		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t), "it allows, and is not charged")
+		Allowed: true, Limit: much.Describe().Limits[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t), "it allows, and is not charged")
 	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 2, Decision: ratelimit.Decision{
-		Limit: little.Limits()[0], Remaining: 1, RetryAfter: s, ResetAfter: s}}, little.last(t))
+		Limit: little.Describe().Limits[0], Remaining: 1, RetryAfter: s, ResetAfter: s}}, little.last(t))
 
 	_, err := stack.Take(t.Context(), c, 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 3, Err: err, Decision: ratelimit.Decision{
-		Allowed: true, Limit: much.Limits()[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
+		Allowed: true, Limit: much.Describe().Limits[0], Remaining: 999, ResetAfter: time.Minute}}, much.last(t))
 	assert.Equal(t, ratelimit.Event[string]{Key: "/", Cost: 3, Err: err, Decision: ratelimit.Decision{
-		Limit: little.Limits()[0], Remaining: 1, ResetAfter: s}}, little.last(t))
+		Limit: little.Describe().Limits[0], Remaining: 1, ResetAfter: s}}, little.last(t))
 }
 
 func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
@@ -119,11 +119,11 @@ func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 			_, err := stack.Take(t.Context(), call{user: "ann"}, 2)
 			require.Error(t, err)
 			assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err, Decision: ratelimit.Decision{
-				Allowed: true, Limit: first.Limits()[0], Remaining: 5}}, first.last(t))
+				Allowed: true, Limit: first.Describe().Limits[0], Remaining: 5}}, first.last(t))
 			assert.Zero(t, first.Stats().Keys)
 			for _, e := range full.events {
 				assert.Equal(t, ratelimit.Event[string]{Key: "ann", Cost: 2, Err: err,
-					Decision: ratelimit.Decision{Limit: full.Limits()[0]}}, e)
+					Decision: ratelimit.Decision{Limit: full.Describe().Limits[0]}}, e)
 			}
 			full.events = nil
 		})
@@ -170,7 +170,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T)
 		} {
 			d, err := stack.Take(t.Context(), call{user: "ann"}, 1)
 			require.NoError(t, err)
-			require.Equal(t, ratelimit.Decision{Limit: large.Limits()[0], RetryAfter: s, ResetAfter: 5 * s, NextAfter: s}, d)
+			require.Equal(t, ratelimit.Decision{Limit: large.Describe().Limits[0], RetryAfter: s, ResetAfter: 5 * s, NextAfter: s}, d)
 		}
 	}
 }
@@ -183,20 +183,20 @@ func TestTheLongerRetryBindsWhicheverIsFreshLater(t *testing.T) {
 	require.True(t, late.Allow("ann", 1))
 	d, err := stackOf(t, ratelimit.By(soon, byUser), ratelimit.By(late, byUser)).Take(t.Context(), call{user: "ann"}, 1)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: late.Limits()[0], RetryAfter: 5 * s, ResetAfter: 10 * s, NextAfter: 5 * s}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: late.Describe().Limits[0], RetryAfter: 5 * s, ResetAfter: 10 * s, NextAfter: 5 * s}, d)
 }
 
 func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	var zero ratelimit.Layered[call]
 	const want = "ratelimit: a Layered that was not made by All or AllOf"
 	for name, f := range map[string]func(){
-		"Allow":   func() { zero.Allow(call{}, 1) },
-		"Take":    func() { _, _ = zero.Take(t.Context(), call{}, 1) },
-		"Peek":    func() { _, _ = zero.Peek(context.Background(), call{}, 1) },
-		"Reserve": func() { _, _ = zero.Reserve(t.Context(), call{}, 1, 0) },
-		"Wait":    func() { _ = zero.Wait(t.Context(), call{}, 1) },
-		"Limits":  func() { zero.Limits() },
-		"nil":     func() { (*ratelimit.Layered[call])(nil).Allow(call{}, 1) },
+		"Allow":    func() { zero.Allow(call{}, 1) },
+		"Take":     func() { _, _ = zero.Take(t.Context(), call{}, 1) },
+		"Peek":     func() { _, _ = zero.Peek(context.Background(), call{}, 1) },
+		"Reserve":  func() { _, _ = zero.Reserve(t.Context(), call{}, 1, 0) },
+		"Wait":     func() { _ = zero.Wait(t.Context(), call{}, 1) },
+		"Describe": func() { zero.Describe() },
+		"nil":      func() { (*ratelimit.Layered[call])(nil).Allow(call{}, 1) },
 	} {
 		assert.PanicsWithValue(t, want, f, name)
 	}
@@ -296,7 +296,7 @@ func TestACostOfZeroIsNeverDelayed(t *testing.T) {
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 0)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Limits()[0], ResetAfter: 2 * s, NextAfter: s}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: stack.Describe().Limits[0], ResetAfter: 2 * s, NextAfter: s}, d)
 	r, err := stack.Reserve(t.Context(), call{user: "ann"}, 0, 0)
 	require.NoError(t, err)
 	assert.Equal(t, d, r.Decision)
@@ -389,7 +389,7 @@ func TestACostThatCanNeverPassIsReportedUnderItsLayersLimit(t *testing.T) {
 	stack := stackOf(t, ratelimit.By(empty, byUser), ratelimit.By(small, byUser))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 4)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.Equal(t, ratelimit.Decision{Limit: small.Limits()[0], ResetAfter: time.Hour, NextAfter: time.Hour}, d, "there is no time to retry after")
+	assert.Equal(t, ratelimit.Decision{Limit: small.Describe().Limits[0], ResetAfter: time.Hour, NextAfter: time.Hour}, d, "there is no time to retry after")
 }
 
 func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
@@ -418,7 +418,7 @@ func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	stack := stackOf(t, ratelimit.By(free.Keyed, byUser))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 7)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: free.Limits()[0], Remaining: math.MaxInt}, d)
+	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: free.Describe().Limits[0], Remaining: math.MaxInt}, d)
 	e := free.last(t)
 	assert.Equal(t, d, e.Decision)
 	assert.False(t, e.Spent)
@@ -426,8 +426,8 @@ func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	stack = stackOf(t, ratelimit.By(free.Keyed, byUser), ratelimit.By(blocked.Keyed, byUser))
 	d, err = stack.Take(t.Context(), call{user: "ann"}, 7)
 	require.ErrorIs(t, err, ratelimit.ErrBlocked)
-	assert.Equal(t, ratelimit.Decision{Limit: blocked.Limits()[0]}, d)
-	assert.Equal(t, ratelimit.Decision{Limit: blocked.Limits()[0]}, blocked.last(t).Decision)
+	assert.Equal(t, ratelimit.Decision{Limit: blocked.Describe().Limits[0]}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: blocked.Describe().Limits[0]}, blocked.last(t).Decision)
 	assert.True(t, free.last(t).Decision.Allowed)
 }
 

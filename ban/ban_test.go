@@ -322,7 +322,7 @@ func TestABanBeginsOnce(t *testing.T) {
 			require.Equal(t, 1, begun)
 			require.Equal(t, ban.Stats{Begun: 1}, b.Stats())
 			d := take(t, b, 1)
-			require.Equal(t, bans.Limits()[0], d.Limit)
+			require.Equal(t, bans.Describe().Limits[0], d.Limit)
 			clock.Advance(d.RetryAfter - 1)
 			require.False(t, b.Allow("k", 1))
 			clock.Advance(1)
@@ -527,9 +527,9 @@ func TestAShadowBesideTheLimitsLeavesDenialsStrikes(t *testing.T) {
 					layers = slices.Insert(layers, 0, observed)
 				}
 				stack := ratelimit.Must(ratelimit.All(layers...))
-				require.Equal(t, []ratelimit.Limit{own, shared}, stack.Limits(), "a shadow's limit is none that the stack enforces")
+				require.Equal(t, []ratelimit.Limit{own, shared}, stack.Describe().Limits, "a shadow's limit is none that the stack enforces")
 				onlyShadows := ratelimit.Must(ratelimit.All(shadow))
-				require.Empty(t, onlyShadows.Limits())
+				require.Empty(t, onlyShadows.Describe().Limits)
 				for kind, l := range map[string]ratelimit.Reserver[string]{
 					"stack": stack, "chain": chainOf(t, onlyShadows, stack), "map": ratelimit.Map[string, string](stack, itself),
 				} {

@@ -103,7 +103,7 @@ func TestStrikesOfRandomDenialsAreThoseOfAModel(t *testing.T) {
 		now := time.Duration(0)
 		for range 300 {
 			key := []string{"a", "b"}[r.IntN(2)]
-			d, err := b.Take(t.Context(), key, 1+r.IntN(limiter.Limits()[0].Capacity()))
+			d, err := b.Take(t.Context(), key, 1+r.IntN(limiter.Describe().Limits[0].Capacity()))
 			require.NoError(t, err)
 			if !d.Allowed && now >= until[key] {
 				want[key]++
@@ -227,7 +227,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	banned := func(i int, length time.Duration) {
 		t.Helper()
 		require.NoError(t, b.Strike(ctx, "k", 3))
-		want := ratelimit.Decision{Limit: bans[i].Limits()[0], RetryAfter: length, ResetAfter: length, NextAfter: length}
+		want := ratelimit.Decision{Limit: bans[i].Describe().Limits[0], RetryAfter: length, ResetAfter: length, NextAfter: length}
 		require.Equal(t, want, take(t, b, 1))
 		require.Equal(t, want, take(t, b, 0), "a cost of 0, too")
 		d, err := b.Peek(ctx, "k", 1)
@@ -246,7 +246,7 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 	}
 	require.True(t, b.Allow("other", 1))
 	require.NoError(t, b.Strike(ctx, "other", 3))
-	require.Equal(t, bans[0].Limits()[0], func() ratelimit.Limit { d, _ := b.Take(ctx, "other", 1); return d.Limit }())
+	require.Equal(t, bans[0].Describe().Limits[0], func() ratelimit.Limit { d, _ := b.Take(ctx, "other", 1); return d.Limit }())
 	clock.Advance(24 * time.Hour)
 	banned(0, time.Minute)
 
@@ -256,12 +256,12 @@ func TestAKeyThatComesBackIsBannedForLonger(t *testing.T) {
 		func() error { return b.Reset(ctx, "k") },
 	} {
 		require.NoError(t, b.Strike(ctx, "k", 3))
-		require.Equal(t, bans[1].Limits()[0], take(t, b, 1).Limit)
+		require.Equal(t, bans[1].Describe().Limits[0], take(t, b, 1).Limit)
 		require.NoError(t, forget())
 		require.True(t, b.Allow("k", 1))
 		banned(0, time.Minute)
 	}
-	require.Equal(t, []ratelimit.Limit{bans[0].Limits()[0], bans[1].Limits()[0], bans[2].Limits()[0]}, b.Describe().Limits)
+	require.Equal(t, []ratelimit.Limit{bans[0].Describe().Limits[0], bans[1].Describe().Limits[0], bans[2].Describe().Limits[0]}, b.Describe().Limits)
 }
 
 // Whoever reads the number of earlier bans late finds the ban that was begun by then.
@@ -284,7 +284,7 @@ func TestOfManyStrikesAtOnceOneBeginsAGrowingBan(t *testing.T) {
 			require.EqualValues(t, i+1, b.Stats().Begun)
 			require.Equal(t, 9-i-1, remaining(t, repeats, "k"))
 			d := take(t, b, 1)
-			require.Equal(t, l.Limits()[0], d.Limit)
+			require.Equal(t, l.Describe().Limits[0], d.Limit)
 			clock.Advance(d.RetryAfter)
 		}
 	}
@@ -299,7 +299,7 @@ func TestABanBeginsWithoutItsHistory(t *testing.T) {
 	err := b.Strike(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	require.ErrorContains(t, err, "ban: repeats: ")
-	require.Equal(t, bans[0].Limits()[0], take(t, b, 1).Limit)
+	require.Equal(t, bans[0].Describe().Limits[0], take(t, b, 1).Limit)
 	require.Equal(t, 3, remaining(t, strikes, "k"))
 }
 

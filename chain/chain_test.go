@@ -86,7 +86,7 @@ func TestTheFirstDenialEndsAChain(t *testing.T) {
 	require.True(t, first.Allow("ann", 1))
 	d, err := chainOf(t, asked, first, never).Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
-	assert.Equal(t, ratelimit.Decision{Limit: first.Limits()[0], RetryAfter: s, ResetAfter: s, NextAfter: s}, d)
+	assert.Equal(t, ratelimit.Decision{Limit: first.Describe().Limits[0], RetryAfter: s, ResetAfter: s, NextAfter: s}, d)
 	assert.Equal(t, []int{0}, asked.Settled)
 	r, err := chainOf(t, asked, first, never).Reserve(t.Context(), "ann", 1, 0)
 	require.NoError(t, err)
@@ -253,7 +253,7 @@ func TestAChainDescribesTheLimitsOfAll(t *testing.T) {
 	a := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"))
 	b := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("b"))
 	chain := chainOf(t, chainOf(t, a, b), allows(ratelimit.Decision{}), b)
-	assert.Equal(t, []ratelimit.Limit{a.Limits()[0], b.Limits()[0], {}, b.Limits()[0]}, chain.Describe().Limits)
+	assert.Equal(t, []ratelimit.Limit{a.Describe().Limits[0], b.Describe().Limits[0], {}, b.Describe().Limits[0]}, chain.Describe().Limits)
 }
 
 func TestAChainWaits(t *testing.T) {
@@ -339,7 +339,7 @@ func TestAChainSupportsTheOptionalMethodsOfItsLimiters(t *testing.T) {
 	ctx := t.Context()
 	require.True(t, l.Allow("k", 4))
 	for cost := range 6 {
-		want := ratelimit.Decision{Allowed: cost <= 1, Limit: first.Limits()[0], Remaining: 1, ResetAfter: time.Minute}
+		want := ratelimit.Decision{Allowed: cost <= 1, Limit: first.Describe().Limits[0], Remaining: 1, ResetAfter: time.Minute}
 		if !want.Allowed {
 			want.RetryAfter, want.ResetAfter = s*time.Duration(cost-1), 4*s
 		}
@@ -420,7 +420,7 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 				d, err := l.Peek(context.Background(), "ann", 0)
 				require.NoError(t, err)
 				want = max(want, d.ResetAfter)
-				if l.Limits()[0].Name == got.Limit.Name {
+				if l.Describe().Limits[0].Name == got.Limit.Name {
 					break
 				}
 			}

@@ -48,7 +48,7 @@ func TestADegradedDenialIsNoStrike(t *testing.T) {
 	require.NoError(t, b.Strike(t.Context(), "k", 1))
 	d, err = b.Take(t.Context(), "k", 1)
 	require.NoError(t, err)
-	require.Equal(t, bans.Limits()[0], d.Limit)
+	require.Equal(t, bans.Describe().Limits[0], d.Limit)
 }
 
 // Bans behind a failover: without their store no ban is known, and the stand-in decides.

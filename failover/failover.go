@@ -238,7 +238,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	var layers interface {
 		EachOverrun(f func(limit, cost int))
 	}
-	if stack, ok := l.instead.(*ratelimit.Layered[K]); ok && len(stack.Limits()) == len(limits) && errors.As(err, &layers) {
+	if stack, ok := l.instead.(*ratelimit.Layered[K]); ok && len(stack.Describe().Limits) == len(limits) && errors.As(err, &layers) {
 		layers.EachOverrun(above)
 		return exceeds
 	}

@@ -273,7 +273,7 @@ func (f *fleet) check() {
 		for _, l := range append([]*ratelimit.Keyed[string]{f.s.Keyed}, f.locals...) {
 			d, err := l.Peek(context.Background(), key, 0)
 			require.NoError(t, err)
-			charged += l.Limits()[0].Burst - d.Remaining
+			charged += l.Describe().Limits[0].Burst - d.Remaining
 		}
 		require.GreaterOrEqual(t, charged, f.admitted[key], "%s: more of %s is admitted than was charged", f.at, key)
 		surplus += charged - f.admitted[key] - f.perhaps[key]

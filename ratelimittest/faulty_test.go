@@ -117,7 +117,7 @@ func only(algorithms ...ratelimit.Algorithm) func(ratelimit.Limit) bool {
 }
 
 // current returns the limit in force.
-func (l *faulty) current() ratelimit.Limit { return l.Limits()[0] }
+func (l *faulty) current() ratelimit.Limit { return l.Describe().Limits[0] }
 
 // settled returns a reservation that settles as another does, and does something else beside it.
 func settled(r *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {

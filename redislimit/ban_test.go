@@ -173,12 +173,12 @@ func TestBansInMemorySaveTheRoundTrip(t *testing.T) {
 	require.True(t, b.Allow("k", 1))
 	d, err := b.Take(t.Context(), "k", 1)
 	require.NoError(t, err)
-	require.Equal(t, bans.Limits()[0], d.Limit)
+	require.Equal(t, bans.Describe().Limits[0], d.Limit)
 	require.NoError(t, client.Close())
 	for range 9 {
 		d, err = b.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
-		require.Equal(t, bans.Limits()[0], d.Limit)
+		require.Equal(t, bans.Describe().Limits[0], d.Limit)
 	}
 	_, err = b.Take(t.Context(), "another", 1)
 	require.ErrorIs(t, err, ratelimit.ErrUnavailable, "and that is no strike")

@@ -157,7 +157,7 @@ func ExampleLayered_Local() {
 		fmt.Println(err)
 		return
 	}
-	for _, l := range local.Limits() {
+	for _, l := range local.Describe().Limits {
 		fmt.Println(l.Name, l)
 	}
 	// Output:
@@ -197,7 +197,7 @@ func ExampleOptions_maxBatch() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(len(limiter.Limits()), "limits")
+	fmt.Println(len(limiter.Describe().Limits), "limits")
 	// Output: 3 limits
 }
 

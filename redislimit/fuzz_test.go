@@ -146,7 +146,7 @@ func FuzzLimits(f *testing.F) {
 
 func fuzzStep(t *testing.T, l *Limiter, key string, cost, ahead int64) {
 	ctx := context.Background()
-	capacity := int64(l.Limits()[0].Capacity())
+	capacity := int64(l.Describe().Limits[0].Capacity())
 	c := int(max(1, (cost&(1<<62-1))%capacity))
 	d, err := l.Take(ctx, key, c)
 	require.NoError(t, err)

@@ -106,7 +106,7 @@ func TestNewNamesTheFault(t *testing.T) {
 	l, err := New(client, good, nil)
 	require.NoError(t, err)
 	assert.ErrorIs(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerDay(2001))), ratelimit.ErrInvalidLimit)
-	assert.Equal(t, []ratelimit.Limit{good}, l.Limits())
+	assert.Equal(t, []ratelimit.Limit{good}, l.Describe().Limits)
 }
 
 func TestEveryKeyHasItsOwnBudget(t *testing.T) {

@@ -254,7 +254,7 @@ func TestShadowIsChargedAndNeverDenies(t *testing.T) {
 	tight.onDecision = func(e ratelimit.Event[string]) { events = append(events, e) }
 	l, err := ratelimit.All(model.AsShadow(ratelimit.By(tight, identity)), ratelimit.By(wide, identity))
 	require.NoError(t, err)
-	require.Equal(t, wide.Limits(), l.Limits(), "a shadow's limit is none that the stack enforces")
+	require.Equal(t, wide.Describe().Limits, l.Describe().Limits, "a shadow's limit is none that the stack enforces")
 	for i := range 3 {
 		d, err := l.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
@@ -372,7 +372,7 @@ func TestAllOfChargesThePickedLayers(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, l.Allow("k", 2))
 	assert.Equal(t, []int{10, 8, 8}, []int{f.left(limiters[0], "k"), f.left(limiters[7], "k"), f.left(limiters[299], "k")})
-	assert.Len(t, l.Limits(), 300)
+	assert.Len(t, l.Describe().Limits, 300)
 	picked = []int{300}
 	_, err = l.Take(t.Context(), "k", 1)
 	assert.ErrorContains(t, err, "returned layer 300 of 300")
@@ -474,7 +474,7 @@ func TestErrorsOfLayersNameTheMissingPart(t *testing.T) {
 	for want, layers := range map[string][]ratelimit.Layer[string]{
 		"at least one layer": {},
 		"layer 1: not made by By or Global of package ratelimit": {by, {}},
-		"another store":                {by, ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Limits()[0], nil)), identity)},
+		"another store":                {by, ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Describe().Limits[0], nil)), identity)},
 		"By was given no limiter":      {ratelimit.By((*Limiter)(nil), identity)},
 		"By was given no key function": {ratelimit.By[string](l, nil)},
 	} {

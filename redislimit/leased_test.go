@@ -442,7 +442,7 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 			}
 			d, err := l.Peek(t.Context(), k, 0)
 			require.NoError(t, err)
-			require.Equal(t, is, l.Limits()[0].Capacity()-d.Remaining, "seed %d, %s", seed, key)
+			require.Equal(t, is, l.Describe().Limits[0].Capacity()-d.Remaining, "seed %d, %s", seed, key)
 		}
 	}
 }

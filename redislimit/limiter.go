@@ -317,8 +317,7 @@ func (l *Limiter) use(p *plan) {
 	l.plan.Store(p)
 }
 
-// Limits returns the one limit of New or SetLimit, or the zero Limit if there is an [Options.LimitFor].
-func (l *Limiter) Limits() []ratelimit.Limit {
+func (l *Limiter) limits() []ratelimit.Limit {
 	l.check()
 	if l.limitFor != nil {
 		return []ratelimit.Limit{{}}
@@ -326,7 +325,8 @@ func (l *Limiter) Limits() []ratelimit.Limit {
 	return []ratelimit.Limit{l.plan.Load().limit}
 }
 
-// Describe returns the limits. BooksAhead is true, unless keys are leased.
+// Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true, unless
+// keys are leased.
 func (l *Limiter) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.Limits(), BooksAhead: l.leases == nil}
+	return ratelimit.Description{Limits: l.limits(), BooksAhead: l.leases == nil}
 }

@@ -103,7 +103,7 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	require.NoError(t, err)
 	half, err := one.Local(half, 0)
 	require.NoError(t, err)
-	assert.Equal(t, []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerHour(500)).Named("plan")}, half.Limits())
+	assert.Equal(t, []ratelimit.Limit{ratelimit.FixedWindow(ratelimit.PerHour(500)).Named("plan")}, half.Describe().Limits)
 }
 
 func TestLocalNamesTheFault(t *testing.T) {
@@ -134,8 +134,8 @@ func TestLimitsOfEachKeyAreNotListed(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("api")
 	l, err := New(client, limit, &Options{LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }})
 	require.NoError(t, err)
-	assert.Equal(t, []ratelimit.Limit{{}}, l.Limits())
+	assert.Equal(t, []ratelimit.Limit{{}}, l.Describe().Limits)
 	l, err = New(client, limit, nil)
 	require.NoError(t, err)
-	assert.Equal(t, []ratelimit.Limit{limit}, l.Limits())
+	assert.Equal(t, []ratelimit.Limit{limit}, l.Describe().Limits)
 }

@@ -18,7 +18,7 @@ import (
 func TestZeroValuesNameTheFault(t *testing.T) {
 	const limiter, layered = "redislimit: a Limiter that was not made by New", "ratelimit: a Layered that was not made by All or AllOf"
 	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Allow("k", 1) })
-	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Limits() })
+	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Describe() })
 	assert.PanicsWithValue(t, limiter, func() { _ = new(Limiter).Reset(context.Background(), "k") })
 	assert.PanicsWithValue(t, layered, func() { new(ratelimit.Layered[string]).Allow("k", 1) })
 	_, err := ratelimit.All(ratelimit.By(new(Limiter), identity))

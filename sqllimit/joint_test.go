@@ -97,7 +97,7 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 		require.NoError(t, err)
 		b, err := ratelimit.All(remote...)
 		require.NoError(t, err)
-		assert.Equal(t, a.Limits(), b.Limits())
+		assert.Equal(t, a.Describe().Limits, b.Describe().Limits)
 		var open [][2]*ratelimit.Reservation
 		log := ""
 		for range 40 {
@@ -138,7 +138,7 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 			if y.NextAfter == 0 { // unknown, where a layer's own cost, or several layers of one key, leave no room for a unit
 				x.NextAfter = 0
 			}
-			require.Equal(t, x, y, "seed %d %v\n%s", seed, a.Limits(), log)
+			require.Equal(t, x, y, "seed %d %v\n%s", seed, a.Describe().Limits, log)
 			for i := range told[0] {
 				if ex == nil {
 					require.Equal(t, told[0][i], told[1][i], "seed %d layer %d\n%s", seed, i, log)

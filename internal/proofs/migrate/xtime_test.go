@@ -128,7 +128,7 @@ func TestXTimeWaitAndSetLimit(t *testing.T) {
 		}
 		assert.Equal(t, rate.Limit(16), theirs.Limit())
 		assert.Equal(t, 6, theirs.Burst())
-		assert.Equal(t, ratelimit.TokenBucket(ratelimit.PerSecond(16), 6), ours.Limits()[0])
+		assert.Equal(t, ratelimit.TokenBucket(ratelimit.PerSecond(16), 6), ours.Describe().Limits[0])
 	})
 }
 
