@@ -1,11 +1,13 @@
 package grpclimit
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/pace"
 )
@@ -34,6 +36,16 @@ type ClientOptions struct {
 	// in flight.
 	MaxInFlight int
 
+	// Inflight limits the calls of a key in flight by its permits, a stream until it has ended. It may be adaptive ([inflight.Learn]). A call
+	// takes its permit before its turn in the limiter: when permits come back after a stall, the calls that wait are sent at the limiter's
+	// pace. The wait for a permit counts as any other: see MaxWait. An adaptive limit counts the time until the turn as a part of the call's
+	// time.
+	Inflight *inflight.Limiter[string]
+
+	// Outcome returns the outcome of a call that ended with that error for an adaptive limit of Inflight, given the default outcome, which is
+	// as in [InflightOptions], but by the caller's context. If nil, the default outcome is used.
+	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
+
 	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
@@ -49,22 +61,31 @@ type ClientOptions struct {
 // After a refusal, calls are sent one at a time first, and one more in flight with each that is served, for a minute
 // at most. Use either MaxRetries or a retry policy, whose attempts do not wait in the queue.
 type Client struct {
-	pacer *pace.Pacer[*ClientCall]
-	opts  ClientOptions
+	pacer   *pace.Pacer[*ClientCall] // nil if there are permits alone
+	permits *edge.Permits            // nil without Inflight
+	opts    ClientOptions
 }
 
 // NewClient returns a Client whose calls are sent as the limiter allows: see [ratelimit.Map], and
-// [ratelimit.Unlimited] for the servers' limits alone. The error names the option that is wrong.
+// [ratelimit.Unlimited] for the servers' limits alone. If the limiter is nil, ClientOptions.Inflight must be set: then calls are sent as its
+// permits allow, and the Client neither reads what servers announce nor sends a call again. The error names the option that is wrong.
 func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client, error) {
-	if err := edge.Check("grpclimit", "NewClient", "call", l); err != nil {
-		return nil, err
-	}
 	c := new(Client)
 	if opts != nil {
 		c.opts = *opts
 	}
 	o := &c.opts
+	paced := l != nil || o.Inflight == nil
+	if paced {
+		if err := edge.Check("grpclimit", "NewClient", "call", l); err != nil {
+			return nil, err
+		}
+	}
 	switch {
+	case !paced && (o.Cost != nil || o.MaxServerWait != 0 || o.MaxRetries != 0 || o.MaxInFlight != 0 || o.MaxKeys != 0):
+		return nil, errors.New("grpclimit: without a limiter only Key, MaxWait, Inflight and Outcome of ClientOptions can be set: for the servers' limits alone give NewClient a limiter of ratelimit.Unlimited")
+	case o.Outcome != nil && o.Inflight == nil:
+		return nil, errors.New("grpclimit: ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
 	case o.MaxServerWait < 0:
 		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
@@ -77,6 +98,12 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 	if o.Key == nil {
 		o.Key = target
 	}
+	if o.Inflight != nil {
+		c.permits = edge.NewPermits("grpclimit", o.Inflight, pace.Bound(o.MaxWait))
+	}
+	if !paced {
+		return c, nil
+	}
 	if o.Cost == nil {
 		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
 	}
@@ -85,21 +112,28 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 }
 
 // Stats returns the counters.
-func (c *Client) Stats() httplimit.TransportStats {
-	if !c.isMade() {
-		return httplimit.TransportStats{}
+func (c *Client) Stats() (s httplimit.TransportStats) {
+	if c == nil {
+		return s
 	}
-	return httplimit.TransportStats(c.pacer.Stats())
+	if c.pacer != nil {
+		s = httplimit.TransportStats(c.pacer.Stats())
+	}
+	if c.permits != nil {
+		sent, failed, inFlight := c.permits.Counted()
+		s.Sent, s.Failed, s.InFlight = s.Sent+sent, s.Failed+failed, s.InFlight+inFlight
+	}
+	return s
 }
 
 // Reset forgets the announcements of the server of a key. The key is a value that ClientOptions.Key returns, by default the target.
 func (c *Client) Reset(key string) {
-	if c.isMade() {
+	if c != nil && c.pacer != nil {
 		c.pacer.Reset(key)
 	}
 }
 
-func (c *Client) isMade() bool { return c != nil && c.pacer != nil }
+func (c *Client) isMade() bool { return c != nil && (c.pacer != nil || c.permits != nil) }
 
 func (c *Client) mustBeMade() {
 	if !c.isMade() {

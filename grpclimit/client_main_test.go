@@ -28,6 +28,7 @@ type script struct {
 	begin   time.Time
 	arrived []arrival
 	answer  func(n int) reply // n counts from 1; nil for OK
+	takes   time.Duration     // the time of a call that is answered with OK
 }
 
 type arrival struct {
@@ -63,6 +64,9 @@ func (s *script) next(ctx context.Context, setTrailer func(metadata.MD)) error {
 	defer s.mu.Unlock()
 	s.arrived = append(s.arrived, arrival{name, time.Since(s.begin)})
 	if s.answer == nil {
+		s.mu.Unlock()
+		time.Sleep(s.takes)
+		s.mu.Lock()
 		return nil
 	}
 	r := s.answer(len(s.arrived))

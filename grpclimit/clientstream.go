@@ -17,15 +17,21 @@ import (
 func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-		return c.open(newClientCall(ctx, cc, method, nil, desc), desc.ServerStreams, func(f *flight) (grpc.ClientStream, error) {
-			return streamer(ctx, desc, cc, method, with(opts, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)
+		call := newClientCall(ctx, cc, method, nil, desc)
+		return c.holdOpen(call, desc.ServerStreams, func(waited time.Duration, more ...grpc.CallOption) (grpc.ClientStream, error) {
+			if c.pacer == nil {
+				return streamer(ctx, desc, cc, method, with(opts, more...)...)
+			}
+			return c.open(call, waited, desc.ServerStreams, func(f *flight) (grpc.ClientStream, error) {
+				return streamer(ctx, desc, cc, method, with(opts, append(more, grpc.Trailer(&f.trailer), grpc.OnFinish(f.finish))...)...)
+			})
 		})
 	}
 }
 
-// open opens a stream when its time has come.
-func (c *Client) open(call *ClientCall, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
-	f := &flight{pacer: c.pacer, place: c.pacer.Arrive(call.Context(), c.opts.Key(call))}
+// open opens a stream when its time has come. It has waited for a part of MaxWait.
+func (c *Client) open(call *ClientCall, waited time.Duration, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+	f := &flight{pacer: c.pacer, place: c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)}
 	opened := false
 	defer func() {
 		if !opened { // after any panic, too

@@ -16,15 +16,21 @@ import (
 func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	c.mustBeMade()
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		return c.invoke(newClientCall(ctx, cc, method, req, nil), func(header, trailer *metadata.MD) error {
-			return invoker(ctx, method, req, reply, cc, with(opts, grpc.Header(header), grpc.Trailer(trailer))...)
+		call := newClientCall(ctx, cc, method, req, nil)
+		return c.hold(call, func(waited time.Duration) error {
+			if c.pacer == nil {
+				return invoker(ctx, method, req, reply, cc, opts...)
+			}
+			return c.invoke(call, waited, func(header, trailer *metadata.MD) error {
+				return invoker(ctx, method, req, reply, cc, with(opts, grpc.Header(header), grpc.Trailer(trailer))...)
+			})
 		})
 	}
 }
 
-// invoke sends a call when its time has come, and again if the server refuses it.
-func (c *Client) invoke(call *ClientCall, send func(header, trailer *metadata.MD) error) error {
-	p := c.pacer.Arrive(call.Context(), c.opts.Key(call))
+// invoke sends a call when its time has come, and again if the server refuses it. It has waited for a part of MaxWait.
+func (c *Client) invoke(call *ClientCall, waited time.Duration, send func(header, trailer *metadata.MD) error) error {
+	p := c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)
 	defer c.pacer.Leave(p)
 	var refusal error // of the attempt before
 	for retries := 0; ; retries++ {

@@ -12,6 +12,6 @@
 // several limits. Keys have the types of package httplimit: an HTTP request and a call of one user can share a
 // budget.
 //
-// [NewInflight] limits the calls served at the same time. [NewClient] and [NewInflightClient] are for clients. No
+// [NewInflight] limits the calls served at the same time. [NewClient] is for clients. No
 // goroutine is started.
 package grpclimit

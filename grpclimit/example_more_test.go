@@ -68,8 +68,12 @@ func ExampleInterceptor_methodsAndCallsInFlight() {
 }
 
 // A client with at most 1000 calls in flight to each server, and fewer if that answers more slowly under load.
-func ExampleNewInflightClient() {
-	limit, err := grpclimit.NewInflightClient(nil, &grpclimit.InflightClientOptions{MaxWait: time.Second})
+func ExampleNewClient_inflight() {
+	limiter, err := inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := grpclimit.NewClient(nil, &grpclimit.ClientOptions{Inflight: limiter, MaxWait: time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}

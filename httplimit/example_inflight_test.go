@@ -32,10 +32,14 @@ func ExampleNewInflight() {
 }
 
 // A client that has as many requests in flight to each host as that can take, and no more.
-func ExampleNewInflightTransport() {
+func ExampleNewTransport_inflight() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	defer server.Close()
-	transport, err := httplimit.NewInflightTransport(nil, nil, nil)
+	limiter, err := inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: limiter})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -122,9 +122,15 @@ func ExampleWithCost() {
 }
 
 // A server that is too busy answers 420, which an adaptive limit does not know.
-func ExampleInflightTransportOptions() {
-	transport, err := httplimit.NewInflightTransport(nil, nil, &httplimit.InflightTransportOptions{
-		MaxWait: time.Second,
+func ExampleTransportOptions_outcome() {
+	limiter, err := inflight.New(1000, &inflight.Options[string]{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{
+		Inflight: limiter,
+		MaxWait:  time.Second,
 		Outcome: func(_ *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome {
 			if err == nil && resp.StatusCode == 420 {
 				return inflight.Dropped

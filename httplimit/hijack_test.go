@@ -97,7 +97,7 @@ func TestAProxiedWebSocketKeepsItsPermitsOnBothSides(t *testing.T) {
 	to, err := url.Parse(backend.URL)
 	require.NoError(t, err)
 	client := ratelimit.Must(inflight.New[string](1, nil))
-	transport, err := httplimit.NewInflightTransport(nil, client, nil)
+	transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: client})
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.Transport, proxy.ErrorLog = transport, logOf(quiet)
@@ -221,7 +221,7 @@ func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
 			}
 			s := httptest.NewServer(m.Wrap(events))
 			defer s.Close()
-			transport, err := httplimit.NewInflightTransport(nil, ratelimit.Must(inflight.New(10, one)), nil)
+			transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: ratelimit.Must(inflight.New(10, one))})
 			require.NoError(t, err)
 			client := &http.Client{Transport: transport}
 			for range 3 {

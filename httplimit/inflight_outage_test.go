@@ -68,7 +68,7 @@ func rateBesideADeadReplica(t *testing.T, adaptive inflight.Adaptive, dead int, 
 	backend := &replicas{servers: make(chan struct{}, 8), retryAfter: retryAfter}
 	limiter, err := inflight.New(400, &inflight.Options[string]{Adaptive: adaptive})
 	require.NoError(t, err)
-	transport, err := httplimit.NewInflightTransport(backend, limiter, nil)
+	transport, err := httplimit.NewTransport(backend, nil, &httplimit.TransportOptions{Inflight: limiter})
 	require.NoError(t, err)
 	var good atomic.Int64
 	send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend

@@ -256,13 +256,11 @@ func TestInflightNeedsALimiterAndAKey(t *testing.T) {
 	assert.ErrorContains(t, err, "httplimit: this limiter's key is the request itself")
 	_, err = httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: -1})
 	assert.ErrorContains(t, err, "InflightOptions.MaxWait is -1ns")
-	_, err = httplimit.NewInflightTransport(nil, l, &httplimit.InflightTransportOptions{MaxWait: -1})
-	assert.ErrorContains(t, err, "InflightTransportOptions.MaxWait is -1ns")
 }
 
 // ---- the client side ----
 
-func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
+func TestATransportHoldsAPermitUntilTheBodyEnds(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/empty" {
 			_, _ = io.WriteString(w, "hello")
@@ -270,7 +268,7 @@ func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
 	}))
 	defer server.Close()
 	l := ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
-	transport, err := httplimit.NewInflightTransport(nil, l, &httplimit.InflightTransportOptions{MaxWait: 20 * time.Millisecond})
+	transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: l, MaxWait: 20 * time.Millisecond})
 	require.NoError(t, err)
 	client := &http.Client{Transport: transport}
 	get := func(path string) *http.Response {
@@ -286,7 +284,8 @@ func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
 	} {
 		resp := get("/")
 		_, err := client.Post(server.URL, "text/plain", strings.NewReader("x"))
-		assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+		assert.ErrorIs(t, err, ratelimit.ErrLimited, name)
+		assert.ErrorContains(t, err, "no permit within MaxWait, which is 20ms", name)
 		end(resp)
 		resp = get("/empty")
 		s, _ := l.Stats(server.URL)
@@ -295,7 +294,7 @@ func TestInflightTransportHoldsItsPermitUntilTheBodyEnds(t *testing.T) {
 	}
 }
 
-func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
+func TestATransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 	for name, answer := range map[string]func(r *http.Request) (*http.Response, error){
 		"without a response": func(*http.Request) (*http.Response, error) { return nil, errors.New("down") },
 		"without a body": func(r *http.Request) (*http.Response, error) {
@@ -307,8 +306,9 @@ func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ratelimit.Must(inflight.New[string](1, nil))
-			transport, err := httplimit.NewInflightTransport(roundTripper(answer), l, &httplimit.InflightTransportOptions{
-				Outcome: func(*http.Request, *http.Response, error, inflight.Outcome) inflight.Outcome { panic("outcome") },
+			transport, err := httplimit.NewTransport(roundTripper(answer), nil, &httplimit.TransportOptions{
+				Inflight: l,
+				Outcome:  func(*http.Request, *http.Response, error, inflight.Outcome) inflight.Outcome { panic("outcome") },
 			})
 			require.NoError(t, err)
 			assert.PanicsWithValue(t, "outcome", func() {
@@ -321,12 +321,12 @@ func TestInflightTransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 	}
 }
 
-func TestInflightTransportLimitsEachHost(t *testing.T) {
+func TestPermitsOfATransportAreThoseOfAHost(t *testing.T) {
 	base := roundTrip(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
 	})
 	l := ratelimit.Must(inflight.New[string](1, nil))
-	transport, err := httplimit.NewInflightTransport(base, l, nil)
+	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l})
 	require.NoError(t, err)
 	send := func(url string) (*http.Response, error) {
 		return transport.RoundTrip(httptest.NewRequest("GET", url, nil))
@@ -342,7 +342,7 @@ func TestInflightTransportLimitsEachHost(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
+func TestATransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 	var resp *http.Response
 	var fail error
 	broken := true
@@ -353,7 +353,7 @@ func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 		return resp, fail
 	})
 	l := ratelimit.Must(inflight.New[string](1, nil))
-	transport, err := httplimit.NewInflightTransport(base, l, nil)
+	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l})
 	require.NoError(t, err)
 	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }
 	assert.Panics(t, send)
@@ -371,7 +371,7 @@ func TestInflightTransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 	assert.Equal(t, inflight.Stats{Limit: 1, Bound: 1, Weight: 1}, s)
 }
 
-func TestAnInflightTransportLearnsFromOutcomes(t *testing.T) {
+func TestAnAdaptiveLimitOfATransportLearnsFromOutcomes(t *testing.T) {
 	ok := httptest.NewRequest("GET", "/", nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -405,7 +405,8 @@ func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.
 		inflight.Dropped:   {Transport: &http.Transport{ResponseHeaderTimeout: 20 * time.Millisecond}},
 	} {
 		learnt := make(chan inflight.Outcome, 1)
-		transport, err := httplimit.NewInflightTransport(client.Transport, nil, &httplimit.InflightTransportOptions{
+		transport, err := httplimit.NewTransport(client.Transport, nil, &httplimit.TransportOptions{
+			Inflight: learning(t),
 			Outcome: func(_ *http.Request, _ *http.Response, _ error, usual inflight.Outcome) inflight.Outcome {
 				learnt <- usual
 				return usual
@@ -419,15 +420,77 @@ func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.
 	}
 }
 
-func TestInflightTransportIsAdaptiveByDefault(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer server.Close()
-	transport, err := httplimit.NewInflightTransport(nil, nil, nil)
+// learning returns an adaptive limit for each host.
+func learning(t *testing.T) *inflight.Limiter[string] {
+	t.Helper()
+	l, err := inflight.New(1000, &inflightOptions{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
 	require.NoError(t, err)
-	resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+	return l
+}
+
+func TestATransportCountsRequestsWithPermitsAlone(t *testing.T) {
+	inside := make(chan httplimit.TransportStats, 1)
+	var transport *httplimit.Transport
+	base := roundTrip(func(*http.Request) (*http.Response, error) {
+		inside <- transport.Stats()
+		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
+	})
+	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: ratelimit.Must(inflight.New[string](1, nil))})
 	require.NoError(t, err)
-	assert.Equal(t, 200, resp.StatusCode)
-	_ = resp.Body.Close()
+	resp, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
+	require.NoError(t, err)
+	assert.Equal(t, httplimit.TransportStats{Sent: 1, InFlight: 1}, <-inside)
+	_, err = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
+	require.ErrorIs(t, err, ratelimit.ErrLimited)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, httplimit.TransportStats{Sent: 1, Failed: 1}, transport.Stats())
+	transport.Reset("http://a.example") // nothing was announced
+}
+
+func TestOptionsOfATransportThatNeedALimiterOrPermits(t *testing.T) {
+	permits := learning(t)
+	for name, o := range map[string]*httplimit.TransportOptions{
+		"MaxRetries":  {Inflight: permits, MaxRetries: 1},
+		"MaxInFlight": {Inflight: permits, MaxInFlight: 1},
+		"Cost":        {Inflight: permits, Cost: func(*http.Request) int { return 1 }},
+		"Advice":      {Inflight: permits, Advice: func(*http.Response) (a httplimit.Advice, known bool) { return a, true }},
+	} {
+		_, err := httplimit.NewTransport(nil, nil, o)
+		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
+	}
+	_, err := httplimit.NewTransport(nil, nil, nil)
+	assert.ErrorContains(t, err, "NewTransport needs a limiter")
+	_, err = httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{
+		Outcome: func(_ *http.Request, _ *http.Response, _ error, usual inflight.Outcome) inflight.Outcome {
+			return usual
+		},
+	})
+	assert.ErrorContains(t, err, "TransportOptions.Outcome is for an adaptive limit, and Inflight is not set")
+}
+
+// The wait for a permit is a part of MaxWait: a request that has waited long for it does not wait as long again for its turn.
+func TestTheWaitForAPermitIsAPartOfMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := roundTrip(func(*http.Request) (*http.Response, error) {
+			time.Sleep(8 * time.Second)
+			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
+		})
+		transport, err := httplimit.NewTransport(base, reserver(t, ratelimit.TokenBucket(ratelimit.Per(1, 15*time.Second), 1)), &httplimit.TransportOptions{
+			Inflight: ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 10})), MaxWait: 10 * time.Second,
+		})
+		require.NoError(t, err)
+		send := func() error {
+			_, err := transport.RoundTrip(httptest.NewRequestWithContext(t.Context(), "GET", "http://a.example", nil))
+			return err
+		}
+		first := make(chan error)
+		go func() { first <- send() }()
+		synctest.Wait()
+		start := time.Now()
+		require.ErrorIs(t, send(), ratelimit.ErrLimited, "8 s for the permit, and 7 for its turn")
+		assert.LessOrEqual(t, time.Since(start), 10*time.Second)
+		require.NoError(t, <-first)
+	})
 }
 
 // idler is a RoundTripper whose idle connections can be closed.
@@ -440,7 +503,7 @@ func (i *idler) CloseIdleConnections() { i.closed++ }
 
 func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	base := new(idler)
-	limited, err := httplimit.NewInflightTransport(base, nil, nil)
+	limited, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: learning(t)})
 	require.NoError(t, err)
 	paced, err := httplimit.NewTransport(limited, reserver(t, ratelimit.Unlimited()), nil)
 	require.NoError(t, err)
@@ -448,19 +511,17 @@ func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	assert.Equal(t, 1, base.closed)
 	(&http.Client{Transport: paced}).CloseIdleConnections()
 	assert.Equal(t, 2, base.closed)
-	limited, err = httplimit.NewInflightTransport(new(backend), nil, nil) // which has none
+	limited, err = httplimit.NewTransport(new(backend), nil, &httplimit.TransportOptions{Inflight: learning(t)}) // which has none
 	require.NoError(t, err)
 	(&http.Client{Transport: limited}).CloseIdleConnections()
-	new(httplimit.InflightTransport).CloseIdleConnections()
 }
 
-func TestAZeroInflightTransportReturnsAnError(t *testing.T) {
-	for _, transport := range []*httplimit.InflightTransport{nil, {}} {
+func TestAZeroTransportReturnsAnError(t *testing.T) {
+	for _, transport := range []*httplimit.Transport{nil, {}} {
 		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
-		assert.ErrorContains(t, err, "was not made by NewInflightTransport")
+		assert.ErrorContains(t, err, "was not made by NewTransport")
 		transport.CloseIdleConnections()
 	}
-	(*httplimit.Transport)(nil).CloseIdleConnections()
 }
 
 // That a lookup of the key took too long is not that there is no room.

@@ -153,10 +153,8 @@ func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
 		})
 
 		rate := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), nil))
-		paced, err := httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), nil)
-		require.NoError(t, err)
 		permits := ratelimit.Must(inflight.New(20, &inflight.Options[string]{MaxQueue: 1000}))
-		transport, err := httplimit.NewInflightTransport(paced, permits, nil)
+		transport, err := httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), &httplimit.TransportOptions{Inflight: permits})
 		require.NoError(t, err)
 
 		var wg sync.WaitGroup

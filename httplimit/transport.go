@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/pace"
@@ -54,6 +55,17 @@ type TransportOptions struct {
 	// are sent at the limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
 	MaxInFlight int
 
+	// Inflight limits the requests in flight by its permits, each until its response's body is read or closed, after 101 until it is closed:
+	// those of a Key if that is set, and else of a host ([TargetHost]). It may be adaptive ([inflight.Learn]). A request takes its permit
+	// before its turn in the limiter: when permits come back after a stall, the requests that wait are sent at the limiter's pace. The wait
+	// for a permit counts as any other: see MaxWait. An adaptive limit counts the time until the turn as a part of the request's time.
+	Inflight *inflight.Limiter[string]
+
+	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or error and the default outcome. The
+	// default is as in [InflightOptions], except that a deadline of the request's context, and so the Timeout of an http.Client, is Cancelled,
+	// a timeout of the base transport is Dropped, and 429 is Dropped. If nil, the default outcome is used.
+	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
+
 	// MaxKeys bounds the number of idle keys for which the Transport keeps the server's advice. It defaults to 4096.
 	MaxKeys int
 }
@@ -80,24 +92,34 @@ type TransportOptions struct {
 // After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
 // for a minute at most. Dates are compared with the response's Date.
 type Transport struct {
-	base  http.RoundTripper
-	pacer *pace.Pacer[*http.Request]
-	opts  TransportOptions
+	base      http.RoundTripper
+	pacer     *pace.Pacer[*http.Request] // nil if there are permits alone
+	permits   *edge.Permits              // nil without Inflight
+	permitKey func(*http.Request) (string, error)
+	opts      TransportOptions
 }
 
 // NewTransport returns a Transport that sends with base, if nil with [http.DefaultTransport], as the limiter allows:
-// see [ratelimit.Map], and [ratelimit.Unlimited] for the server's limits alone. The error names the option that is
-// wrong.
+// see [ratelimit.Map], and [ratelimit.Unlimited] for the server's limits alone. If the limiter is nil, TransportOptions.Inflight must be
+// set: then requests are sent as its permits allow, and the Transport neither reads what servers announce nor sends a request again. The
+// error names the option that is wrong.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
-	if err := edge.Check("httplimit", "NewTransport", "request", l); err != nil {
-		return nil, err
-	}
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {
 		t.opts = *opts
 	}
 	o := &t.opts
+	paced := l != nil || o.Inflight == nil
+	if paced {
+		if err := edge.Check("httplimit", "NewTransport", "request", l); err != nil {
+			return nil, err
+		}
+	}
 	switch {
+	case !paced && (o.Cost != nil || o.Advice != nil || o.MaxServerWait != 0 || o.MaxRetries != 0 || o.MaxInFlight != 0 || o.MaxKeys != 0):
+		return nil, errors.New("httplimit: without a limiter only Key, MaxWait, Inflight and Outcome of TransportOptions can be set: for the server's limits alone give NewTransport a limiter of ratelimit.Unlimited")
+	case o.Outcome != nil && o.Inflight == nil:
+		return nil, errors.New("httplimit: TransportOptions.Outcome is for an adaptive limit, and Inflight is not set")
 	case o.MaxServerWait < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
 	case o.MaxRetries < 0:
@@ -106,6 +128,15 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxInFlight is %d, want 0 for any number, or more", o.MaxInFlight)
 	case o.MaxKeys < 0:
 		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
+	}
+	if o.Inflight != nil {
+		t.permits, t.permitKey = edge.NewPermits("httplimit", o.Inflight, pace.Bound(o.MaxWait)), o.Key
+		if o.Key == nil {
+			t.permitKey = TargetHost
+		}
+	}
+	if !paced {
+		return t, nil
 	}
 	if o.Key == nil {
 		o.Key = TargetAccount
@@ -191,11 +222,15 @@ type TransportStats struct {
 }
 
 // Stats returns the counters.
-func (t *Transport) Stats() TransportStats {
-	if t.pacer == nil {
-		return TransportStats{}
+func (t *Transport) Stats() (s TransportStats) {
+	if t.pacer != nil {
+		s = TransportStats(t.pacer.Stats())
 	}
-	return TransportStats(t.pacer.Stats())
+	if t.permits != nil {
+		sent, failed, inFlight := t.permits.Counted()
+		s.Sent, s.Failed, s.InFlight = s.Sent+sent, s.Failed+failed, s.InFlight+inFlight
+	}
+	return s
 }
 
 // Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns. A host such as
@@ -223,16 +258,24 @@ func closeIdleConnections(base http.RoundTripper) {
 // RoundTrip waits until the request may be sent, and sends it. If it was not sent, the error wraps the context's
 // error or [ratelimit.ErrLimited], or is the limiter's.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t == nil || t.pacer == nil {
+	switch {
+	case t == nil || t.pacer == nil && t.permits == nil:
 		closeBody(r)
 		return nil, errors.New("httplimit: this Transport was not made by NewTransport: it has no limiter")
+	case t.permits == nil:
+		return t.pace(r, 0)
 	}
+	return t.hold(r)
+}
+
+// pace sends the request at its turn. It has waited for a part of MaxWait.
+func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response, error) {
 	key, err := t.opts.Key(r)
 	if err != nil {
 		closeBody(r)
-		return nil, fmt.Errorf("httplimit: TransportOptions.Key: %w", err)
+		return nil, keyError(err)
 	}
-	p := t.pacer.Arrive(r.Context(), key)
+	p := t.pacer.ArriveAfter(r.Context(), key, waited)
 	leaves := true
 	defer func() {
 		if leaves { // after any panic, too
@@ -362,6 +405,8 @@ func holdBody(resp *http.Response, until time.Time) {
 type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func keyError(err error) error { return fmt.Errorf("httplimit: TransportOptions.Key: %w", err) }
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {

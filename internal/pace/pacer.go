@@ -60,11 +60,20 @@ func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] 
 // Arrive puts a request at the end of its key's queue. The caller leaves it when it is
 // done, with [Pacer.Leave].
 func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
+	return pc.ArriveAfter(ctx, key, 0)
+}
+
+// ArriveAfter is Arrive for a request that has waited elsewhere, for a part of MaxWait.
+func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Duration) *Place {
 	units := 1
 	if pc.opts.Units != nil {
 		units = max(0, pc.opts.Units(ctx))
 	}
-	return pc.line(key).arrive(ctx, int64(units), pc.opts.MaxWait)
+	left := pc.opts.MaxWait
+	if left > 0 {
+		left = max(1, left-waited)
+	}
+	return pc.line(key).arrive(ctx, int64(units), left)
 }
 
 // Await waits until the request may be sent. It has left the queue then. The error wraps

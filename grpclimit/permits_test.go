@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,12 +24,13 @@ import (
 )
 
 // holding connects a client to a server in memory. The client has at most limit calls in flight.
-func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.InflightClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
+func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.ClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
 	t.Helper()
 	l, err := inflight.New(limit, opts)
 	require.NoError(t, err)
 	o.Key = func(*grpclimit.ClientCall) string { return "server" }
-	c, err := grpclimit.NewInflightClient(l, &o)
+	o.Inflight = l
+	c, err := grpclimit.NewClient(nil, &o)
 	require.NoError(t, err)
 	server := grpc.NewServer()
 	testgrpc.RegisterTestServiceServer(server, s)
@@ -46,7 +48,7 @@ func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 		client, l := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 			time.Sleep(time.Second)
 			return &testgrpc.SimpleResponse{}, nil
-		}}, 1, nil, grpclimit.InflightClientOptions{})
+		}}, 1, nil, grpclimit.ClientOptions{})
 		done := make(chan error)
 		go func() {
 			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
@@ -83,7 +85,7 @@ func TestClientHoldsAPermitForAsLongAsAStreamIsOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, l := holding(t, new(service), 1, nil, grpclimit.InflightClientOptions{})
+				client, l := holding(t, new(service), 1, nil, grpclimit.ClientOptions{})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				s, err := client.FullDuplexCall(ctx)
@@ -105,13 +107,14 @@ func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
 		client, _ := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 			time.Sleep(time.Minute)
 			return &testgrpc.SimpleResponse{}, nil
-		}}, 1, &inflight.Options[string]{MaxQueue: 10}, grpclimit.InflightClientOptions{MaxWait: time.Second})
+		}}, 1, &inflight.Options[string]{MaxQueue: 10}, grpclimit.ClientOptions{MaxWait: time.Second})
 		go func() { _, _ = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}) }()
 		synctest.Wait()
 		begin := time.Now()
 		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.ErrorIs(t, err, ratelimit.ErrLimited)
+		assert.ErrorContains(t, err, "no permit within MaxWait, which is 1s")
 		assert.Equal(t, time.Second, time.Since(begin))
 		time.Sleep(time.Minute)
 	})
@@ -149,15 +152,15 @@ func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 
 func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
-	for name, opts := range map[string]*grpclimit.InflightClientOptions{
-		"the call": nil,
-		"Outcome":  {Outcome: func(*grpclimit.ClientCall, error, inflight.Outcome) inflight.Outcome { panic("now") }},
+	for name, opts := range map[string]*grpclimit.ClientOptions{
+		"the call": {Inflight: l},
+		"Outcome":  {Inflight: l, Outcome: func(*grpclimit.ClientCall, error, inflight.Outcome) inflight.Outcome { panic("now") }},
 	} {
-		c, err := grpclimit.NewInflightClient(l, opts)
+		c, err := grpclimit.NewClient(nil, opts)
 		require.NoError(t, err)
 		assert.PanicsWithValue(t, "now", func() {
 			_ = c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
-				if opts == nil {
+				if opts.Outcome == nil {
 					panic("now")
 				}
 				return nil
@@ -165,7 +168,7 @@ func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 		}, name)
 		assert.PanicsWithValue(t, "now", func() {
 			_, _ = c.StreamClientInterceptor()(t.Context(), new(grpc.StreamDesc), nil, "/a/b", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-				if opts == nil {
+				if opts.Outcome == nil {
 					panic("now")
 				}
 				return nil, io.ErrUnexpectedEOF
@@ -175,15 +178,48 @@ func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	}
 }
 
-func TestMistakesOfInflightClientsAreRefused(t *testing.T) {
-	_, err := grpclimit.NewInflightClient(nil, &grpclimit.InflightClientOptions{MaxWait: -1})
-	assert.EqualError(t, err, "grpclimit: InflightClientOptions.MaxWait is -1ns, want 0 or more")
-	c, err := grpclimit.NewInflightClient(nil, nil)
-	require.NoError(t, err)
-	assert.NotNil(t, c.UnaryClientInterceptor())
-	for _, c := range []*grpclimit.InflightClient{nil, {}} {
-		assert.Panics(t, func() { c.UnaryClientInterceptor() })
-		assert.Panics(t, func() { c.StreamClientInterceptor() })
+func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
+	permits := ratelimit.Must(inflight.New[string](1, nil))
+	for name, o := range map[string]*grpclimit.ClientOptions{
+		"MaxRetries":  {Inflight: permits, MaxRetries: 1},
+		"MaxInFlight": {Inflight: permits, MaxInFlight: 1},
+		"Cost":        {Inflight: permits, Cost: func(*grpclimit.ClientCall) int { return 1 }},
+	} {
+		_, err := grpclimit.NewClient(nil, o)
+		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
+	}
+	_, err := grpclimit.NewClient(nil, nil)
+	assert.ErrorContains(t, err, "NewClient needs a limiter")
+	_, err = grpclimit.NewClient(byTarget(t, ratelimit.Unlimited()), &grpclimit.ClientOptions{
+		Outcome: func(_ *grpclimit.ClientCall, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
+	})
+	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
+}
+
+// Forty calls of three seconds, twenty of them in flight at most, keep to two a second also when permits come back together.
+func TestPermitsThatComeBackTogetherSendNoBurstAboveTheRate(t *testing.T) {
+	for way := range ways {
+		t.Run(way, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(nil)
+				s.takes = 3 * time.Second
+				permits := ratelimit.Must(inflight.New(20, &inflight.Options[string]{MaxQueue: 100}))
+				client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 1)), grpclimit.ClientOptions{Inflight: permits})
+				var wg sync.WaitGroup
+				for range 40 {
+					wg.Go(func() { ok(t.Context(), t, client, way) })
+				}
+				wg.Wait()
+				inSecond := map[int]int{}
+				for _, at := range s.times() {
+					inSecond[int(at/time.Second)]++
+				}
+				for second, n := range inSecond {
+					assert.LessOrEqual(t, n, 2, "second %d", second)
+				}
+				assert.Zero(t, permits.Totals().InFlight)
+			})
+		})
 	}
 }
 

@@ -1,0 +1,112 @@
+package grpclimit
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
+)
+
+// outcome returns the outcome of a call for an adaptive limit.
+func (c *Client) outcome(call *ClientCall, err error) inflight.Outcome {
+	usual := responseOutcome(call, err)
+	if c.opts.Outcome == nil {
+		return usual
+	}
+	return c.opts.Outcome(call, err, usual)
+}
+
+func responseOutcome(c *ClientCall, err error) inflight.Outcome {
+	if outcome.CauseOf(err).Refused() {
+		return inflight.Ignored
+	}
+	return edge.OutcomeOfCode(c.Context(), rpcstatus.Code(codeOf(err)), c.streaming())
+}
+
+// hold sends a unary call while it has a permit, if the Client has permits.
+func (c *Client) hold(call *ClientCall, send func(waited time.Duration) error) error {
+	if c.permits == nil {
+		return send(0)
+	}
+	permit, waited, err := c.permits.Acquire(call.Context(), c.opts.Key(call))
+	if err != nil {
+		return unsent(call, err)
+	}
+	defer permit.Done(inflight.Ignored) // if something panics; else it is the second time, and does nothing
+	if c.pacer == nil {
+		c.permits.Depart()
+		defer c.permits.Land()
+	}
+	err = send(waited)
+	permit.Done(c.outcome(call, err))
+	return err
+}
+
+// holdOpen opens a stream that has a permit until it ends, if the Client has permits.
+func (c *Client) holdOpen(call *ClientCall, many bool, open func(waited time.Duration, more ...grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+	if c.permits == nil {
+		return open(0)
+	}
+	permit, waited, err := c.permits.Acquire(call.Context(), c.opts.Key(call))
+	if err != nil {
+		return nil, unsent(call, err)
+	}
+	if c.opts.Outcome == nil { // else Outcome decides, at the end
+		permit.Ignore()
+	}
+	if c.pacer == nil {
+		c.permits.Depart()
+	}
+	var once sync.Once
+	end := func(report func()) {
+		once.Do(func() {
+			defer permit.Done(inflight.Ignored) // if Outcome panics
+			if c.pacer == nil {
+				c.permits.Land()
+			}
+			report()
+		})
+	}
+	finish := func(err error) { end(func() { permit.Done(c.outcome(call, err)) }) }
+	opened := false
+	defer func() {
+		if !opened {
+			end(func() {}) // after a panic; else it is the second time
+		}
+	}()
+	s, err := open(waited, grpc.OnFinish(finish))
+	if err != nil {
+		finish(err)
+		return nil, err
+	}
+	opened = true
+	return &heldStream{s, finish, many}, nil
+}
+
+// heldStream is a stream that holds a permit. It records the end itself: a stream that is not gRPC's own, or an interceptor that drops
+// options, does not call OnFinish.
+type heldStream struct {
+	grpc.ClientStream
+	end  func(error)
+	many bool // the server may send more than one message
+}
+
+// RecvMsg receives from the stream.
+func (s *heldStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case err == nil && s.many:
+	case err == nil || errors.Is(err, io.EOF):
+		s.end(nil)
+	default:
+		s.end(err)
+	}
+	return err
+}

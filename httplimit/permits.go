@@ -1,0 +1,83 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/outcome"
+)
+
+// responseOutcome returns the default outcome of a request: see TransportOptions.Outcome.
+func responseOutcome(r *http.Request, resp *http.Response, err error) inflight.Outcome {
+	switch {
+	case outcome.CauseOf(err).Refused():
+		return inflight.Ignored
+	case errors.Is(err, context.Canceled), r.Context().Err() != nil: // also a deadline that the caller has chosen
+		return inflight.Cancelled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return inflight.Dropped
+	case err != nil, resp == nil:
+		return inflight.Cancelled
+	case resp.StatusCode == http.StatusTooManyRequests:
+		return inflight.Dropped
+	}
+	return outcomeOf(resp.StatusCode)
+}
+
+// hold sends the request while it has a permit.
+func (t *Transport) hold(r *http.Request) (*http.Response, error) {
+	key, err := t.permitKey(r)
+	if err != nil {
+		closeBody(r) // as an http.RoundTripper must
+		return nil, keyError(err)
+	}
+	permit, waited, err := t.permits.Acquire(r.Context(), key)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	sent := false
+	defer func() {
+		if !sent { // a panic below
+			permit.Done(inflight.Ignored)
+		}
+	}()
+	resp, err := t.sendHeld(r, waited)
+	sent = true
+	done := func(err error) {
+		defer permit.Done(inflight.Ignored) // if Outcome panics; else it is the second time, and does nothing
+		end := responseOutcome(r, resp, err)
+		if t.opts.Outcome != nil {
+			end = t.opts.Outcome(r, resp, err, end)
+		}
+		permit.Done(end)
+	}
+	if err == nil && resp != nil && (resp.StatusCode == http.StatusSwitchingProtocols || t.opts.Outcome == nil && isEventStream(resp.Header)) {
+		permit.Ignore() // a stream; else Outcome decides, at the end
+	}
+	switch {
+	case err != nil, resp == nil: // no response and no error: the http.Client reports that itself
+		done(err)
+	case resp.StatusCode == http.StatusSwitchingProtocols:
+		if !onEnd(resp, func(error) { permit.Done(inflight.Ignored) }) { // of a base transport that hands no connection over
+			permit.Done(inflight.Ignored)
+		}
+	case !onEnd(resp, done):
+		done(nil)
+	}
+	return resp, err
+}
+
+// sendHeld sends a request that has a permit: at its turn, or at once if there are permits alone.
+func (t *Transport) sendHeld(r *http.Request, waited time.Duration) (*http.Response, error) {
+	if t.pacer != nil {
+		return t.pace(r, waited)
+	}
+	t.permits.Depart()
+	defer t.permits.Land()
+	return t.base.RoundTrip(r)
+}

@@ -1,0 +1,62 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/outcome"
+)
+
+// Permits are the permits of a client's requests.
+type Permits struct {
+	pkg     string
+	limiter *inflight.Limiter[string]
+	maxWait time.Duration
+
+	sent, failed, inFlight atomic.Uint64
+}
+
+// NewPermits returns the permits of a limiter, for which requests wait as long as maxWait, or if that is 0, as their contexts allow. The
+// texts of errors begin with the name of the package.
+func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) *Permits {
+	return &Permits{pkg: pkg, limiter: l, maxWait: maxWait}
+}
+
+// Acquire waits for a permit of a key, and returns it with the time for which the request has waited. The error wraps
+// [ratelimit.ErrLimited] if there is no room, or none within MaxWait, or is the context's.
+func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, time.Duration, error) {
+	begin, waiting := time.Now(), ctx
+	if p.maxWait > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, p.maxWait)
+		defer cancel()
+	}
+	permit, err := p.limiter.Acquire(waiting, key, 1)
+	if err == nil {
+		return permit, time.Since(begin), nil
+	}
+	p.failed.Add(1)
+	outcome.MarkRefused(ctx)
+	if ctx.Err() == nil && waiting.Err() != nil {
+		err = fmt.Errorf("%w: no permit within MaxWait, which is %v", &ratelimit.LateError{Package: p.pkg, Reason: ratelimit.ErrLimited}, p.maxWait)
+	}
+	return inflight.Permit{}, 0, err
+}
+
+// Depart counts a request that is sent, and Land its answer.
+func (p *Permits) Depart() {
+	p.sent.Add(1)
+	p.inFlight.Add(1)
+}
+
+// Land counts an answer.
+func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
+
+// Counted returns the number of requests that were sent, that got no permit, and that are in flight.
+func (p *Permits) Counted() (sent, failed, inFlight uint64) {
+	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
+}
