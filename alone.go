@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
@@ -49,6 +50,9 @@ func (a alone[K]) reserve(ctx context.Context, key K, c *Charge, q JointRequest)
 		return nil, err
 	}
 	c.Decision = res.Decision
+	if c.hold = held.Hold(res); c.hold > 0 {
+		c.Extend = res.Extend
+	}
 	return func(costs []int) error { return res.Settle(costs[0]) }, err
 }
 

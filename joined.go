@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -75,6 +76,11 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 		return err
 	}
 	peek := q.Peek || cost == 0
+	if !peek && (!q.Settled || q.Undone) {
+		if err := s.endless(); err != nil {
+			return err
+		}
+	}
 	if err := s.sum(q.Peek); err != nil {
 		return err
 	}
@@ -135,6 +141,24 @@ func (s *joined[R]) load(r R, cost int) error {
 				s.asks = append(s.asks, a)
 			}
 		}
+	}
+	return nil
+}
+
+// endless returns the error of an enforcing layer under Concurrent, whose units a call without an end cannot give back. A shadow layer
+// has the error for itself.
+func (s *joined[R]) endless() error {
+	for i := range s.asks {
+		a := &s.asks[i]
+		if a.err != nil || a.limit.Algorithm != AlgorithmConcurrent || a.cost == 0 || exceeds(a.limit, a.cost) {
+			continue
+		}
+		err := &held.NoEnd{Name: a.limit.Name, Text: a.limit.String()}
+		if !s.l.layers[a.layer].shadow {
+			s.d.Limit = a.limit
+			return &layerError{layer: a.layer, err: err}
+		}
+		a.err = err
 	}
 	return nil
 }
@@ -314,7 +338,7 @@ func (s *joined[R]) answer(allowed bool) {
 
 // report passes each layer's limiter and observer its own part of the decision.
 func (s *joined[R]) report(ctx context.Context, r R, err error) {
-	held := reports.Of(ctx)
+	kept := reports.Of(ctx)
 	var taker answerTaker
 	if s.l.takes {
 		if taker, _ = any(r).(answerTaker); taker != nil && !taker.WantsAnswers(s.d.Allowed) {
@@ -328,10 +352,10 @@ func (s *joined[R]) report(ctx context.Context, r R, err error) {
 			continue
 		}
 		e := s.event(a, y, err)
-		if held == nil {
+		if kept == nil {
 			s.l.joint.Report(a.layer, e)
 		} else {
-			held.Add(s.l.reporter(a.layer, e))
+			kept.Add(s.l.reporter(a.layer, e))
 		}
 		if taker != nil {
 			d := e.Decision // on the heap
@@ -408,6 +432,7 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 			if err != nil {
 				return err
 			}
+			back(charges, costs)
 			return adjustJoint(context.Background(), j, charges, costs)
 		}
 	case s.settle == nil:
@@ -419,7 +444,53 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 		if err != nil {
 			return err
 		}
+		back(charges, costs)
 		return settle(costs)
+	}
+}
+
+// back sets the costs of units in use to 0: they are given back, or were not held. A limiter that is asked alone does so itself.
+func back(charges []Charge, costs []int) {
+	for i := range charges {
+		if c := &charges[i]; c.alone == nil && c.Limit.Algorithm == AlgorithmConcurrent {
+			costs[i] = 0
+		}
+	}
+}
+
+// extends makes a reservation hold the units of the charges under Concurrent.
+func (s *joined[R]) extends(res *Reservation, cost int) {
+	if !s.spent || cost == 0 {
+		return
+	}
+	var all []func(context.Context) error
+	for i := range s.charges {
+		c := &s.charges[i]
+		hold := c.hold
+		if c.alone == nil && c.Limit.Algorithm == AlgorithmConcurrent {
+			hold = c.Limit.Rate.Per
+		}
+		if hold == 0 || c.Cost == 0 || !c.Decided || !c.Decision.Allowed {
+			continue
+		}
+		if res.hold == 0 || hold < res.hold {
+			res.hold = hold
+		}
+		if c.Extend != nil {
+			all = append(all, c.Extend)
+		}
+	}
+	if res.hold == 0 {
+		return
+	}
+	res.extend = func(ctx context.Context) (err error) {
+		if len(all) == 0 {
+			return fmt.Errorf("ratelimit: the store cannot extend units in use: %w", errors.ErrUnsupported)
+		}
+		for _, extend := range all {
+			err = cmp.Or(err, extend(ctx))
+		}
+		return err
 	}
 }
 
@@ -561,7 +632,9 @@ func (l *Layered[R]) reserveJoined(ctx context.Context, r R, cost int, maxDelay 
 	s := l.join()
 	err := s.take(wait.OrBackground(ctx), r, cost, JointRequest{MaxDelay: max(0, maxDelay), Settled: true})
 	s.report(ctx, r, err)
-	return NewReservation(s.d, s.settler(r, cost)), err
+	res := NewReservation(s.d, s.settler(r, cost))
+	s.extends(res, cost)
+	return res, err
 }
 
 func (l *Layered[R]) adjustJoined(ctx context.Context, r R, delta int) error {

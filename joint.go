@@ -38,13 +38,14 @@ type Joint interface {
 
 	// Decide charges all charges but shadows, or none, and fills in their results; then it charges each shadow that fits. If one
 	// denies, it may leave charges undecided. All have a limit that counts, and a cost of at most its capacity. Two of them have the
-	// same key of the same limiter only if one of them is a shadow's. The charges may not be used after Decide has returned, unless
+	// same key of the same limiter only if one of them is a shadow's. None that charges units under [Concurrent] comes without Settled. The charges may not be used after Decide has returned, unless
 	// the request is Settled.
 	//
 	// An error means that nothing was charged. If that is not known, it wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
 	//
 	// If the request is Settled and allowed, settle replaces the costs: it is called at most once, with a cost for each charge, in
-	// order, which is not negative. Shadows that were not charged, and errors of the store, are its own matter.
+	// order, which is not negative, and 0 for one whose limit is [Concurrent]. Shadows that were not charged, and errors of the store,
+	// are its own matter.
 	Decide(ctx context.Context, charges []Charge, q JointRequest) (settle func(costs []int) error, err error)
 
 	// Adjust charges the costs whatever remains, or gives back those below 0: see [Keyed.Adjust].
@@ -79,5 +80,11 @@ type Charge struct {
 	Due      time.Duration // until the cost has left the queue of a leaky bucket, if that is later than RetryAfter
 	Err      error         // of a shadow: why it was not decided
 
-	alone any // the key, for a layer whose limiter is asked alone
+	// Extend begins the hold of units under Concurrent anew, for [Reservation.Extend]. Decide sets it if the request is Settled and
+	// the units are held. If one function does so for several charges, one of them has it, so that a store needs a single call. Its
+	// error wraps [ErrLost] if units have lapsed of a charge that is no shadow. Later calls may come from several goroutines.
+	Extend func(ctx context.Context) error
+
+	alone any           // the key, for a layer whose limiter is asked alone
+	hold  time.Duration // of the units that such a limiter's reservation holds
 }

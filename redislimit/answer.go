@@ -197,6 +197,11 @@ func (c *charge) weigh(reading int64) {
 		if c.offer.At = c.state.At; c.offer.At > c.now {
 			c.offer.Retry = max(reading, c.offer.At-c.ahead)
 		}
+	case p.kind == kindHeld:
+		c.offer.At = c.after(c.cost)
+		if c.offer.At > c.now {
+			c.offer.Retry = c.offer.At
+		}
 	default:
 		p.meter.Advance(&c.state, c.now)
 		c.offer = p.meter.Offer(c.state, now, c.cost, c.ahead)
@@ -237,6 +242,9 @@ func (c *charge) spend() {
 			c.state.N += c.cost
 		}
 		return
+	case p.kind == kindHeld:
+		c.state.N += c.cost // of age 0
+		return
 	}
 	keep := meter.Final
 	if !p.meter.Delays() {
@@ -251,6 +259,8 @@ func (c *charge) spend() {
 // remaining returns the largest cost that would be spent at now.
 func (c *charge) remaining() int64 {
 	switch p := c.plan; {
+	case p.kind == kindHeld:
+		return max(0, p.units-c.state.N)
 	case p.kind != kindLog:
 		return p.meter.Remaining(c.state, c.now)
 	case c.newest > c.now:
@@ -262,15 +272,23 @@ func (c *charge) remaining() int64 {
 
 // debt returns the units that are spent or booked above the capacity.
 func (c *charge) debt() int64 {
-	if p := c.plan; p.kind != kindLog {
+	switch p := c.plan; p.kind {
+	case kindLog:
+		return max(0, c.spent-p.units)
+	case kindHeld:
+		return max(0, c.state.N-p.units)
+	default:
 		return p.meter.Debt(c.state, c.now)
 	}
-	return max(0, c.spent-c.plan.units)
 }
 
 // regained returns the first instant at which the key is fresh.
 func (c *charge) regained() int64 {
 	switch p := c.plan; {
+	case p.kind == kindHeld && c.state.N > 0:
+		return c.now + c.back(1)
+	case p.kind == kindHeld:
+		return c.now
 	case p.kind != kindLog:
 		return max(c.now, c.newest, p.meter.Regained(c.state))
 	case c.newest > 0:
@@ -281,8 +299,11 @@ func (c *charge) regained() int64 {
 
 // nextUnit returns the instant at which one more unit fits, if none remains.
 func (c *charge) nextUnit() int64 {
-	if c.plan.kind == kindLog {
+	switch c.plan.kind {
+	case kindLog:
 		return c.next
+	case kindHeld:
+		return c.after(1)
 	}
 	return c.plan.meter.Earliest(c.state, c.now, 1)
 }

@@ -160,3 +160,28 @@ func BenchmarkSemaphore(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkServerPair measures the server's time for the calls of a reservation that is settled, beside others that are open.
+func BenchmarkServerPair(b *testing.B) {
+	client := startServer(b).client()
+	for name, limit := range map[string]ratelimit.Limit{"log": ratelimit.SlidingLog(ratelimit.PerHour(2000)), "concurrent": ratelimit.Concurrent(2000, time.Hour)} {
+		for _, open := range []int{0, 8, 200, 1900} {
+			b.Run(fmt.Sprintf("algorithm=%s/open=%d", name, open), func(b *testing.B) {
+				l, err := New(client, limit, &Options{Name: fmt.Sprint(name, open), Timeout: 10 * time.Second})
+				require.NoError(b, err)
+				ctx := context.Background()
+				require.NoError(b, l.Reset(ctx, "k"))
+				for range open {
+					_, err := l.Reserve(ctx, "k", 1, 0)
+					require.NoError(b, err)
+				}
+				serverTime(b, client, func(int) {
+					r, err := l.Reserve(ctx, "k", 1, 0)
+					require.NoError(b, err)
+					require.True(b, r.Allowed)
+					require.NoError(b, r.Cancel())
+				})
+			})
+		}
+	}
+}

@@ -123,8 +123,8 @@ func (j *joint) shortest() *store {
 func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
 	y := &j.limiters[limiter]
 	p, err := y.l.planOf(ofRequest, "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
-	if err == nil && y.l.leases != nil && p.kind == kindLeaky {
-		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, leakyText)
+	if err == nil && y.l.leases != nil && p.unleasable() != "" {
+		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, p.unleasable())
 	}
 	if p == nil {
 		return ratelimit.Limit{}, nil, err
@@ -208,7 +208,19 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		x.close(spent)
 		return nil, nil
 	}
+	x.holds()
 	return x.settler(), nil
+}
+
+// holds gives the first charge under Concurrent the function that extends all of them.
+func (x *jointCall) holds() {
+	u := x.r.inUse()
+	for i, at := range x.at {
+		if u != nil && at >= 0 && x.r.charges[at].plan.kind == kindHeld {
+			x.charges[i].Extend = u.extend
+			return
+		}
+	}
 }
 
 // ask makes the charges of the call.
@@ -223,6 +235,9 @@ func (x *jointCall) ask(q ratelimit.JointRequest) {
 		x.at[i] = x.r.addCharge(y.l.space.key(c.Key), p, c.Shadow)
 		to := &x.r.charges[x.at[i]]
 		to.cost = int64(c.Cost)
+		if p.kind == kindHeld {
+			to.owner = newOwner()
+		}
 		if p.kind == kindLeaky { // in a stack only these delay
 			to.ahead = p.clampAhead(q.MaxDelay)
 		}

@@ -23,6 +23,7 @@ const (
 	// Additions of this version. A version that does not know them refuses the state with errForeignState.
 	kindCalendar = 0xFD
 	kindOpen     = 0xFE // of a token bucket with open reservations, as it is stored
+	kindHeld     = 0xFF // of units in use
 )
 
 // A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
@@ -43,7 +44,7 @@ const (
 	asideFlag = 0x40 // missing from the first byte of a state with the data below. No text begins with such a byte either
 	asideSize = 21   // behind the first 44 bytes: a bucket's capacity, the units set aside, when they lapse
 
-	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent
+	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent; of units in use: since when, their number, their owner
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
 	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and 7 bytes that are 0
 	bookingSize = 14                        // the instant and the cost
@@ -65,6 +66,7 @@ const (
 	askFirst  = askID + idSize // five figures of the kind's own
 	askSecond = askFirst + 7
 	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
+	askOwner  = askFirst + 3*7 // of units in use: who holds them
 	askAhead  = askCost + 7
 	askSince  = askCost + 3*7
 	askSize   = askCost + 4*7
@@ -91,15 +93,15 @@ const (
 
 // names are the figures that a script's text may use. A position in a string counts from 1 there.
 var names = map[string]int64{
-	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar,
+	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
-	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
+	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "SHADOW": howShadow,
+	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

@@ -125,7 +125,16 @@ func (s *leases) reserve(ctx context.Context, k leaseKey, cost int, maxDelay tim
 	return s.remote.Reserve(ctx, k, cost, maxDelay)
 }
 
-const leakyText = "a leaky bucket cannot be leased: each decision has a place in its queue"
+// unleasable returns why a limit cannot be leased, "" if it can.
+func (p *plan) unleasable() string {
+	switch p.kind {
+	case kindLeaky:
+		return "a leaky bucket cannot be leased: each decision has a place in its queue"
+	case kindHeld:
+		return "a limit of units in use cannot be leased: a batch would hold units that no call uses"
+	}
+	return ""
+}
 
 // quiet is a limiter whose OnDecision is not called.
 type quiet struct{ *Limiter }

@@ -447,8 +447,8 @@ func TestRandomHistoriesOfLeasedLayersAddUp(t *testing.T) {
 	}
 }
 
-// held returns the cost charged to a key beyond the admitted cost, of a limit that regains nothing.
-func held(t *testing.T, l *Limiter, key string, admitted int) int {
+// heldUnits returns the cost charged to a key beyond the admitted cost, of a limit that regains nothing.
+func heldUnits(t *testing.T, l *Limiter, key string, admitted int) int {
 	d, err := l.Peek(t.Context(), key, 0)
 	require.NoError(t, err)
 	return d.Limit.Capacity() - d.Remaining - admitted
@@ -468,7 +468,7 @@ func TestStacksOfOneProcessShareTheirLeases(t *testing.T) {
 			require.True(t, d.Allowed)
 			admitted++
 		}
-		assert.LessOrEqual(t, held(t, total, "k", admitted), batch)
+		assert.LessOrEqual(t, heldUnits(t, total, "k", admitted), batch)
 	}
 }
 
@@ -490,7 +490,7 @@ func TestAKeyUnderSeveralLimitsHoldsOneBatch(t *testing.T) {
 			admitted++
 		}
 	}
-	assert.LessOrEqual(t, held(t, l, "/u", admitted), batch)
+	assert.LessOrEqual(t, heldUnits(t, l, "/u", admitted), batch)
 	d, err := stack.Take(t.Context(), visit{user: "u", cost: 10}, 1)
 	require.NoError(t, err)
 	assert.False(t, d.Allowed, "what was spent under the others is spent")

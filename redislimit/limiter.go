@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
@@ -68,8 +69,8 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 
 // countable returns an error if a plan cannot be counted with the limiter's options.
 func (l *Limiter) countable(p *plan) error {
-	if l.leases != nil && p.kind == kindLeaky {
-		return fmt.Errorf("redislimit: %w: %s", ratelimit.ErrInvalidLimit, leakyText)
+	if text := p.unleasable(); l.leases != nil && text != "" {
+		return fmt.Errorf("redislimit: %w: %s", ratelimit.ErrInvalidLimit, text)
 	}
 	return nil
 }
@@ -149,7 +150,13 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		}
 	}
 	l.report(ctx, key, cost, d, err)
-	return ratelimit.NewReservation(d, settle), err
+	res := ratelimit.NewReservation(d, settle)
+	if d.Allowed && cost > 0 {
+		if u := r.inUse(); u != nil {
+			held.Extend(res, u.hold, u.extend)
+		}
+	}
+	return res, err
 }
 
 // reserveOp returns the operation of a Reserve.
@@ -222,6 +229,9 @@ func (l *Limiter) decide(ctx context.Context, r *request, key string, cost int, 
 	p, err := l.planOfCost(key, cost)
 	if p != nil {
 		d.Limit = p.limit
+	}
+	if err == nil && op == opTake {
+		err = p.endless(cost)
 	}
 	if err != nil {
 		return d, err
@@ -328,5 +338,6 @@ func (l *Limiter) limits() []ratelimit.Limit {
 // Describe returns the limit of New or SetLimit, or the zero Limit if [Options.LimitFor] gives each key its own. BooksAhead is true, unless
 // keys are leased.
 func (l *Limiter) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: l.limits(), BooksAhead: l.leases == nil}
+	limits := l.limits()
+	return ratelimit.Description{Limits: limits, BooksAhead: l.leases == nil, Holds: limits[0].Algorithm == ratelimit.AlgorithmConcurrent}
 }

@@ -30,7 +30,7 @@ type Options struct {
 	// and the client's own timeouts do.
 	Timeout time.Duration
 
-	// MaxLog bounds the units of a sliding log: New and SetLimit refuse more. If zero, 2,000. The server's time to settle one grows
+	// MaxLog bounds the units of a sliding log and of Concurrent: New and SetLimit refuse more. If zero, 2,000. The server's time to settle one grows
 	// in proportion to it.
 	MaxLog int
 

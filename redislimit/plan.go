@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -21,6 +22,7 @@ var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmSlidingLog:     kindLog,
 	ratelimit.AlgorithmSlidingCounter: kindCounter,
 	ratelimit.AlgorithmCalendar:       kindCalendar,
+	ratelimit.AlgorithmConcurrent:     kindHeld,
 }
 
 var meters = map[byte]meter.Kind{
@@ -30,6 +32,7 @@ var meters = map[byte]meter.Kind{
 	kindLog:      meter.SlidingLog,
 	kindCounter:  meter.SlidingCounter,
 	kindCalendar: meter.Calendar,
+	kindHeld:     meter.Concurrent,
 }
 
 // Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers are doubles, count them
@@ -98,7 +101,7 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 	case kindCalendar:
 		return p, p.prepareCalendar()
 	}
-	p.meter = meter.New(meter.Limit{Kind: meters[p.kind], Units: p.units, Per: p.per, Burst: p.capacity, Horizon: century, Most: most})
+	p.meter = meter.New(meter.Limit{Kind: meters[p.kind], Units: p.units, Per: p.per, Burst: p.capacity, Horizon: century, Most: most, Retry: leastRetry})
 	return p, nil
 }
 
@@ -113,6 +116,14 @@ func (p *plan) check(cost int64) error {
 		return nil
 	}
 	return outcome.Exceeding(p.limit, cost)
+}
+
+// endless returns the error of a call that charges units and could not give them back, nil if the plan allows such calls.
+func (p *plan) endless(cost int) error {
+	if cost <= 0 || p.kind != kindHeld {
+		return nil
+	}
+	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }
 
 // clampAhead returns how many whole microseconds ahead a cost may be booked.

@@ -25,10 +25,6 @@ func TestEveryAlgorithmIsCounted(t *testing.T) {
 			continue
 		}
 		p, err := newPlan(l, defaultMaxLog)
-		if a == ratelimit.AlgorithmConcurrent { // which only counts in memory
-			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-			continue
-		}
 		require.NoError(t, err, "%v", l)
 		if l.Rate.Units > 0 {
 			assert.NotZero(t, p.kind, "%v", l)

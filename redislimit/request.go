@@ -17,10 +17,11 @@ const (
 	opOpen = 8 // and the real cost follows in a settlement
 )
 
-// … and for the settling script.
+// … and for the script that settles.
 const (
 	opSettle = 0
 	opAdjust = 1
+	opExtend = 2
 )
 
 // request is one decision of a caller, with its result. The call that is sent refers to it, and may be read after the caller
@@ -61,6 +62,7 @@ type charge struct {
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
 	spent  int64 // of a log: its spendings, and its debt
 	next   int64 // of a log: when one more unit fits, if none remains
+	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }
@@ -72,6 +74,9 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 	}
 	r.oneKey[0] = key
 	r.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
+	if p.kind == kindHeld {
+		r.oneCharge[0].owner = newOwner()
+	}
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
 	if p.kind == kindLeaky || op == opKeep || op == opOpen {
 		r.charges[0].ahead = p.clampAhead(ahead)
@@ -174,7 +179,7 @@ const (
 	howShadow  = 9 // a shadow layer's
 )
 
-var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6}
+var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6, kindHeld & 7: 7}
 
 // ask appends a charge's request. The part for the usual case comes first: the key, the operation, the beginning of a usual
 // state, and five figures of the kind's own.
@@ -187,7 +192,7 @@ func (c *charge) ask(b []byte, op byte) []byte {
 	}
 	b = append(b, byte(c.key+1), how, p.kind)
 	b = put7(put7(b, p.units), p.per)
-	figures := [5]int64{c.cost, p.units, p.per}
+	figures := [5]int64{c.cost, p.units, p.per, c.owner}
 	if p.isBucket() {
 		figures = p.bucketFigures(c.cost)
 	}

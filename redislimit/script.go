@@ -86,7 +86,7 @@ func acrossSlots(blocks ...string) *script {
 	return s
 }
 
-var library = []string{"arith", "bucket", "window", "counter", "log", "open", "state", "book", "carry", "load"}
+var library = []string{"arith", "bucket", "window", "counter", "log", "held", "open", "state", "book", "carry", "load"}
 
 // general returns the general case, as a function within the script: a script's own variables
 // take time for each of them, whether it comes to use them or not.
@@ -112,9 +112,9 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 
 // deciderOne returns the decider of one key, alone and with others.
 //
-// A calendar has no usual case: decisions on quotas are rarer than on rates.
+// A calendar has no usual case: decisions on quotas are rarer than on rates. Nor have units in use: a settlement follows each decision.
 func (f blocks) deciderOne(kind byte) *decider {
-	if kind == kindCalendar {
+	if kind == kindCalendar || kind == kindHeld {
 		return f.decider(func(byte) string { return "" })
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)

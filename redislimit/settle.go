@@ -40,6 +40,8 @@ func (r *request) settlementOf(c *charge) settlement {
 	item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
 	if c.plan.kind == kindCalendar {
 		item.Part = c.state.M // the window that it was spent in
+	} else if c.plan.kind == kindHeld {
+		item.Part = c.owner
 	} else if c.plan.kind == kindToken && r.open {
 		item.Part = 1 // the key has kept it as open
 	}
@@ -74,7 +76,7 @@ func (s *store) settle(keys []string, items []settlement, actual int64) error {
 		return nil
 	}
 	head(b[:0], opSettle, n)
-	return s.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
+	_, err := s.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
 		for i := range items {
 			p := items[i].plan
 			if b, now = p.putDates(b, s, now); p.latest() != p {
@@ -83,28 +85,32 @@ func (s *store) settle(keys []string, items []settlement, actual int64) error {
 		}
 		return b
 	})
+	return err
 }
 
-// correct runs the script that settles and adjusts, with the necessary data of calendars.
-func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) error {
+// correct runs the script that settles, extends and adjusts, with the necessary data of calendars, and returns its reply.
+func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) (string, error) {
 	c := new(call)
 	for tries := 0; ; tries++ {
 		c = &call{script: s.scripts.settle, keys: keys, payload: dates(slices.Clip(payload), 0), test: s.testWords(), deadline: c.deadline}
 		reply, err := s.eval(ctx, c)
 		switch {
 		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
-			return err
+			return reply, err
 		case reply[0] != answerOutside:
-			return failureOf(reply).err("")
+			return "", failureOf(reply).err("")
 		case tries == maxOutside:
-			return errOutside
+			return "", errOutside
 		}
 		s.learn(reply)
 	}
 }
 
-// actual returns the real cost of the charge.
+// actual returns the real cost of the charge: units in use are given back, whatever it is.
 func (s *settlement) actual(actual int64) int64 {
+	if s.plan.kind == kindHeld {
+		return 0
+	}
 	cost := times(s.shares, actual)
 	if actual > 0 {
 		cost += s.own
@@ -160,12 +166,13 @@ func (s *store) adjust(ctx context.Context, keys []string, items ...correction) 
 	for i := range items {
 		b = items[i].pack(b)
 	}
-	return s.correct(ctx, keys, b, func(b []byte, now int64) []byte {
+	_, err := s.correct(ctx, keys, b, func(b []byte, now int64) []byte {
 		for i := range items {
 			b, now = items[i].plan.putDates(b, s, now)
 		}
 		return b
 	})
+	return err
 }
 
 // adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
@@ -176,7 +183,7 @@ func (r *request) adjuster() func(actual int) error {
 	return func(actual int) error {
 		var items []correction
 		for i := range charges {
-			if c := &charges[i]; c.shares > 0 && !c.shadow && actual > 0 {
+			if c := &charges[i]; c.shares > 0 && !c.shadow && actual > 0 && c.plan.kind != kindHeld {
 				items = append(items, correction{c.key, c.plan.latest(), times(c.shares, int64(actual))})
 			}
 		}

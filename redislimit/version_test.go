@@ -70,6 +70,20 @@ func TestAnOlderVersionLeavesUnknownStatesAlone(t *testing.T) {
 	}
 }
 
+func TestAnOlderVersionLeavesUnitsInUseAlone(t *testing.T) {
+	f := newFixture(t)
+	l := f.limiter(ratelimit.Concurrent(2, time.Minute).Named("held"), "held")
+	r, err := l.Reserve(t.Context(), "k", 2, 0)
+	require.NoError(t, err)
+	older := f.limiter(ratelimit.TokenBucket(ratelimit.PerMinute(5), 5).Named("held"), "held")
+	older.store.scripts = newScripts(os.DirFS("testdata/version1"))
+	_, err = older.Take(t.Context(), "k", 1)
+	require.ErrorIs(t, err, errForeignState)
+	require.ErrorIs(t, older.Adjust(t.Context(), "k", 1), errForeignState)
+	require.NoError(t, r.Extend(t.Context()))
+	require.NoError(t, r.Cancel())
+}
+
 // The older version stores a bucket in debt as one with a larger burst, and so it is read: at most the capacity counts.
 func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
 	f := newFixture(t)

@@ -40,6 +40,9 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	}
 	return outcome.InLine(ctx, &l.lines, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
 		p, err := l.planOfCost(key, cost)
+		if err == nil {
+			err = p.endless(cost)
+		}
 		if err != nil {
 			var d ratelimit.Decision
 			if p != nil {

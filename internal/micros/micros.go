@@ -28,7 +28,7 @@ func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 		return 0, 0, nil
 	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
 		return ofBucket(l)
-	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar:
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmSlidingCounter, ratelimit.AlgorithmCalendar, ratelimit.AlgorithmConcurrent:
 		return ofWindow(l, maxLog)
 	}
 	return 0, 0, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l) // a bug in this package
@@ -59,6 +59,8 @@ func ofWindow(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 		return 0, 0, fmt.Errorf("redislimit: %w: Rate.Per is %v, want whole microseconds for %v", ratelimit.ErrInvalidLimit, l.Rate.Per, l.Algorithm)
 	case units > Most:
 		return 0, 0, invalid(l, "Rate.Units", units)
+	case l.Algorithm == ratelimit.AlgorithmConcurrent && units > int64(maxLog):
+		return 0, 0, fmt.Errorf("redislimit: %w: Rate.Units is %d for %v, want at most %d (Options.MaxLog)", ratelimit.ErrInvalidLimit, units, l.Algorithm, maxLog)
 	case l.Algorithm == ratelimit.AlgorithmSlidingLog && units > int64(maxLog):
 		return 0, 0, fmt.Errorf("redislimit: %w: Rate.Units is %d for a sliding log, want at most %d (Options.MaxLog); a sliding counter has no such bound", ratelimit.ErrInvalidLimit, units, maxLog)
 	}

@@ -148,7 +148,7 @@ local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
   if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not sp.open and not (s.base and sp.at > now) then return end
   if sp.changed and s.aside > 0 and not sp.open then actual = fromAside(a, f, s, now, sp, actual) end
-  if s.kind == LOG or s.kind == LEAKY then return a.refund(f, s, now, sp, actual) end
+  if s.kind == LOG or s.kind == LEAKY or s.kind == HELD then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end
   elseif sp.open then

@@ -185,8 +185,27 @@ local function reopen(from, f, s, now, tu, tp, aside)
   s.older = #s.openFroms
 end
 
+-- afresh makes a state under another algorithm that of a fresh key, of which earlier reservations have nothing to settle: units in
+-- use are no spending.
+local function afresh(s, at)
+  unbook(s)
+  s.at, s.n, s.m, s.aside, s.lapses, s.oldPer, s.cap = at, 0, 0, 0, 0, nil, nil
+  s.older, s.openFroms, s.openLeasts, s.ats, s.costs, s.records = 0, {}, {}, {}, {}, ''
+  s.gen = (s.gen + 1) % $GENERATIONS
+end
+
 -- carry puts a state under other figures, as of an instant.
 local function carry(s, f, at)
+  if s.kind == HELD or f.kind == HELD then
+    if s.kind ~= f.kind then
+      afresh(s, at)
+    else
+      held.advance(s, s, at)
+      held.advance(f, s, at)
+    end
+    s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
+    return
+  end
   lapse(s, at)
   local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
   if s.kind <= LEAKY then from.cap = s.cap end

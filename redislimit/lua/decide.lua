@@ -8,7 +8,7 @@ local states = {}
 local function begin(k)
   local s, code, text = load(k)
   if code then return nil, code, text end
-  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, aside = 0, lapses = 0, older = 0, ats = {}, costs = {}, openFroms = {}, openLeasts = {} }
+  s = s or { gen = salt, changes = 0, last = reading, at = reading, n = 0, m = 0, newest = 0, aside = 0, lapses = 0, older = 0, ats = {}, costs = {}, records = '', openFroms = {}, openLeasts = {} }
   states[k] = s
   return s
 end
@@ -20,6 +20,7 @@ local function asked(i)
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
   q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
   q.shadow = how == $SHADOW
+  if q.kind == HELD then q.owner = unpack('>I7', ask, pos + $ASK_OWNER) end
   q.debt = algorithms[q.kind].debt(q)
   return q
 end
@@ -39,7 +40,7 @@ local function weigh(q, s)
   s.now = max(reading, s.last)
   if not s.kind then s.kind, s.units, s.per = q.kind, q.units, q.per end
   adopt(s, q, s.now)
-  if q.kind == LEAKY or q.kind == LOG then a.advance(q, s, s.now) end
+  if q.kind == LEAKY or q.kind == LOG or q.kind == HELD then a.advance(q, s, s.now) end
   q.at = s.now
   local retry = reading
   if q.cost > 0 then
@@ -62,6 +63,8 @@ local function weigh(q, s)
   end
   if q.kind == LOG then
     q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n, log.next(q, s))
+  elseif q.kind == HELD then
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, s.m, held.ages(s, s.now), 0, 0)
   else
     q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, s.at, s.n, s.m, s.newest, 0)
   end

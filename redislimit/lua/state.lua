@@ -17,8 +17,10 @@
 -- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first. If a log
 -- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
 -- they counted under.
-local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR
-local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar }
+--
+-- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
+local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR, HELD = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR, $HELD
+local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar, [HELD] = held }
 
 local pack, unpack = struct.pack, struct.unpack
 
@@ -68,6 +70,12 @@ local function parseLog(s, raw)
   if #sums > 0 then s.last = max(s.last, (unpack('>I7', raw, #raw - 6))) end
   if s.last > TOP - CENTURY then return nil end
   if s.cap and not takeOlder(s) then return nil end
+  return s
+end
+
+local function parseHeld(s, raw)
+  if (#raw - $WIDE_SIZE) % $RECORD_SIZE ~= 0 or s.m > MOST then return nil end
+  s.records, s.ats, s.costs = string.sub(raw, $WIDE_SIZE + 1), {}, {}
   return s
 end
 
@@ -137,6 +145,7 @@ local function parse(raw)
     if s.m > (s.kind == COUNTER and MOST or TOP) then return nil end
   end
   if s.kind == LOG then return parseLog(s, raw) end
+  if s.kind == HELD then return parseHeld(s, raw) end
   if #raw == size then return s end
   return parseBooked(s, raw, size + 1)
 end
@@ -162,6 +171,7 @@ local function format(s)
   local head = pack('>BI7I7I7I7I7I3BI4', more and kind - $ASIDE or kind, s.units, s.per, s.last, s.at, s.n, s.gen, s.changes, s.expiry)
   if more then head = head .. pack('>I7I7I7', s.cap or s.oldPer or 0, s.aside, s.lapses) end
   if s.kind == LOG then return head .. pack('>I7', 0) .. sums(s) end
+  if s.kind == HELD then return head .. pack('>I7', s.m) .. s.records end
   if s.kind >= COUNTER then head = head .. pack('>I7', s.m) end
   local parts = { head }
   if opens > 0 and s.older > 0 and s.aside > 0 then

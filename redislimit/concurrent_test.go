@@ -1,0 +1,280 @@
+package redislimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/ratelimittest"
+)
+
+// holding returns a limiter on a test's clock.
+func holding(t *testing.T, client redis.UniversalClient, name string, limit ratelimit.Limit, clock ratelimit.Clock) *Limiter {
+	t.Helper()
+	l, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second})
+	require.NoError(t, err)
+	return onClock(l, clock)
+}
+
+func mustReserve[K any](t *testing.T, l ratelimit.Reserver[K], key K, n int) *ratelimit.Reservation {
+	t.Helper()
+	r, err := l.Reserve(t.Context(), key, n, 0)
+	require.NoError(t, err)
+	return r
+}
+
+func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
+	testsize.Sequential(t)
+	verdicts(t)
+	client := startServer(t).client()
+	for seed := range model.Rounds(100) {
+		clock := new(ratelimittest.Clock)
+		model.InUse(t, clock, seed, 300, time.Microsecond, func(limit ratelimit.Limit) (all []model.Holder) {
+			for range 3 { // processes
+				all = append(all, holding(t, client, fmt.Sprint("counter", seed), limit, clock))
+			}
+			return all
+		})
+	}
+}
+
+func TestConcurrentUnitsLapseByTheServersTime(t *testing.T) {
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	l := holding(t, client, "lapse", ratelimit.Concurrent(2, time.Minute).Named("streams"), clock)
+	one, two := mustReserve(t, l, "k", 1), mustReserve(t, l, "k", 1)
+	assert.False(t, mustReserve(t, l, "k", 1).Allowed)
+	clock.Advance(40 * time.Second)
+	require.NoError(t, one.Extend(t.Context()))
+	clock.Advance(20 * time.Second)
+	require.ErrorIs(t, two.Extend(t.Context()), ratelimit.ErrLost)
+	require.ErrorContains(t, two.Extend(t.Context()), "after 1m0s, under concurrent 2 hold 1m")
+	three := mustReserve(t, l, "k", 1)
+	require.True(t, three.Allowed)
+	require.NoError(t, two.Settle(1))
+	require.False(t, mustReserve(t, l, "k", 1).Allowed, "a settlement gives nothing of others back")
+	clock.Advance(39 * time.Second)
+	require.NoError(t, one.Extend(t.Context()))
+	ended, end := contextWithCancel(t)
+	end()
+	require.ErrorIs(t, one.Extend(ended), context.Canceled)
+	require.NoError(t, one.Settle(5000), "any figure")
+	require.ErrorIs(t, one.Extend(t.Context()), ratelimit.ErrLost)
+	require.True(t, mustReserve(t, l, "k", 1).Allowed)
+	require.NoError(t, l.Reset(t.Context(), "k"))
+	require.ErrorIs(t, three.Extend(t.Context()), ratelimit.ErrLost)
+}
+
+// heeding returns a client that the limiter uses as it is, so that its hooks see the calls.
+func heeding(t *testing.T) *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: startServer(t).addr, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// deaf is a hook that loses answers.
+type deaf struct {
+	redis.Hook
+	on atomic.Bool
+}
+
+func (h *deaf) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *deaf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *deaf) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if h.on.Load() {
+			return errors.New("the answer is lost")
+		}
+		return err
+	}
+}
+
+// A caller that does not know whether its extension has arrived extends and settles as before.
+func TestConcurrentUnitsEndAlsoAfterAnExtensionWithoutAnAnswer(t *testing.T) {
+	client, clock := heeding(t), new(ratelimittest.Clock)
+	unheard := new(deaf)
+	client.AddHook(unheard)
+	l := holding(t, client, "unheard", ratelimit.Concurrent(3, time.Minute), clock)
+	one, two := mustReserve(t, l, "k", 1), mustReserve(t, l, "k", 2)
+	clock.Advance(30 * time.Second)
+	require.NoError(t, mustReserve(t, l, "other", 1).Extend(t.Context()), "the server knows the script")
+	unheard.on.Store(true)
+	require.ErrorIs(t, one.Extend(t.Context()), ratelimit.ErrUnavailable)
+	unheard.on.Store(false)
+	clock.Advance(31 * time.Second)
+	require.ErrorIs(t, two.Extend(t.Context()), ratelimit.ErrLost)
+	require.NoError(t, one.Extend(t.Context()), "it has arrived")
+	require.NoError(t, one.Cancel())
+	require.True(t, mustReserve(t, l, "k", 3).Allowed)
+}
+
+// Of many reservations the script reads a sample.
+func TestTheEstimateOfManyReservationsIsTheirMeanAge(t *testing.T) {
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	l := holding(t, client, "many", ratelimit.Concurrent(300, time.Hour), clock)
+	for range 300 {
+		clock.Advance(time.Second)
+		require.True(t, mustReserve(t, l, "k", 1).Allowed)
+	}
+	d := mustReserve(t, l, "k", 10)
+	require.False(t, d.Allowed)
+	assert.InEpsilon(t, 10*149.5/300, d.RetryAfter.Seconds(), 0.05)
+}
+
+func TestConcurrentLoweredOnRedisEndsNoCall(t *testing.T) {
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	l := holding(t, client, "lowered", ratelimit.Concurrent(8, time.Minute), clock)
+	var all []*ratelimit.Reservation
+	for range 6 {
+		clock.Advance(time.Second)
+		all = append(all, mustReserve(t, l, "k", 1))
+	}
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(4, time.Minute)))
+	for i, r := range all[:3] {
+		d := mustReserve(t, l, "k", 1)
+		require.False(t, d.Allowed)
+		assert.Equal(t, max(0, 2-i), d.Debt)
+		require.NoError(t, r.Settle(1))
+	}
+	require.True(t, mustReserve(t, l, "k", 1).Allowed)
+	require.False(t, mustReserve(t, l, "k", 1).Allowed)
+	require.NoError(t, l.SetLimit(ratelimit.Blocked()))
+	_, err := l.Reserve(t.Context(), "k", 1, 0)
+	require.ErrorIs(t, err, ratelimit.ErrBlocked)
+	require.NoError(t, l.SetLimit(ratelimit.Unlimited()))
+	require.True(t, mustReserve(t, l, "k", 1000).Allowed)
+	require.NoError(t, all[3].Extend(t.Context()))
+	require.NoError(t, l.SetLimit(ratelimit.Concurrent(4, 5*time.Second)))
+	clock.Advance(6 * time.Second)
+	require.True(t, mustReserve(t, l, "k", 4).Allowed, "a shorter hold holds for units in use")
+	require.ErrorIs(t, all[4].Extend(t.Context()), ratelimit.ErrLost)
+	require.NoError(t, l.Adjust(t.Context(), "k", -3))
+	require.True(t, mustReserve(t, l, "k", 3).Allowed)
+	require.NoError(t, l.Adjust(t.Context(), "k", 2))
+	d, err := l.Peek(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 2, d.Debt)
+}
+
+func TestConcurrentOnRedisRefusesCallsWithoutAnEnd(t *testing.T) {
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	limit := ratelimit.Concurrent(8, time.Minute).Named("streams")
+	l := holding(t, client, "endless", limit, clock)
+	stack, err := ratelimit.All(ratelimit.By(l, identity))
+	require.NoError(t, err)
+	assert.True(t, l.Describe().Holds)
+	assert.True(t, stack.Describe().Holds)
+	for _, of := range []interface {
+		ratelimit.Reserver[string]
+		Wait(context.Context, string, int) error
+		Peek(context.Context, string, int) (ratelimit.Decision, error)
+	}{l, stack} {
+		assert.False(t, of.Allow("k", 1))
+		d, err := of.Take(t.Context(), "k", 1)
+		require.ErrorContains(t, err, `the limit "streams" is concurrent 8 hold 1m, and this call has no end`)
+		assert.False(t, d.Allowed)
+		assert.Equal(t, "streams", d.Limit.Name)
+		require.ErrorContains(t, of.Wait(t.Context(), "k", 1), "no end")
+		assert.True(t, of.Allow("k", 0))
+		_, err = of.Take(t.Context(), "k", 9)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		r := mustReserve(t, of, "k", 0)
+		require.True(t, r.Allowed)
+		require.NoError(t, r.Extend(t.Context()))
+		require.NoError(t, r.Settle(8), "which charges nothing")
+		d, err = of.Peek(t.Context(), "k", 8)
+		require.NoError(t, err)
+		assert.True(t, d.Allowed)
+	}
+
+	_, err = New(client, ratelimit.Concurrent(2001, time.Minute).Named("many"), nil)
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.ErrorContains(t, err, "Rate.Units is 2001 for concurrent, want at most 2000 (Options.MaxLog)")
+	_, err = New(client, ratelimit.Concurrent(2001, time.Minute).Named("many"), &Options{MaxLog: 3000})
+	require.NoError(t, err)
+	_, err = New(client, ratelimit.Concurrent(2, time.Nanosecond).Named("short"), nil)
+	require.ErrorContains(t, err, "whole microseconds")
+	_, err = New(client, limit, &Options{MaxBatch: 10})
+	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
+	require.ErrorContains(t, err, "cannot be leased")
+	later, err := New(client, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("later"), &Options{MaxBatch: 10, LimitFor: func(string) ratelimit.Limit { return limit }})
+	require.NoError(t, err)
+	_, err = later.Reserve(t.Context(), "k", 1, 0)
+	require.ErrorContains(t, err, "cannot be leased")
+}
+
+// stream is a request to an LLM gateway.
+type stream struct{ user, team string }
+
+func TestConcurrentBesideRatesIsOneDecisionOnRedis(t *testing.T) {
+	client, clock := heeding(t), new(ratelimittest.Clock)
+	layer := func(name string, limit ratelimit.Limit, key func(stream) string, cost func(stream) int) ratelimit.Layer[stream] {
+		y := ratelimit.By[stream](holding(t, client, name, limit.Named(name), clock), func(r stream) (string, error) { return key(r), nil })
+		y.Cost = cost
+		return y
+	}
+	user, team, one := func(r stream) string { return r.user }, func(r stream) string { return r.team }, func(stream) int { return 1 }
+	tried := layer("tried", ratelimit.Concurrent(1, 30*time.Second), user, one)
+	tried.Shadow = true
+	var shadow []ratelimit.Event[stream]
+	tried.Observe = func(e ratelimit.Event[stream]) { shadow = append(shadow, e) }
+	all, err := ratelimit.All(layer("streams", ratelimit.Concurrent(2, time.Minute), user, one),
+		layer("teams", ratelimit.Concurrent(3, time.Minute), team, one), layer("tokens", ratelimit.TokenBucket(ratelimit.PerMinute(60), 100), user, nil), tried)
+	require.NoError(t, err)
+	ann, bob, eve := stream{"ann", "a"}, stream{"bob", "a"}, stream{"eve", "a"}
+	warm := mustReserve(t, all, stream{"warm", "w"}, 1)
+	require.NoError(t, warm.Extend(t.Context()))
+	require.NoError(t, warm.Cancel())
+	calls := new(counting)
+	client.AddHook(calls)
+	shadow = nil
+	first := mustReserve(t, all, ann, 40)
+	require.True(t, first.Allowed)
+	second := mustReserve(t, all, ann, 40)
+	require.True(t, second.Allowed)
+	denied := mustReserve(t, all, ann, 10)
+	assert.Equal(t, "streams", denied.Limit.Name)
+	require.True(t, mustReserve(t, all, bob, 10).Allowed)
+	denied = mustReserve(t, all, eve, 10)
+	assert.Equal(t, "teams", denied.Limit.Name)
+	assert.False(t, denied.Allowed)
+	assert.Equal(t, int64(5), calls.calls.Load(), "one call each")
+	assert.Len(t, shadow, 5)
+	d, err := all.PeekEach(t.Context(), eve, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 100, d[2].Remaining, "a denial has charged no tokens")
+	assert.Equal(t, 2, d[0].Remaining)
+
+	clock.Advance(20 * time.Second)
+	before := calls.calls.Load()
+	require.NoError(t, first.Extend(t.Context()))
+	assert.Equal(t, before+1, calls.calls.Load(), "one call for both layers")
+	require.NoError(t, first.Settle(10))
+	d, err = all.PeekEach(t.Context(), ann, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1, d[0].Remaining)
+	assert.Equal(t, 1, d[1].Remaining)
+	assert.Equal(t, 70, d[2].Remaining, "100 − 80 + 20 regained + 30 given back")
+	clock.Advance(40 * time.Second)
+	err = second.Extend(t.Context())
+	require.ErrorIs(t, err, ratelimit.ErrLost)
+	_, err = all.Take(t.Context(), ann, 1)
+	require.ErrorContains(t, err, "no end")
+	assert.False(t, all.Allow(ann, 1))
+	require.ErrorContains(t, all.Wait(t.Context(), ann, 1), "no end")
+	assert.False(t, errors.Is(err, ratelimit.ErrUnavailable))
+}

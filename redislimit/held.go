@@ -1,0 +1,104 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Units under ratelimit.Concurrent are counted in lua/held.lua. Each reservation has an owner, a number that it is settled and
+// extended by.
+
+// leastRetry is the shortest estimate of the time until units in use come back, in µs.
+const leastRetry = 10_000
+
+// newOwner returns the number of a reservation: never 0, which is nobody's. Two of one key are alike once in 2^52.
+func newOwner() int64 { return 1 + rand.Int64N(most-1) }
+
+// back returns the estimated time in which so many of the used units come back: their mean age, divided by their number, for each.
+func (c *charge) back(units int64) int64 {
+	used, p := float64(c.state.N), c.plan
+	wait := math.Ceil(float64(c.state.M) / used / used * float64(units))
+	if wait >= float64(p.per) {
+		return p.per
+	}
+	return min(max(int64(wait), leastRetry), p.per)
+}
+
+// after returns the estimated instant at which a cost fits, now if it does.
+func (c *charge) after(cost int64) int64 {
+	if excess := c.state.N - (c.plan.units - cost); excess > 0 {
+		return c.now + c.back(excess)
+	}
+	return c.now
+}
+
+// inUse are the units that one decision holds.
+type inUse struct {
+	store *store
+	keys  []string
+	hold  time.Duration // the shortest
+
+	mu      sync.Mutex // guards the fields below
+	items   []settlement
+	shadows []bool // by item: it ends no work
+}
+
+// inUse returns the units that an allowed decision holds, nil if there are none.
+func (r *request) inUse() *inUse {
+	var u *inUse
+	for i := range r.charges {
+		c := &r.charges[i]
+		if c.plan.kind != kindHeld || !c.allowed || c.cost == 0 {
+			continue
+		}
+		if hold := c.plan.limit.Rate.Per; u == nil {
+			u = &inUse{store: r.store, hold: hold}
+		} else {
+			u.hold = min(u.hold, hold)
+		}
+		item := r.settlementOf(c)
+		u.keys, item.key = withKey(u.keys, r.keys[c.key])
+		u.items, u.shadows = append(u.items, item), append(u.shadows, c.shadow)
+	}
+	return u
+}
+
+// extend begins the hold of the units anew, in one round trip.
+func (u *inUse) extend(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return ended(err, false)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	b := head(make([]byte, 0, headSize+settleSize*len(u.items)), opExtend, len(u.items))
+	for i := range u.items {
+		b = u.items[i].pack(b, 0)
+	}
+	reply, err := u.store.correct(ctx, u.keys, b, func(b []byte, now int64) []byte {
+		for i := range u.items { // the limiter may have a calendar now
+			b, now = u.items[i].plan.latest().putDates(b, u.store, now)
+		}
+		return b
+	})
+	if err != nil {
+		return err
+	}
+	if len(reply) != 8+7*len(u.items) {
+		return errAnswer
+	}
+	for i := range u.items {
+		item := &u.items[i]
+		n := get7(reply[8+7*i:])
+		lost := n == 0 || n < item.Cost
+		if item.Cost = n; lost && !u.shadows[i] {
+			err = fmt.Errorf("%w after %v, under %v", ratelimit.ErrLost, item.plan.limit.Rate.Per, item.plan.limit)
+		}
+	}
+	return err
+}

@@ -1,0 +1,1 @@
+-- This version counts no units in use.
