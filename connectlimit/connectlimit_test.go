@@ -300,7 +300,7 @@ func TestKeys(t *testing.T) {
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	_, err = connectlimit.Header("None")(c)
 	require.ErrorIs(t, err, keyfunc.ErrNoKey)
-	_, err = keyfunc.Unless(connectlimit.Header("None"), connectlimit.Procedure)(c)
+	_, err = keyfunc.Otherwise(connectlimit.Header("None"), connectlimit.Procedure)(c)
 	require.NoError(t, err)
 	_, err = keyfunc.Optional(connectlimit.Header("None"))(c)
 	require.ErrorIs(t, err, ratelimit.SkipLayer)

@@ -160,7 +160,7 @@ func TestJoinAndOptional(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 	_, err = optional(callWith("user", "a", "user", "b"))
 	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, "a malformed key is not a missing one")
-	anonymous := keyfunc.Unless(grpclimit.Metadata("user"), grpclimit.RemoteIP)
+	anonymous := keyfunc.Otherwise(grpclimit.Metadata("user"), grpclimit.RemoteIP)
 	_, err = anonymous(callWith("user", "ann"))
 	assert.ErrorIs(t, err, ratelimit.SkipLayer)
 	addr, err := anonymous(callWith())

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -48,18 +47,6 @@ var remoteIP = clientaddr.Remote()
 // [keyfunc.ErrNoKey] if the header is missing, has trusted proxies only, or fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
 	return keyOf(clientaddr.New(clientaddr.Options(opts)))
-}
-
-// HeaderIP is [ClientIP] for a field that holds exactly one address, such as CF-Connecting-IP or X-Real-IP, and that the
-// trusted peers set or remove in every request.
-func HeaderIP(header string, trusted []netip.Prefix) (func(*http.Request) (netip.Addr, error), error) {
-	switch name := http.CanonicalHeaderKey(header); name {
-	case "":
-		return nil, errors.New("httplimit: HeaderIP needs the name of a header field")
-	case "X-Forwarded-For", "Forwarded":
-		return nil, fmt.Errorf("httplimit: HeaderIP: %s is a list: use ClientIP", name)
-	}
-	return ClientIP(ClientIPOptions{Header: header, TrustedProxies: trusted})
 }
 
 func keyOf(f *clientaddr.Finder, err error) (func(*http.Request) (netip.Addr, error), error) {

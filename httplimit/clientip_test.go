@@ -454,20 +454,17 @@ func TestErrorsHoldNothingOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestHeaderIPRefusesOptionsThatCannotBeMeant(t *testing.T) {
+func TestClientIPOfAFieldOfOneAddressRefusesOptionsThatCannotBeMeant(t *testing.T) {
 	some := prefixes(t, "10.0.0.0/8")
 	for want, row := range map[string]struct {
 		header  string
 		trusted []netip.Prefix
 	}{
-		"needs the name":            {"", some},
-		"not the name":              {"X Real IP", some},
-		"X-Forwarded-For is a list": {"x-forwarded-for", some},
-		"Forwarded is a list":       {"forwarded", some},
-		"needs TrustedProxies":      {"X-Real-IP", nil},
-		"[0]: 0.0.0.0/0 trusts":     {"X-Real-IP", prefixes(t, "0.0.0.0/0")},
+		"not the name":          {"X Real IP", some},
+		"needs TrustedProxies":  {"X-Real-IP", nil},
+		"[0]: 0.0.0.0/0 trusts": {"X-Real-IP", prefixes(t, "0.0.0.0/0")},
 	} {
-		key, err := httplimit.HeaderIP(row.header, row.trusted)
+		key, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: row.header, TrustedProxies: row.trusted})
 		assert.ErrorContains(t, err, want)
 		assert.Nil(t, key)
 	}

@@ -74,7 +74,7 @@ func Example_withoutKey() {
 	apiKey := httplimit.APIKey("X-API-Key")
 	limit := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
 		ratelimit.By(perKey, keyfunc.Optional(apiKey)),
-		ratelimit.By(perIP, keyfunc.Unless(apiKey, httplimit.RemoteIP)),
+		ratelimit.By(perIP, keyfunc.Otherwise(apiKey, httplimit.RemoteIP)),
 	)), nil))
 	h := limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-API-Key") != "s3cret" {
@@ -140,7 +140,7 @@ func Example_unknownKeys() {
 	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("anonymous"), nil))
 	limit := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(
 		ratelimit.By(perKey, keyfunc.Optional(customer)),
-		ratelimit.By(perIP, keyfunc.Unless(customer, httplimit.RemoteIP)),
+		ratelimit.By(perIP, keyfunc.Otherwise(customer, httplimit.RemoteIP)),
 	)), &httplimit.Options{KeyCode: http.StatusUnauthorized, Logger: slog.New(slog.DiscardHandler)}))
 	guesses := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("guesses"),
 		&httplimit.Options{Settle: httplimit.ChargeOnly(http.StatusUnauthorized)}))
@@ -310,10 +310,10 @@ func ExampleOptions_onError() {
 
 // Behind Cloudflare, the client's address is in a field of its own. It is believed from
 // Cloudflare's addresses only; these two stand for the list that Cloudflare publishes.
-func ExampleHeaderIP() {
-	clientIP, err := httplimit.HeaderIP("CF-Connecting-IP", []netip.Prefix{
+func ExampleClientIP_cdn() {
+	clientIP, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{
 		netip.MustParsePrefix("173.245.48.0/20"), netip.MustParsePrefix("2400:cb00::/32"),
-	})
+	}})
 	if err != nil {
 		log.Fatal(err)
 	}

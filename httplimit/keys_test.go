@@ -165,13 +165,13 @@ func TestUnlessCountsRequestsThatOptionalSkips(t *testing.T) {
 		broken: broken,
 	} {
 		known := func(*http.Request) (int, error) { return 7, err }
-		got, gotErr := keyfunc.Unless(known, func(*http.Request) (string, error) { return "k", nil })(with())
+		got, gotErr := keyfunc.Otherwise(known, func(*http.Request) (string, error) { return "k", nil })(with())
 		assert.ErrorIs(t, gotErr, want)
 		assert.Equal(t, want == nil, got == "k")
 		_, otherErr := keyfunc.Optional(known)(with())
 		assert.False(t, gotErr == nil && otherErr == nil, "both layers count %v", err)
 	}
-	_, err := keyfunc.Unless(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
+	_, err := keyfunc.Otherwise(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey, "neither key is there")
 }
 

@@ -197,8 +197,3 @@ func (l *Limiter[K]) made() *common {
 	return l.common
 }
 
-// Adapts reports whether limits follow outcomes: whether there is [Options.Adaptive] or [Options.Shared].
-func (l *Limiter[K]) Adapts() bool {
-	l.made()
-	return l.common.adaptive != nil || l.common.pool != nil && l.common.pool.learner != nil
-}

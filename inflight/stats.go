@@ -57,6 +57,9 @@ type Totals struct {
 	Queued   int // calls of Acquire
 	Keys     int // tracked
 
+	// Adaptive reports whether limits follow outcomes: whether there is [Options.Adaptive] or [Options.Shared].
+	Adaptive bool
+
 	// Shed counts the calls that were refused for lack of room, or in a dry run would have been.
 	Shed uint64
 	// Waits counts the calls that were served from a queue by their waits: up to 1, 2.5, 5, 10, 25, 50, 100, 250 and
@@ -71,6 +74,7 @@ var _ [len(wait.Buckets) + 1]uint64 = Totals{}.Waits
 func (l *Limiter[K]) Totals() Totals {
 	all := l.entries(nil)
 	t := Totals{Keys: len(all), Shed: l.common.shed.Load()}
+	t.Adaptive = l.common.adaptive != nil || l.common.pool != nil && l.common.pool.learner != nil
 	for i := range t.Waits {
 		t.Waits[i] = l.common.waits[i].Load()
 	}

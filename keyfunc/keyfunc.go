@@ -55,7 +55,7 @@ func skippable(err error) bool {
 }
 
 // Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key: see
-// [Unless]. A malformed key stays an error.
+// [Otherwise]. A malformed key stays an error.
 func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	return func(r R) (K, error) {
 		k, err := key(r)
@@ -66,9 +66,9 @@ func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 	}
 }
 
-// Unless returns a key function for requests without a known key. It leaves the layer out for all others
+// Otherwise returns a key function for requests without a known key. It leaves the layer out for all others
 // ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two.
-func Unless[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
+func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
 	known = Optional(known)
 	return func(r R) (k K, err error) {
 		switch _, err = known(r); {

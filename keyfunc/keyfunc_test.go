@@ -23,7 +23,7 @@ func Example() {
 	byHost := func(r *http.Request) (string, error) { return r.Host, nil }
 	limit := ratelimit.Must(ratelimit.All(
 		ratelimit.By(perKey, keyfunc.Optional(apiKey)),
-		ratelimit.By(perIP, keyfunc.Unless(apiKey, keyfunc.Join(byHost, httplimit.RemoteIP))),
+		ratelimit.By(perIP, keyfunc.Otherwise(apiKey, keyfunc.Join(byHost, httplimit.RemoteIP))),
 	))
 	known, anonymous := httptest.NewRequest("GET", "/", nil), httptest.NewRequest("GET", "/", nil)
 	known.Header.Set("X-API-Key", "secret")
@@ -56,7 +56,7 @@ func TestErrorsOfCombinedKeys(t *testing.T) {
 			key, good := of(1, row.err), of("k", nil)
 			_, err := keyfunc.Optional(key)("")
 			assert.ErrorIs(t, err, row.optional)
-			k, err := keyfunc.Unless(key, good)("")
+			k, err := keyfunc.Otherwise(key, good)("")
 			assert.ErrorIs(t, err, row.unless)
 			if row.unless == nil {
 				assert.Equal(t, "k", k)

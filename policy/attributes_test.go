@@ -101,7 +101,7 @@ func TestTheClientsAddressBehindAProxyIsCut(t *testing.T) {
 	assert.Equal(t, "rules[0].key[0]", warnings[0].Field)
 
 	p := inForceOf(t, `- {name: a, key: ip, limit: fixed-window 20/h}`)
-	address := ratelimit.Must(httplimit.HeaderIP("CF-Connecting-IP", []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")})) // the networks of the proxies
+	address := ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})) // the networks of the proxies
 	passed := 0
 	for i := range 40 {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -24,7 +24,7 @@ func ExampleHTTP_behindAProxy() {
 	}
 	proxies := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 
-	client, err := httplimit.HeaderIP("CF-Connecting-IP", proxies) // the networks of your proxies
+	client, err := httplimit.ClientIP(httplimit.ClientIPOptions{Header: "CF-Connecting-IP", TrustedProxies: proxies}) // the networks of your proxies
 	if err != nil {
 		log.Fatal(err)
 	}

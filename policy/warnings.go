@@ -234,7 +234,7 @@ func (r *Rule) addressesInHeaders(report reporter) {
 	for j, name := range r.Key {
 		if field, ok := strings.CutPrefix(name, attrHeader); ok && slices.Contains(addressFields, strings.ToLower(field)) {
 			report(fmt.Sprintf("key[%d]", j), fmt.Errorf("%q holds an address that a client may write itself, and that is not cut: one with an IPv6 /64 has 2^64 budgets. "+
-				`Use the key "ip", and give policy.HTTP the attribute ip by httplimit.ClientIP or httplimit.HeaderIP`, name))
+				`Use the key "ip", and give policy.HTTP the attribute ip by httplimit.ClientIP`, name))
 		}
 	}
 }

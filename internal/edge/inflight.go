@@ -50,7 +50,7 @@ func isWhole[R Request](limiter any) bool {
 }
 
 // Adapts reports whether anything is learnt from outcomes.
-func (i *Inflight[R, K]) Adapts() bool { return i.limiter.Adapts() }
+func (i *Inflight[R, K]) Adapts() bool { return i.limiter.Totals().Adaptive }
 
 // InflightStats are httplimit.InflightStats.
 type InflightStats struct{ Skipped, Admitted, Shed, Failed, Rejected uint64 }

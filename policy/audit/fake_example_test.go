@@ -49,7 +49,7 @@ func ExampleNew() {
 }
 
 // The questions of support: the limited customers, the history of one customer, and the rule that denies most.
-func ExampleLog_Limited() {
+func ExampleLog_Query() {
 	db, err := sql.Open("pgx", "postgres://app@db/app") // with your driver
 	if err != nil {
 		log.Fatal(err)
@@ -65,25 +65,25 @@ func ExampleLog_Limited() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	keys, err := denials.Limited(ctx, since, 20)
+	keys, err := denials.Query(ctx, audit.Filter{Since: since, ByKey: true, Max: 20})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, k := range keys {
 		fmt.Println(k.Rule, k.Key, k.Count)
 	}
-	rows, err := denials.OfKey(ctx, []string{"ann"}, since, 20)
+	rows, err := denials.Query(ctx, audit.Filter{Since: since, Key: []string{"ann"}, Max: 20})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, v := range rows {
 		fmt.Println(v.Rule, v.Route, v.LastAt, v.Count)
 	}
-	rules, err := denials.ByRule(ctx, since, time.Now())
+	rules, err := denials.Query(ctx, audit.Filter{Since: since, ByRule: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	would, err := denials.Shadowed(ctx, "api-tighter", since, 20)
+	would, err := denials.Query(ctx, audit.Filter{Since: since, Rule: "api-tighter", Shadows: true, ByKey: true, Max: 20})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,8 +1,10 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,7 +69,28 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Violation is a row: the denials of a key by a rule in one minute.
+// Filter selects and sums up the rows of a [Log.Query]. The zero Filter selects the latest rows.
+type Filter struct {
+	// Since and Until bound the instants of the rows' last denials: at Since or later, and before Until. A zero instant is no bound.
+	Since, Until time.Time
+	// Rule is the name of a rule. If empty, rows of all rules are selected.
+	Rule string
+	// Shadows selects the denials of shadow rules alone, which [Options.Shadows] writes.
+	Shadows bool
+	// Key has a value for each attribute of a rule's Key, unhashed. If it is nil, rows of all keys are selected.
+	Key []string
+	// ByKey and ByRule add up the counts for each rule and key, or for each rule, most denials first. Without them the rows are returned,
+	// latest first. It is an error to set both.
+	ByKey, ByRule bool
+	// Max is the maximum number of results. It defaults to 1,000.
+	Max int
+}
+
+// maxResults is the Max of a Filter that gives none.
+const maxResults = 1000
+
+// Violation is a row: the denials of a key by a rule in one minute. With [Filter].ByKey or ByRule it is a sum, of which only Denials is set,
+// without Key if it is that of a rule.
 type Violation struct {
 	policy.Denials
 	FirstAt, LastAt time.Time
@@ -78,51 +101,63 @@ type Violation struct {
 	Degraded        bool
 }
 
-// Limited returns the keys denied since a time, also by shadows, most denials first, n at most.
-func (a *Log) Limited(ctx context.Context, since time.Time, n int) ([]policy.Denials, error) {
+// Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not among them: see [Log.Flush].
+// With MySQL the data source of rows needs parseTime=true. The error is that of the filter or of the database.
+func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
+	switch {
+	case f.ByKey && f.ByRule:
+		return nil, errors.New("policy/audit: Filter has both ByKey and ByRule")
+	case f.Max < 0:
+		return nil, fmt.Errorf("policy/audit: Filter.Max is %d, want 0 for %d, or more", f.Max, maxResults)
+	}
+	var args []any
+	place := func(v any) string {
+		args = append(args, v)
+		return a.place(len(args))
+	}
+	var where []string
+	if !f.Since.IsZero() {
+		where = append(where, `last_at >= `+place(f.Since.UTC()))
+	}
+	if !f.Until.IsZero() {
+		where = append(where, `last_at < `+place(f.Until.UTC()))
+	}
+	switch {
+	case f.Rule != "" && f.Shadows:
+		where = append(where, `rule = `+place(shadowPrefix+f.Rule))
+	case f.Rule != "":
+		where = append(where, `rule = `+place(f.Rule))
+	case f.Shadows:
+		where = append(where, `rule LIKE '`+shadowPrefix+`%'`)
+	}
 	key := a.quote("key")
-	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+
-		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, rule, `+key+` LIMIT `+a.place(2), since.UTC(), max(0, n))
-}
-
-// Shadowed returns the keys that a shadow rule would have denied since a time, most denials first, n at most. It needs
-// [Options.Shadows].
-func (a *Log) Shadowed(ctx context.Context, rule string, since time.Time, n int) ([]policy.Denials, error) {
-	key := a.quote("key")
-	return a.denials(ctx, `SELECT rule, `+key+`, SUM(count) FROM rate_limit_violation WHERE rule = `+a.place(1)+` AND last_at >= `+a.place(2)+
-		` GROUP BY rule, `+key+` ORDER BY SUM(count) DESC, `+key+` LIMIT `+a.place(3), shadowPrefix+rule, since.UTC(), max(0, n))
-}
-
-// ByRule returns the number of denials of each rule between two times, most denials first.
-func (a *Log) ByRule(ctx context.Context, from, to time.Time) ([]policy.Denials, error) {
-	return a.denials(ctx, `SELECT rule, '', SUM(count) FROM rate_limit_violation WHERE last_at >= `+a.place(1)+` AND last_at < `+a.place(2)+
-		` GROUP BY rule ORDER BY SUM(count) DESC, rule`, from.UTC(), to.UTC())
-}
-
-// OfKey returns the rows of a key since a time, latest first, n at most. The key has a value for each attribute of the
-// rule's Key, unhashed. With MySQL the data source needs parseTime=true.
-func (a *Log) OfKey(ctx context.Context, key []string, since time.Time, n int) (all []Violation, err error) {
-	q := a.quote
+	if f.Key != nil {
+		where = append(where, key+` = `+place(a.private(joined.Key(f.Key))))
+	}
+	from := ` FROM rate_limit_violation`
+	if len(where) > 0 {
+		from += ` WHERE ` + strings.Join(where, ` AND `)
+	}
+	limit := ` LIMIT ` + place(cmp.Or(f.Max, maxResults))
+	query := `SELECT rule, ` + key + `, count, ` + a.quote("user") + `, route, ip, cost, remaining, retry_after, degraded, first_at, last_at` +
+		from + ` ORDER BY last_at DESC` + limit
+	switch {
+	case f.ByKey:
+		query = `SELECT rule, ` + key + `, SUM(count)` + from + ` GROUP BY rule, ` + key + ` ORDER BY SUM(count) DESC, rule, ` + key + limit
+	case f.ByRule:
+		query = `SELECT rule, '', SUM(count)` + from + ` GROUP BY rule ORDER BY SUM(count) DESC, rule` + limit
+	}
 	err = a.query(ctx, func(rows *sql.Rows) error {
 		var v Violation
 		var retry float64
-		err := rows.Scan(&v.Rule, &v.Key, &v.Count, &v.User, &v.Route, &v.IP, &v.Cost, &v.Remaining, &retry, &v.Degraded, &v.FirstAt, &v.LastAt)
+		to := []any{&v.Rule, &v.Key, &v.Count}
+		if !f.ByKey && !f.ByRule {
+			to = append(to, &v.User, &v.Route, &v.IP, &v.Cost, &v.Remaining, &retry, &v.Degraded, &v.FirstAt, &v.LastAt)
+		}
+		err := rows.Scan(to...)
 		v.Rule, v.Shadow = strings.CutPrefix(v.Rule, shadowPrefix)
 		v.RetryAfter = time.Duration(retry * float64(time.Second))
 		all = append(all, v)
-		return err
-	}, `SELECT rule, `+q("key")+`, count, `+q("user")+`, route, ip, cost, remaining, retry_after, degraded, first_at, last_at
-		FROM rate_limit_violation WHERE `+q("key")+` = `+a.place(1)+` AND last_at >= `+a.place(2)+` ORDER BY last_at DESC LIMIT `+a.place(3),
-		a.private(joined.Key(key)), since.UTC(), max(0, n))
-	return all, err
-}
-
-func (a *Log) denials(ctx context.Context, query string, args ...any) (all []policy.Denials, err error) {
-	err = a.query(ctx, func(rows *sql.Rows) error {
-		var d policy.Denials
-		err := rows.Scan(&d.Rule, &d.Key, &d.Count)
-		d.Rule, d.Shadow = strings.CutPrefix(d.Rule, shadowPrefix)
-		all = append(all, d)
 		return err
 	}, query, args...)
 	return all, err

@@ -83,13 +83,13 @@ func TestTextsThatDifferInSpacesAtTheirEndAreTwo(t *testing.T) {
 			}
 			require.NoError(t, log.Flush(t.Context()))
 			for _, user := range []string{"acme", "acme ", "acme  "} {
-				rows, err := log.OfKey(t.Context(), []string{user}, time.Now().Add(-time.Hour), 10)
+				rows, err := log.Query(t.Context(), audit.Filter{Key: []string{user}, Since: time.Now().Add(-time.Hour)})
 				require.NoError(t, err)
 				require.NotEmpty(t, rows)
 				assert.Equal(t, user, rows[0].Key)
 				assert.Equal(t, user, rows[0].User)
 			}
-			limited, err := log.Limited(t.Context(), time.Now().Add(-time.Hour), 10)
+			limited, err := log.Query(t.Context(), audit.Filter{ByKey: true, Since: time.Now().Add(-time.Hour)})
 			require.NoError(t, err)
 			assert.Len(t, limited, 3)
 			require.NoError(t, log.Close(t.Context()))

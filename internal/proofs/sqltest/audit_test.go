@@ -23,6 +23,14 @@ import (
 
 // audited returns policies with one rule that denies after 2 requests of a user an hour, and
 // their log.
+// sums returns denials as a query returns them that adds up rows.
+func sums(denials ...policy.Denials) (all []audit.Violation) {
+	for _, d := range denials {
+		all = append(all, audit.Violation{Denials: d})
+	}
+	return all
+}
+
 func audited(t *testing.T, db *sql.DB, opts audit.Options) (*policy.Policies, *audit.Log) {
 	t.Helper()
 	if opts.Logger == nil {
@@ -130,30 +138,38 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 					return audit.Hash(hashed, key)
 				}
 				since := time.Now().Add(-time.Hour)
-				top, err := log.Limited(t.Context(), since, 3)
+				top, err := log.Query(t.Context(), audit.Filter{ByKey: true, Since: since, Max: 3})
 				require.NoError(t, err)
-				assert.Equal(t, []policy.Denials{{Rule: "exports", Key: stored("id7"), Count: 5}, {Rule: "api", Key: stored("cleo"), Count: 3}, {Rule: "api", Key: stored("bob"), Count: 2}}, top)
-				rules, err := log.ByRule(t.Context(), since, time.Now().Add(time.Hour))
+				assert.Equal(t, sums(policy.Denials{Rule: "exports", Key: stored("id7"), Count: 5}, policy.Denials{Rule: "api", Key: stored("cleo"), Count: 3}, policy.Denials{Rule: "api", Key: stored("bob"), Count: 2}), top)
+				rules, err := log.Query(t.Context(), audit.Filter{ByRule: true, Since: since, Until: time.Now().Add(time.Hour)})
 				require.NoError(t, err)
-				assert.Equal(t, []policy.Denials{{Rule: "api", Count: 6}, {Rule: "exports", Count: 6}}, rules)
-				rows, err := log.OfKey(t.Context(), []string{"bob"}, since, 10)
+				assert.Equal(t, sums(policy.Denials{Rule: "api", Count: 6}, policy.Denials{Rule: "exports", Count: 6}), rules)
+				one, err := log.Query(t.Context(), audit.Filter{ByRule: true, Rule: "api"})
+				require.NoError(t, err)
+				assert.Equal(t, rules[:1], one, "without an instant")
+				none, err := log.Query(t.Context(), audit.Filter{Until: since})
+				require.NoError(t, err)
+				assert.Empty(t, none)
+				none, err = log.Query(t.Context(), audit.Filter{Shadows: true})
+				require.NoError(t, err)
+				assert.Empty(t, none, "none is a shadow")
+				rows, err := log.Query(t.Context(), audit.Filter{Key: []string{"bob"}, Since: since})
 				require.NoError(t, err)
 				require.NotEmpty(t, rows) // two, if a minute has begun since
 				assert.Equal(t, "api", rows[0].Rule)
 				assert.Equal(t, "GET "+stored("/a"), rows[0].Route)
 				assert.Positive(t, rows[0].RetryAfter)
 				assert.WithinDuration(t, time.Now(), rows[0].LastAt, time.Minute)
-				none, err := log.OfKey(t.Context(), []string{"nobody"}, since, 10)
+				none, err = log.Query(t.Context(), audit.Filter{Key: []string{"nobody"}, Since: since})
 				require.NoError(t, err)
 				assert.Empty(t, none)
-				for _, n := range []int{0, -1} {
-					top, err = log.Limited(t.Context(), since, n)
-					require.NoError(t, err)
-					assert.Empty(t, top)
-					none, err = log.OfKey(t.Context(), []string{"bob"}, since, n)
-					require.NoError(t, err)
-					assert.Empty(t, none)
-				}
+				latest, err := log.Query(t.Context(), audit.Filter{Max: 1})
+				require.NoError(t, err)
+				assert.Len(t, latest, 1)
+				_, err = log.Query(t.Context(), audit.Filter{Max: -1})
+				require.EqualError(t, err, "policy/audit: Filter.Max is -1, want 0 for 1000, or more")
+				_, err = log.Query(t.Context(), audit.Filter{ByKey: true, ByRule: true})
+				require.ErrorContains(t, err, "both ByKey and ByRule")
 
 				for i := range 2100 {
 					at := time.Now().Add(-25*time.Hour - time.Duration(i)*time.Second).UTC()
@@ -350,16 +366,22 @@ func TestWhomAShadowWouldHaveDenied(t *testing.T) {
 			}
 			p.Allow(request("bob"), 1)
 			require.NoError(t, log.Close(t.Context()))
-			would, err := log.Shadowed(t.Context(), "trial", since, 10)
+			would, err := log.Query(t.Context(), audit.Filter{Rule: "trial", Shadows: true, ByKey: true, Since: since})
 			require.NoError(t, err)
-			assert.Equal(t, []policy.Denials{{Rule: "trial", Key: "ann", Count: 3, Shadow: true}}, would)
-			limited, err := log.Limited(t.Context(), since, 10)
+			assert.Equal(t, sums(policy.Denials{Rule: "trial", Key: "ann", Count: 3, Shadow: true}), would)
+			all, err := log.Query(t.Context(), audit.Filter{Shadows: true, ByKey: true})
 			require.NoError(t, err)
-			assert.Contains(t, limited, policy.Denials{Rule: "api", Key: "ann", Count: 2})
-			assert.Contains(t, limited, policy.Denials{Rule: "trial", Key: "ann", Count: 3, Shadow: true})
-			rules, err := log.ByRule(t.Context(), since, time.Now().Add(time.Minute))
+			assert.Subset(t, all, would)
+			for _, v := range all {
+				assert.True(t, v.Shadow, v.Rule)
+			}
+			limited, err := log.Query(t.Context(), audit.Filter{ByKey: true, Since: since})
 			require.NoError(t, err)
-			assert.Contains(t, rules, policy.Denials{Rule: "quiet", Count: 4, Shadow: true})
+			assert.Subset(t, limited, sums(policy.Denials{Rule: "api", Key: "ann", Count: 2}))
+			assert.Subset(t, limited, would)
+			rules, err := log.Query(t.Context(), audit.Filter{ByRule: true, Since: since})
+			require.NoError(t, err)
+			assert.Subset(t, rules, sums(policy.Denials{Rule: "quiet", Count: 4, Shadow: true}))
 			assert.Equal(t, 3, count(t, db, `WHERE rule = 'shadow:trial'`))
 		})
 	}
