@@ -196,4 +196,3 @@ func (l *Limiter[K]) made() *common {
 	}
 	return l.common
 }
-

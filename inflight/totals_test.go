@@ -41,5 +41,5 @@ func TestTotalsCountAllKeysAlsoForgottenOnes(t *testing.T) {
 func TestTotalsHaveNoLimitIfThereIsNone(t *testing.T) {
 	l := newLimiter(t, 3, &options{MaxWaiting: 5, Adaptive: inflight.Learn(nil)})
 	take(t, l, "a", 2)
-	assert.Equal(t, inflight.Totals{InFlight: 2, Keys: 1}, l.Totals())
+	assert.Equal(t, inflight.Totals{InFlight: 2, Keys: 1, Adaptive: true}, l.Totals())
 }
