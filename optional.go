@@ -33,6 +33,9 @@ type Description struct {
 	// Holds reports whether one of the limits is [Concurrent]: then Take, Allow and Wait return an error. Call Reserve, and Settle when
 	// the work has ended. Where each request or key has its own limit, such a limit may come although Holds is false.
 	Holds bool
+
+	// Shared reports whether all keys share the limits, each by its weight, as in package fair, instead of having a budget each.
+	Shared bool
 }
 
 // Describe returns the result of l's Describe. If l has none, it returns a Description in which only BooksAhead is true.

@@ -156,11 +156,11 @@ func (l *Limiter[K]) Peek(_ context.Context, tenant K, cost int) (d ratelimit.De
 	return d, err
 }
 
-// Describe returns the limit that tenants share. BooksAhead is false.
+// Describe returns the limit that tenants share. Shared is true, and BooksAhead false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}}
+	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}, Shared: true}
 }
 
 // SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent, and of each tenant's spending the same

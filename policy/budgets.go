@@ -15,20 +15,23 @@ import (
 type decider struct {
 	stack, bare *ratelimit.Layered[*charges]
 	limiters    []ratelimit.Limiter[string] // by rule, as the engine has returned them
-	memory      bool                        // they are of Memory
-	clock       ratelimit.Clock             // of Memory, if it was given one
+	rules       []*rule
+	pools       bool            // keys of a rule share one limit
+	memory      bool            // they are of Memory
+	clock       ratelimit.Clock // of Memory, if it was given one
 }
 
 // newDecider returns the decider of rules, nil if there are none.
-func newDecider(rules []*rule, limiters []ratelimit.Limiter[string]) (*decider, error) {
+func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*decider, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
-	d := &decider{limiters: limiters}
+	d := &decider{limiters: limiters, rules: rules}
 	layers := make([]ratelimit.Layer[*charges], len(rules))
 	bare := make([]ratelimit.Layer[*charges], len(rules))
 	for i, r := range rules {
-		l := limiters[i]
+		l := stacked[i]
+		d.pools = d.pools || r.pool != nil
 		if t, ok := l.(*table); ok {
 			l, d.memory, d.clock = t.Keyed, true, t.clock
 		}
@@ -47,6 +50,14 @@ func newDecider(rules []*rule, limiters []ratelimit.Limiter[string]) (*decider, 
 
 // peek returns the decision that a charge would meet.
 func (d *decider) peek(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
+	if d.shares(c) {
+		return d.peekShared(ctx, c, cost)
+	}
+	return d.peekStack(ctx, c, cost)
+}
+
+// peekStack is peek without limits that keys share.
+func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	standing, err := d.of(c).Peek(ctx, c, cost)
 	if c.Bare && !d.memory && errors.Is(err, ratelimit.ErrExceedsLimit) { // the store was not asked, but the caller needs the remaining budget
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
@@ -65,6 +76,9 @@ func (d *decider) of(c *charges) *ratelimit.Layered[*charges] {
 }
 
 func (d *decider) adjust(ctx context.Context, c *charges, delta int) error {
+	if d.shares(c) {
+		return d.adjustShared(ctx, c, delta)
+	}
 	return d.of(c).Adjust(ctx, c, delta)
 }
 

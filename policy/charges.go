@@ -14,6 +14,9 @@ type charge struct {
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
+
+	Weight int    // of the key, which shares Limit with others; 0 for a key with a budget of its own
+	Tariff string // the request's plan, whether it has a weight or not, if Weight is not 0
 }
 
 // charges are the charges of a request, one for each rule that applies.
@@ -33,10 +36,12 @@ func (c *charges) clear() {
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 }
 
-// append appends the rules that apply. A [ratelimit.Layered] asks for them.
+// append appends the rules that apply, without shared limits. A [ratelimit.Layered] asks for them.
 func (c *charges) append(which []int) []int {
 	for i := range c.List {
-		which = append(which, c.List[i].Rule)
+		if c.List[i].Weight == 0 {
+			which = append(which, c.List[i].Rule)
+		}
 	}
 	return which
 }

@@ -34,36 +34,49 @@ type Budget struct {
 	Key    []string          // the attributes of its keys
 	Limit  ratelimit.Limit   // with the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
-	Set    []Budget          // all budgets of the set, without their Set; nil if a single limit is checked
+
+	// Share, if above 0, is the weight of keys without another: all keys share Limit. The limiter is one of package fair, of
+	// redislimit.NewFair, or another Reserver with a SetLimit whose Describe reports Shared. It uses Weight, and an engine without such
+	// limiters returns an error. Before is returned again, also if its limit is another: SetLimit is called when the set is in force.
+	Share  int
+	Weight func(key string) int // the weight of a key during a call for it; nil without Share
+
+	Set []Budget // all budgets of the set, without their Set; nil if a single limit is checked
 }
 
 // budget returns the part of the rule that an engine receives.
 func (c *rule) budget() Budget {
-	return Budget{Name: c.Name, Key: c.Key, Limit: c.limit, Others: c.others()}
+	b := Budget{Name: c.Name, Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
+	if c.Share > 0 {
+		b.Weight = func(string) int { return c.Share } // until the rule has a pool
+	}
+	return b
 }
 
 // checkLimit returns an error if the engine's store cannot count a limit of a rule.
 func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
-	b.Limit, b.Others, b.Set = limit.Named(b.Name), nil, nil
+	b.Limit, b.Others, b.Share, b.Weight, b.Set = limit.Named(b.Name), nil, 0, nil, nil
 	_, err := e(b, nil)
 	return err
 }
 
 // open makes the rules of a valid set ready, on limiters of the engine. It changes nothing. Before returns the limiter of a rule in the set
-// before. An error is an [*Error].
-func (e Engine) open(whole []Rule, before func(id string) ratelimit.Limiter[string]) ([]*rule, *decider, error) {
+// before, and its pool. An error is an [*Error].
+func (e Engine) open(whole []Rule, before func(id string) (ratelimit.Limiter[string], *pool)) ([]*rule, *decider, error) {
 	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
 	for i := range whole {
 		rules[i] = newRule(&whole[i])
 		budgets[i] = rules[i].budget()
 	}
 	limiters := make([]ratelimit.Limiter[string], len(rules))
+	stacked := make([]ratelimit.Limiter[string], len(rules)) // the limiters that one stack decides on
 	for i, r := range rules {
 		b := budgets[i]
 		b.Set = budgets
-		l, err := e(b, before(r.id))
-		if err == nil && optional.IsNil(l) {
-			err = errors.New("the engine returned no limiter")
+		l, pool, err := e.limiterFor(r, b, before)
+		stacked[i] = l
+		if pool != nil {
+			stacked[i], err = e.idle(b)
 		}
 		t, isTable := l.(*table)
 		checked := map[ratelimit.Limit]bool{b.Limit: true}
@@ -75,21 +88,51 @@ func (e Engine) open(whole []Rule, before func(id string) ratelimit.Limiter[stri
 		if err != nil {
 			return nil, nil, &Error{Rule: r.Name, Err: err}
 		}
-		if isTable {
-			rules[i] = t.ruleOf(r)
+		switch {
+		case isTable:
+			rules[i] = ruleOf(r, t.processes)
+		case pool != nil:
+			if m, ok := pool.sharer.(*memoryPool); ok {
+				rules[i] = ruleOf(r, m.processes)
+			}
 		}
-		limiters[i], rules[i].countable = l, func(limit ratelimit.Limit) error {
+		limiters[i], rules[i].pool, rules[i].countable = l, pool, func(limit ratelimit.Limit) error {
 			if isTable && t.counts(limit) {
 				return nil
 			}
 			return e.checkLimit(b, limit)
 		}
 	}
-	d, err := newDecider(rules, limiters)
+	d, err := newDecider(rules, limiters, stacked)
 	if err != nil {
 		return nil, nil, &Error{Err: err}
 	}
 	return rules, d, nil
+}
+
+// limiterFor returns the engine's limiter for a rule, and the pool of a rule with Share.
+func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.Limiter[string], *pool)) (ratelimit.Limiter[string], *pool, error) {
+	last, shared := before(r.id)
+	if r.Share == 0 {
+		if shared != nil {
+			last = nil
+		}
+		l, err := e(b, last)
+		if err == nil && optional.IsNil(l) {
+			err = errors.New("the engine returned no limiter")
+		}
+		return l, nil, err
+	}
+	p := &pool{weigher: newWeigher(r)}
+	if last = nil; shared != nil {
+		p.weigher, last = shared.weigher, shared.sharer
+	}
+	b.Weight = p.weigher.weight
+	var err error
+	if p.sharer, err = e.sharerFor(b, last); err != nil {
+		return nil, nil, err
+	}
+	return p.sharer, p, nil
 }
 
 // refusals returns the errors for which an engine refuses a valid set: about single limits, or else about the rules together.
@@ -108,19 +151,29 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 				}
 			}
 		}
-		check("limit", c.limit)
+		if c.Share == 0 {
+			check("limit", c.limit)
+		} else if _, err := e.sharerFor(b, nil); err != nil && len(all) < maxProblems {
+			field := "limit"
+			if errors.Is(err, errors.ErrUnsupported) {
+				field = "share"
+			}
+			all = append(all, c.wrong(i, field, err))
+		}
 		for _, plan := range slices.Sorted(maps.Keys(c.plans)) {
 			check("plans."+plan, *c.plans[plan])
 		}
 		for j, o := range c.Overrides {
-			check(fmt.Sprintf("overrides[%d]", j), *c.overrides[joined.Key(o.Key)])
+			if o.Share == 0 {
+				check(fmt.Sprintf("overrides[%d]", j), *c.overrides[joined.Key(o.Key)])
+			}
 		}
 	}
 	if len(all) > 0 {
 		return all
 	}
 	var together *Error
-	if _, _, err := e.open(whole, func(string) ratelimit.Limiter[string] { return nil }); errors.As(err, &together) {
+	if _, _, err := e.open(whole, func(string) (ratelimit.Limiter[string], *pool) { return nil, nil }); errors.As(err, &together) {
 		together.Field = "rules"
 		all = append(all, together)
 	}

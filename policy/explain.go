@@ -29,6 +29,7 @@ type Explained struct {
 	Override bool            // an override's limit holds
 	Given    string          // the attribute of LimitFrom, if its limit holds
 	Limit    ratelimit.Limit // the limit that holds
+	Share    int             // the weight by which the key shares Limit with others; 0 if it has a budget of its own
 	Cost     int
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
@@ -85,8 +86,10 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 		e.Skipped = "an attribute is missing, and the rule is optional"
 		return e, nil
 	}
-	e.Key, e.Plan, e.Limit, e.Cost = ch.Key, ch.Plan, *ch.Limit, ch.Cost
-	_, e.Override = rule.overrides[ch.Key]
+	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, *ch.Limit, ch.Cost, ch.Weight
+	if _, e.Override = rule.overrides[ch.Key]; ch.Weight > 0 {
+		_, e.Override = rule.weights[ch.Key]
+	}
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
 		e.Given = rule.LimitFrom
 	}
@@ -122,7 +125,7 @@ func (e Explained) plain() shown.Rule {
 	if e.Limit.Algorithm == 0 {
 		return r
 	}
-	r.Limit, r.Capacity, r.From = e.Limit.String(), e.Limit.Capacity(), "the rule"
+	r.Limit, r.Capacity, r.Share, r.From = e.Limit.String(), e.Limit.Capacity(), e.Share, "the rule"
 	switch {
 	case e.Override:
 		r.From = "an override"

@@ -37,11 +37,11 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		}
 	}
 	var err error
-	next.rules, next.decider, err = p.engine.open(set.Complete(), func(id string) ratelimit.Limiter[string] {
+	next.rules, next.decider, err = p.engine.open(set.Complete(), func(id string) (ratelimit.Limiter[string], *pool) {
 		if i, ok := before[id]; ok {
-			return last.decider.limiters[i]
+			return last.decider.limiters[i], last.rules[i].pool
 		}
-		return nil
+		return nil, nil
 	})
 	if err != nil {
 		return nil, err
@@ -72,6 +72,11 @@ func (p *Policies) use(next *generation) {
 		next.follows(last)
 	}
 	p.current.Store(next)
+	for _, r := range next.rules {
+		if r.pool != nil {
+			r.pool.adopt(r)
+		}
+	}
 }
 
 // follows takes over the limiters of the set before.

@@ -60,8 +60,8 @@ func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if err = l.Validate(); err == nil {
 		err = c.countable(l)
 	}
-	if err == nil && c.share != nil {
-		l = c.share(l)
+	if err == nil && c.part != nil {
+		l = c.part(l)
 	}
 	return l, err
 }

@@ -6,10 +6,9 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/failover"
 )
 
-// MemoryOptions are the [ratelimit.Options] of each rule.
+// MemoryOptions are the [ratelimit.Options] of each rule. A rule with Share has MaxKeys and Clock, and a line of package fair.
 type MemoryOptions struct {
 	MaxKeys  int
 	OnFull   ratelimit.Overflow
@@ -30,6 +29,9 @@ func Memory(opts *MemoryOptions) Engine {
 	return func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if o.Processes < 0 {
 			return nil, fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", o.Processes)
+		}
+		if b.Share > 0 {
+			return newMemoryPool(&o, b, before)
 		}
 		if before, ok := before.(*table); ok && before.counts(b.Limit) {
 			return before, nil
@@ -59,27 +61,25 @@ func (t *table) counts(limit ratelimit.Limit) bool {
 }
 
 // shareOf returns the part of a limit that this process enforces.
-func (t *table) shareOf(limit ratelimit.Limit) ratelimit.Limit {
-	if t.processes <= 1 {
-		return limit
-	}
-	return failover.Share(limit, t.processes).Named(limit.Name)
-}
+func (t *table) shareOf(limit ratelimit.Limit) ratelimit.Limit { return shareOf(limit, t.processes) }
 
-// ruleOf returns the rule with the parts of its limits that this process enforces.
-func (t *table) ruleOf(whole *rule) *rule {
-	if t.processes <= 1 || whole.Allow {
+// ruleOf returns the rule with the parts of its limits that each of several processes enforces.
+func ruleOf(whole *rule, processes int) *rule {
+	if processes <= 1 || whole.Allow {
 		return whole
 	}
+	of := func(limit ratelimit.Limit) ratelimit.Limit { return shareOf(limit, processes) }
 	r := *whole.Rule
-	r.Limit, r.Plans, r.Overrides = t.shareOf(r.Limit), maps.Clone(r.Plans), slices.Clone(r.Overrides)
+	r.Limit, r.Plans, r.Overrides = of(r.Limit), maps.Clone(r.Plans), slices.Clone(r.Overrides)
 	for plan, limit := range r.Plans {
-		r.Plans[plan] = t.shareOf(limit)
+		r.Plans[plan] = of(limit)
 	}
 	for k := range r.Overrides {
-		r.Overrides[k].Limit = t.shareOf(r.Overrides[k].Limit)
+		if r.Overrides[k].Share == 0 {
+			r.Overrides[k].Limit = of(r.Overrides[k].Limit)
+		}
 	}
 	part := newRule(&r)
-	part.whole, part.share = whole.limit, t.shareOf
+	part.whole, part.part = whole.limit, of
 	return part
 }

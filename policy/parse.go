@@ -493,6 +493,8 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"instead":     p.texts(&r.Instead, p.word),
 		"limit":       p.limit(&r.Limit),
 		"plans":       p.plans(&r.Plans),
+		"share":       p.weight(&r.Share),
+		"shares":      p.weights(&r.Shares),
 		"limit_from":  p.text(&r.LimitFrom, p.word),
 		"notify":      p.texts(&r.Notify, p.word),
 		"overrides":   p.overrides(r),
@@ -598,13 +600,43 @@ func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) 
 	}
 }
 
+// weight reads the weight of a share. 0 is an error: it would stand for none.
+func (p *parser) weight(to *int) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.plain(n, field); err != nil {
+			return err
+		}
+		weight, err := strconv.Atoi(n.Value)
+		if err != nil || n.ShortTag() != "!!int" {
+			return p.wrong(n, field, fmt.Errorf("%q, want a weight: a whole number from 1 to %d", n.Value, maxWeight))
+		}
+		if err := checkWeight(weight); err != nil {
+			return p.wrong(n, field, err)
+		}
+		*to = weight
+		return nil
+	}
+}
+
+func (p *parser) weights(to *map[string]int) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = map[string]int{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			var weight int
+			err := p.weight(&weight)(value, inner)
+			(*to)[key.Value] = weight
+			return err
+		})
+	}
+}
+
 func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
 			var o Override
 			var key []string
 			p.keyless = valueOf(n, "key") == nil
-			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit)})
+			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit), "share": p.weight(&o.Share)})
 			p.keyless = false
 			o.Key = key
 			r.Overrides = append(r.Overrides, o)

@@ -110,6 +110,10 @@ func rule(more string) string {
 	return "version: 1\nrules:\n- name: api\n  limit: fixed-window 5/s\n" + more
 }
 
+func shared(more string) string {
+	return "version: 1\nrules:\n- name: up\n  limit: token-bucket 10/s burst 20\n  key: user\n" + more
+}
+
 func TestErrorsNameTheFieldAndTheCause(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
@@ -143,6 +147,27 @@ func TestErrorsNameTheFieldAndTheCause(t *testing.T) {
 		{"a cost below 1", rule("  cost: -1\n"), 5, "api", "-1, want at least 1"},
 		{"a cost of 0", rule("  cost: 0\n"), 5, "api", "want at least 1"},
 		{"a cost in half units", rule("  cost: 0.5\n"), 5, "api", `"0.5", want a whole number from 1`},
+		{"a share of 0", shared("  share: 0\n"), 6, "up", "rules[0].share: 0, want a weight from 1 to 1048576"},
+		{"a share below 0", shared("  share: -3\n"), 6, "up", "rules[0].share: -3, want a weight from 1 to 1048576"},
+		{"a share that is too heavy", shared("  share: 1048577\n"), 6, "up", "rules[0].share: 1048577, want a weight"},
+		{"a share that is a word", shared("  share: half\n"), 6, "up", `rules[0].share: "half", want a weight: a whole number`},
+		{"a share in percent", shared("  share: 50%\n"), 6, "up", `rules[0].share: "50%", want a weight: a whole number`},
+		{"a share of parts", shared("  share: 1.5\n"), 6, "up", `rules[0].share: "1.5", want a weight: a whole number`},
+		{"a share in quotes", shared("  share: '2'\n"), 6, "up", `rules[0].share: "2", want a weight: a whole number`},
+		{"a share of a plan of 0", shared("  share: 1\n  shares: {free: 1,\n    pro: 0}\n"), 8, "up", "rules[0].shares.pro: 0, want a weight"},
+		{"a share of a plan without a name", shared("  share: 1\n  shares: {'': 2}\n"), 7, "up", "rules[0].shares: a plan's name of 0 bytes"},
+		{"shares without a share", shared("  shares: {pro: 3}\n"), 6, "up", "rules[0].shares: weights of plans, and the rule has no share"},
+		{"a share without a key", "rules:\n- name: up\n  limit: token-bucket 10/s burst 20\n  share: 2\n", 4, "up", "rules[0].share: 2, and the rule has no key"},
+		{"a share of a window", rule("  key: user\n  share: 2\n"), 4, "api", "rules[0].limit: ratelimit: invalid limit: fixed-window 5/s, and the rule has share 2: want a token bucket"},
+		{"a share and limits from an attribute", shared("  share: 2\n  limit_from: quota\n"), 7, "up", `rules[0].limit_from: "quota", and the rule has share 2`},
+		{"a share and thresholds", shared("  share: 2\n  notify: 80%\n"), 7, "up", `rules[0].notify: 80%, and the rule has share 2`},
+		{"a share and a plan's limit", shared("  share: 2\n  plans: {pro: fixed-window 9/s}\n"), 7, "up", "rules[0].plans.pro: fixed-window 9/s, and the rule has share 2"},
+		{"a plan's limit and share", shared("  share: 2\n  plans: {pro: blocked}\n  shares: {pro: 3}\n"), 8, "up", "rules[0].shares.pro: the plan has the limit blocked in plans"},
+		{"a share and an override's limit", shared("  share: 2\n  overrides: [{key: secret, limit: fixed-window 9/s}]\n"), 7, "up", "rules[0].overrides[0]: limit is fixed-window 9/s, and the rule has share 2"},
+		{"an override with a share and a limit", shared("  share: 2\n  overrides: [{key: secret, limit: blocked, share: 3}]\n"), 7, "up", "rules[0].overrides[0]: both limit blocked and share 3"},
+		{"an override with nothing", shared("  share: 2\n  overrides: [{key: secret}]\n"), 7, "up", "rules[0].overrides[0]: neither share nor limit"},
+		{"an override's share in another rule", rule("  key: user\n  overrides: [{key: secret, share: 3}]\n"), 6, "api", "rules[0].overrides[0]: share is 3, and the rule has no share"},
+		{"a share of an exemption", "rules:\n- name: up\n  allow: true\n  share: 2\n", 4, "up", "rules[0].share: the rule allows the requests"},
 		{"a flag that is a word", rule("  shadow: yes\n"), 5, "api", `"yes", want true or false`},
 		{"a flag in quotes", rule("  shadow: \"true\"\n"), 5, "api", `want true or false`},
 		{"a mapping in place of a list", rule("  key: {user: 1}\n"), 5, "api", "a mapping, want a list"},

@@ -216,14 +216,20 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	q := p.newQuery(r, cost)
 	allowed := q.answered() && q.err == nil
 	if !q.answered() {
-		allowed = q.in.decider.stack.Allow(&q.charges, cost)
+		if q.in.decider.shares(&q.charges) {
+			d, err := q.in.decider.takeShared(context.Background(), &q.charges, cost)
+			allowed = d.Allowed && err == nil
+		} else {
+			allowed = q.in.decider.stack.Allow(&q.charges, cost)
+		}
 		p.count(q, allowed)
 	}
 	p.free(q)
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. If no rule matches, the
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. Rules with Share are asked last, one after
+// the other; if one denies, the charges of the others are given back. If no rule matches, the
 // request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing
 // attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or for text in place of an IP address, and
 // [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless a header field holds it.
@@ -232,14 +238,15 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else {
-		d, err = q.in.decider.stack.Take(ctx, &q.charges, cost)
+		d, err = q.in.decider.take(ctx, &q.charges, cost)
 	}
 	p.report(ctx, q, &d, err)
 	p.free(q)
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. Only Cancel refunds the charges of rules
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits in the line of a rule with
+// Share. Only Cancel refunds the charges of rules
 // with a Cost. The reservation holds the keys of its charges, and not the request.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
@@ -248,7 +255,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 		p.report(ctx, q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
-	res, err := q.in.decider.stack.Reserve(ctx, &q.charges, cost, maxDelay)
+	res, err := q.in.decider.reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
@@ -261,7 +268,9 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 }
 
 // Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the call until
-// it returns.
+// it returns, but for the limit and the weights of a rule with Share, which a new set changes also for calls in line. In the line of such a rule
+// a call holds its charges of the other rules. While one of these denies, a call with such a rule tries again each second, not first come,
+// first served.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
@@ -272,7 +281,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	if q.charges.results == nil {
 		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
 	}
-	err := q.in.decider.stack.Wait(ctx, &q.charges, cost)
+	err := q.in.decider.wait(ctx, &q.charges, cost)
 	d := q.waited(err)
 	p.report(ctx, q, &d, err)
 	return err

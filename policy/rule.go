@@ -20,14 +20,17 @@ import (
 // rule is a [Rule], prepared for decisions.
 type rule struct {
 	*Rule
-	id        string          // of the budget
-	limit     ratelimit.Limit // with the rule's name
-	whole     ratelimit.Limit // the file's: more than limit in a stand-in that enforces a share of it
-	share     func(ratelimit.Limit) ratelimit.Limit
+	id        string                                // of the budget
+	limit     ratelimit.Limit                       // with the rule's name
+	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
+	part      func(ratelimit.Limit) ratelimit.Limit // the share of a limit in such a stand-in, else nil
 	plans     map[string]*ratelimit.Limit
 	overrides map[string]*ratelimit.Limit // by the joined key
 	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets
 	match     match.Rule                  // which requests it is for
+
+	pool    *pool          // that its keys share, nil without Share
+	weights map[string]int // of single keys in it
 
 	thresholds []int                       // the percentages of Notify, in order
 	given      *limitCache                 // of LimitFrom, nil without
@@ -112,12 +115,24 @@ func newRule(r *Rule) *rule {
 		c.plans[plan] = &named
 	}
 	for _, o := range r.Overrides {
-		named := o.Limit.Named(r.Name)
-		c.overrides[joined.Key(o.Key)] = &named
+		if o.Share == 0 {
+			named := o.Limit.Named(r.Name)
+			c.overrides[joined.Key(o.Key)] = &named
+			continue
+		}
+		if c.weights == nil {
+			c.weights = map[string]int{}
+		}
+		c.weights[joined.Key(o.Key)] = o.Share
 	}
 	for _, o := range r.Overrides { // an address, a host or a path is the same however it is spelt there
-		if key := r.spelt(o); c.overrides[key] == nil {
-			c.overrides[key] = c.overrides[joined.Key(o.Key)]
+		written, key := joined.Key(o.Key), r.spelt(o)
+		if c.overrides[key] == nil && c.weights[key] == 0 {
+			if o.Share == 0 {
+				c.overrides[key] = c.overrides[written]
+			} else {
+				c.weights[key] = o.Share
+			}
 		}
 	}
 	c.thresholds = thresholdsOf(r)
@@ -184,7 +199,9 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 		limits = append(limits, *c.plans[plan])
 	}
 	for _, o := range c.Overrides {
-		limits = append(limits, *c.overrides[joined.Key(o.Key)])
+		if o.Share == 0 {
+			limits = append(limits, *c.overrides[joined.Key(o.Key)])
+		}
 	}
 	return limits
 }
@@ -210,6 +227,7 @@ func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error)
 	if ch.Limit = &c.limit; c.varies {
 		ch.Limit, ch.Plan = c.limitOf(r, ch.Key)
 	}
+	c.share(r, ch)
 	return true, nil
 }
 

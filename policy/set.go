@@ -25,7 +25,7 @@ type Set struct {
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
-// Defaults are the values of fields that a [Rule] leaves out. A rule with Allow takes only Match from them.
+// Defaults are the values of fields that a [Rule] leaves out. A rule with Allow takes only Match from them, and one with Share no Plans.
 type Defaults struct {
 	Match Match                      `yaml:"match,omitempty" json:"match,omitzero"`
 	Key   []string                   `yaml:"key,omitempty" json:"key,omitempty"`
@@ -65,7 +65,7 @@ func (s *Set) Complete() []Rule {
 		if r.leavesOut("limit") {
 			r.Limit = d.Limit
 		}
-		if r.leavesOut("plans") {
+		if r.leavesOut("plans") && r.Share == 0 {
 			r.Plans = d.Plans
 		}
 		if r.leavesOut("cost") {
@@ -92,6 +92,13 @@ type Rule struct {
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
+	// Share, if above 0, makes all keys share Limit, by weight, instead of having a budget each: see package fair. It is the weight of a key
+	// without another, 2^20 at most. Limit is a token bucket then, Key is not empty, LimitFrom and Notify are, and Plans and Overrides have
+	// no limits but [ratelimit.Unlimited] and [ratelimit.Blocked], whose keys take no part. A change of Limit or of a weight keeps the
+	// spending, and holds at once for calls in line. To begin or end to share a limit makes budgets anew.
+	Share int `yaml:"share,omitempty" json:"share,omitempty"`
+	// Shares are weights by the attribute "plan", in a rule with Share.
+	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`
 	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number that replaces the units of
 	// Limit. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
 	// holds, and [Policies.Stats] counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
@@ -171,10 +178,11 @@ func (v *Values) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Override is the limit of a single key.
+// Override is the limit of a single key, or its weight in a rule with Share.
 type Override struct {
 	Key   Values          `yaml:"key" json:"key"` // one for each attribute of the rule's Key
-	Limit ratelimit.Limit `yaml:"limit" json:"limit"`
+	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
+	Share int             `yaml:"share,omitempty" json:"share,omitempty"` // in place of Limit
 }
 
 // The attributes that [HTTP] knows, and that rules read with a fixed meaning.

@@ -82,10 +82,10 @@ func (p *Policies) keep(r Request, charges bool, do func(*decider, *charges) err
 }
 
 // Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "", it does so for all
-// rules that are not disabled, whose names the decisions' Limits have; the keys on Redis are then looked through once for all of them. In
+// rules that are not disabled and have no Share, whose names the decisions' Limits have; the keys on Redis are then looked through once for all of them. In
 // memory the decision uses the limit of the plan that the key had at its last decision. On Redis, where the keys come from all processes, it
-// uses the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys,
-// or reports that no such rule is in force.
+// uses the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys or the
+// rule has a Share, or reports that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	rules := g.listed(rule)
@@ -117,7 +117,7 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	return nil
 }
 
-// listed returns the rules of a name, or those with limits that are not disabled if it is "".
+// listed returns the rules of a name, or if it is "" the rules with limits that are not disabled, and whose keys do not share one.
 func (g *generation) listed(name string) (rules []int) {
 	if name != "" {
 		if i := g.find(name); i >= 0 {
@@ -126,7 +126,7 @@ func (g *generation) listed(name string) (rules []int) {
 		return rules
 	}
 	for i, r := range g.rules {
-		if !r.Allow && !r.Disabled {
+		if !r.Allow && !r.Disabled && r.pool == nil {
 			rules = append(rules, i)
 		}
 	}
@@ -183,6 +183,7 @@ func (g *generation) charge(s Subject, c *charges) error {
 	ch := c.add(i)
 	ch.Key = key
 	ch.Limit, ch.Plan = g.rules[i].limitOf(s, key)
+	g.rules[i].share(s, ch)
 	return nil
 }
 

@@ -24,7 +24,8 @@ const (
 	maxVersion = 256
 	maxText    = 1024 // a description, a value, a route
 	maxList    = 10_000
-	maxPercent = 100  // of a limit
+	maxPercent = 100 // of a limit
+	maxWeight  = 1 << 20
 	maxPlaces  = 1000 // in which the routes of one request are looked up: about 20 µs
 )
 
@@ -271,6 +272,7 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 	r.checkMatch(tree, report)
 	r.checkKey(report)
 	r.checkPlans(report)
+	r.checkShare(report)
 	r.checkNotify(report)
 	r.checkOverrides(report)
 }
@@ -320,7 +322,7 @@ func (r *Rule) checkAllow(report reporter) {
 	}{
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
 		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
-		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0},
+		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0}, {"share", r.Share != 0}, {"shares", r.Shares != nil},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows the requests that it matches, whatever the limits: it has a match only"))
@@ -594,6 +596,62 @@ func (r *Rule) checkPlans(report reporter) {
 	}
 }
 
+// checkWeight returns an error if a number is no weight of a share.
+func checkWeight(weight int) error {
+	if weight < 1 || weight > maxWeight {
+		return fmt.Errorf("%d, want a weight from 1 to %d", weight, maxWeight)
+	}
+	return nil
+}
+
+// checkShare checks the weights, and that a rule with Share has nothing that only budgets of single keys have.
+func (r *Rule) checkShare(report reporter) {
+	for _, plan := range slices.Sorted(maps.Keys(r.Shares)) {
+		if plan == "" || len(plan) > maxName {
+			report("shares", fmt.Errorf("a plan's name of %d bytes, want 1 to %d", len(plan), maxName))
+		} else if err := checkWeight(r.Shares[plan]); err != nil {
+			report("shares."+plan, err)
+		} else if limit, ok := r.Plans[plan]; ok {
+			report("shares."+plan, fmt.Errorf("the plan has the limit %v in plans, want one of the two", limit.Named("")))
+		}
+	}
+	if r.Allow {
+		return
+	}
+	if r.Share == 0 {
+		if r.Shares != nil {
+			report("shares", errors.New("weights of plans, and the rule has no share: want share, the weight of keys without such a plan"))
+		}
+		return
+	}
+	if err := checkWeight(r.Share); err != nil {
+		report("share", err)
+		return
+	}
+	if len(r.Key) == 0 {
+		report("share", fmt.Errorf("%d, and the rule has no key: nobody shares its limit", r.Share))
+	}
+	if r.Limit.Algorithm != ratelimit.AlgorithmTokenBucket && r.checkLimit() == nil {
+		report("limit", fmt.Errorf("%w: %v, and the rule has share %d: want a token bucket, whose rate keys can share", ratelimit.ErrInvalidLimit, r.Limit.Named(""), r.Share))
+	}
+	if r.LimitFrom != "" {
+		report("limit_from", fmt.Errorf("%q, and the rule has share %d: its keys have no limits of their own; want shares for weights by plan", r.LimitFrom, r.Share))
+	}
+	if len(r.Notify) > 0 {
+		report("notify", fmt.Errorf("%s, and the rule has share %d: its keys have no limits of their own, of which to notify", r.Notify[0], r.Share))
+	}
+	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
+		if limit := r.Plans[plan]; counts(limit) {
+			report("plans."+plan, fmt.Errorf("%v, and the rule has share %d: want a weight in shares, or unlimited or blocked", limit.Named(""), r.Share))
+		}
+	}
+}
+
+// counts reports whether a limit counts anything.
+func counts(l ratelimit.Limit) bool {
+	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
+}
+
 func (r *Rule) checkOverrides(report reporter) {
 	if n := len(r.Overrides); n > maxList {
 		report("overrides", fmt.Errorf("%d overrides, want at most %d", n, maxList))
@@ -634,7 +692,23 @@ func (r *Rule) checkOverride(o Override) error {
 			}
 		}
 	}
-	return o.Limit.Named("").Validate()
+	switch {
+	case o.Share != 0 && r.Share == 0:
+		return fmt.Errorf("share is %d, and the rule has no share", o.Share)
+	case o.Share != 0 && o.Limit != ratelimit.Limit{}:
+		return fmt.Errorf("both limit %v and share %d", o.Limit.Named(""), o.Share)
+	case o.Share != 0:
+		if err := checkWeight(o.Share); err != nil {
+			return fmt.Errorf("share is %w", err)
+		}
+		return nil
+	case r.Share != 0 && o.Limit == ratelimit.Limit{}:
+		return errors.New("neither share nor limit")
+	}
+	if err := o.Limit.Named("").Validate(); err != nil || r.Share == 0 || !counts(o.Limit) {
+		return err
+	}
+	return fmt.Errorf("limit is %v, and the rule has share %d: want share, or the limit unlimited or blocked", o.Limit.Named(""), r.Share)
 }
 
 // checkName applies the rules for a limit's name, so that header fields and metrics can carry the name.

@@ -141,6 +141,9 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 	if len(r.Plans) > 0 {
 		check("plans", attrPlan)
 	}
+	if len(r.Shares) > 0 {
+		check("shares", attrPlan)
+	}
 }
 
 // maybe suggests a name that is like another, "" if none is.
@@ -335,6 +338,8 @@ func (r *Rule) neverPasses(report reporter) {
 		check("plans."+plan, r.Plans[plan])
 	}
 	for j, o := range r.Overrides {
-		check(fmt.Sprintf("overrides[%d]", j), o.Limit)
+		if o.Share == 0 {
+			check(fmt.Sprintf("overrides[%d]", j), o.Limit)
+		}
 	}
 }

@@ -2,7 +2,8 @@
 //
 //	policies, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, nil)})
 //
-// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold.
+// One round trip decides all rules of a request, all or nothing. The promises of package redislimit hold. A rule with Share is a
+// [redislimit.Fair], which mostly needs no round trip: call [policy.Policies.Flush] on shutdown.
 package policyredis
 
 import (
@@ -34,7 +35,7 @@ type Options struct {
 	Tenant string
 	// MaxBatch is the maximum number of units that a process leases for a key. It defaults to 100.
 	MaxBatch int
-	// Hooks is [redislimit.Options.Hooks].
+	// Hooks is [redislimit.Options.Hooks]. Rules with Share have none.
 	Hooks []redis.Hook
 }
 
@@ -61,10 +62,20 @@ type engine struct {
 	opts   Options
 }
 
-// limiter returns the rule's limiter. Limiters on Redis know no state but their limit. Nothing is sent.
-func (e *engine) limiter(r policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+// limiter returns the rule's limiter. Limiters on Redis know no state but their limit, except those whose keys share it: they hold units.
+// Nothing is sent.
+func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 	if err := cmp.Or(e.check(), e.checkServers(r)); err != nil {
 		return nil, err
+	}
+	if r.Share > 0 {
+		f, err := redislimit.NewFair(e.client, r.Limit, &redislimit.FairOptions{
+			Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Weight: r.Weight,
+		})
+		if last, ok := before.(*redislimit.Fair); ok && err == nil {
+			return last, nil
+		}
+		return f, err
 	}
 	if e.isLeased(r) && r.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return nil, fmt.Errorf("policyredis: rule %q has a leaky bucket and no %q in its key: it would have to be spent from leases, which a leaky bucket cannot be",
@@ -103,7 +114,7 @@ func (e *engine) checkServers(r policy.Budget) error {
 		return nil
 	}
 	for _, other := range r.Set {
-		if len(other.Key) > 0 && counts(other) {
+		if len(other.Key) > 0 && counts(other) && other.Share == 0 {
 			return fmt.Errorf("policyredis: rule %q has one budget for all requests, which would be on another server of the Ring or cluster than the budgets of rule %q: "+
 				"set Options.Tenant, or Options.Slot", r.Name, other.Name)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -243,12 +244,12 @@ func (f *Fair) Flush(ctx context.Context) error {
 	}
 }
 
-// Describe returns the limit that tenants share. BooksAhead is false.
+// Describe returns the limit that tenants share. Shared is true, and BooksAhead false.
 func (f *Fair) Describe() ratelimit.Description {
 	f.check()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return ratelimit.Description{Limits: []ratelimit.Limit{f.limit.limit}}
+	return ratelimit.Description{Limits: []ratelimit.Limit{f.limit.limit}, Shared: true}
 }
 
 func (f *Fair) check() {
@@ -263,26 +264,15 @@ func (f *Fair) report(ctx context.Context, key string, cost int, d ratelimit.Dec
 	}
 }
 
-// mostFairBurst bounds a burst, so that the script counts in fractions of a unit exactly.
-const mostFairBurst = 1 << 30
-
 // fairLimit is the shared limit. Its plan has the rate in lowest terms.
 type fairLimit struct{ *plan }
 
 func newFairLimit(limit ratelimit.Limit) (fairLimit, error) {
-	p, err := newPlan(limit, defaultMaxLog)
-	switch {
-	case err != nil:
+	if _, _, err := micros.Shared(limit); err != nil {
 		return fairLimit{}, err
-	case limit.Algorithm != ratelimit.AlgorithmTokenBucket:
-		return fairLimit{}, fmt.Errorf("redislimit: %w: Algorithm is %v, want a token bucket", ratelimit.ErrInvalidLimit, limit.Algorithm)
-	case p.capacity > mostFairBurst:
-		return fairLimit{}, fmt.Errorf("redislimit: %w: Burst is %d, want at most 2^30", ratelimit.ErrInvalidLimit, limit.Burst)
-	case p.per > most/max(p.units, p.capacity):
-		return fairLimit{}, fmt.Errorf("redislimit: %w: Burst %d at %d for each %v cannot be counted exactly at 1 µs",
-			ratelimit.ErrInvalidLimit, limit.Burst, limit.Rate.Units, limit.Rate.Per)
 	}
-	return fairLimit{p}, nil
+	p, err := newPlan(limit, defaultMaxLog)
+	return fairLimit{p}, err
 }
 
 // timeFor returns the time that the rate takes for some units, rounded up to µs.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -63,11 +64,7 @@ func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) 
 	if cost < 0 {
 		return d, nil, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)
 	}
-	weight := int64(1)
-	if f.weight != nil {
-		weight = int64(min(max(f.weight(tenant), 1), 1<<20))
-	}
-	w, err := f.join(tenant, weight, int64(cost), manner == inLine)
+	w, err := f.join(tenant, f.weightOf(tenant), int64(cost), manner == inLine)
 	if err != nil || w.done == nil {
 		return w.d, w.spent, err
 	}
@@ -85,6 +82,13 @@ func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) 
 		f.leave(tenant, w, ended(ctx.Err(), false))
 	}
 	return w.d, w.spent, w.err
+}
+
+func (f *Fair) weightOf(tenant string) int64 {
+	if f.weight == nil {
+		return 1
+	}
+	return int64(min(max(f.weight(tenant), 1), 1<<20))
 }
 
 // join answers a caller at once, or puts it in line: then it has a channel. The caller that it returns is never nil.
@@ -233,15 +237,17 @@ func (f *Fair) settle(tenant string, cost, actual int, spent *fairEpoch) {
 	if spent == nil || actual == cost {
 		return
 	}
+	weight := f.weightOf(tenant)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tenants[tenant]
 	if t == nil {
-		t = &fairTenant{key: tenant, weight: 1}
+		t = &fairTenant{key: tenant}
 		f.tenants[tenant] = t
 	}
+	t.weight = weight
 	if actual > cost {
-		t.overrun = min(t.overrun+int64(actual-cost), mostFairBurst)
+		t.overrun = min(t.overrun+int64(actual-cost), micros.MaxSharedBurst)
 	} else {
 		t.back = append(t.back, fairRefund{spent, int64(cost), int64(cost - actual)})
 	}

@@ -34,6 +34,24 @@ func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 	return 0, 0, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l) // a bug in this package
 }
 
+// MaxSharedBurst bounds the burst of a limit that keys share, so that redislimit's script counts in fractions of a unit exactly.
+const MaxSharedBurst = 1 << 30
+
+// Shared is Figures for a limit that keys share by weight. It must be a token bucket.
+func Shared(l ratelimit.Limit) (units, per int64, err error) {
+	units, per, err = Figures(l, MaxLog)
+	switch {
+	case err != nil:
+	case l.Algorithm != ratelimit.AlgorithmTokenBucket:
+		err = fmt.Errorf("redislimit: %w: Algorithm is %v, want a token bucket", ratelimit.ErrInvalidLimit, l.Algorithm)
+	case l.Burst > MaxSharedBurst:
+		err = fmt.Errorf("redislimit: %w: Burst is %d, want at most 2^30", ratelimit.ErrInvalidLimit, l.Burst)
+	case per > Most/max(units, int64(l.Burst)):
+		err = fmt.Errorf("redislimit: %w: Burst %d at %d for each %v cannot be counted exactly at 1 µs", ratelimit.ErrInvalidLimit, l.Burst, l.Rate.Units, l.Rate.Per)
+	}
+	return units, per, err
+}
+
 // ofBucket takes a Per of any number of nanoseconds: the fraction is exact.
 func ofBucket(l ratelimit.Limit) (units, per int64, err error) {
 	per, units = int64(l.Rate.Per), int64(l.Rate.Units)

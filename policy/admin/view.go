@@ -63,6 +63,8 @@ type rule struct {
 	LimitFrom   string   `json:"limit_from,omitempty"`
 	Notify      []string `json:"notify,omitempty"`
 	Plans       []string `json:"plans,omitempty"`
+	Share       int      `json:"share,omitempty"`  // the weight of keys without another, which share the limit
+	Shares      []string `json:"shares,omitempty"` // by plan
 	Overrides   int      `json:"overrides,omitempty"`
 	State       string   `json:"state"` // enforcing, shadow, disabled or allow
 	ChangedBy   string   `json:"changed_by,omitempty"`
@@ -121,7 +123,7 @@ func (a *admin) look(v *view) {
 	v.Attributes = set.Attributes
 	for _, r := range set.Complete() {
 		v.Rules = append(v.Rules, a.rule(&r))
-		if !inMemory && len(r.Plans) > 0 {
+		if !inMemory && len(r.Plans) > 0 && r.Share == 0 {
 			v.Without = append(v.Without, r.Name)
 		}
 	}
@@ -141,7 +143,7 @@ func (a *admin) look(v *view) {
 // rule returns how a rule is shown. The values in its conditions may be keys, and are counted only.
 func (a *admin) rule(r *policy.Rule) rule {
 	v := rule{
-		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), ChangedBy: r.ChangedBy, State: "enforcing",
+		Name: r.Name, Description: r.Description, Key: r.Key, Instead: r.Instead, LimitFrom: r.LimitFrom, Notify: r.Notify, Overrides: len(r.Overrides), Share: r.Share, ChangedBy: r.ChangedBy, State: "enforcing",
 	}
 	switch {
 	case r.Disabled:
@@ -156,6 +158,9 @@ func (a *admin) rule(r *policy.Rule) rule {
 	}
 	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
 		v.Plans = append(v.Plans, plan+": "+r.Plans[plan].Named("").String())
+	}
+	for _, plan := range slices.Sorted(maps.Keys(r.Shares)) {
+		v.Shares = append(v.Shares, fmt.Sprintf("%s: share %d", plan, r.Shares[plan]))
 	}
 	v.For = append(v.For, r.Match.Route...)
 	for _, asked := range []struct {

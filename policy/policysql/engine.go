@@ -9,6 +9,7 @@ package policysql
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/weir-go/ratelimit"
@@ -23,7 +24,7 @@ const defaultName = "policy"
 // concurrently. Options.Name and a point come before a rule's name, whose case plays no part; it defaults to "policy". Processes that share
 // budgets need the same Name and Table. Options.LimitFor must be nil: rules have plans, overrides and limit_from instead. OnDecision
 // receives the decision of each rule, with its key. Nothing is sent before the first decision. A nil db and options that are wrong
-// are errors of [policy.New] and [policy.Check], and so is a limit that sqllimit cannot count.
+// are errors of [policy.New] and [policy.Check], and so are a limit that sqllimit cannot count, and a rule with Share.
 //
 // The rows of a rule that is gone are swept when they are fresh. If the rule comes back earlier, it finds them.
 func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {
@@ -37,6 +38,9 @@ func New(db *sql.DB, opts *sqllimit.Options) policy.Engine {
 	return func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
 		if o.LimitFor != nil {
 			return nil, errors.New("policysql: Options.LimitFor is not nil: the limits of keys are in the rules, as plans, overrides or limit_from")
+		}
+		if b.Share > 0 {
+			return nil, fmt.Errorf("policysql: share is %d: the keys of a rule cannot share a limit in a database: %w; use policy.Memory, or policyredis for a fleet", b.Share, errors.ErrUnsupported)
 		}
 		o := o
 		o.Name += "." + strings.ToLower(b.Name)

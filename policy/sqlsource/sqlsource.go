@@ -2,7 +2,7 @@
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Dialect.Migration] returns the statements of the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan. Rules are in
+// [Dialect.Migration] returns the statements of the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan, or with a share the weight of its keys. Rules are in
 // the order of their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
 // commas between them. While the database is down, the last good rules stay.
 package sqlsource
@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,7 +160,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set.Attributes = listOf(attributes, ",")
 	q := func(name string) string { return sqltext.Quote(uint8(s.Dialect), name) }
 	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
-		overrides, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
+		overrides, share, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
 	if err != nil {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
@@ -168,7 +169,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
-			&r.overrides, &r.instead, &r.limitFrom, &r.notify, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
+			&r.overrides, &r.share, &r.instead, &r.limitFrom, &r.notify, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
 			return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 		}
 		highest = max(highest, r.version)
@@ -212,7 +213,7 @@ func killSwitch(value string) (bool, error) {
 type row struct {
 	name, plan, description, route, attributes, more, key, limit, overrides, instead, limitFrom, notify, cost, changedBy string
 	allow, optional, shadow, active                                                                                      bool
-	version                                                                                                              int64
+	version, share                                                                                                       int64
 }
 
 func (r *row) wrong(column string, err error) error {
@@ -226,11 +227,14 @@ func (r *row) wrong(column string, err error) error {
 // addTo adds the row to a set whose last rule, if it has the same name, is the row's rule.
 func (r *row) addTo(s *policy.Set) error {
 	var limit ratelimit.Limit
-	if !r.allow || r.limit != "" {
+	if !r.allow && !(r.plan != "" && r.share != 0) || r.limit != "" {
 		var err error
 		if limit, err = ratelimit.ParseLimit(r.limit); err != nil {
 			return r.wrong("limit", err)
 		}
+	}
+	if r.share < 0 || r.share > math.MaxInt32 {
+		return r.wrong("share", fmt.Errorf("%d, want a weight from 1, or 0 for none", r.share))
 	}
 	if r.plan != "" {
 		return r.addPlan(s, limit)
@@ -239,7 +243,7 @@ func (r *row) addTo(s *policy.Set) error {
 		return &policy.Error{Field: "rate_limit_rule", Err: fmt.Errorf("more than %d rules", maxRules)}
 	}
 	rule := policy.Rule{
-		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit,
+		Name: r.name, Description: r.description, Key: listOf(r.key, ","), Allow: r.allow, Limit: limit, Share: int(r.share),
 		Instead: listOf(r.instead, ","), LimitFrom: r.limitFrom, Notify: listOf(r.notify, ","),
 		Optional: r.optional, Shadow: r.shadow, Disabled: !r.active,
 	}
@@ -251,7 +255,7 @@ func (r *row) addTo(s *policy.Set) error {
 	return nil
 }
 
-// addPlan adds a plan's limit to its rule, which comes before it.
+// addPlan adds a plan's limit or weight to its rule, which comes before it.
 func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	last := len(s.Rules) - 1
 	if last < 0 || s.Rules[last].Name != r.name {
@@ -260,10 +264,21 @@ func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 	if !r.active {
 		return nil
 	}
-	if s.Rules[last].Plans == nil {
-		s.Rules[last].Plans = map[string]ratelimit.Limit{}
+	rule := &s.Rules[last]
+	switch {
+	case r.share == 0:
+		if rule.Plans == nil {
+			rule.Plans = map[string]ratelimit.Limit{}
+		}
+		rule.Plans[r.plan] = limit
+	case r.limit != "":
+		return r.wrong("share", fmt.Errorf("the plan %q has both limit %v and share %d", r.plan, limit, r.share))
+	default:
+		if rule.Shares == nil {
+			rule.Shares = map[string]int{}
+		}
+		rule.Shares[r.plan] = int(r.share)
 	}
-	s.Rules[last].Plans[r.plan] = limit
 	return nil
 }
 
@@ -287,7 +302,7 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.overrides != "" {
-		if err := decode(r.overrides, &rule.Overrides, "key", "limit"); err != nil {
+		if err := decode(r.overrides, &rule.Overrides, "key", "limit", "share"); err != nil {
 			return r.wrong("overrides", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
 	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/policysql"
@@ -21,6 +22,12 @@ var engines = map[string]func() policy.Engine{
 	"memory": func() policy.Engine { return policy.Memory(nil) },
 	"redis": func() policy.Engine {
 		return func(b policy.Budget, _ ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+			if b.Share > 0 {
+				if _, _, err := micros.Shared(b.Limit); err != nil {
+					return nil, err
+				}
+				return fair.New(b.Limit, &fair.Options[string]{Weight: b.Weight})
+			}
 			if _, _, err := micros.Figures(b.Limit, micros.MaxLog); err != nil {
 				return nil, err
 			}

@@ -100,7 +100,7 @@ func compare(from, to *policy.Set) (changes []change) {
 		}
 		changes = append(changes, change{Rule: r.Name, What: what, To: effect(r), Whom: whom(r)})
 		// Its other fields are reported as the difference from a rule without them.
-		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Disabled: r.Disabled}, r)...)
+		changes = append(changes, compareRules(&policy.Rule{Match: r.Match, Key: r.Key, Allow: r.Allow, Limit: r.Limit, Share: r.Share, Disabled: r.Disabled}, r)...)
 	}
 	by := map[string]string{}
 	for _, r := range after {
@@ -172,10 +172,15 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 		from, to := planLimit(o, plan), planLimit(r, plan)
 		add(from != to, "plan "+plan, from.String(), to.String(), "plan "+plan)
 	}
+	add(o.Share != r.Share, shareChange(o, r), shareText(o.Share), shareText(r.Share), all+", without a plan or an override")
+	for _, plan := range names(o.Shares, r.Shares) {
+		from, to := planShare(o, plan), planShare(r, plan)
+		add(from != to, "share of plan "+plan, shareText(from), shareText(to), "plan "+plan)
+	}
 	before, after := overrides(o), overrides(r)
 	for _, key := range names(before, after) {
-		from, to := before[key], after[key]
-		add(from != to, "override of "+key, limitText(from), limitText(to), key)
+		from, to := cmp.Or(before[key], "none"), cmp.Or(after[key], "none")
+		add(from != to, "override of "+key, from, to, key)
 	}
 	add(!sameSet(lower(o.Instead), lower(r.Instead)), "instead of", insteadText(o), insteadText(r), all)
 	add(o.LimitFrom != r.LimitFrom, "limit_from", cmp.Or(o.LimitFrom, "no attribute"), cmp.Or(r.LimitFrom, "no attribute"), all)
@@ -194,6 +199,9 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 func effect(r *policy.Rule) string {
 	if r.Allow {
 		return "exempt from all rules"
+	}
+	if r.Share > 0 {
+		return fmt.Sprintf("%v, shared by all keys, share %d", r.Limit, r.Share)
 	}
 	return r.Limit.String()
 }
@@ -261,10 +269,10 @@ func costText(c policy.Cost) string {
 }
 
 // names returns all keys of two maps, in order.
-func names(a, b map[string]ratelimit.Limit) []string {
+func names[V any](a, b map[string]V) []string {
 	all := maps.Clone(a)
 	if all == nil {
-		all = map[string]ratelimit.Limit{}
+		all = map[string]V{}
 	}
 	maps.Copy(all, b)
 	return slices.Sorted(maps.Keys(all))
@@ -278,19 +286,34 @@ func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	return r.Limit.Named("")
 }
 
-// overrides returns the limits of single keys, by a text for each key that no other key has.
-func overrides(r *policy.Rule) map[string]ratelimit.Limit {
-	all := map[string]ratelimit.Limit{}
-	for _, o := range r.Overrides {
-		all[texts(o.Key, ", ")] = o.Limit.Named("")
+// planShare returns the weight of a plan, which is the rule's if it has none of its own.
+func planShare(r *policy.Rule, plan string) int { return cmp.Or(r.Shares[plan], r.Share) }
+
+// shareChange describes a change of a rule's weight.
+func shareChange(o, r *policy.Rule) string {
+	if (o.Share == 0) != (r.Share == 0) {
+		return "share; budgets start anew"
 	}
-	return all
+	return "share"
 }
 
-// limitText returns a limit's text. The zero Limit is none.
-func limitText(l ratelimit.Limit) string {
-	if l == (ratelimit.Limit{}) {
-		return "none"
+// shareText returns the text of a weight.
+func shareText(weight int) string {
+	if weight == 0 {
+		return "a budget for each key"
 	}
-	return l.String()
+	return strconv.Itoa(weight)
+}
+
+// overrides returns the texts of the limits and weights of single keys, by a text for each key that no other key has.
+func overrides(r *policy.Rule) map[string]string {
+	all := map[string]string{}
+	for _, o := range r.Overrides {
+		text := o.Limit.Named("").String()
+		if o.Share > 0 {
+			text = "share " + strconv.Itoa(o.Share)
+		}
+		all[texts(o.Key, ", ")] = text
+	}
+	return all
 }

@@ -24,7 +24,8 @@ type Explanation struct {
 type Rule struct {
 	Rule     string    `json:"rule"`
 	Limit    string    `json:"limit,omitempty"`
-	From     string    `json:"from,omitempty"` // where the limit is from
+	Share    int       `json:"share,omitempty"` // the weight by which the key shares the limit
+	From     string    `json:"from,omitempty"`  // where the limit, or the weight, is from
 	Key      string    `json:"key,omitempty"`
 	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not show it
 	Cost     int       `json:"cost"`
@@ -81,7 +82,11 @@ func (r Rule) Text() string {
 	} else if r.Skipped != "" {
 		line += "cannot decide: " + r.Skipped
 	} else {
-		line += fmt.Sprintf("%s (from %s), ", r.Limit, r.From)
+		if r.Share > 0 {
+			line += fmt.Sprintf("a share of weight %d (from %s) of %s, ", r.Share, r.From, r.Limit)
+		} else {
+			line += fmt.Sprintf("%s (from %s), ", r.Limit, r.From)
+		}
 		switch {
 		case r.Hidden:
 		case r.Key != "":

@@ -7,7 +7,7 @@ INSERT INTO rate_limit_counter VALUES (0);
 
 CREATE TABLE rate_limit_rule (
 	name             VARCHAR(128) NOT NULL,            -- the rule's identity: its budgets belong to it
-	plan             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the rule itself; else the row holds the limit of that plan only
+	plan             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the rule itself; else the row holds the limit or the share of that plan only
 	description      VARCHAR(1024) NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT (''),       -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT (''),       -- JSON: {"region": ["eu", "us"]}; '' is every request
@@ -16,6 +16,7 @@ CREATE TABLE rate_limit_rule (
 	`key`            VARCHAR(1024) NOT NULL DEFAULT '', -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	`limit`          VARCHAR(255) NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        MEDIUMTEXT NOT NULL DEFAULT (''), -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	share            INT NOT NULL DEFAULT 0, -- above 0: keys share "limit", and this is the weight of those without another; with a plan, the weight of its keys, and "limit" is ''
 	instead          VARCHAR(1024) NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
 	limit_from       VARCHAR(128) NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           VARCHAR(255) NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'

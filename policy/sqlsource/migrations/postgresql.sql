@@ -4,7 +4,7 @@ CREATE SEQUENCE rate_limit_version;
 
 CREATE TABLE rate_limit_rule (
 	name             text NOT NULL,                  -- the rule's identity: its budgets belong to it
-	plan             text NOT NULL DEFAULT '',       -- '' is the rule itself; else the row holds the limit of that plan only
+	plan             text NOT NULL DEFAULT '',       -- '' is the rule itself; else the row holds the limit or the share of that plan only
 	description      text NOT NULL DEFAULT '',
 	match_route      text NOT NULL DEFAULT '',       -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes text NOT NULL DEFAULT '',       -- JSON: {"region": ["eu", "us"]}; '' is every request
@@ -13,6 +13,7 @@ CREATE TABLE rate_limit_rule (
 	key              text NOT NULL DEFAULT '',       -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	"limit"          text NOT NULL DEFAULT '',               -- 'token-bucket 100/s burst 200'
 	overrides        text NOT NULL DEFAULT '',       -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	share            integer NOT NULL DEFAULT 0, -- above 0: keys share "limit", and this is the weight of those without another; with a plan, the weight of its keys, and "limit" is ''
 	instead          text NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
 	limit_from       text NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           text NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'

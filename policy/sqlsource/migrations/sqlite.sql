@@ -6,7 +6,7 @@ INSERT INTO rate_limit_counter VALUES (0);
 
 CREATE TABLE rate_limit_rule (
 	name             TEXT NOT NULL,             -- the rule's identity: its budgets belong to it
-	plan             TEXT NOT NULL DEFAULT '',  -- '' is the rule itself; else the row holds the limit of that plan only
+	plan             TEXT NOT NULL DEFAULT '',  -- '' is the rule itself; else the row holds the limit or the share of that plan only
 	description      TEXT NOT NULL DEFAULT '',
 	match_route      TEXT NOT NULL DEFAULT '',  -- patterns of net/http's ServeMux, one a line; '' is every request
 	match_attributes TEXT NOT NULL DEFAULT '',  -- JSON: {"region": ["eu", "us"]}; '' is every request
@@ -15,6 +15,7 @@ CREATE TABLE rate_limit_rule (
 	key              TEXT NOT NULL DEFAULT '',  -- attributes, with commas: 'user', 'ip', 'route,user'; '' is one budget for all
 	"limit"          TEXT NOT NULL DEFAULT '',          -- 'token-bucket 100/s burst 200'
 	overrides        TEXT NOT NULL DEFAULT '',  -- JSON: [{"key": ["acme"], "limit": "blocked"}]
+	share            INTEGER NOT NULL DEFAULT 0, -- above 0: keys share "limit", and this is the weight of those without another; with a plan, the weight of its keys, and "limit" is ''
 	instead          TEXT NOT NULL DEFAULT '', -- rules that it takes the place of, with commas: 'api, service'
 	limit_from       TEXT NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           TEXT NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
@@ -36,7 +37,7 @@ CREATE TRIGGER rate_limit_rule_insert AFTER INSERT ON rate_limit_rule BEGIN
 END;
 
 CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, match_more, allow, key, "limit",
-	overrides, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
+	overrides, share, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
 	UPDATE rate_limit_counter SET n = n + 1;
 	UPDATE rate_limit_rule SET version = (SELECT n FROM rate_limit_counter), updated_at = CURRENT_TIMESTAMP
 		WHERE name = NEW.name AND plan = NEW.plan;

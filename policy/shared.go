@@ -1,0 +1,376 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
+	"github.com/weir-go/ratelimit/internal/merge"
+	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// shares reports whether keys share the limit of one of the charges.
+func (d *decider) shares(c *charges) bool {
+	return d.pools && slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight > 0 })
+}
+
+func (d *decider) take(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
+	if d.shares(c) {
+		return d.takeShared(ctx, c, cost)
+	}
+	return d.stack.Take(ctx, c, cost)
+}
+
+func (d *decider) reserve(ctx context.Context, c *charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	if !d.shares(c) {
+		return d.stack.Reserve(ctx, c, cost, maxDelay)
+	}
+	p := d.newPass(c, cost)
+	defer p.abandon()
+	return p.reservation(p.reserve(wait.OrBackground(ctx), maxDelay, maxDelay))
+}
+
+func (d *decider) wait(ctx context.Context, c *charges, cost int) error {
+	if d.shares(c) {
+		return d.waitShared(wait.OrBackground(ctx), c, cost)
+	}
+	return d.stack.Wait(ctx, c, cost)
+}
+
+// holds reports whether the stack's part of the charges holds units until they are settled.
+func (c *charges) holds() bool {
+	return slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Limit.Algorithm == ratelimit.AlgorithmConcurrent })
+}
+
+func (d *decider) takeShared(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
+	if c.holds() {
+		return d.stack.Take(ctx, c, cost) // which returns the error
+	}
+	p := d.newPass(c, cost)
+	defer p.abandon()
+	p.final = true
+	err := p.reserve(p.passing.From(ctx), 0, wait.Forever)
+	return p.d, err
+}
+
+// peekAgain is the longest time after which a call that waits for other rules than those with Share tries again, so that it follows grants,
+// settlements and changes of limits.
+const peekAgain = time.Second
+
+func (d *decider) waitShared(ctx context.Context, c *charges, cost int) error {
+	if c.holds() {
+		return d.stack.Wait(ctx, c, cost) // which returns the error
+	}
+	for {
+		left, err := wait.Left(ctx)
+		if err != nil {
+			return err
+		}
+		c.denied = c.denied[:0]
+		again, err := d.waitOnce(ctx, c, cost, left)
+		if err != nil || again == 0 {
+			return err
+		}
+		if err := wait.Sleep(ctx, again); err != nil {
+			return err
+		}
+	}
+}
+
+// waitOnce waits in the lines of shared limits, if the other rules allow the cost. Else it returns the time after which to try again.
+func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.Duration) (again time.Duration, err error) {
+	p := d.newPass(c, cost)
+	defer p.abandon()
+	res, err := p.reservation(p.reserve(p.passing.From(ctx), wait.Forever, left)) // in line the context bounds it
+	switch {
+	case err != nil:
+		return 0, err
+	case res.Allowed:
+		return 0, res.Wait(ctx)
+	case p.byPool: // it had no place in line
+		return 0, fmt.Errorf("policy: %w: there is no room in the line of %v", ratelimit.ErrLimited, res.Limit)
+	case res.RetryAfter > left:
+		return 0, &ratelimit.LateError{Package: "policy", Limit: res.Limit, After: res.RetryAfter, Reason: context.DeadlineExceeded}
+	case res.RetryAfter <= 0:
+		return 0, fmt.Errorf("policy: %w: cost %d is denied under %v, without a time to wait for", ratelimit.ErrLimited, cost, res.Limit)
+	}
+	return min(res.RetryAfter, peekAgain), nil
+}
+
+// sharedPass is one decision of the stack and, if that allows it, of the shared limits, one after the other. Unless it is done when it ends,
+// its charges are given back, also if a limiter panics.
+type sharedPass struct {
+	decider *decider
+	c       *charges
+	cost    int
+	began   time.Time
+	final   bool // the charges are not settled later
+
+	d       ratelimit.Decision
+	sum     merge.Sum[ratelimit.Limit]
+	stack   *ratelimit.Reservation // of the rules whose keys have budgets of their own; nil if there are none
+	held    []pooled
+	byPool  bool             // a shared limit has denied it
+	passing optional.Passing // the context of a charge that is not settled later
+	done    bool
+}
+
+// pooled is the charge of a shared limit.
+type pooled struct {
+	charge charge
+	pool   *pool
+	own    bool                   // the cost is the rule's, whatever the caller's
+	res    *ratelimit.Reservation // nil if the charge is final
+}
+
+func (d *decider) newPass(c *charges, cost int) *sharedPass {
+	p := &sharedPass{decider: d, c: c, cost: cost, began: time.Now()}
+	p.sum = merge.Of((*merge.Decision[ratelimit.Limit])(&p.d), ratelimit.Unlimited())
+	return p
+}
+
+// reserve charges all rules or none, and fills in the decision. Delay bounds the time in line, and queue the delay of leaky buckets.
+func (p *sharedPass) reserve(ctx context.Context, delay, queue time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if err := p.reserveStack(ctx, queue); err != nil || !p.d.Allowed {
+		return err
+	}
+	for _, i := range p.pooled(false) {
+		err := p.reservePooled(ctx, &p.c.List[i], delay)
+		if err != nil {
+			return errors.Join(err, p.giveBack())
+		}
+		if !p.d.Allowed {
+			p.byPool = true
+			_ = p.giveBack() // a charge that stays spent makes no error of a denial
+			return nil
+		}
+	}
+	for _, i := range p.pooled(true) {
+		p.reserveShadow(ctx, &p.c.List[i])
+	}
+	p.d.Delay = max(0, p.d.Delay-time.Since(p.began)) // it passes also while the call stands in line
+	p.done = true
+	return nil
+}
+
+// pooled returns the indices of the charges to shared limits, of shadows or of the others.
+func (p *sharedPass) pooled(shadow bool) (which []int) {
+	for i := range p.c.List {
+		if ch := &p.c.List[i]; ch.Weight > 0 && p.decider.rules[ch.Rule].Shadow == shadow {
+			which = append(which, i)
+		}
+	}
+	return which
+}
+
+// reserveStack charges the rules whose keys have budgets of their own.
+func (p *sharedPass) reserveStack(ctx context.Context, queue time.Duration) error {
+	if !slices.ContainsFunc(p.c.List, func(ch charge) bool { return ch.Weight == 0 }) {
+		return nil
+	}
+	res, err := p.decider.stack.Reserve(ctx, p.c, p.cost, queue)
+	var answer ratelimit.Decision
+	if res != nil {
+		answer = res.Decision
+	}
+	if err != nil || !answer.Allowed {
+		p.d, p.done = answer, true
+		p.d.Allowed = false
+		return err
+	}
+	p.stack = res
+	p.sum.Add((*merge.Decision[ratelimit.Limit])(&answer), answer.Remaining)
+	return nil
+}
+
+// reservePooled charges a shared limit. If it denies, the decision is its own.
+func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.Duration) error {
+	x, d, err := p.charge(ctx, ch, delay)
+	d.Limit = limitOr(d.Limit, *ch.Limit)
+	p.c.answer(ch.Rule, &d, d.Allowed && err == nil && ch.Cost > 0, err)
+	if err == nil && d.Allowed {
+		p.held = append(p.held, x)
+		p.sum.Add((*merge.Decision[ratelimit.Limit])(&d), roomOf(&d, &x))
+		return nil
+	}
+	if !p.sum.Empty() {
+		// The rules before it have room for the cost that they get back.
+		if before := p.d.Remaining; before < d.Remaining-p.cost {
+			d.Remaining = before + p.cost
+		}
+		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter) // the budgets before it are full by then
+		d.Degraded = d.Degraded || p.d.Degraded
+	}
+	d.Allowed, d.Delay = false, 0
+	p.d = d
+	return err
+}
+
+// charge asks a shared limit.
+func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration) (x pooled, d ratelimit.Decision, err error) {
+	r := p.decider.rules[ch.Rule]
+	x = pooled{charge: *ch, pool: r.pool, own: r.ownCost}
+	if delay != wait.Forever {
+		delay = max(0, delay-time.Since(p.began))
+	}
+	err = r.pool.call(ch, func(l sharer) error {
+		var err error
+		if p.final && delay == 0 && p.isLast(ch) { // it need not be settled
+			d, err = l.Take(ctx, ch.Key, ch.Cost)
+			return err
+		}
+		if x.res, err = l.Reserve(ctx, ch.Key, ch.Cost, delay); x.res != nil {
+			d = x.res.Decision
+		}
+		return err
+	})
+	return x, d, err
+}
+
+// isLast reports whether no charge can follow that denies, so that this one stays.
+func (p *sharedPass) isLast(ch *charge) bool {
+	if p.decider.rules[ch.Rule].Shadow {
+		return true
+	}
+	which := p.pooled(false)
+	return &p.c.List[which[len(which)-1]] == ch
+}
+
+// reserveShadow charges a shared limit that denies nothing.
+func (p *sharedPass) reserveShadow(ctx context.Context, ch *charge) {
+	x, d, err := p.charge(ctx, ch, 0)
+	d.Limit = limitOr(d.Limit, *ch.Limit)
+	p.c.answer(ch.Rule, &d, d.Allowed && err == nil && ch.Cost > 0, err)
+	if err == nil && d.Allowed {
+		p.held = append(p.held, x)
+	}
+}
+
+func limitOr(l, other ratelimit.Limit) ratelimit.Limit {
+	if l.Algorithm == 0 {
+		return other
+	}
+	return l
+}
+
+// roomOf returns the caller's largest cost for which a shared limit has room.
+func roomOf(d *ratelimit.Decision, x *pooled) int {
+	if x.own {
+		return merge.Room(int64(d.Remaining), int64(x.charge.Cost), 0)
+	}
+	return d.Remaining
+}
+
+// reservation returns the reservation of all charges, whose real cost can be settled.
+func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
+	if err != nil || !p.d.Allowed {
+		return ratelimit.NewReservation(p.d, nil), err
+	}
+	stack, all := p.stack, p.held
+	res := ratelimit.NewReservation(p.d, func(actual int) error { return settleShared(stack, all, actual) })
+	if hold := held.Hold(stack); hold > 0 {
+		held.Extend(res, hold, stack.Extend)
+	}
+	return res, nil
+}
+
+// settleShared settles the charges of all rules. The cost of a rule with one of its own stays, unless nothing was done.
+func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error {
+	var errs []error
+	for i := range slices.Backward(all) {
+		x := &all[i]
+		real := actual
+		if x.own && actual > 0 {
+			real = x.charge.Cost
+		}
+		errs = append(errs, x.pool.call(&x.charge, func(sharer) error { return x.res.Settle(real) }))
+	}
+	return errors.Join(append(errs, stack.Settle(actual))...)
+}
+
+// giveBack gives all charges back. The error is that of a charge that stays spent.
+func (p *sharedPass) giveBack() error {
+	p.done = true
+	for i := range p.c.results {
+		if r := &p.c.results[i]; r.Spent {
+			r.Spent = false
+			r.Decision.Remaining = min(r.Decision.Remaining+p.c.List[i].Cost, r.Decision.Limit.Capacity())
+		}
+	}
+	return settleShared(p.stack, p.held, 0)
+}
+
+// abandon gives the charges back of a pass that a panic ends.
+func (p *sharedPass) abandon() {
+	if !p.done {
+		_ = p.giveBack()
+	}
+}
+
+// peekShared is peek for charges of which some are to shared limits.
+func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
+	p := d.newPass(c, cost)
+	if slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight == 0 }) {
+		standing, err := d.peekStack(ctx, c, cost)
+		if err != nil {
+			return standing, err
+		}
+		p.sum.Add((*merge.Decision[ratelimit.Limit])(&standing), standing.Remaining)
+	}
+	for i := range c.List {
+		ch := &c.List[i]
+		r := d.rules[ch.Rule]
+		if ch.Weight == 0 || r.Shadow && !c.Bare {
+			continue
+		}
+		x := pooled{charge: *ch, own: r.ownCost && !c.Bare}
+		if !x.own {
+			x.charge.Cost = cost
+		}
+		var standing ratelimit.Decision
+		err := r.pool.call(ch, func(l sharer) (err error) {
+			standing, err = ratelimit.Peek(ctx, ratelimit.Limiter[string](l), ch.Key, x.charge.Cost)
+			return err
+		})
+		if err != nil {
+			standing.Limit = limitOr(standing.Limit, *ch.Limit)
+			return standing, err
+		}
+		p.sum.Add((*merge.Decision[ratelimit.Limit])(&standing), roomOf(&standing, &x))
+	}
+	if p.d.Remaining == math.MaxInt {
+		p.d.Remaining = p.d.Limit.Capacity()
+	}
+	return p.d, nil
+}
+
+// adjustShared is adjust for charges of which some are to shared limits. If one of these cannot be adjusted, nothing is.
+func (d *decider) adjustShared(ctx context.Context, c *charges, delta int) error {
+	own := false
+	for i := range c.List {
+		ch := &c.List[i]
+		if own = own || ch.Weight == 0; ch.Weight > 0 && !optional.CanAdjust[string](d.limiters[ch.Rule]) {
+			return optional.Unsupported("policy", d.limiters[ch.Rule], "Adjust")
+		}
+	}
+	var errs []error
+	if own {
+		errs = append(errs, d.of(c).Adjust(ctx, c, delta))
+	}
+	for i := range c.List {
+		ch := &c.List[i]
+		if r := d.rules[ch.Rule]; ch.Weight > 0 && (c.Bare || !r.Shadow && !r.ownCost) {
+			errs = append(errs, r.pool.call(ch, func(l sharer) error { return ratelimit.Adjust(ctx, ratelimit.Limiter[string](l), ch.Key, delta) }))
+		}
+	}
+	return errors.Join(errs...)
+}
