@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
@@ -20,7 +21,7 @@ import (
 
 // onClock is a hook that makes the scripts read a test's clock instead of the server's: it appends the words for that, as
 // redislimit's own tests do.
-type onClock struct{ *ratelimittest.Clock }
+type onClock struct{ ratelimit.Clock }
 
 func (h onClock) DialHook(next redis.DialHook) redis.DialHook { return next }
 

@@ -81,7 +81,8 @@ var _ ratelimit.Reserver[string] = (*Fair)(nil)
 
 // NewFair returns a limiter whose tenants share a limit. It does not connect. The limit must be a token bucket with a burst of at most 2^30,
 // whose burst takes at most 140 years to refill, counted in µs; else the error wraps [ratelimit.ErrInvalidLimit]. Else it names the option that is
-// wrong. Use it with package failover, and fair.New on a part of the limit as the stand-in while Redis is down.
+// wrong. Use it with package failover, and fair.New on a part of the limit as the stand-in while Redis is down. If callers wait in line,
+// failover.Options.Timeout must be negative: else a wait above it counts as a failure.
 func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOptions) (*Fair, error) {
 	var o FairOptions
 	if opts != nil {

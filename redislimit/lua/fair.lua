@@ -182,7 +182,8 @@ if count > 0 then
       spent, used = spent + taken, used + more
       raise(more * weight - taken * $FRACTION)
     end
-    local most = savings(weight, weights, a.least)
+    -- The share grows between two calls, and the cost at the head of the line is reached in the middle of that: the rest is for the next cost.
+    local most = savings(weight, weights, a.least) + floor(min(alive / per * units, burst) * $FRACTION / weights)
     if level - used > most then
       local more = weight * (level - used - most)
       used = level - most

@@ -96,6 +96,51 @@ func TestRowsWithReplacementsLimitsOfAttributesAndNotices(t *testing.T) {
 	}
 }
 
+func TestRowsWithShares(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			for _, statement := range []string{
+				`INSERT INTO rate_limit_rule (name, key, "limit", share, overrides) VALUES ('up', 'tenant', 'token-bucket 9/s burst 9', 1, '[{"key": "acme", "share": 20}, {"key": "mallory", "limit": "blocked"}]')`,
+				`INSERT INTO rate_limit_rule (name, plan, share) VALUES ('up', 'pro', 3), ('up', 'team', 5)`,
+				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('up', 'banned', 'blocked')`,
+			} {
+				_, err := db.Exec(d.sql(statement))
+				require.NoError(t, err)
+			}
+			load := func() (*policy.Set, error) {
+				return sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
+			}
+			set, err := load()
+			require.NoError(t, err)
+			file, err := policy.Parse([]byte(`rules:
+- {name: up, key: tenant, limit: token-bucket 9/s burst 9, share: 1, shares: {pro: 3, team: 5}, plans: {banned: blocked},
+  overrides: [{key: acme, share: 20}, {key: mallory, limit: blocked}]}`))
+			require.NoError(t, err)
+			assert.Equal(t, file.Rules, set.Rules, "as a file has it")
+			before := set.Version
+			_, err = db.Exec(`UPDATE rate_limit_rule SET share = 4 WHERE plan = 'pro'`)
+			require.NoError(t, err)
+			set, err = load()
+			require.NoError(t, err)
+			assert.Equal(t, 4, set.Rules[0].Shares["pro"])
+			assert.NotEqual(t, before, set.Version, "readers see the change")
+			for _, wrong := range []struct{ set, says string }{
+				{`share = -1 WHERE plan = ''`, "rate_limit_rule.share: -1"}, {`share = 2000000 WHERE plan = ''`, "share: 2000000, want a weight from 1 to 1048576"},
+				{`share = 0 WHERE plan = ''`, "has no share"}, {`share = 1 WHERE plan = ''`, ""}, {`share = 3 WHERE plan = 'banned'`, `the plan "banned" has both limit blocked and share 3`},
+			} {
+				_, err := db.Exec(`UPDATE rate_limit_rule SET ` + wrong.set)
+				require.NoError(t, err)
+				if _, err = load(); wrong.says == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, wrong.says)
+				}
+			}
+		})
+	}
+}
+
 func TestRowsOfEveryKindOfMatch(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

@@ -258,6 +258,7 @@ func TestDiffOfAddedRulesListsAllOfThem(t *testing.T) {
 rules:
 - {name: plans, key: user, limit: unlimited, plans: {free: blocked}, overrides: [{key: "a, b", limit: fixed-window 1/s}], cost: 2, shadow: true}
 - {name: off, limit: blocked, disabled: true}
+- {name: up, key: user, limit: token-bucket 9/s burst 9, share: 2, shares: {pro: 5}, overrides: [{key: ann, share: 7}]}
 `})
 	var out, errs bytes.Buffer
 	assert.Equal(t, 1, run([]string{"diff", "old", "new"}, &out, &errs))
@@ -267,7 +268,38 @@ rule plans: override of "a, b" none → fixed-window 1/s ("a, b")
 rule plans: cost the caller's → 2 (every request, each user)
 rule plans: shadow false → true (every request, each user)
 rule off: added, but disabled: blocked (every request)
+rule up: added token-bucket 9/s burst 9, shared by all keys, share 2 (every request, each user)
+rule up: share of plan pro 2 → 5 (plan pro)
+rule up: override of ann none → share 7 (ann)
 `, out.String())
+}
+
+func TestDiffAndCheckKnowShares(t *testing.T) {
+	const up = "rules: [{name: up, key: user, limit: token-bucket 9/s burst 9%s}]"
+	files(t, map[string]string{
+		"none": fmt.Sprintf(up, ""), "two": fmt.Sprintf(up, ", share: 2, shares: {pro: 5}"), "three": fmt.Sprintf(up, ", share: 3, overrides: [{key: ann, limit: blocked}]"),
+		"large": "rules:\n- name: up\n  key: user\n  share: 1\n  limit: token-bucket 9/s burst 2000000000\n",
+	})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"diff", "none", "two"}, &out, &errs))
+	assert.Equal(t, 1, run([]string{"diff", "two", "three"}, &out, &errs))
+	assert.Equal(t, `rule up: share; budgets start anew a budget for each key → 2 (every request, each user, without a plan or an override)
+rule up: share of plan pro a budget for each key → 5 (plan pro)
+rule up: share 2 → 3 (every request, each user, without a plan or an override)
+rule up: share of plan pro 5 → 3 (plan pro)
+rule up: override of ann none → blocked (ann)
+`, out.String())
+	for engine, want := range map[string]string{"memory": "", "redis": "large:5:3: policy: line 5: rule \"up\": rules[0].limit: redislimit: ratelimit: invalid limit: Burst is 2000000000, want at most 2^30",
+		"sql": `large:4:3: policy: line 4: rule "up": rules[0].share: policysql: share is 1`} {
+		out.Reset()
+		errs.Reset()
+		status := run([]string{"check", "-engine", engine, "large"}, &out, &errs)
+		assert.Equal(t, want != "", status == 1, errs.String())
+		assert.Contains(t, errs.String(), want)
+	}
+	out.Reset()
+	assert.Equal(t, 0, run([]string{"explain", "two", "user=ann", "plan=pro"}, &out, &errs))
+	assert.Equal(t, "up: a share of weight 5 (from plan pro) of token-bucket 9/s burst 9, key \"ann\", cost 1 of 9\n", out.String())
 }
 
 func TestCheckReportsAllErrors(t *testing.T) {
