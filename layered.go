@@ -152,7 +152,7 @@ func (l *Layered[R]) Allow(r R, cost int) bool {
 	s := l.stack()
 	s.brief = true
 	err := s.take(r, cost, takeRequest)
-	s.report(r, err)
+	s.report(context.Background(), r, err)
 	ok := s.d.Allowed
 	l.done(s)
 	return ok
@@ -166,7 +166,7 @@ func (l *Layered[R]) Take(ctx context.Context, r R, cost int) (d Decision, err e
 	}
 	s := l.stack()
 	err = s.take(r, cost, takeRequest)
-	s.report(r, err)
+	s.report(ctx, r, err)
 	d = s.d
 	l.done(s)
 	return d, err
@@ -230,7 +230,7 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	q.ends = true
 	err := s.take(r, cost, q)
 	res := s.reservation(r, cost)
-	s.report(r, err)
+	s.report(ctx, r, err)
 	l.done(s)
 	return res, err
 }
@@ -279,7 +279,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	s := l.stack()
 	defer l.done(s)
 	err := l.wait(ctx, s, r, cost)
-	s.report(r, err)
+	s.report(ctx, r, err)
 	return err
 }
 

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -737,14 +738,14 @@ func (s *stack[R]) answer(allowed bool) {
 
 // report passes each layer's limiter its own decision, or passes the request all of them. An error that comes after a charge
 // means that the charge has been given back. It is short, so that the compiler inlines it.
-func (s *stack[R]) report(r R, err error) {
+func (s *stack[R]) report(ctx context.Context, r R, err error) {
 	if s.observed() {
-		s.reportAll(r, err)
+		s.reportAll(ctx, r, err)
 	}
 }
 
 // reportAll is report for a decision that is observed. No lock is held, so observers may call the limiters.
-func (s *stack[R]) reportAll(r R, err error) {
+func (s *stack[R]) reportAll(ctx context.Context, r R, err error) {
 	for _, m := range s.members {
 		if !m.loaded || !m.watched && s.taker == nil {
 			continue
@@ -755,7 +756,7 @@ func (s *stack[R]) reportAll(r R, err error) {
 		}
 		spent = spent && err == nil
 		if m.watched {
-			m.report(r, *d, spent, own)
+			m.report(ctx, r, *d, spent, own)
 		}
 		if s.taker != nil {
 			s.taker.TakeAnswer(m.index, d, spent, own)

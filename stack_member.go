@@ -1,8 +1,11 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
+
+	"github.com/weir-go/ratelimit/internal/reports"
 )
 
 // member is one layer in a stack: a [Layer] as All was given it, and the layer's cost to one account in the decision at hand.
@@ -71,7 +74,7 @@ type anyKey[R any] interface {
 	// home returns the limiter and the key, for a call that waits.
 	home() home
 	// report calls the limiter's OnDecision, if there is one.
-	report(cost int, d Decision, spent bool, err error)
+	report(ctx context.Context, cost int, d Decision, spent bool, err error)
 	// clear forgets the key.
 	clear()
 }
@@ -139,10 +142,10 @@ func (m *member[R]) why() error {
 }
 
 // report passes the decision to the layer's observers.
-func (m *member[R]) report(r R, d Decision, spent bool, err error) {
-	m.key.report(m.amount, d, spent, err)
+func (m *member[R]) report(ctx context.Context, r R, d Decision, spent bool, err error) {
+	m.key.report(ctx, m.amount, d, spent, err)
 	if m.tell != nil {
-		m.tell(Event[R]{Key: r, Cost: m.amount, Decision: d, Spent: spent, Err: err})
+		reports.Send(ctx, m.tell, Event[R]{Key: r, Cost: m.amount, Decision: d, Spent: spent, Err: err})
 	}
 }
 
@@ -235,9 +238,9 @@ func (k *layerKey[R, K]) waiting() *waitingRoom { return &k.l.waiting }
 
 func (k *layerKey[R, K]) home() home { return keyHome[K]{k.l, k.key} }
 
-func (k *layerKey[R, K]) report(cost int, d Decision, spent bool, err error) {
+func (k *layerKey[R, K]) report(ctx context.Context, cost int, d Decision, spent bool, err error) {
 	if f := k.l.onDecision; f != nil {
-		f(Event[K]{Key: k.key, Cost: cost, Decision: d, Spent: spent, Err: err})
+		reports.Send(ctx, f, Event[K]{Key: k.key, Cost: cost, Decision: d, Spent: spent, Err: err})
 	}
 }
 

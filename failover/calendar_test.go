@@ -26,7 +26,7 @@ func TestAQuotaByTheCalendarFailsOver(t *testing.T) {
 			time.Sleep(time.Duration(r.Int64N(int64(300 * 24 * time.Hour)))) // some begin before a change of the clocks
 			s := newStore(t, ratelimit.Calendar(most, day).Named("shared"))
 			own := failover.Options{OpenFor: time.Duration(1+r.IntN(90)) * time.Minute, Failures: 1 + r.IntN(3)}
-			l := over(t, s, newLocal(t, ratelimit.Calendar(least, day)), own)
+			l := over(t, unadjusted{s}, newLocal(t, ratelimit.Calendar(least, day)), own)
 			type spender struct {
 				date, key string
 				degraded  bool

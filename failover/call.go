@@ -21,7 +21,8 @@ type answer struct {
 	res      *ratelimit.Reservation // if the call was a reservation
 	err      error
 	panicked bool
-	standIn  bool // from the stand-in
+	standIn  bool            // from the stand-in
+	owe      func(units int) // of the stand-in's reservation, when it is settled; nil if it owes nothing
 }
 
 // ending is the way in which a call of the primary has ended, for its caller.

@@ -9,6 +9,11 @@
 // errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
 // charged. Of the two limiters' OnDecision, only that of the limiter which decides a request is called; [Stats] counts the failures.
 //
+// After an outage, the primary is charged with what the stand-in let pass, as far as that still counts under the limits of the stand-in: if the
+// primary has one limit and an Adjust, and the keys are values and no requests. A stand-in with a Repay(context.Context) error, as
+// policy's has, charges it itself: Repay is called after decisions of the primary, at most once a second, until it returns nil. Calls that
+// timed out are not charged, nor are reservations that are never settled.
+//
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
 
@@ -45,6 +50,7 @@ type Limiter[K any] struct {
 	breaker  *breaker
 	journal  *journal
 	counters counters
+	debts    *debts[K]
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
@@ -75,6 +81,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 		settler: newCaller(o.Timeout, window, o.MaxCalls, settlementsPerCall*int64(o.MaxCalls)),
 		journal: &journal{log: o.logger(), onStateChange: o.OnStateChange},
 	}
+	l.debts = newDebts(primary, instead, &o)
 	l.breaker = newBreaker(o.Failures, window, o.OpenFor, l.journal.changed, func() {
 		l.caller.renew(0)
 		l.settler.renew(0)
@@ -116,7 +123,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 // Take spends cost of the key's budget, or nothing. It fails with the primary's errors about the call, and with the context's error if it
 // is cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := engine.Take(ctx, key, cost)
 		return answer{decision: d, err: err}
 	}})
@@ -126,7 +133,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 // Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all. If
 // the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	a := l.decide(ctx, question[K]{cost: cost, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
 		if res == nil {
 			res = new(ratelimit.Reservation)
@@ -149,9 +156,11 @@ func giveBack(a answer) {
 
 // question calls an engine for a decision.
 type question[K any] struct {
-	cost int
-	ask  func(ctx context.Context, engine ratelimit.Reserver[K]) answer
-	late func(answer) // handles an answer without a waiting caller; may be nil
+	key     K
+	cost    int
+	charges bool // and is no look
+	ask     func(ctx context.Context, engine ratelimit.Reserver[K]) answer
+	late    func(answer) // handles an answer without a waiting caller; may be nil
 }
 
 // decide calls the primary, if the breaker permits, and else the stand-in.
@@ -172,6 +181,9 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 		return l.degrade(ctx, q, o)
 	}
 	held.Release()
+	if o == answered {
+		l.debts.repay()
+	}
 	return a
 }
 
@@ -215,8 +227,11 @@ func (l *Limiter[K]) failed(o ending, err error) {
 func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
-	a := q.ask(ctx, l.instead)
+	a := q.ask(l.debts.within(ctx, why), l.instead)
 	a.standIn, a.decision.Degraded = true, true
+	if q.charges {
+		l.debts.charged(q.key, q.cost, why, &a)
+	}
 	if errors.Is(a.err, ratelimit.ErrExceedsLimit) && !l.exceeds(a.err, q.cost) {
 		a.err = nil
 		a.decision.Allowed, a.decision.RetryAfter = false, l.openFor

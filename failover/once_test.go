@@ -179,3 +179,31 @@ func TestARequestThatAStandInDecidesIsNotReportedByAStoreThatIsDown(t *testing.T
 		})
 	}
 }
+
+// A stack in memory reports as its limiters do: not at all if it answers too late. Its layers' observers do so, too.
+func TestARequestOfAStackInMemoryIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		primary, local := newCounted(t, 100), newCounted(t, 100)
+		observed := 0
+		layer := ratelimit.By(primary.Keyed, func(key string) (string, error) { return key, nil })
+		layer.Observe = func(ratelimit.Event[string]) { observed++ }
+		l := ratelimit.Must(failover.New[string](ratelimit.Must(ratelimit.All(layer)), local, quietly(failover.Options{Timeout: 10 * time.Millisecond})))
+		for i := range 9 {
+			if i == 3 {
+				primary.hangs = 50 * time.Millisecond
+			}
+			key := fmt.Sprint("k", i) // so that LimitFor is called
+			if i%2 == 0 {
+				_, err := l.Take(t.Context(), key, 1)
+				require.NoError(t, err)
+			} else {
+				_, err := l.Reserve(t.Context(), key, 1, 0)
+				require.NoError(t, err)
+			}
+			time.Sleep(time.Second)
+		}
+		assert.Len(t, primary.events, 3)
+		assert.Len(t, local.events, 6)
+		assert.Equal(t, 3, observed)
+	})
+}

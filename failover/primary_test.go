@@ -16,7 +16,8 @@ import (
 // store is a primary in memory that can be made to fail.
 type store struct {
 	*ratelimit.Keyed[string]
-	calls atomic.Int64
+	calls  atomic.Int64
+	repaid atomic.Int64 // units of outages
 
 	mu     sync.Mutex
 	before func(ctx context.Context) error // of each call, if it is not nil
@@ -69,6 +70,19 @@ func (s *store) Reserve(ctx context.Context, key string, cost int, maxDelay time
 		return r.Settle(actual)
 	}), err
 }
+
+func (s *store) Adjust(ctx context.Context, key string, delta int) error {
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	s.repaid.Add(int64(delta))
+	return s.Keyed.Adjust(ctx, key, delta)
+}
+
+// unadjusted is a store that cannot be charged with what a stand-in let pass.
+type unadjusted struct{ ratelimit.Reserver[string] }
+
+func (u unadjusted) Describe() ratelimit.Description { return ratelimit.Describe(u.Reserver) }
 
 func (s *store) Allow(string, int) bool { panic("the primary's Allow hides errors") }
 

@@ -16,6 +16,14 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	switch {
 	case a.res == nil:
 		return nil
+	case a.owe != nil:
+		return func(actual int) error {
+			err := a.res.Settle(actual)
+			if err == nil {
+				a.owe(actual)
+			}
+			return err
+		}
 	case a.standIn:
 		return a.res.Settle
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/owed"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -38,7 +39,7 @@ type Options struct {
 	Logger *slog.Logger
 	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New, Update and Follow put each set
 	// in force in both or, if one engine refuses it, in neither; so do Update and Follow of the StandIn. It may have a StandIn of its own,
-	// and can be that of one Policies. Nil means none.
+	// and can be that of one Policies. What it lets pass is charged to these when package failover calls its Repay. Nil means none.
 	StandIn *Policies
 }
 
@@ -60,7 +61,8 @@ type Policies struct {
 	denials     *sketch.Sketch
 	queries     sync.Pool // of *query, so that a decision allocates nothing
 
-	standIn *Policies // that gets each set together with these, or nil
+	standIn *Policies             // that gets each set together with these, or nil
+	debts   atomic.Pointer[debts] // of these as a StandIn; nil if they are none
 
 	updating sync.Mutex // held while a set is put in force; before the StandIn's, and before mu
 	lead     *Policies  // that these stand in for, or nil; guarded by updating
@@ -109,6 +111,7 @@ func (p *Policies) leads(opts *Options) error {
 		return errors.New("policy: Options.StandIn stands in for other policies already")
 	}
 	p.standIn, s.lead = s, p
+	s.debts.Store(&debts{lead: p, rules: map[string]*owed.Ledger[debtor]{}})
 	return nil
 }
 
@@ -117,6 +120,7 @@ func (p *Policies) leave() {
 	if p.standIn != nil {
 		p.standIn.updating.Lock()
 		p.standIn.lead = nil
+		p.standIn.debts.Store(nil)
 		p.standIn.updating.Unlock()
 	}
 }
@@ -240,6 +244,9 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	} else {
 		d, err = q.in.decider.take(ctx, &q.charges, cost)
 	}
+	if b := p.debts.Load(); b != nil {
+		record(b.of(ctx, q, &d, err))
+	}
 	p.report(ctx, q, &d, err)
 	p.free(q)
 	return d, err
@@ -259,6 +266,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
+	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
 	p.report(ctx, q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q
 	if p.notifying(q.in) {

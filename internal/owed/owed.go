@@ -1,0 +1,106 @@
+// Package owed records what a stand-in lets pass while a store is down, so that the store can be charged with it afterwards: with what
+// still counts by then, and not with all that passed. Of a limit by the minute that is at most a minute's spending, of a month's quota the
+// whole.
+package owed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// maxKeys is the number of keys of which a Ledger knows what they owe. The least recently used one is forgiven first.
+const maxKeys = 1 << 16
+
+// Ledger is what keys owe to a store. It counts under the limits by which the stand-in decides, so it forgets what these limits have
+// regained. It is safe for concurrent use.
+type Ledger[K comparable] struct {
+	keys   *ratelimit.Keyed[K]
+	stack  *ratelimit.Layered[debt[K]]
+	owing  atomic.Bool
+	paying atomic.Bool
+}
+
+// debt is a charge under a limit.
+type debt[K comparable] struct {
+	key   K
+	limit ratelimit.Limit
+}
+
+// New returns an empty ledger. The clock may be nil.
+func New[K comparable](clock ratelimit.Clock) *Ledger[K] {
+	keys, err := ratelimit.New(ratelimit.Unlimited(), &ratelimit.Options[K]{MaxKeys: maxKeys, Clock: clock})
+	if err != nil {
+		panic(err) // the options are valid
+	}
+	layer := ratelimit.By(keys, func(d debt[K]) (K, error) { return d.key, nil })
+	layer.Limit = func(d debt[K]) ratelimit.Limit { return d.limit }
+	stack, err := ratelimit.All(layer)
+	if err != nil {
+		panic(err)
+	}
+	return &Ledger[K]{keys: keys, stack: stack}
+}
+
+// Charge records that a key has spent a cost under a limit of the stand-in. Units that are held until a call ends, as under
+// [ratelimit.Concurrent], come back by themselves and are not owed.
+func (l *Ledger[K]) Charge(key K, cost int, limit ratelimit.Limit) {
+	switch limit.Algorithm {
+	case 0, ratelimit.AlgorithmConcurrent, ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
+		return
+	}
+	if cost > 0 && l.stack.Adjust(context.Background(), debt[K]{key, limit}, cost) == nil {
+		l.owing.Store(true)
+	}
+}
+
+// Owing reports whether a key may owe something.
+func (l *Ledger[K]) Owing() bool { return l.owing.Load() }
+
+// Repay charges the store for each key with the units that count by now. An error that wraps [ratelimit.ErrUnavailable] ends it, and what
+// was not charged stays owed. After another error the key owes nothing, as it would fail again. If another call of Repay runs, it does
+// nothing.
+func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, key K, units int) error) error {
+	if !l.owing.Load() || !l.paying.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer l.paying.Store(false)
+	l.owing.Store(false)
+	var errs []error
+	for key, d := range l.keys.All() {
+		if d.Limit.Algorithm == ratelimit.AlgorithmUnlimited {
+			continue // forgiven or repaid
+		}
+		units := d.Limit.Capacity() - d.Remaining + d.Debt
+		if units <= 0 {
+			continue
+		}
+		err := charge(ctx, key, units)
+		if errors.Is(err, ratelimit.ErrUnavailable) {
+			l.owing.Store(true)
+			return err
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+		_ = l.stack.Adjust(ctx, debt[K]{key, d.Limit}, -units) // what was spent in the meantime stays owed
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%d keys could not be charged, for example: %w", len(errs), errs[0])
+	}
+	return nil
+}
+
+type uncertain struct{}
+
+// Uncertain returns a context for a decision of a stand-in, after a call of the store that may have charged the cost.
+func Uncertain(ctx context.Context) context.Context { return context.WithValue(ctx, uncertain{}, true) }
+
+// IsUncertain reports whether the store may have charged the cost of the decision. Then it is not owed.
+func IsUncertain(ctx context.Context) bool {
+	is, _ := ctx.Value(uncertain{}).(bool)
+	return is
+}

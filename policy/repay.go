@@ -1,0 +1,140 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/owed"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// debts are what an [Options.StandIn] has let pass, by rule, until the policies that it stands in for are charged with it.
+type debts struct {
+	lead *Policies
+
+	mu    sync.Mutex
+	rules map[string]*owed.Ledger[debtor] // by the rule's id
+}
+
+// debtor is a key of a rule, with its limit at the policies that are charged.
+type debtor struct {
+	key   string
+	limit ratelimit.Limit
+}
+
+// debt is what one charge owes.
+type debt struct {
+	ledger *owed.Ledger[debtor]
+	debtor
+	cost  int
+	fixed bool            // the rule has a cost of its own, which only a cancelled reservation gives back
+	share ratelimit.Limit // the stand-in's limit
+}
+
+// of returns what a decision of the stand-in owes.
+func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
+	if b == nil || q.answered() || err != nil || !d.Allowed || owed.IsUncertain(ctx) {
+		return nil
+	}
+	lead := b.lead.now()
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		r := q.in.rules[ch.Rule]
+		k := lead.position(r.id)
+		if ch.Cost <= 0 || k < 0 || slices.Contains(q.charges.denied, i) {
+			continue
+		}
+		whole, _ := lead.rules[k].limitOf(q.request, ch.Key)
+		all = append(all, debt{b.ledger(r.id, q.in.decider.clock), debtor{ch.Key, *whole}, ch.Cost, r.ownCost, *ch.Limit})
+	}
+	return all
+}
+
+// ledger returns the ledger of a rule.
+func (b *debts) ledger(id string, clock ratelimit.Clock) *owed.Ledger[debtor] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := b.rules[id]
+	if l == nil {
+		l = owed.New[debtor](clock)
+		b.rules[id] = l
+	}
+	return l
+}
+
+// record records debts of a charge that stays as it is.
+func record(all []debt) {
+	for i := range all {
+		all[i].record(all[i].cost)
+	}
+}
+
+func (d *debt) record(units int) { d.ledger.Charge(d.debtor, units, d.share) }
+
+// owing returns a reservation that owes its real cost when it is settled.
+func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
+	if len(all) == 0 {
+		return inner
+	}
+	r := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+		err := inner.Settle(actual)
+		for i := range all {
+			switch d := &all[i]; {
+			case err != nil:
+			case !d.fixed:
+				d.record(actual)
+			case actual > 0:
+				d.record(d.cost)
+			}
+		}
+		return err
+	})
+	if inner.Delay > 0 {
+		follow.Wait(r, inner.Wait)
+	}
+	return r
+}
+
+// position returns the index of the rule with an id, -1 if there is none.
+func (g *generation) position(id string) int {
+	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
+}
+
+// Repay charges the policies that these stand in for with what these have let pass, as far as it still counts under the limits of these: of a
+// limit by the minute at most a minute's spending, of a month's quota all. What is above the rest of a budget becomes its Debt. Each charge is
+// repaid once. A reservation owes its real cost, from when it is settled. At most 65,536 keys of a rule are known to owe something. Package
+// failover calls Repay when the store is back; without it, call it then. An error that wraps [ratelimit.ErrUnavailable] leaves the rest
+// owed. It does nothing if these are no [Options.StandIn]. It is safe for concurrent use.
+func (p *Policies) Repay(ctx context.Context) error {
+	b := p.debts.Load()
+	if b == nil {
+		return nil
+	}
+	ctx = wait.OrBackground(ctx)
+	b.mu.Lock()
+	ids := make([]string, 0, len(b.rules))
+	for id := range b.rules {
+		ids = append(ids, id)
+	}
+	b.mu.Unlock()
+	var failed error
+	for _, id := range ids {
+		err := b.ledger(id, nil).Repay(ctx, func(ctx context.Context, k debtor, units int) error {
+			g := b.lead.now()
+			i := g.position(id)
+			if i < 0 {
+				return nil // the rule has gone, and its budgets with it
+			}
+			return g.decider.adjust(ctx, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
+		})
+		failed = cmp.Or(failed, err)
+		if err != nil && ctx.Err() != nil {
+			break
+		}
+	}
+	return failed
+}
