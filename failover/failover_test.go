@@ -570,7 +570,7 @@ func TestTheBoundOfAnOutage(t *testing.T) {
 
 func TestOptionalMethodsPassThrough(t *testing.T) {
 	s, stand := newStore(t, shared), newLocal(t, local)
-	l := over(t, s, stand, failover.Options{Failures: 1})
+	l := over(t, s, stand, failover.Options{Failures: 1, Timeout: time.Minute})
 	ctx := context.Background()
 	var any ratelimit.Limiter[string] = l
 	take(t, l, 10_000)
