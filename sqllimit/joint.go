@@ -143,6 +143,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	if !q.Settled {
 		return nil, nil
 	}
+	j.extends(charges, parts)
 	return func(costs []int) error { return j.settle(parts, costs) }, nil
 }
 
@@ -194,12 +195,18 @@ func (p *part) take(rows map[string]*account) error {
 func (j *joint) settle(spent []*part, costs []int) error {
 	var parts []*part
 	for i, s := range spent {
-		if !s.decision.Allowed || s.err != nil || s.cost == 0 || int64(costs[i]) == s.cost {
+		if !s.decision.Allowed || s.err != nil || s.cost == 0 || int64(costs[i]) == s.cost && s.units == nil {
 			continue
 		}
 		p, err := s.limiter.planFor(s.row[len(s.limiter.space):])
 		if err != nil || !p.tracks() || s.plan.limit != p.limit {
 			p = s.plan
+		}
+		if s.units != nil {
+			part := &part{limiter: s.limiter, row: s.row}
+			s.units.put(&part.operation, p, (*account).release)
+			parts = append(parts, part)
+			continue
 		}
 		parts = append(parts, &part{limiter: s.limiter, row: s.row,
 			operation: operation{do: (*account).settle, plan: p, actual: int64(costs[i]), spending: s.spending, mark: s.mark, changes: s.changes}})

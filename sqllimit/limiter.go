@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -136,6 +137,9 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	if err == nil {
 		err = p.check(cost)
 	}
+	if err == nil && !o.peek && (o.keep == meter.Final || o.undone) {
+		err = p.endless(cost)
+	}
 	if err != nil {
 		return d, nil, err
 	}
@@ -211,7 +215,29 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	}
 	d, o, err := l.decide(ctx, key, cost, &operation{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
 	l.report(ctx, key, cost, d, err)
-	return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
+	var u *units
+	if err == nil {
+		u = unitsOf(o)
+	}
+	if u == nil {
+		return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
+	}
+	res := ratelimit.NewReservation(d, func(int) error {
+		o := new(operation)
+		u.put(o, l.latest(key, u.plan), (*account).release)
+		err := l.ask(context.Background(), key, o)
+		l.waiting.Moved(key)
+		return err
+	})
+	held.Extend(res, u.plan.limit.Rate.Per, func(ctx context.Context) error {
+		if err := ctx.Err(); err != nil {
+			return ended(err, false)
+		}
+		o := new(operation)
+		u.put(o, l.latest(key, u.plan), (*account).extend)
+		return u.extended(l.ask(ctx, key, o))
+	})
+	return res, err
 }
 
 // settler returns a function that settles an operation, nil if the database was not called.
@@ -223,18 +249,26 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 		if actual == cost {
 			return nil
 		}
-		p, err := l.planFor(key)
-		if err != nil || !p.tracks() {
-			p = spent.plan
+		p := l.latest(key, spent.plan)
+		if cost == 0 && p.meter.Holds() {
+			return nil
 		}
 		o := &operation{plan: p, do: (*account).settle, actual: int64(actual), spending: spent.spending, mark: spent.mark, changes: spent.changes}
 		if cost == 0 {
 			o.do = (*account).correct
 		}
-		err = l.ask(context.Background(), key, o)
+		err := l.ask(context.Background(), key, o)
 		l.waiting.Moved(key)
 		return err
 	}
+}
+
+// latest returns the present plan of a key, or the given one if that counts nothing.
+func (l *Limiter) latest(key string, p *plan) *plan {
+	if now, err := l.planFor(key); err == nil && now.tracks() {
+		return now
+	}
+	return p
 }
 
 // Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. This process's callers for a
@@ -330,6 +364,7 @@ func (l *Limiter) Describe() ratelimit.Description {
 	d := ratelimit.Description{Limits: []ratelimit.Limit{{}}, BooksAhead: true}
 	if l.limitFor == nil {
 		d.Limits[0] = l.plan.Load().limit
+		d.Holds = d.Limits[0].Algorithm == ratelimit.AlgorithmConcurrent
 	}
 	return d
 }

@@ -36,6 +36,7 @@ type operation struct {
 	spending meter.Spending // with mark and changes: the spending, made or settled
 	mark     uint32
 	changes  uint64
+	units    *units // to be extended or given back
 
 	// Of the last attempt:
 	answered bool

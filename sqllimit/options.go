@@ -41,7 +41,7 @@ const (
 	maxName = 200
 	maxKey  = 1024
 
-	// maxLog bounds Rate.Units of a sliding log, whose spendings are all in the key's row.
+	// maxLog bounds Rate.Units of a sliding log and of units in use: all spendings of a key are in its row.
 	maxLog = 10_000
 )
 

@@ -18,6 +18,8 @@ import (
 const (
 	century = 876_600 * 3600 * int64(1e6)
 	most    = math.MaxInt64 / 2 // that a key may owe
+
+	leastRetry = 10_000 // the shortest estimate of the time until units in use come back
 )
 
 // A row is kept after its key is fresh for the time in which the limit's capacity is regained, and in these bounds.
@@ -39,6 +41,7 @@ var kinds = map[ratelimit.Algorithm]meter.Kind{
 	ratelimit.AlgorithmSlidingLog:     meter.SlidingLog,
 	ratelimit.AlgorithmSlidingCounter: meter.SlidingCounter,
 	ratelimit.AlgorithmCalendar:       meter.Calendar,
+	ratelimit.AlgorithmConcurrent:     meter.Concurrent,
 }
 
 // plan is a limit made ready: immutable, except since.
@@ -74,7 +77,7 @@ func newPlan(l ratelimit.Limit) (*plan, error) {
 	}
 	p := &plan{limit: l, text: l.Named("").String()}
 	p.since.Store(unset)
-	m := meter.Limit{Kind: kinds[l.Algorithm], Units: int64(l.Rate.Units), Burst: int64(l.Burst), Horizon: century, Most: most}
+	m := meter.Limit{Kind: kinds[l.Algorithm], Units: int64(l.Rate.Units), Burst: int64(l.Burst), Horizon: century, Most: most, Retry: leastRetry}
 	switch l.Algorithm {
 	case ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked:
 		return p, nil
@@ -100,6 +103,9 @@ func newPlan(l ratelimit.Limit) (*plan, error) {
 		}
 		if l.Algorithm == ratelimit.AlgorithmSlidingLog && m.Units > maxLog {
 			return nil, invalid("Rate.Units is %d, want at most %d for a sliding log, which is stored in one row", m.Units, maxLog)
+		}
+		if l.Algorithm == ratelimit.AlgorithmConcurrent && m.Units > maxLog {
+			return nil, invalid("Rate.Units is %d, want at most %d for %v, whose reservations are stored in one row", m.Units, maxLog, l.Algorithm)
 		}
 	}
 	p.meter = meter.New(m) // panics for an algorithm that is not known here

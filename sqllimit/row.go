@@ -154,7 +154,7 @@ func (a *account) under(p *plan) (*meter.State, error) {
 // change makes a state that under has returned, and that was changed, the key's.
 func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
-		if a.plan == nil {
+		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use are no spending: nothing is left to settle
 			a.mark = rand.Uint32()
 		} else if was, is := a.plan.limit, p.limit; was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period {
 			a.changes++ // under other units of its period, a calendar's windows are the same
@@ -213,7 +213,7 @@ func (a *account) settle(o *operation) error {
 	sp, p := o.spending, o.plan
 	if a.plan == nil || a.mark != o.mark {
 		// The key was reset, and there is nothing to settle; or its row was deleted because it was fresh.
-		if !a.reset && o.actual > sp.Cost {
+		if !a.reset && o.actual > sp.Cost && !p.meter.Holds() {
 			return a.adjust(p, o.actual-sp.Cost)
 		}
 		return nil
