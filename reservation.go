@@ -155,8 +155,8 @@ func (r *Reservation) Settle(actual int) error {
 // Extend begins the hold of units under [Concurrent] anew. Call it every third of hold while the work goes on, if that may take longer.
 // The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed: the limit does not count the work any
 // more, so end it, or reserve again. A remote engine also returns the errors of its store; the units are then held as long as before.
-// Charges under other limits stay as they are. It returns nil without such units, and if the reservation is nil. Only reservations of
-// [Keyed] and [Layered] are extended: of a limiter in front of another one, such as package chain's, the units lapse.
+// Charges under other limits stay as they are. It returns nil without such units, and if the reservation is nil. A limiter in front
+// of another one, such as package chain's, extends the reservation inside.
 func (r *Reservation) Extend(ctx context.Context) error {
 	switch {
 	case r == nil:

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -100,7 +101,11 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 		if err != nil {
 			return err
 		}
-		if res != nil {
+		switch {
+		case res == nil:
+		case res.hold > 0:
+			return also(&held.NoEnd{}, res.Cancel())
+		default:
 			return res.Wait(ctx)
 		}
 		if err := wait.Sleep(ctx, retry); err != nil {

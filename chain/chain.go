@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -59,7 +60,7 @@ func (c *Limiter[R]) Describe() ratelimit.Description {
 	for _, l := range c.all() {
 		of := ratelimit.Describe(l)
 		d.Limits = optional.AppendLimits(d.Limits, of.Limits)
-		d.ReplacesCost = d.ReplacesCost || of.ReplacesCost
+		d.ReplacesCost, d.Holds = d.ReplacesCost || of.ReplacesCost, d.Holds || of.Holds
 	}
 	return d
 }
@@ -111,8 +112,12 @@ func (c *Limiter[R]) Take(ctx context.Context, r R, cost int) (ratelimit.Decisio
 	defer p.giveBack()
 	passing := p.passing.From(ctx)
 	for _, l := range limiters[:last] {
-		if res, err := l.Reserve(passing, r, cost, 0); !p.add(res, err) {
+		res, err := l.Reserve(passing, r, cost, 0)
+		if !p.add(res, err) {
 			return p.denied(ctx, r)
+		}
+		if held.Hold(res) > 0 {
+			return ratelimit.Decision{Limit: res.Limit}, &held.NoEnd{}
 		}
 	}
 	if d, err := limiters[last].Take(ctx, r, cost); !p.merge(&d, err) {
@@ -146,7 +151,9 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 		}
 	}
 	p.done = true
-	return ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) }), nil
+	res := ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) })
+	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, p.charged...)
+	return res, nil
 }
 
 // reserveQueued reserves a cost that a leaky bucket may delay by up to maxDelay, and that no limiter books ahead. If a limiter may book, it
@@ -188,7 +195,11 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 		if err != nil {
 			return err
 		}
-		if res != nil {
+		switch {
+		case res == nil:
+		case held.Hold(res) > 0:
+			return errors.Join(&held.NoEnd{}, res.Cancel())
+		default:
 			return res.Wait(ctx)
 		}
 		if err := c.sleep(ctx, r, cost, retry); err != nil {

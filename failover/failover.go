@@ -25,6 +25,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
 	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
 )
@@ -110,7 +111,7 @@ func (l *Limiter[K]) Stats() Stats {
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
 	d.BooksAhead = d.BooksAhead || instead.BooksAhead
-	d.ReplacesCost = d.ReplacesCost || instead.ReplacesCost
+	d.ReplacesCost, d.Holds = d.ReplacesCost || instead.ReplacesCost, d.Holds || instead.Holds
 	return d
 }
 
@@ -143,6 +144,9 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	r := ratelimit.NewReservation(a.decision, l.settling(a))
 	if a.res != nil && a.err == nil && r.Delay > 0 {
 		follow.Wait(r, a.res.Wait)
+	}
+	if a.res != nil && a.err == nil {
+		held.Follow(r, l.extending(a), a.res)
 	}
 	return r, a.err
 }

@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
@@ -33,6 +34,32 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 			l.counters.unsettled.Add(1)
 		}
 		return err
+	}
+}
+
+// extending returns how to extend a reservation with the engine that made it. A call of the primary is bounded by the timeout, and is no
+// evidence about it: an error leaves the units held for as long as before, and the next extension may succeed.
+func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reservation) error {
+	return func(ctx context.Context, r *ratelimit.Reservation) error {
+		if a.standIn || l.timeout < 0 {
+			return r.Extend(ctx)
+		}
+		bounded, stop := context.WithTimeout(ctx, l.timeout)
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- guarded(bounded, func(ctx context.Context) answer { return answer{err: r.Extend(ctx)} }).err }()
+		select {
+		case err := <-done:
+			if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("%w: %w", err, ratelimit.ErrUnavailable)
+			}
+			return err
+		case <-bounded.Done():
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("failover: %w", err)
+		}
+		return fmt.Errorf("failover: the primary did not extend within %v: %w", l.timeout, ratelimit.ErrUnavailable)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/held"
 )
 
 // maxAhead is the maximum number of fetches ahead of need under way, over all keys.
@@ -151,6 +152,14 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked, now time.Duration) {
 	f.recordLocked(h, res.Decision, now)
+	if held.Hold(res) > 0 { // which no description has announced
+		h.remoteState.holds = true
+		if n != ft.cost || !ft.keep || ft.abandoned {
+			f.returns.give(&batch{res: res, size: n, left: n})
+			ft.out.todo = direct
+			return
+		}
+	}
 	switch {
 	case res.Allowed && n == ft.cost && !ft.abandoned:
 		h.spent += int64(n)

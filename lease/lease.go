@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
@@ -173,21 +174,25 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 	res, err := l.remote.reserve(out.context(ctx), key, cost-part.n, maxDelay)
 	l.record(key, res.Decision, err)
 	d := part.decided(res.Decision, err)
-	return ratelimit.NewReservation(d, func(actual int) error {
+	whole := ratelimit.NewReservation(d, func(actual int) error {
 		defer l.corrected(key, actual-cost)
 		return part.settle(res, actual)
-	}), err
+	})
+	held.Follow(whole, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, res)
+	return whole, err
 }
 
 // reservation returns a local reservation that can be settled.
 func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Reservation {
-	return ratelimit.NewReservation(out.decision, func(actual int) error {
+	res := ratelimit.NewReservation(out.decision, func(actual int) error {
 		defer l.corrected(key, actual-cost)
 		if out.whole != nil {
 			return l.remote.settle(out.whole, actual)
 		}
 		return l.fetcher.settle(key, l.table.find(key), out.claims, cost, actual)
 	})
+	held.Follow(res, l.remote.extend, out.whole) // nothing, if it is nil
+	return res
 }
 
 // Wait waits until cost can be spent, and spends it: see [ratelimit.Wait].
@@ -217,9 +222,11 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return d, err
 }
 
-// Describe returns the remote limiter's limits, nil if they are not known. BooksAhead is true, and ReplacesCost false.
+// Describe returns the remote limiter's limits, nil if they are not known, and whether one is [ratelimit.Concurrent]. BooksAhead is true, and
+// ReplacesCost false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
-	return ratelimit.Description{Limits: ratelimit.Describe(l.remote.limiter).Limits, BooksAhead: true}
+	d := ratelimit.Describe(l.remote.limiter)
+	return ratelimit.Description{Limits: d.Limits, BooksAhead: true, Holds: d.Holds}
 }
 
 // maxTries is the number of times that a decision starts again because others have spent the units fetched for it, before it calls the
@@ -267,9 +274,11 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 		return h
 	}
 	var known remoteState
-	if limits := l.Describe().Limits; len(limits) == 1 {
+	described := l.Describe()
+	if limits := described.Limits; len(limits) == 1 {
 		known.limit = l.fetcher.limits.share(limits[0])
 	}
+	known.holds = described.Holds
 	return l.table.add(key, known)
 }
 

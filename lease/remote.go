@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -41,6 +42,7 @@ func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.
 	defer cancel()
 	res, err := r.ask(bounded, key, cost, maxDelay)
 	counted := ratelimit.NewReservation(res.Decision, func(actual int) error { return r.settle(res, actual) })
+	held.Follow(counted, r.extend, res)
 	return counted, r.explain(ctx, bounded, err)
 }
 
@@ -81,6 +83,14 @@ func (b bookings[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 func (r *remote[K]) settle(res *ratelimit.Reservation, actual int) error {
 	r.trips.Add(1)
 	return res.Settle(actual)
+}
+
+// extend begins the hold of a reservation's units anew.
+func (r *remote[K]) extend(ctx context.Context, res *ratelimit.Reservation) error {
+	bounded, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	r.trips.Add(1)
+	return r.explain(ctx, bounded, res.Extend(bounded))
 }
 
 // charge charges the cost of a reservation beyond its batch.

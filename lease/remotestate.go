@@ -15,6 +15,7 @@ type remoteState struct {
 	remaining int              // units that it has left
 	reset     time.Duration    // when the key is fresh, if nothing else is spent
 	next      time.Duration    // when there is a unit, if none remained
+	holds     bool             // reservations hold units that are in use: a batch would hold units that no call uses
 }
 
 // limits keeps the last limit that the remote limiter has returned, which is the limit of most keys, so that they share it. The zero limits
@@ -38,19 +39,20 @@ func (ls *limits) share(l ratelimit.Limit) *ratelimit.Limit {
 
 // recordLocked records a decision of the remote limiter. A charge there makes the times of an earlier denial too short.
 func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.Duration) {
-	h.remoteState = remoteState{known: true, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter, next: now + d.NextAfter}
+	h.remoteState = remoteState{known: true, holds: h.remoteState.holds, limit: f.limits.share(d.Limit), remaining: d.Remaining, reset: now + d.ResetAfter, next: now + d.NextAfter}
 	if d.Allowed {
 		h.denial = nil
 	}
 }
 
-// direct reports whether the key's decisions belong to the remote limiter: under a leaky bucket each has a place in the queue. A cost above
+// direct reports whether the key's decisions belong to the remote limiter: under a leaky bucket each has a place in the queue, and
+// under Concurrent each holds units of its own. A cost above
 // the capacity does too, since the remote limiter returns the reason why it can never pass.
 func (t *remoteState) direct(cost int) bool {
-	if t.limit == nil {
-		return false
+	if t.holds || t.limit == nil {
+		return t.holds
 	}
-	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || cost > t.limit.Capacity()
+	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || t.limit.Algorithm == ratelimit.AlgorithmConcurrent || cost > t.limit.Capacity()
 }
 
 // answer allows, for a process that holds left units.

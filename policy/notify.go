@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/held"
 )
 
 // Threshold is a share of a key's limit that its spending has reached: see [Rule.Notify].
@@ -199,9 +200,11 @@ func (p *Policies) settling(g *generation, list []charge, inner *ratelimit.Reser
 	if len(some) == 0 || !inner.Allowed {
 		return inner
 	}
-	return ratelimit.NewReservation(inner.Decision, func(actual int) error {
+	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
 		err := inner.Settle(actual)
 		p.notifyChanged(context.Background(), g, some)
 		return err
 	})
+	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
+	return res
 }

@@ -85,6 +85,17 @@ func (n *needed) wrong(format string, args ...any) error {
 	return &requestError{n.malformed, fmt.Sprintf("%q "+format, append([]any{n.attribute}, args...)...)}
 }
 
+// holds reports whether a limit of the rule is [ratelimit.Concurrent].
+func (r *Rule) holds() bool {
+	held := func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmConcurrent }
+	for _, l := range r.Plans {
+		if held(l) {
+			return true
+		}
+	}
+	return held(r.Limit) || slices.ContainsFunc(r.Overrides, func(o Override) bool { return held(o.Limit) })
+}
+
 // newRule makes a rule ready. It is valid.
 func newRule(r *Rule) *rule {
 	c := &rule{

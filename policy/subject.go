@@ -59,9 +59,14 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 		})
 }
 
-// Describe reports whether a rule in force has a cost of its own. Limits is nil, and BooksAhead false.
+// Describe reports whether a rule in force has a cost of its own, and whether one has a limit that is [ratelimit.Concurrent]. Limits is nil, and
+// BooksAhead false.
 func (p *Policies) Describe() ratelimit.Description {
-	return ratelimit.Description{ReplacesCost: slices.ContainsFunc(p.now().rules, func(r *rule) bool { return r.ownCost && !r.Disabled })}
+	rules := p.now().rules
+	return ratelimit.Description{
+		ReplacesCost: slices.ContainsFunc(rules, func(r *rule) bool { return r.ownCost && !r.Disabled }),
+		Holds:        slices.ContainsFunc(rules, func(r *rule) bool { return !r.Shadow && !r.Disabled && r.Rule.holds() }),
+	}
 }
 
 // keep changes the spending of the budgets that r names, and calls changed for each budget whose rule notifies the program.

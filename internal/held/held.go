@@ -14,13 +14,16 @@ var ErrNoEnd = errors.New("a call without an end")
 // NoEnd is the error of a call that charges units and has no end at which they are given back, such as Take. [errors.As] finds it.
 type NoEnd struct {
 	Name string // of the limit; it may be empty
-	Text string // the limit
+	Text string // the limit; empty if only the reservation is known
 }
 
 // Is reports whether the error is [ErrNoEnd].
 func (e *NoEnd) Is(target error) bool { return target == ErrNoEnd }
 
 func (e *NoEnd) Error() string {
+	if e.Text == "" {
+		return "ratelimit: a limit holds units until the work has ended, and this call has no end at which they are given back: use Reserve"
+	}
 	name := ""
 	if e.Name != "" {
 		name = ` "` + e.Name + `"`
@@ -31,6 +34,30 @@ func (e *NoEnd) Error() string {
 // Extend makes a *ratelimit.Reservation hold units for a time, which the function begins anew. Package ratelimit sets it; it is called
 // before the reservation is returned to its caller.
 var Extend func(reservation any, hold time.Duration, extend func(context.Context) error)
+
+// Follow makes a *ratelimit.Reservation be extended as others are, for which it stands: all those that hold units. The function is called for
+// each of them, and calls its Extend.
+func Follow[R any](reservation R, extend func(ctx context.Context, inner R) error, inner ...R) {
+	shortest := time.Duration(0)
+	var holding []R
+	for _, x := range inner {
+		if hold := Hold(x); hold > 0 {
+			if holding = append(holding, x); shortest == 0 || hold < shortest {
+				shortest = hold
+			}
+		}
+	}
+	if shortest == 0 {
+		return
+	}
+	Extend(reservation, shortest, func(ctx context.Context) error {
+		errs := make([]error, len(holding))
+		for i, x := range holding {
+			errs[i] = extend(ctx, x)
+		}
+		return errors.Join(errs...)
+	})
+}
 
 // Hold returns the shortest time for which a *ratelimit.Reservation holds units unless it is extended, 0 if it holds none. Package
 // ratelimit sets it.
