@@ -483,7 +483,7 @@ func (s *joined[R]) extends(res *Reservation, cost int) {
 	if res.hold == 0 {
 		return
 	}
-	res.extend = func(ctx context.Context) (err error) {
+	res.replaced().extend = func(ctx context.Context) (err error) {
 		if len(all) == 0 {
 			return fmt.Errorf("ratelimit: the store cannot extend units in use: %w", errors.ErrUnsupported)
 		}

@@ -24,20 +24,30 @@ type Reservation struct {
 	settle  func(actual int) error // of another engine or of a stack, else nil
 	made    time.Time              // by the monotonic clock, if there is a delay
 
-	// wait waits as the reservation of another limiter that this one stands for; or it is nil. See package follow.
-	wait func(context.Context) error
+	local   local         // of a limiter in memory, else nil
+	hold    time.Duration // the shortest of its limits Concurrent, 0 if there is none
+	instead *instead      // nil if neither is another limiter's
+}
 
-	local local // of a limiter in memory, else nil
+// instead has the parts of a reservation that another limiter's stand for. Each may be nil.
+type instead struct {
+	wait   func(ctx context.Context) error // see package follow
+	extend func(ctx context.Context) error // see package held
+}
 
-	hold   time.Duration                   // the shortest of its limits Concurrent, 0 if there is none
-	extend func(ctx context.Context) error // of another engine, else nil
+// replaced returns the parts, to be set.
+func (r *Reservation) replaced() *instead {
+	if r.instead == nil {
+		r.instead = new(instead)
+	}
+	return r.instead
 }
 
 func init() {
-	follow.Wait = func(r any, wait func(context.Context) error) { r.(*Reservation).wait = wait }
+	follow.Wait = func(r any, wait func(context.Context) error) { r.(*Reservation).replaced().wait = wait }
 	held.Extend = func(r any, hold time.Duration, extend func(context.Context) error) {
 		x := r.(*Reservation)
-		x.hold, x.extend = hold, extend
+		x.hold, x.replaced().extend = hold, extend
 	}
 	held.Hold = func(r any) time.Duration {
 		if x, ok := r.(*Reservation); ok && x != nil && x.Allowed {
@@ -167,8 +177,8 @@ func (r *Reservation) Extend(ctx context.Context) error {
 		return fmt.Errorf("%w: the reservation was settled", ErrLost)
 	case r.hold == 0:
 		return nil
-	case r.extend != nil:
-		return r.extend(wait.OrBackground(ctx))
+	case r.instead != nil && r.instead.extend != nil:
+		return r.instead.extend(wait.OrBackground(ctx))
 	case r.local != nil && !r.local.extendLocal():
 		return fmt.Errorf("%w after %v", ErrLost, r.hold)
 	}
@@ -203,8 +213,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case delay <= 0:
 		return nil
-	case r.wait != nil:
-		err = r.wait(ctx)
+	case r.instead != nil && r.instead.wait != nil:
+		err = r.instead.wait(ctx)
 	case r.local != nil:
 		err = r.local.await(ctx, r.made.Add(r.Delay))
 	default:

@@ -11,11 +11,11 @@ import (
 // remoteState is a key's state in the remote limiter, as its last decision shows it. The zero remoteState is unknown.
 type remoteState struct {
 	known     bool             // there was a decision; else at most the limit is known
+	holds     bool             // reservations hold units that are in use: a batch would hold units that no call uses
 	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
 	remaining int              // units that it has left
 	reset     time.Duration    // when the key is fresh, if nothing else is spent
 	next      time.Duration    // when there is a unit, if none remained
-	holds     bool             // reservations hold units that are in use: a batch would hold units that no call uses
 }
 
 // limits keeps the last limit that the remote limiter has returned, which is the limit of most keys, so that they share it. The zero limits
