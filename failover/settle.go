@@ -47,7 +47,9 @@ func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reserv
 		bounded, stop := context.WithTimeout(ctx, l.timeout)
 		defer stop()
 		done := make(chan error, 1)
-		go func() { done <- guarded(bounded, func(ctx context.Context) answer { return answer{err: r.Extend(ctx)} }).err }()
+		go func() {
+			done <- guarded(bounded, func(ctx context.Context) answer { return answer{err: r.Extend(ctx)} }).err
+		}()
 		select {
 		case err := <-done:
 			if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {

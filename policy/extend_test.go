@@ -42,7 +42,7 @@ func TestReservationsOfRulesAreExtended(t *testing.T) {
 		"- {name: a, key: user, limit: fixed-window 5/m, plans: {pro: concurrent 5 hold 1m}}":                                true,
 		"- {name: a, key: user, limit: fixed-window 5/m, overrides: [{key: ann, limit: concurrent 5 hold 1m}]}":              true,
 		"- {name: a, key: user, limit: fixed-window 5/m}\n- {name: b, key: user, limit: concurrent 5 hold 1m, shadow: true}": false,
-		"- {name: a, key: user, limit: concurrent 5 hold 1m, disabled: true}":                                   false,
+		"- {name: a, key: user, limit: concurrent 5 hold 1m, disabled: true}":                                                false,
 	} {
 		p, err := policy.New(ratelimit.Must(policy.Parse([]byte("rules:\n"+rules))), nil)
 		require.NoError(t, err)
