@@ -1,0 +1,306 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policyredis"
+)
+
+const perMinute = 60_000
+
+// The gateways are this test's own program, which then is the example.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-worker" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// model counts as a provider does: the largest possible cost of a request when it comes, and its real cost when it is answered. It refuses
+// requests above its limit.
+type model struct {
+	budget  *ratelimit.Single
+	slow    bool
+	refused atomic.Int64
+	used    atomic.Int64
+}
+
+func newModel(slow bool) *model {
+	return &model{budget: ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute), nil)), slow: slow}
+}
+
+func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var question struct {
+		MaxTokens int `json:"max_tokens"`
+	}
+	if err != nil || json.Unmarshal(body, &question) != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	prompt := len(body) * (200 + rand.IntN(200)) / 1200 // 3 to 6 characters a token: the gateway's guess is too low at times
+	reserved, err := m.budget.Reserve(r.Context(), prompt+question.MaxTokens, 0)
+	if err != nil || !reserved.Allowed {
+		m.refused.Add(1)
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
+	if m.slow {
+		time.Sleep(time.Duration(2e8 + rand.Int64N(3e9))) // it thinks
+	}
+	tokens := prompt + 1 + rand.IntN(max(1, question.MaxTokens*2/3))
+	_ = reserved.Settle(tokens)
+	m.used.Add(int64(tokens))
+	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
+}
+
+// RoundTrip is ServeHTTP without a network, so that virtual time passes.
+func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(time.Duration(rand.Int64N(50e6))) // on the way
+	w := httptest.NewRecorder()
+	m.ServeHTTP(w, r)
+	time.Sleep(time.Duration(rand.Int64N(50e6)))
+	return w.Result(), nil
+}
+
+func question(words, maxTokens int) string {
+	return fmt.Sprintf(`{"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, maxTokens, strings.Repeat("word ", words))
+}
+
+func tokensIn(body []byte) int {
+	var answer struct {
+		Usage struct {
+			TotalTokens int `json:"total_tokens"`
+		} `json:"usage"`
+	}
+	_ = json.NewDecoder(bytes.NewReader(body)).Decode(&answer)
+	return answer.Usage.TotalTokens
+}
+
+func ask(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(question(words, maxTokens)))
+	r.Header.Set("Authorization", "Bearer "+key)
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	return w.Code, tokensIn(w.Body.Bytes())
+}
+
+// virtual makes redislimit's scripts read the time of a testing/synctest bubble instead of the server's.
+type virtual struct{}
+
+func (virtual) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h virtual) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return h.sent([]redis.Cmder{cmd}, func(all []redis.Cmder) error { return next(ctx, all[0]) })
+	}
+}
+
+func (h virtual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return h.sent(cmds, func(all []redis.Cmder) error { return next(ctx, all) })
+	}
+}
+
+// sent sends copies of the scripts' calls with the bubble's time, and passes their replies on.
+func (virtual) sent(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
+	now, outlive, mark := time.Now(), int64(time.Hour/time.Microsecond), 1
+	copies := slices.Clone(cmds)
+	for i, cmd := range cmds {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			copies[i] = redis.NewCmd(context.Background(), append(slices.Clone(cmd.Args()), now.Unix()+500_000_000, now.Nanosecond()/1000, outlive, mark)...)
+		}
+	}
+	err := send(copies)
+	for i, cmd := range cmds {
+		if c, sent := copies[i].(*redis.Cmd); sent && c != cmd {
+			cmd.(interface{ SetVal(any) }).SetVal(c.Val())
+			cmd.SetErr(c.Err())
+		}
+	}
+	return err
+}
+
+// Three gateways share one upstream limit: the model refuses nothing, at least 95 % of its tokens are used, and tenants have them by weight,
+// through whichever gateways their requests come.
+func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
+	server := redistest.Start(t)
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(true)
+		set := ratelimit.Must(policy.Parse(rules))
+		fleet := make([]*gateway, gateways)
+		var clients []*redis.Client
+		for i := range fleet {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr})
+			clients = append(clients, client)
+			engine := policyredis.New(client, &policyredis.Options{Timeout: 10 * time.Second, Hooks: []redis.Hook{virtual{}}})
+			g, err := newGateway(set, engine, "http://model.example", "key", m)
+			require.NoError(t, err)
+			fleet[i] = g
+		}
+		var used [2]atomic.Int64
+		var counts, over atomic.Bool
+		var all sync.WaitGroup
+		for i, key := range []string{"gold-key", "silver-key"} {
+			for n := range 30 {
+				all.Go(func() {
+					for k := n; !over.Load(); k++ {
+						g := fleet[k%gateways]
+						if i == 1 {
+							g = fleet[0] // silver's requests come through one gateway only
+						}
+						_, tokens := ask(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
+						if counts.Load() {
+							used[i].Add(int64(tokens))
+						}
+						time.Sleep(time.Duration(rand.Int64N(1e8)))
+					}
+				})
+			}
+		}
+		var modest, served int
+		all.Go(func() {
+			for !over.Load() {
+				time.Sleep(time.Duration(rand.ExpFloat64() * 5e9))
+				modest++
+				if status, _ := ask(fleet[modest%gateways], "bronze-key", 20, 500); status == http.StatusOK {
+					served++
+				}
+			}
+		})
+		time.Sleep(2 * time.Minute) // the burst is spent
+		counts.Store(true)
+		before := m.used.Load()
+		time.Sleep(6 * time.Minute)
+		inAll := m.used.Load() - before
+		counts.Store(false)
+		over.Store(true)
+		all.Wait()
+		t.Logf("gold used %d, silver %d, all %d of %d; %d of %d modest ones served; %d refused", used[0].Load(), used[1].Load(), inAll, 6*perMinute, served, modest, m.refused.Load())
+		require.Zero(t, m.refused.Load())
+		require.Greater(t, inAll, int64(6*perMinute*95/100))
+		require.InDelta(t, 3, float64(used[0].Load())/float64(used[1].Load()), 0.3)
+		require.GreaterOrEqual(t, served, modest*97/100)
+		for _, g := range fleet {
+			require.NoError(t, g.policies.Flush(t.Context()))
+		}
+		time.Sleep(time.Minute)
+		for _, c := range clients {
+			require.NoError(t, c.Close())
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// lines is the output of processes.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+var address = regexp.MustCompile(`http://[0-9.:]+`)
+
+// The example's own processes: each serves, together they stay within the limit of a model that counts as a provider does, and they end when
+// they are interrupted.
+func TestTheProcessesOfTheExampleShareTheLimit(t *testing.T) {
+	m := newModel(false)
+	upstream := httptest.NewServer(m)
+	defer upstream.Close()
+	server := redistest.Start(t)
+	ctx, stop := context.WithCancel(t.Context())
+	out := new(lines)
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, upstream.URL, server.Addr, 0, out) }()
+	require.Eventually(t, func() bool { return len(address.FindAllString(out.String(), -1)) == gateways }, time.Minute, 10*time.Millisecond)
+	var all sync.WaitGroup
+	var tokens [gateways]atomic.Int64
+	var failed atomic.Int64
+	for n, url := range address.FindAllString(out.String(), -1) {
+		for k := range 8 { // 24 requests of 3,000 tokens: more than the burst
+			all.Go(func() {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(question(20, 3000)))
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				r.Header.Set("Authorization", "Bearer "+[]string{"gold", "silver", "bronze"}[k%3]+"-key")
+				w, err := http.DefaultClient.Do(r)
+				if err != nil {
+					failed.Add(1)
+					return
+				}
+				defer w.Body.Close()
+				body, _ := io.ReadAll(w.Body)
+				if w.StatusCode != http.StatusOK && w.StatusCode != http.StatusTooManyRequests {
+					t.Log(w.Status, string(body))
+					failed.Add(1)
+				}
+				tokens[n].Add(int64(tokensIn(body)))
+			})
+		}
+	}
+	all.Wait()
+	require.Zero(t, failed.Load())
+	require.Zero(t, m.refused.Load())
+	sum := int64(0)
+	for n := range tokens {
+		require.Positive(t, tokens[n].Load(), "gateway %d", n)
+		sum += tokens[n].Load()
+	}
+	require.Equal(t, m.used.Load(), sum)
+	stop()
+	require.NoError(t, <-ended)
+}
+
+func TestARequestThatCannotPassIsRefusedAtOnce(t *testing.T) {
+	m := newModel(false)
+	g, err := newGateway(ratelimit.Must(policy.Parse(rules)), policy.Memory(nil), "http://model.example", "key", m)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		key       string
+		maxTokens int
+		want      int
+	}{
+		{"no-key", 1, http.StatusUnauthorized}, {"gold-key", 0, http.StatusBadRequest}, {"gold-key", -1, http.StatusBadRequest},
+		{"gold-key", perMinute, http.StatusBadRequest},
+	} {
+		status, _ := ask(g, c.key, 1, c.maxTokens)
+		require.Equal(t, c.want, status, "%+v", c)
+	}
+	require.Zero(t, m.used.Load())
+}
