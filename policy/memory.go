@@ -55,9 +55,10 @@ type table struct {
 	clock     ratelimit.Clock
 }
 
-// counts reports whether it is certain that the table can count a limit. A date needs a clock that has dates.
+// counts reports whether it is certain that the engine takes a limit. A date needs a clock that has dates, and an engine in front of this one
+// may refuse Concurrent.
 func (t *table) counts(limit ratelimit.Limit) bool {
-	return limit.Algorithm != ratelimit.AlgorithmCalendar
+	return limit.Algorithm != ratelimit.AlgorithmCalendar && limit.Algorithm != ratelimit.AlgorithmConcurrent
 }
 
 // shareOf returns the part of a limit that this process enforces.

@@ -85,16 +85,28 @@ type rules struct {
 	states  map[string]admin.Failover
 }
 
+// endless returns an engine that refuses limits of calls at the same time: the service decides before the gateway passes a request on, and no
+// gateway reports its end. So a file with such a limit is an error at the start, and a reload of one leaves the rules before it in force.
+func endless(e policy.Engine) policy.Engine {
+	return func(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+		if b.Limit.Algorithm == ratelimit.AlgorithmConcurrent {
+			return nil, fmt.Errorf("%w: %v: a rate limit service sees no end of a request, at which its units could be given back", ratelimit.ErrInvalidLimit, b.Limit)
+		}
+		return e(b, before)
+	}
+}
+
 // newRules returns the rules of a file, with metrics.
 func newRules(ctx context.Context, file policy.Source, client redis.UniversalClient, processes int, metrics *promlimit.Metrics) (*rules, error) {
 	set, err := file.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	opts := &policy.Options{OnDecision: metrics.OnPolicyDecision(), ReuseRules: true}
+	memory := new(policy.MemoryOptions)
 	if client != nil {
-		opts.Engine = policy.Memory(&policy.MemoryOptions{Processes: processes})
+		memory.Processes = processes
 	}
+	opts := &policy.Options{OnDecision: metrics.OnPolicyDecision(), ReuseRules: true, Engine: endless(policy.Memory(memory))}
 	local, err := policy.New(set, opts)
 	if err != nil {
 		return nil, err
@@ -103,7 +115,7 @@ func newRules(ctx context.Context, file policy.Source, client redis.UniversalCli
 		return &rules{limiter: local, shown: local}, metrics.Register("", local)
 	}
 	opts.StandIn = local // a set that Redis refuses comes into force in neither
-	opts.Engine = policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }})
+	opts.Engine = endless(policyredis.New(client, &policyredis.Options{Timeout: timeout, Slot: func(string) string { return "rules" }}))
 	shared, err := policy.New(set, opts)
 	if err != nil {
 		return nil, err

@@ -16,11 +16,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/promlimit"
 )
 
 // running is a service under test.
@@ -169,6 +175,33 @@ func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	assert.True(t, limits(20)())
 	s.edit(t, "rules:\n- {name: tenant, key: tenant, limit: token-bucket 7/s burst 7}\n")
 	require.Eventually(t, limits(7), 20*time.Second, 10*time.Millisecond)
+}
+
+// TestUnitsInUseAreRefused: the service sees no end of a request.
+func TestUnitsInUseAreRefused(t *testing.T) {
+	s := start(t, config{})
+	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	for _, limit := range []string{
+		"limit: concurrent 8 hold 1m", "limit: fixed-window 9/s, plans: {pro: concurrent 8 hold 1m}",
+		"limit: fixed-window 9/s, overrides: [{key: acme, limit: concurrent 8 hold 1m}]",
+	} {
+		file := "rules:\n- {name: streams, key: tenant, " + limit + "}\n"
+		path := filepath.Join(t.TempDir(), "rules.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+		for _, client := range []redis.UniversalClient{nil, redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})} {
+			_, err := newRules(t.Context(), policy.File(path), client, 1, ratelimit.Must(promlimit.New(prometheus.NewRegistry())))
+			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit, limit)
+			require.ErrorContains(t, err, `rule "streams"`)
+			require.ErrorContains(t, err, "concurrent 8 hold 1m: a rate limit service sees no end of a request")
+		}
+		s.edit(t, file)
+		require.Eventually(t, func() bool {
+			_, metrics := get(t, "http://"+s.web+"/metrics")
+			return strings.Contains(metrics, "\nratelimit_policy_fault 1\n")
+		}, 20*time.Second, 10*time.Millisecond)
+		_, a := s.check(t, ask)
+		assert.Equal(t, 20, a.Remaining, "the rules before it are in force")
+	}
 }
 
 func TestOperatorsHaveAPageOfTheirOwn(t *testing.T) {
