@@ -14,6 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 func TestConcurrentText(t *testing.T) {
@@ -372,6 +375,19 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The hour of an LLM gateway: see model.GatewayHour.
+func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
+	testsize.Sequential(t)
+	c := new(ratelimittest.Clock)
+	stack, err := ratelimit.All(model.GatewayLayers(func(limit ratelimit.Limit) ratelimit.Reserver[string] {
+		return newWith(t, limit, ratelimit.Options[string]{Clock: c})
+	})...)
+	require.NoError(t, err)
+	share := model.GatewayHour(t, c, testsize.Of(10*time.Minute, time.Hour), [3]ratelimit.Reserver[model.Stream]{stack, stack, stack})
+	t.Logf("%.1f %% of the cap", 100*share)
+	assert.GreaterOrEqual(t, share, 0.95)
 }
 
 // llmCall is a request to an LLM gateway.

@@ -1,0 +1,194 @@
+package model
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Stream is a request for a streamed answer of a language model.
+type Stream struct{ User, Team string }
+
+// The caps of a Gateway, and the hold of their units.
+const (
+	StreamsOfUser = 8
+	StreamsOfTeam = 30
+	StreamHold    = time.Minute
+)
+
+// GatewayLayers are the limits of a gateway, on limiters that the function makes: streams of a user and of a team, requests and tokens a
+// minute.
+func GatewayLayers(made func(limit ratelimit.Limit) ratelimit.Reserver[string]) []ratelimit.Layer[Stream] {
+	layer := func(limit ratelimit.Limit, key func(Stream) string, one bool) ratelimit.Layer[Stream] {
+		y := ratelimit.By(made(limit), func(r Stream) (string, error) { return key(r), nil })
+		if one {
+			y.Cost = func(Stream) int { return 1 }
+		}
+		return y
+	}
+	user, team := func(r Stream) string { return r.User }, func(r Stream) string { return r.Team }
+	return []ratelimit.Layer[Stream]{
+		layer(ratelimit.Concurrent(StreamsOfUser, StreamHold).Named("streams"), user, true),
+		layer(ratelimit.Concurrent(StreamsOfTeam, StreamHold).Named("team"), team, true),
+		layer(ratelimit.TokenBucket(ratelimit.PerMinute(6000), 200).Named("requests"), team, true),
+		layer(ratelimit.TokenBucket(ratelimit.PerMinute(1_000_000), 1_000_000).Named("tokens"), team, false),
+	}
+}
+
+// gatewayClient is a client that asks for one stream after the other.
+type gatewayClient struct {
+	Stream
+	process int
+	res     *ratelimit.Reservation // of its stream, nil while it waits
+	end     time.Duration
+	at      time.Duration // of its next event
+	index   int
+}
+
+// GatewayHour plays a team of six users with eight clients each at three processes of a gateway, whose third is killed after a third of the
+// time. Clients that are denied ask again after RetryAfter, and a tenth leave in the middle of their stream. No cap is ever exceeded. It
+// returns the share of the team's cap that is in use while clients wait, without the minute after the kill.
+func GatewayHour(t testing.TB, clock Clock, span time.Duration, processes [3]ratelimit.Reserver[Stream]) (share float64) {
+	g := &gateway{t: t, clock: clock, rng: rand.New(rand.NewPCG(70, 7)), processes: processes, begin: clock.Now(), users: map[string]int{}}
+	for u := range 6 {
+		for i := range 8 {
+			c := &gatewayClient{Stream: Stream{fmt.Sprint("user", u), "team"}, process: (u + i) % 3, at: g.begin + time.Duration(g.rng.IntN(1000))*time.Millisecond}
+			heap.Push(&g.events, c)
+		}
+	}
+	for kill := g.begin + span/3; ; {
+		c := g.events[0]
+		if c.at >= g.begin+span {
+			break
+		}
+		if g.killed == 0 && c.at >= kill {
+			g.pass(kill)
+			g.kill()
+			continue
+		}
+		g.pass(c.at)
+		g.event(c)
+		heap.Fix(&g.events, c.index)
+	}
+	g.pass(g.begin + span)
+	for _, c := range g.events {
+		if c.res != nil {
+			g.ends(c)
+		}
+	}
+	require.Zero(t, g.inUse, "streams that have not ended")
+	r, err := processes[0].Reserve(t.Context(), Stream{"another", "team"}, 1, 0)
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.NoError(t, r.Cancel())
+	return g.used / g.waited
+}
+
+type gateway struct {
+	t         testing.TB
+	clock     Clock
+	rng       *rand.Rand
+	processes [3]ratelimit.Reserver[Stream]
+	events    gatewayEvents
+	begin     time.Duration
+	users     map[string]int // streams of each user
+	inUse     int
+	killed    time.Duration // the instant; 0 before
+	used      float64       // shares of the cap in use, times seconds, while clients wait
+	waited    float64       // seconds in which clients wait
+}
+
+// pass moves the time on.
+func (g *gateway) pass(at time.Duration) {
+	d := at - g.clock.Now()
+	if waiting := len(g.events) - g.inUse; waiting > 0 && (g.killed == 0 || at > g.killed+StreamHold+10*time.Second) && at > g.begin+10*time.Second {
+		g.used += float64(g.inUse) / StreamsOfTeam * d.Seconds()
+		g.waited += d.Seconds()
+	}
+	g.clock.Advance(d)
+}
+
+// kill ends a process: its streams break off, and nobody settles or extends them. Its clients go to the others.
+func (g *gateway) kill() {
+	g.killed = g.clock.Now()
+	for _, c := range g.events {
+		if c.process != 2 {
+			continue
+		}
+		if c.res != nil {
+			c.res = nil
+			g.inUse--
+			g.users[c.User]--
+		}
+		c.process, c.at = g.rng.IntN(2), g.clock.Now()+time.Duration(500+g.rng.IntN(1000))*time.Millisecond
+	}
+	heap.Init(&g.events)
+}
+
+// event is the next thing that a client does.
+func (g *gateway) event(c *gatewayClient) {
+	now := g.clock.Now()
+	switch {
+	case c.res == nil:
+		r, err := g.processes[c.process].Reserve(context.Background(), c.Stream, 1000, 0)
+		require.NoError(g.t, err)
+		if !r.Allowed {
+			require.Positive(g.t, r.RetryAfter)
+			require.LessOrEqual(g.t, r.RetryAfter, StreamHold)
+			c.at = now + time.Duration(float64(r.RetryAfter)*(0.75+g.rng.Float64()/2)).Truncate(time.Microsecond)
+			return
+		}
+		c.res, c.end = r, now+time.Duration(5000+g.rng.IntN(70_000))*time.Millisecond
+		if g.rng.IntN(10) == 0 { // it leaves
+			c.end = now + time.Duration(g.rng.IntN(5000))*time.Millisecond
+		}
+		g.inUse++
+		g.users[c.User]++
+		require.LessOrEqual(g.t, g.inUse, StreamsOfTeam)
+		require.LessOrEqual(g.t, g.users[c.User], StreamsOfUser)
+	case now >= c.end:
+		g.ends(c)
+		c.at = now + time.Duration(g.rng.IntN(200))*time.Millisecond
+		return
+	default:
+		require.NoError(g.t, c.res.Extend(context.Background()))
+	}
+	c.at = min(c.end, now+StreamHold/3)
+}
+
+// ends settles a stream.
+func (g *gateway) ends(c *gatewayClient) {
+	require.NoError(g.t, c.res.Settle(g.rng.IntN(2000)))
+	c.res = nil
+	g.inUse--
+	g.users[c.User]--
+}
+
+// gatewayEvents are the clients in the order of their next events.
+type gatewayEvents []*gatewayClient
+
+func (e gatewayEvents) Len() int           { return len(e) }
+func (e gatewayEvents) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e gatewayEvents) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+
+func (e *gatewayEvents) Push(x any) {
+	c := x.(*gatewayClient)
+	c.index = len(*e)
+	*e = append(*e, c)
+}
+
+func (e *gatewayEvents) Pop() any {
+	c := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return c
+}
