@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
@@ -57,7 +58,8 @@ const (
 	slotsLate    // the call arrived after its caller had gone
 )
 
-// ErrLost is the error of [Permit.Extend] if the permit's slots have ended. It is a [ratelimit.ErrLost] too.
+// ErrLost is the error of [Permit.Extend] and [Permit.Release] if the permit's slots have ended: other work may have begun since. It is a
+// [ratelimit.ErrLost] too.
 var ErrLost = fmt.Errorf("redislimit: the permit's slots have ended: %w", ratelimit.ErrLost)
 
 // errLate is the cause of an error if the answer came when the slots had ended.
@@ -76,6 +78,7 @@ type Permit struct {
 	unanswered atomic.Bool  // a request for the slots was not answered, and may still arrive
 	released   atomic.Bool
 	retried    atomic.Bool // it is among Semaphore.unreleased
+	returned   atomic.Bool // a call to give the slots back was made, which may have succeeded without an answer
 }
 
 func (s *Semaphore) permit(key string, n int) *Permit {
@@ -193,7 +196,7 @@ func (p *Permit) acquire(ctx context.Context) error {
 
 // leave gives back the place in line, and slots that may have been taken.
 func (p *Permit) leave(ctx context.Context, cause error) error {
-	if err := p.Release(ctx); err != nil {
+	if _, err := p.giveBack(ctx); err != nil {
 		return errors.Join(cause, fmt.Errorf("redislimit: the place in line was not given back: %w", err))
 	}
 	return cause
@@ -218,23 +221,34 @@ func (p *Permit) Extend(ctx context.Context) error {
 }
 
 // Release gives the slots back and so serves the next callers in line. It works even if the context has ended, within
-// [SemaphoreOptions.Timeout]. If Redis does not answer, it is repeated in the background until the slots end. After it has returned
-// nil, further calls do nothing. It does nothing either if the slots have ended, or the permit is nil.
+// [SemaphoreOptions.Timeout]. If Redis does not answer, it is repeated in the background until the slots end. The error is [ErrLost] if
+// the slots had ended before: then work of others may have run at the same time. After it has returned nil or ErrLost, further calls do
+// nothing. It does nothing either if the permit is nil.
 func (p *Permit) Release(ctx context.Context) error {
-	if p == nil || p.released.Load() {
+	if p == nil {
 		return nil
 	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	err := p.release(context.WithoutCancel(ctx))
-	if errors.Is(err, ratelimit.ErrUnavailable) {
-		p.of.releaseLater(p)
+	held, err := p.giveBack(ctx)
+	if err == nil && !held {
+		return ErrLost
 	}
 	return err
 }
 
-func (p *Permit) release(ctx context.Context) error {
+// giveBack is Release. It reports whether the slots were held until now, as far as Redis knows.
+func (p *Permit) giveBack(ctx context.Context) (held bool, err error) {
+	if p.released.Load() {
+		return true, nil
+	}
+	held, err = p.release(context.WithoutCancel(wait.OrBackground(ctx)))
+	if errors.Is(err, ratelimit.ErrUnavailable) {
+		p.of.releaseLater(p)
+	}
+	return held, err
+}
+
+func (p *Permit) release(ctx context.Context) (held bool, err error) {
+	repeated := p.returned.Swap(true)
 	limit, err := p.of.limitOrPanic(p.key)
 	if err != nil {
 		limit = p.limit.Load()
@@ -251,11 +265,11 @@ func (p *Permit) release(ctx context.Context) error {
 		err = errAnswer
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	p.released.Store(true)
 	p.of.answered(p, sent, get7(reply[1:]), reply[8:])
-	return nil
+	return reply[0] == 1 || repeated, nil
 }
 
 const (
@@ -317,7 +331,7 @@ func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 				if p.released.Load() || !time.Now().Before(p.ends) {
 					continue
 				}
-				if err := p.release(context.Background()); errors.Is(err, ratelimit.ErrUnavailable) {
+				if _, err := p.release(context.Background()); errors.Is(err, ratelimit.ErrUnavailable) {
 					mu.Lock()
 					failed = append(failed, p)
 					mu.Unlock()

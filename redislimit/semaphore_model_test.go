@@ -100,7 +100,11 @@ func TestRandomCallsOnASemaphoreAgreeWithAModel(t *testing.T) {
 				case op < 8 && len(known) > 0:
 					p := known[rng.IntN(len(known))]
 					p.released.Store(false) // a second release reaches Redis too
-					require.NoError(t, p.Release(t.Context()))
+					p.returned.Store(false)
+					held, err := p.giveBack(t.Context())
+					require.NoError(t, err)
+					_, has := m.permits[p]
+					require.Equal(t, has, held, "step %d", step)
 					delete(m.permits, p)
 					for i, waiting := range m.line {
 						if waiting == p {

@@ -121,7 +121,7 @@ func TestSlotsEndByThemselves(t *testing.T) {
 	fresh, err := s.TryAcquire(t.Context(), "k", 2)
 	require.NoError(t, err)
 	assert.ErrorIs(t, old.Extend(t.Context()), ErrLost)
-	require.NoError(t, old.Release(t.Context()))
+	require.ErrorIs(t, old.Release(t.Context()), ErrLost)
 	assert.Equal(t, SemaphoreStats{InFlight: 2}, f.snapshot(s), "what is released late is nobody else's")
 	require.NoError(t, fresh.Extend(t.Context()))
 	require.NoError(t, fresh.Release(t.Context()))

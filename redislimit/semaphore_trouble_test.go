@@ -326,7 +326,7 @@ func TestASemaphoreOutOfMemoryServesItsLineAlone(t *testing.T) {
 	require.NoError(t, f.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	require.NoError(t, s.Reset(t.Context(), "k"))
 	assert.ErrorIs(t, <-lost, ratelimit.ErrUnavailable, "it cannot enter the line again")
-	require.NoError(t, p.Release(t.Context()))
+	require.ErrorIs(t, p.Release(t.Context()), ErrLost)
 	require.NoError(t, f.client.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	f.held(s, 1)
 }

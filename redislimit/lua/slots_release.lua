@@ -1,11 +1,11 @@
--- A request gives back its slots, or leaves the line. If it is revoked, calls for it that arrive later take nothing.
+-- A request gives back its slots, or leaves the line, and learns whether it had slots. If it is revoked, calls for it that arrive later take nothing.
 local revoked, limit = unpack('>BI7', ask)
 local request = sub(ask, 9)
 open()
-local mine = ''
+local mine, held = '', 0
 if exists then
   if call('ZREM', key, 'p' .. request, 'g' .. request) > 0 then
-    used = used - slots_of(request)
+    used, held = used - slots_of(request), 1
     call('ZREM', key, 's' .. request)
   else
     call('ZREM', key, 'w' .. request)
@@ -18,4 +18,4 @@ if first() then
   mine = serve(limit, process)
 end
 close()
-return pack('>BI7', 1, reading) .. mine
+return pack('>BI7', held, reading) .. mine
