@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/owed"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -93,6 +94,7 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 		}
 		return err
 	})
+	held.Follow(r, func(ctx context.Context, inner *ratelimit.Reservation) error { return inner.Extend(ctx) }, inner)
 	if inner.Delay > 0 {
 		follow.Wait(r, inner.Wait)
 	}

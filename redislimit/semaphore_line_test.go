@@ -410,7 +410,7 @@ func TestResetEndsPermitsAndPlacesButNotRevocations(t *testing.T) {
 	assert.ErrorIs(t, err, ErrLost)
 	require.NoError(t, p.Release(t.Context()))
 	require.NoError(t, served(t, second, "the other one does not come back").Release(t.Context()))
-	require.NoError(t, held.Release(t.Context()))
+	require.ErrorIs(t, held.Release(t.Context()), ErrLost)
 	assert.Zero(t, f.snapshot(s))
 	require.NoError(t, s.Reset(t.Context(), "never seen"))
 	s.limitFor = func(string) int { return -1 }
