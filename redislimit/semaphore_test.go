@@ -363,7 +363,7 @@ func TestACallThatComesAfterItsReleaseTakesNothing(t *testing.T) {
 	s := f.semaphore(1)
 	p := s.permit("k", 1)
 	p.unanswered.Store(true) // as after a call that was not answered
-	require.NoError(t, p.Release(t.Context()))
+	require.ErrorIs(t, p.Release(t.Context()), ErrLost)
 	for _, how := range []byte{howTry, howPoll, howListen} {
 		_, err := p.take(t.Context(), 1, how)
 		assert.ErrorIs(t, err, ErrLost)
@@ -387,7 +387,7 @@ func TestALostLineComesBack(t *testing.T) {
 	}
 	require.NoError(t, s.Reset(t.Context(), "k"))
 	all.Wait()
-	require.NoError(t, held.Release(t.Context()))
+	require.ErrorIs(t, held.Release(t.Context()), ErrLost)
 	assert.Zero(t, f.snapshot(s))
 }
 
