@@ -69,8 +69,8 @@ func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (rat
 		return nil, err
 	}
 	if r.Share > 0 {
-		f, err := redislimit.NewFair(e.hooked(), r.Limit, &redislimit.FairOptions{
-			Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Weight: r.Weight,
+		f, err := redislimit.NewFair(e.client, r.Limit, &redislimit.FairOptions{
+			Name: strings.ToLower(r.Name), Prefix: e.opts.Prefix, Timeout: e.opts.Timeout, Weight: r.Weight, Hooks: e.opts.Hooks,
 		})
 		if last, ok := before.(*redislimit.Fair); ok && err == nil {
 			return last, nil
@@ -82,23 +82,6 @@ func (e *engine) limiter(r policy.Budget, before ratelimit.Limiter[string]) (rat
 			r.Name, e.opts.Tenant)
 	}
 	return redislimit.New(e.client, r.Limit, e.options(r))
-}
-
-// fairTimeout is the time for which a client with hooks of its own may block. The calls of a Fair take as long at most.
-const fairTimeout = time.Second
-
-// hooked returns the client of rules with Share, which has the hooks that redislimit's other limiters give to theirs.
-func (e *engine) hooked() redis.UniversalClient {
-	c, ok := e.client.(*redis.Client)
-	if !ok || c == nil || len(e.opts.Hooks) == 0 || c.Options().ContextTimeoutEnabled {
-		return e.client
-	}
-	c = c.WithTimeout(fairTimeout)
-	c.Options().ContextTimeoutEnabled = true
-	for _, h := range e.opts.Hooks {
-		c.AddHook(h)
-	}
-	return c
 }
 
 // isLeased reports whether a rule is spent from leases, since its keys do not belong to one tenant.

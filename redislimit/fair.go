@@ -73,6 +73,9 @@ type FairOptions struct {
 	// further one only while it has fewer than are free. Other callers fail with [ratelimit.ErrLimited].
 	MaxWaiting int
 
+	// Hooks run for this limiter's calls, as [Options.Hooks] do.
+	Hooks []redis.Hook
+
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
 	OnDecision func(ratelimit.Event[string])
 }
@@ -115,7 +118,7 @@ func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOpti
 		return nil, err
 	}
 	f := &Fair{
-		store:      newStore(client, fairCall, 1, false, nil),
+		store:      newStore(client, fairCall, 1, false, o.Hooks),
 		timeout:    o.Timeout,
 		weight:     o.Weight,
 		onDecision: o.OnDecision,
