@@ -110,7 +110,7 @@ func (o *Options) complete() error {
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*Call] {
 	c := edge.Options[*Call]{
-		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
+		Package: "connectlimit", Thing: "call", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen, Shadow: o.Shadow,
 		TooLate: tooLate, MaxHold: o.MaxHold, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 		About: func(c *Call) []any { return []any{"procedure", c.Procedure} },
 	}

@@ -105,6 +105,20 @@ func TestTheContextEndsWhenUnitsHaveLapsed(t *testing.T) {
 	})
 }
 
+// A shadow changes nothing for a request, also if its units have lapsed.
+func TestAShadowEndsNoRequestWhoseUnitsHaveLapsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
+		all := func(*http.Request) (string, error) { return "all", nil }
+		m := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, all))), &httplimit.Options{Shadow: true, Logger: slog.New(slog.DiscardHandler)}))
+		m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			require.NoError(t, calls.Reset(t.Context(), "all"))
+			time.Sleep(time.Hour)
+			assert.NoError(t, r.Context().Err())
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	})
+}
+
 // A WebSocket holds its unit until the connection is closed, and the handler of a proxy has returned by then.
 func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 	for name, o := range map[string]*httplimit.Options{

@@ -147,7 +147,7 @@ func (o *Options) defaults() {
 // core returns the options that package edge knows.
 func (o *Options) core() edge.Options[*http.Request] {
 	c := edge.Options[*http.Request]{
-		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen,
+		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen, Shadow: o.Shadow,
 		TooLate: tooLate, MaxHold: o.MaxHold, Jitter: o.Jitter, JitterBy: o.JitterBy, Logger: o.Logger, Now: o.Now,
 	}
 	if report := o.OnDecision; report != nil {

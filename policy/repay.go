@@ -36,7 +36,7 @@ type debt struct {
 	share ratelimit.Limit // the stand-in's limit
 }
 
-// of returns what a decision of the stand-in owes.
+// of returns what a decision of the stand-in owes. Keys that share a limit owe nothing of it: no later call has less because of them.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
 	if b == nil || q.answered() || err != nil || !d.Allowed || owed.IsUncertain(ctx) {
 		return nil
@@ -46,7 +46,7 @@ func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err err
 		ch := &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
 		k := lead.position(r.id)
-		if ch.Cost <= 0 || k < 0 || slices.Contains(q.charges.denied, i) {
+		if ch.Cost <= 0 || ch.Weight > 0 || k < 0 || slices.Contains(q.charges.denied, i) {
 			continue
 		}
 		whole, _ := lead.rules[k].limitOf(q.request, ch.Key)

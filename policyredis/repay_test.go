@@ -91,3 +91,30 @@ rules:
 	assert.False(t, d.Degraded)
 	assert.Equal(t, processes*3, used("seen", "bob", ""), "a shadow counts what it would have let pass")
 }
+
+// Tenants that share a limit owe nothing for an outage: what they spent of it lay idle or was contested at the time. The rules beside it are
+// charged, and the log has no failure.
+func TestARuleWithShareOwesNothingForAnOutage(t *testing.T) {
+	set, err := policy.Parse([]byte("rules:\n- {name: calls, key: user, limit: fixed-window 1000/d}\n- {name: up, key: user, limit: token-bucket 100/s burst 100, share: 1}\n"))
+	require.NoError(t, err)
+	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr, ReadTimeout: time.Minute, MaxRetries: -1})
+	defer client.Close()
+	local, err := policy.New(set, nil)
+	require.NoError(t, err)
+	shared, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute}), StandIn: local})
+	require.NoError(t, err)
+	l := ratelimit.Must(failover.New[policy.Request](shared, local, &failover.Options{Timeout: -1, Logger: slog.New(slog.DiscardHandler)}))
+	l.Force(failover.StateOpen)
+	ann := policy.Attributes{"user": "ann"}
+	for range 50 {
+		require.True(t, l.Allow(ann, 1))
+	}
+	res, err := l.Reserve(t.Context(), ann, 20, 0)
+	require.NoError(t, err)
+	require.True(t, res.Allowed)
+	require.NoError(t, res.Settle(7))
+	require.NoError(t, local.Repay(t.Context()))
+	d, err := shared.Peek(t.Context(), policy.Subject{Rule: "calls", Key: []string{"ann"}}, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 1000-57, d.Remaining)
+}

@@ -49,6 +49,7 @@ type Options[R Request] struct {
 	Skip     func(R) bool // nil for none
 	Settles  bool         // the charge is settled when the handler has returned
 	FailOpen bool
+	Shadow   bool // a request goes on, whatever the limiter decides
 
 	MaxHold time.Duration // how long a request is held that could pass later; 0 for the delay of a leaky bucket only
 

@@ -13,7 +13,7 @@ import (
 
 // Stay is the time for which a request holds units, as those of [ratelimit.Concurrent] are held: until its handler has returned, and the
 // connection that it may have hijacked is closed. It extends the hold until then. If the units have lapsed all the same, as after an outage
-// of the store, it ends the handler's context.
+// of the store, it ends the handler's context, except in a shadow.
 type Stay[R Request] struct {
 	core     *Core[R]
 	request  R
@@ -34,7 +34,10 @@ func (c *Charge[R]) hold(ctx context.Context) context.Context {
 		return ctx
 	}
 	s := &Stay[R]{core: c.core, request: c.request, res: c.res, interval: max(hold/3, time.Millisecond)}
-	s.within, s.lose = context.WithCancelCause(ctx)
+	s.within, s.lose = ctx, func(error) {}
+	if !c.core.Shadow {
+		s.within, s.lose = context.WithCancelCause(ctx)
+	}
 	s.parts.Store(1)
 	set := make(chan struct{})
 	s.timer = time.AfterFunc(s.interval, func() { <-set; s.extend() })
