@@ -70,8 +70,7 @@ func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	return ctx
 }
 
-// charged records an answer of the stand-in to a decision, and returns how its reservation is settled, nil if there is none. A reservation
-// owes its real cost, as soon as it is settled.
+// charged records what an answer of the stand-in owes. A reservation owes its real cost, as soon as it is settled.
 func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	if a.err != nil || !a.decision.Allowed || d.own == nil && (d.ledger == nil || !why.uncharged()) {
 		return

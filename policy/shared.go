@@ -59,7 +59,7 @@ func (d *decider) takeShared(ctx context.Context, c *charges, cost int) (ratelim
 	return p.d, err
 }
 
-// peekAgain is the longest time after which a call that waits for other rules than those with Share tries again, so that it follows grants,
+// peekAgain bounds the time until a call tries again that waits for rules without Share. It follows grants,
 // settlements and changes of limits.
 const peekAgain = time.Second
 

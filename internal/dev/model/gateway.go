@@ -115,7 +115,7 @@ func (g *gateway) pass(at time.Duration) {
 	g.clock.Advance(d)
 }
 
-// kill ends a process: its streams break off, and nobody settles or extends them. Its clients go to the others.
+// kill ends a process. Its streams break off, and are neither settled nor extended. Its clients go to the others.
 func (g *gateway) kill() {
 	g.killed = g.clock.Now()
 	for _, c := range g.events {
