@@ -106,11 +106,12 @@ func (g *generation) position(id string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }
 
-// Repay charges the policies that these stand in for with what these have let pass, as far as it still counts under the limits of these: of a
-// limit by the minute at most a minute's spending, of a month's quota all. What is above the rest of a budget becomes its Debt. Each charge is
-// repaid once. A reservation owes its real cost, from when it is settled. At most 65,536 keys of a rule are known to owe something. Package
-// failover calls Repay when the store is back; without it, call it then. An error that wraps [ratelimit.ErrUnavailable] leaves the rest
-// owed. It does nothing if these are no [Options.StandIn]. It is safe for concurrent use.
+// Repay charges the store with what a stand-in let pass during an outage. Call it on the [Options.StandIn]; on other policies it does nothing.
+// Package failover calls it when the store is back. Each key is charged with what still counts under the stand-in's limits: for example at
+// most a minute's spending under a limit by the minute, and all of it under a month's quota. What exceeds the rest of a budget becomes
+// Debt. A reservation is charged with its real cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last
+// 65,536 of a rule, are left out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for
+// concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	b := p.debts.Load()
 	if b == nil {

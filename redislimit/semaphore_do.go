@@ -11,7 +11,7 @@ import (
 
 // Do calls f while it holds n slots of the key, which it acquires as [Semaphore.Acquire] does, extends every third of Hold, and releases
 // when f has returned or panicked. So f may take longer than Hold. If the slots have ended all the same, for example because Redis was
-// down for longer than Hold or someone has Reset the key, the context of f ends with the cause [ErrLost]. It returns Acquire's error, or the
+// down for longer than Hold or the key was reset, the context of f ends with the cause [ErrLost]. It returns Acquire's error, or the
 // error of f, joined with ErrLost if the slots were lost and with the error of a failed release.
 func (s *Semaphore) Do(ctx context.Context, key string, n int, f func(context.Context) error) (err error) {
 	p, err := s.Acquire(ctx, key, n)
