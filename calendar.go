@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"errors"
-	"math"
 	"time"
 	"unique"
 
@@ -12,9 +11,14 @@ import (
 // Period divides time into the minutes, hours, days, weeks or months of a time zone, for [Calendar]. Make one with [Minute],
 // [Hour], [Day], [Week] or [Month]. It may be compared. The zero Period is invalid.
 type Period struct {
-	zone unique.Handle[string]
-	from int32
+	handle unique.Handle[period] // one word: each decision copies its limit
+}
+
+// period is what a Period stands for.
+type period struct {
 	unit calendar.Unit
+	zone string
+	from int
 }
 
 // Day returns the days of a time zone, from midnight to midnight. The zone is a name that [time.LoadLocation] finds,
@@ -37,7 +41,7 @@ func Hour(zone string) Period { return newPeriod(calendar.Hour, zone, 0) }
 func Minute(zone string) Period { return newPeriod(calendar.Minute, zone, 0) }
 
 func newPeriod(unit calendar.Unit, zone string, from int) Period {
-	return Period{unique.Make(zone), int32(min(max(from, math.MinInt32), math.MaxInt32)), unit}
+	return Period{unique.Make(period{unit, zone, from})}
 }
 
 // String returns the period as it stands in the text of a limit: "hour UTC", "day UTC", "week UTC from monday", "month
@@ -46,11 +50,12 @@ func (p Period) String() string {
 	if p == (Period{}) {
 		return "no period"
 	}
-	return p.unit.String() + " " + p.place()
+	v := p.handle.Value()
+	return v.unit.String() + " " + v.place()
 }
 
 // place returns the zone and the anchor.
-func (p Period) place() string { return calendar.Format(p.unit, p.zone.Value(), int(p.from)) }
+func (p period) place() string { return calendar.Format(p.unit, p.zone, p.from) }
 
 // Window returns the first instant of the window that at lies in, and the first after it, in the period's zone. Both
 // are zero if the Period is invalid.
@@ -68,7 +73,8 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 	if p == (Period{}) {
 		return nil, errors.New("there is none, want Minute, Hour, Day, Week or Month")
 	}
-	return calendar.New(p.unit, p.zone.Value(), int(p.from))
+	v := p.handle.Value()
+	return calendar.New(v.unit, v.zone, v.from)
 }
 
 // Calendar returns a limit of units in each minute, hour, day, week or month of the calendar: a quota. At the end of a window,
