@@ -94,6 +94,9 @@ func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	if m.outlives(now) {
 		return false // internal/meter plays these changes
 	}
+	if old.Algorithm == ratelimit.AlgorithmSlidingLog && l.Algorithm == old.Algorithm && m.aside.units > 0 {
+		return false // the log counts the units set aside at their instants, and the model has only their sum
+	}
 	if len(m.ahead) == 0 {
 		return true
 	}
