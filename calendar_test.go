@@ -324,8 +324,8 @@ func TestTheLongestWindowIsTheRefillTime(t *testing.T) {
 
 func TestALimitStaysSmall(t *testing.T) {
 	if unsafe.Sizeof(uintptr(0)) == 8 {
-		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Period{}), uintptr(16))
-		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Limit{}), uintptr(64))
+		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Period{}), uintptr(8))
+		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Limit{}), uintptr(56))
 		assert.LessOrEqual(t, unsafe.Sizeof(ratelimit.Decision{}), uintptr(112))
 	}
 }
