@@ -132,7 +132,7 @@ func TestALimitFromAnAttribute(t *testing.T) {
 	assert.Equal(t, 60, passed("eva", "", "unlimited"))
 	assert.Equal(t, 0, passed("mallory", "", "30"), "an override wins")
 	assert.Zero(t, p.Stats().BadLimits)
-	for i, quota := range []string{"often", "-3", "0", "1e3", "99999999999999999999", "fixed-window 10", strings.Repeat("9", 2000)} {
+	for i, quota := range []string{"often", "-3", "-0", "1e3", "99999999999999999999", "fixed-window 10", strings.Repeat("9", 2000)} {
 		assert.Equal(t, 10, passed("bad"+string(rune('a'+i)), "pro", quota), "the rule's own limit: %.20s", quota)
 	}
 	assert.EqualValues(t, 7*60, p.Stats().BadLimits)
@@ -154,7 +154,41 @@ func TestALimitFromAnAttribute(t *testing.T) {
 	bucket := inForceOf(t, `- {name: b, limit: token-bucket 1/s burst 5, limit_from: quota}`)
 	d, err := bucket.Take(t.Context(), policy.Attributes{"quota": "3"}, 1)
 	require.NoError(t, err)
-	assert.Equal(t, "token-bucket 3/s burst 5", d.Limit.Named("").String())
+	assert.Equal(t, "token-bucket 3/s burst 15", d.Limit.Named("").String())
+}
+
+// A contract for a hundredth of the rule's rate is for a hundredth of its burst.
+func TestANumberInLimitFromScalesTheWholeLimit(t *testing.T) {
+	for rule, want := range map[string]map[string]string{
+		"token-bucket 100000/m burst 100000": {"1000": "token-bucket 1000/m burst 1000", "1": "token-bucket 1/m burst 1", "200000": "token-bucket 200000/m burst 200000", "0": "blocked"},
+		"token-bucket 3/s burst 10":          {"1": "token-bucket 1/s burst 3", "2": "token-bucket 2/s burst 6", "+6": "token-bucket 6/s burst 20", "-0": "token-bucket 3/s burst 10"},
+		"token-bucket 100/s burst 5":         {"1": "token-bucket 1/s burst 1"},
+		"token-bucket 1/s burst 1000000000":  {"9223372036854775807": "token-bucket 1/s burst 1000000000"},
+		"leaky-bucket 10/s queue 20":         {"5": "leaky-bucket 5/s queue 10", "1": "leaky-bucket 1/s queue 2", "00": "blocked"},
+		"fixed-window 10/h":                  {"30": "fixed-window 30/h", "0": "blocked"},
+		"concurrent 8 hold 1m":               {"4": "concurrent 4 hold 1m", "0": "blocked"},
+		"unlimited":                          {"0": "blocked", "5": "unlimited"},
+	} {
+		p := inForceOf(t, "- {name: api, key: user, limit: "+rule+", limit_from: quota}")
+		for quota, limit := range want {
+			r, err := p.Reserve(t.Context(), policy.Attributes{"user": quota, "quota": quota}, 1, 0)
+			if limit == "blocked" {
+				require.ErrorIs(t, err, ratelimit.ErrBlocked, "%s under %s", quota, rule)
+				continue
+			}
+			require.NoError(t, err, "%s under %s", quota, rule)
+			assert.Equal(t, limit, r.Decision.Limit.Named("").String(), "%s under %s", quota, rule)
+		}
+	}
+	p := inForceOf(t, "- {name: api, key: user, limit: token-bucket 100000/m burst 100000, limit_from: quota}")
+	passed := 0
+	for range 5000 {
+		if p.Allow(policy.Attributes{"user": "ann", "quota": "1000"}, 1) {
+			passed++
+		}
+	}
+	assert.InDelta(t, 1000, passed, 50, "at once")
+	assert.Zero(t, p.Stats().BadLimits)
 }
 
 func TestCheckWarnsOfAttributesThatNothingSupplies(t *testing.T) {

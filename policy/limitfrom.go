@@ -2,6 +2,8 @@ package policy
 
 import (
 	"errors"
+	"math"
+	"math/bits"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,14 +48,14 @@ func (c *limitCache) get(text string, parse func(string) (ratelimit.Limit, error
 	return l
 }
 
-// givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units in place of the rule's.
+// givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units, to which the whole limit of the rule scales.
 func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if units, failed := strconv.Atoi(text); failed == nil {
-		if l = c.whole; l.Algorithm == ratelimit.AlgorithmUnlimited || l.Algorithm == ratelimit.AlgorithmBlocked {
-			return l, errors.New("the rule's limit has no units")
-		}
-		l.Rate.Units = units
-	} else if l, err = ratelimit.ParseLimit(text); err != nil {
+		l, err = c.scaled(units, text)
+	} else {
+		l, err = ratelimit.ParseLimit(text)
+	}
+	if err != nil {
 		return l, err
 	}
 	l = l.Named(c.Name)
@@ -64,4 +66,30 @@ func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 		l = c.part(l)
 	}
 	return l, err
+}
+
+// scaled returns the rule's limit with that many units, and the burst in proportion, rounded down to 1 at least. No units are blocked.
+func (c *rule) scaled(units int, text string) (ratelimit.Limit, error) {
+	l := c.whole
+	switch {
+	case units < 0 || text[0] == '-':
+		return l, errors.New("a number of units below 0")
+	case units == 0:
+		return ratelimit.Blocked(), nil
+	case l.Algorithm == ratelimit.AlgorithmUnlimited || l.Algorithm == ratelimit.AlgorithmBlocked:
+		return l, errors.New("the rule's limit has no units")
+	}
+	if l.Burst > 0 {
+		high, low := bits.Mul64(uint64(l.Burst), uint64(units))
+		if high >= uint64(l.Rate.Units) {
+			return l, errors.New("the burst in proportion is too large")
+		}
+		burst, _ := bits.Div64(high, low, uint64(l.Rate.Units))
+		if burst > math.MaxInt {
+			return l, errors.New("the burst in proportion is too large")
+		}
+		l.Burst = max(1, int(burst))
+	}
+	l.Rate.Units = units
+	return l, nil
 }

@@ -99,8 +99,8 @@ type Rule struct {
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
 	// Shares are weights by the attribute "plan", in a rule with Share.
 	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`
-	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number that replaces the units of
-	// Limit. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
+	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number of units that scales Limit:
+	// with 10 under "token-bucket 100/s burst 200", the limit is 10/s burst 20. The number 0 is [ratelimit.Blocked]. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
 	// holds, and [Policies.Stats] counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, such as "80%", at which [Options.OnThreshold] is called.
