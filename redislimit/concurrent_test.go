@@ -217,6 +217,23 @@ func TestConcurrentOnRedisRefusesCallsWithoutAnEnd(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be leased")
 }
 
+// The hour of an LLM gateway of three processes: see model.GatewayHour.
+func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
+	testsize.Sequential(t)
+	client, clock := startServer(t).client(), new(ratelimittest.Clock)
+	var processes [3]ratelimit.Reserver[model.Stream]
+	for i := range processes {
+		stack, err := ratelimit.All(model.GatewayLayers(func(limit ratelimit.Limit) ratelimit.Reserver[string] {
+			return holding(t, client, "gateway "+limit.Name, limit, clock)
+		})...)
+		require.NoError(t, err)
+		processes[i] = stack
+	}
+	share := model.GatewayHour(t, clock, testsize.Of(5*time.Minute, time.Hour), processes)
+	t.Logf("%.1f %% of the cap", 100*share)
+	assert.GreaterOrEqual(t, share, 0.95)
+}
+
 // stream is a request to an LLM gateway.
 type stream struct{ user, team string }
 

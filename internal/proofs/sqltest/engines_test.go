@@ -320,6 +320,43 @@ var engineCases = []struct {
 		assert.False(t, x.Allow(ann, 1))
 		assert.Equal(t, 6, x.left("all"))
 	}},
+	{"units in use", `
+- {name: streams, key: user, limit: concurrent 2 hold 1h, plans: {pro: concurrent 4 hold 1h}, overrides: [{key: eve, limit: concurrent 1 hold 1h}], limit_from: slots, cost: 1}
+- {name: tokens, key: user, limit: fixed-window 1000/d}`, func(t *testing.T, _ engine, x, other *served) {
+		reserve := func(p *served, a policy.Attributes, cost int) *ratelimit.Reservation {
+			r, err := p.Reserve(t.Context(), a, cost, 0)
+			require.NoError(t, err)
+			return r
+		}
+		first, second := reserve(x, ann, 100), reserve(other, ann, 100)
+		require.True(t, first.Allowed && second.Allowed)
+		denied := reserve(x, ann, 100)
+		assert.False(t, denied.Allowed)
+		assert.Equal(t, "streams", denied.Limit.Name)
+		assert.Equal(t, 800, x.left("tokens", "ann"), "a denial has charged nothing")
+		_, err := other.Take(t.Context(), ann, 1)
+		require.ErrorContains(t, err, `the limit "streams" is concurrent 2 hold 1h, and this call has no end`)
+		assert.False(t, other.Allow(ann, 1))
+		require.NoError(t, first.Extend(t.Context()))
+		require.NoError(t, first.Settle(10))
+		require.ErrorIs(t, first.Extend(t.Context()), ratelimit.ErrLost)
+		assert.Equal(t, 890, other.left("tokens", "ann"))
+		pro := policy.Attributes{"user": "ann", "plan": "pro"}
+		for i := range 4 {
+			assert.Equal(t, i < 3, reserve(x, pro, 1).Allowed, "a plan has more, and the call in use counts")
+		}
+		assert.False(t, reserve(other, ann, 1).Allowed)
+		require.NoError(t, second.Cancel())
+		eve := policy.Attributes{"user": "eve"}
+		assert.True(t, reserve(x, eve, 1).Allowed)
+		assert.False(t, reserve(other, eve, 1).Allowed)
+		given := policy.Attributes{"user": "bob", "slots": "concurrent 3 hold 1h"}
+		for i := range 4 {
+			assert.Equal(t, i < 3, reserve([]*served{x, other}[i%2], given, 1).Allowed)
+		}
+		require.NoError(t, x.Reset(t.Context(), policy.Subject{Rule: "streams", Key: []string{"bob"}}))
+		assert.True(t, reserve(other, given, 3).Allowed)
+	}},
 	{"callers at once", `
 - {name: api, key: user, limit: fixed-window 40/d}
 - {name: all, limit: fixed-window 60/d}`, func(t *testing.T, _ engine, x, other *served) {
