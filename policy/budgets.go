@@ -191,6 +191,9 @@ func wrapped(i int, r *rule, y ratelimit.Layer[*charges]) ratelimit.Layer[*charg
 	if r.ownCost {
 		y.Cost = func(c *charges) int { return c.of(i).Cost }
 	}
+	if r.settles() {
+		y.Actual = func(c *charges) int { return c.real(r, c.of(i)) }
+	}
 	y.Shadow = r.Shadow
 	return y
 }

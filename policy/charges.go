@@ -13,6 +13,8 @@ type charge struct {
 	Key   string           // the budget's key; it may be a secret
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
+	Fixed bool             // the cost is the rule's, not the caller's
+	Real  int              // the real cost, once the charge is settled by a rule with settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
 	Weight int    // of the key, which shares Limit with others; 0 for a key with a budget of its own
@@ -24,6 +26,11 @@ type charges struct {
 	List []charge // in the order of the rules; it must not be changed
 	Bare bool     // the rules' own costs and shadows play no part
 
+	// A settlement, if a rule has settles.
+	request Request // at whose attributes it is settled
+	given   int     // the caller's real cost
+	failed  []error
+
 	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
@@ -34,6 +41,7 @@ type charges struct {
 func (c *charges) clear() {
 	clear(c.List)
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
+	c.request, c.given, c.failed = nil, 0, nil
 }
 
 // append appends the rules that apply, without shared limits. A [ratelimit.Layered] asks for them.

@@ -31,6 +31,7 @@ type Explained struct {
 	Limit    ratelimit.Limit // the limit that holds
 	Share    int             // the weight by which the key shares Limit with others; 0 if it has a budget of its own
 	Cost     int
+	Actual   string              // the attribute at which a reservation settles the cost, or ""
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
 
@@ -93,6 +94,7 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
 		e.Given = rule.LimitFrom
 	}
+	e.Actual = rule.Actual
 	ch.Rule = i
 	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
 	switch {
@@ -121,7 +123,7 @@ func (ex Explanation) plain() shown.Explanation {
 }
 
 func (e Explained) plain() shown.Rule {
-	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost}
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual}
 	if e.Limit.Algorithm == 0 {
 		return r
 	}

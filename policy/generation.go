@@ -22,6 +22,7 @@ type generation struct {
 	replaces []replacement // in the order of the rules
 	decider  *decider      // nil if there are no rules
 	notifies bool          // a rule has thresholds
+	settles  bool          // a rule has Actual
 	left     []left        // limiters of earlier sets
 }
 
@@ -56,6 +57,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		r.badLimits = &p.badLimits
 		next.names = append(next.names, r.Name)
 		next.notifies = next.notifies || len(r.thresholds) > 0
+		next.settles = next.settles || r.Actual != ""
 		matches = append(matches, &r.match)
 	}
 	next.replaces = replacementsOf(next.rules)

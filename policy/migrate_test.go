@@ -126,7 +126,8 @@ func TestASettledCallOfLiteLLMIsOneRequestAndItsTokens(t *testing.T) {
 	r := attrs{"api_key": "a", "model": "gpt-4o"}
 	res, err := p.Reserve(t.Context(), r, 4000, 0)
 	require.NoError(t, err)
-	require.NoError(t, res.Settle(500))
+	r["total_tokens"] = "500"
+	require.NoError(t, res.Settle(1))
 	ex, err := p.Explain(r, 1)
 	require.NoError(t, err)
 	left := map[string]int{}

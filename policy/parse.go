@@ -498,6 +498,8 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"limit_from":  p.text(&r.LimitFrom, p.word),
 		"notify":      p.texts(&r.Notify, p.word),
 		"overrides":   p.overrides(r),
+		"costs":       p.costs(&r.Costs),
+		"actual":      p.text(&r.Actual, p.word),
 		"cost":        p.cost(&r.Cost),
 		"optional":    p.flag(&r.Optional),
 		"shadow":      p.flag(&r.Shadow),
@@ -663,5 +665,17 @@ func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
 		}
 		*to = c
 		return nil
+	}
+}
+
+func (p *parser) costs(to *[]Price) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = []Price{}
+		return p.list(n, field, false, func(n *yaml.Node, field string) error {
+			var c Price
+			err := p.mapping(n, field, fields{"match": p.match(&c.Match), "cost": p.cost(&c.Cost)})
+			*to = append(*to, c)
+			return err
+		})
 	}
 }

@@ -254,13 +254,20 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 
 // Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits in the line of a rule with
 // Share. Only Cancel refunds the charges of rules
-// with a Cost. The reservation holds the keys of its charges, and not the request.
+// with a Cost. A rule with Actual settles at the request's attribute of that name, read from r when Settle is called:
+// r is, for example, a map that the program has completed by then. Where the attribute is missing, the rule settles as one without Actual: at the
+// argument of Settle, or with a Cost at that, and then Settle returns [keyfunc.ErrNoKey] unless the rule is Optional. Where it is no whole
+// number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. The other rules are settled also then. Settle(0), which is Cancel,
+// does not read it; nor do Take and Wait. The reservation holds the keys of its charges, and the request only if a rule of the set has Actual.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
 		defer p.free(q)
 		p.report(ctx, q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
+	}
+	if q.in.settles {
+		q.charges.request = r
 	}
 	res, err := q.in.decider.reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {

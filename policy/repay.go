@@ -33,6 +33,7 @@ type debt struct {
 	debtor
 	cost  int
 	fixed bool            // the rule has a cost of its own, which only a cancelled reservation gives back
+	real  *int            // the real cost of a rule that settles by itself, else nil
 	share ratelimit.Limit // the stand-in's limit
 }
 
@@ -50,7 +51,10 @@ func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err err
 			continue
 		}
 		whole, _ := lead.rules[k].limitOf(q.request, ch.Key)
-		all = append(all, debt{b.ledger(r.id, q.in.decider.clock), debtor{ch.Key, *whole}, ch.Cost, r.ownCost, *ch.Limit})
+		all = append(all, debt{b.ledger(r.id, q.in.decider.clock), debtor{ch.Key, *whole}, ch.Cost, ch.Fixed, nil, *ch.Limit})
+		if r.settles() {
+			all[len(all)-1].real = &ch.Real
+		}
 	}
 	return all
 }
@@ -86,6 +90,8 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 		for i := range all {
 			switch d := &all[i]; {
 			case err != nil:
+			case d.real != nil && actual > 0:
+				d.record(*d.real)
 			case !d.fixed:
 				d.record(actual)
 			case actual > 0:

@@ -39,8 +39,10 @@ type rule struct {
 
 	parts   []needed // the attributes of its key
 	plain   bool     // the key is one attribute, and whole
-	weight  needed   // the attribute that holds its cost
-	ownCost bool     // it has a cost of its own
+	base    costing  // its cost, where no price matches
+	prices  *prices  // its costs of some requests, nil without
+	actual  needed   // the attribute that holds its real cost
+	ownCost bool     // it has a cost of its own, for some requests at least
 	varies  bool     // some keys have another limit
 }
 
@@ -104,7 +106,9 @@ func newRule(r *Rule) *rule {
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
-		ownCost:   r.Cost.own(),
+		base:      costingOf(r.Cost),
+		prices:    pricesOf(r),
+		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
 	}
 	if r.LimitFrom != "" {
@@ -118,8 +122,8 @@ func newRule(r *Rule) *rule {
 		c.parts = append(c.parts, need(attribute, cut))
 	}
 	c.plain = len(c.parts) == 1 && c.parts[0].cut == (cut{})
-	if r.Cost.Attribute != "" {
-		c.weight = needCost(r.Cost.Attribute)
+	if r.Actual != "" {
+		c.actual = needCost(r.Actual)
 	}
 	for plan, limit := range r.Plans {
 		named := limit.Named(r.Name)
@@ -227,7 +231,7 @@ func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error)
 		ch.Key, err = c.key(r)
 	}
 	if ch.Cost = cost; err == nil && c.ownCost {
-		ch.Cost, err = c.cost(r, cost)
+		ch.Cost, ch.Fixed, err = c.cost(r, cost)
 	}
 	if err != nil {
 		if missing(err) && c.Optional {
@@ -316,26 +320,6 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
 		return last // the limit of its attribute
 	}
 	return *limit
-}
-
-// cost returns the rule's charge if the caller's cost is cost. The rule has a cost of
-// its own.
-func (c *rule) cost(r Request, cost int) (int, error) {
-	switch {
-	case cost == 0:
-		return 0, nil
-	case c.Cost.Number > 0:
-		return c.Cost.Number, nil
-	}
-	text, err := c.weight.of(r)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		return 0, c.weight.wrong("is not a whole number of at least 0")
-	}
-	return n, nil
 }
 
 // of returns the attribute of a request.

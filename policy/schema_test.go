@@ -146,6 +146,21 @@ func TestTheSchemaAgreesWithTheParser(t *testing.T) {
 		rule("") + "- {name: other, limit: blocked, instead: API}\n":                             true,
 		rule("") + "- {name: other, limit: blocked, instead: [a b]}\n":                           false,
 		rule("") + "- {name: other, allow: true, instead: [api]}\n":                              false,
+		rule("  costs: [{match: {route: [POST /v1/export]}, cost: 20}, {match: {attributes: {model: gpt}}, cost: weight}]\n"): true,
+		rule("  costs: [{match: {route: /a}, cost: ''}]\n"):                                                                   true,
+		rule("  costs: []\n"):                                                      false,
+		rule("  costs: [{match: {}, cost: 2}]\n"):                                  false,
+		rule("  costs: [{cost: 2}]\n"):                                             false,
+		rule("  costs: [{match: {route: /a}}]\n"):                                  false,
+		rule("  costs: [{match: {route: /a}, cost: 0}]\n"):                         false,
+		rule("  costs: [{match: {route: /a}, cost: 2, limit: blocked}]\n"):         false,
+		rule("  costs: {route: /a}\n"):                                             false,
+		rule("  actual: tokens\n"):                                                 true,
+		rule("  actual: header:X-Tokens\n"):                                        false,
+		rule("  actual: a b\n"):                                                    false,
+		rule("  actual: 7\n"):                                                      false,
+		"rules:\n- {name: a, allow: true, actual: tokens}":                         false,
+		"rules:\n- {name: a, allow: true, costs: [{match: {route: /a}, cost: 2}]}": false,
 	} {
 		var v any
 		require.NoError(t, yaml.Unmarshal([]byte(text), &v), text)

@@ -29,11 +29,13 @@ func (d *decider) take(ctx context.Context, c *charges, cost int) (ratelimit.Dec
 
 func (d *decider) reserve(ctx context.Context, c *charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !d.shares(c) {
-		return d.stack.Reserve(ctx, c, cost, maxDelay)
+		res, err := d.stack.Reserve(ctx, c, cost, maxDelay)
+		return d.settledBy(c, res), err
 	}
 	p := d.newPass(c, cost)
 	defer p.abandon()
-	return p.reservation(p.reserve(wait.OrBackground(ctx), maxDelay, maxDelay))
+	res, err := p.reservation(p.reserve(wait.OrBackground(ctx), maxDelay, maxDelay))
+	return d.settledBy(c, res), err
 }
 
 func (d *decider) wait(ctx context.Context, c *charges, cost int) error {
@@ -125,6 +127,7 @@ type sharedPass struct {
 type pooled struct {
 	charge charge
 	pool   *pool
+	real   func() int             // the real cost, if the rule has settles; else nil
 	own    bool                   // the cost is the rule's, whatever the caller's
 	res    *ratelimit.Reservation // nil if the charge is final
 }
@@ -218,7 +221,10 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 // charge asks a shared limit.
 func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration) (x pooled, d ratelimit.Decision, err error) {
 	r := p.decider.rules[ch.Rule]
-	x = pooled{charge: *ch, pool: r.pool, own: r.ownCost}
+	x = pooled{charge: *ch, pool: r.pool, own: ch.Fixed}
+	if r.settles() {
+		x.real = func() int { return p.c.real(r, ch) }
+	}
 	if delay != wait.Forever {
 		delay = max(0, delay-time.Since(p.began))
 	}
@@ -289,7 +295,11 @@ func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error 
 	for i := range slices.Backward(all) {
 		x := &all[i]
 		real := actual
-		if x.own && actual > 0 {
+		switch {
+		case actual == 0:
+		case x.real != nil:
+			real = x.real()
+		case x.own:
 			real = x.charge.Cost
 		}
 		errs = append(errs, x.pool.call(&x.charge, func(sharer) error { return x.res.Settle(real) }))
@@ -332,7 +342,7 @@ func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelim
 		if ch.Weight == 0 || r.Shadow && !c.Bare {
 			continue
 		}
-		x := pooled{charge: *ch, own: r.ownCost && !c.Bare}
+		x := pooled{charge: *ch, own: ch.Fixed && !c.Bare}
 		if !x.own {
 			x.charge.Cost = cost
 		}

@@ -205,7 +205,7 @@ func (d *Defaults) validate(tell func(*Error)) (wrong map[string]bool) {
 			report("limit", err)
 		}
 	}
-	r.checkMatch(new(match.Tree), report)
+	r.Match.check("match", new(match.Tree), report)
 	r.checkKey(report)
 	r.checkPlans(report)
 	return wrong
@@ -264,17 +264,19 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 		{"cost", r.checkCost()},
 		{"limit", r.checkLimit()},
 		{"limit_from", r.checkLimitFrom()},
+		{"actual", r.checkActual()},
 	} {
 		if check.err != nil {
 			report(check.field, check.err)
 		}
 	}
-	r.checkMatch(tree, report)
+	r.Match.check("match", tree, report)
 	r.checkKey(report)
 	r.checkPlans(report)
 	r.checkShare(report)
 	r.checkNotify(report)
 	r.checkOverrides(report)
+	r.checkCosts(report)
 }
 
 // checkLimitFrom refuses the attributes that a client chooses.
@@ -323,6 +325,7 @@ func (r *Rule) checkAllow(report reporter) {
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
 		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
 		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0}, {"share", r.Share != 0}, {"shares", r.Shares != nil},
+		{"costs", r.Costs != nil}, {"actual", r.Actual != ""},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows the requests that it matches, whatever the limits: it has a match only"))
@@ -348,36 +351,36 @@ func (r *Rule) checkCost() error {
 	return r.Cost.check()
 }
 
-// checkMatch checks a rule's match, and enters the patterns of its routes into a tree.
-func (r *Rule) checkMatch(tree *match.Tree, report reporter) {
-	if r.Match.Route != nil {
-		checkRoutes("match.route", r.Match.Route, tree, report)
+// check checks a match, which is in a field, and enters the patterns of its routes into a tree.
+func (m *Match) check(field string, tree *match.Tree, report reporter) {
+	if m.Route != nil {
+		checkRoutes(field+".route", m.Route, tree, report)
 	}
-	r.Match.checkAttributes(report)
-	r.Match.checkAbsent(report)
+	m.checkAttributes(field, report)
+	m.checkAbsent(field+".absent", report)
 }
 
 // checkAttributes checks the values of attributes that a rule matches or excludes, and the excluded routes.
-func (m *Match) checkAttributes(report reporter) {
+func (m *Match) checkAttributes(field string, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
-		checkAttributeValues("match.attributes", name, name, m.Attributes[name], true, report)
+		checkAttributeValues(field+".attributes", name, name, m.Attributes[name], true, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Not)) {
 		if name == attrRoute {
 			except := new(match.Tree)
-			if checkRoutes("match.not.route", m.Not[name], except, report); except.Worst() > maxPlaces {
-				report("match.not.route", crossing(except.Worst()))
+			if checkRoutes(field+".not.route", m.Not[name], except, report); except.Worst() > maxPlaces {
+				report(field+".not.route", crossing(except.Worst()))
 			}
 			continue
 		}
 		kind, attribute := splitNot(name)
-		checkAttributeValues("match.not", name, attribute, m.Not[name], kind == match.NoneOf, report)
+		checkAttributeValues(field+".not", name, attribute, m.Not[name], kind == match.NoneOf, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Prefix)) {
-		checkAttributeValues("match.prefix", name, name, m.Prefix[name], false, report)
+		checkAttributeValues(field+".prefix", name, name, m.Prefix[name], false, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Suffix)) {
-		checkAttributeValues("match.suffix", name, name, m.Suffix[name], false, report)
+		checkAttributeValues(field+".suffix", name, name, m.Suffix[name], false, report)
 	}
 }
 
@@ -400,16 +403,16 @@ func checkAttributeValues(field, name, attribute string, values Values, whole bo
 }
 
 // checkAbsent checks the attributes that a request must lack.
-func (m *Match) checkAbsent(report reporter) {
+func (m *Match) checkAbsent(field string, report reporter) {
 	if n := len(m.Absent); m.Absent != nil && n == 0 {
-		report("match.absent", errors.New("an empty list, which has no effect"))
+		report(field, errors.New("an empty list, which has no effect"))
 	} else if n > maxList {
-		report("match.absent", fmt.Errorf("%d attributes, want at most %d", n, maxList))
+		report(field, fmt.Errorf("%d attributes, want at most %d", n, maxList))
 		return
 	}
 	for j, name := range m.Absent {
 		if err := checkAttribute(name); err != nil {
-			report(fmt.Sprintf("match.absent[%d]", j), err)
+			report(fmt.Sprintf("%s[%d]", field, j), err)
 		}
 	}
 }

@@ -29,6 +29,13 @@ func (s *Set) warnings() (all []*Error) {
 		r.addressesInHeaders(report)
 		r.exempted(report)
 		r.neverMatches(report)
+		for j := range r.Costs {
+			price := &Rule{Match: r.Costs[j].Match}
+			within := func(field string, err error) { report(fmt.Sprintf("costs[%d].%s", j, field), err) }
+			price.neverCome(within)
+			price.unsupplied(s, within)
+			price.neverMatches(within)
+		}
 	}
 	return all
 }
@@ -132,8 +139,13 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		attribute, _ := ipBits(name)
 		check(fmt.Sprintf("key[%d]", j), attribute)
 	}
-	if r.Cost.Attribute != "" {
-		check("cost", r.Cost.Attribute)
+	r.eachCost(func(field string, c Cost) {
+		if c.Attribute != "" {
+			check(field, c.Attribute)
+		}
+	})
+	if r.Actual != "" {
+		check("actual", r.Actual)
 	}
 	if r.LimitFrom != "" {
 		check("limit_from", r.LimitFrom)
@@ -325,15 +337,23 @@ func uncommonIP(v string) error {
 
 // neverPasses reports the limits under which a rule's fixed cost can never pass.
 func (r *Rule) neverPasses(report reporter) {
-	if r.Disabled || r.Allow || r.Cost.Number == 0 {
+	if r.Disabled || r.Allow {
 		return
 	}
+	least := 0 // the lowest cost, if all are fixed
+	r.eachCost(func(field string, c Cost) {
+		if field == "cost" || c.Number == 0 || c.Number < least {
+			least = c.Number
+		}
+		if c.Number > 0 && r.Limit.Algorithm != ratelimit.AlgorithmBlocked && c.Number > r.Limit.Capacity() {
+			report(field, fmt.Errorf("the rule's cost of %d is above %d, the capacity of %v: no request can ever pass", c.Number, r.Limit.Capacity(), r.Limit))
+		}
+	})
 	check := func(field string, l ratelimit.Limit) {
-		if l.Algorithm != ratelimit.AlgorithmBlocked && r.Cost.Number > l.Capacity() {
-			report(field, fmt.Errorf("the rule's cost of %d is above %d, the capacity of %v: no request can ever pass", r.Cost.Number, l.Capacity(), l))
+		if l.Algorithm != ratelimit.AlgorithmBlocked && least > l.Capacity() {
+			report(field, fmt.Errorf("the rule's cost of %d is above %d, the capacity of %v: no request can ever pass", least, l.Capacity(), l))
 		}
 	}
-	check("cost", r.Limit)
 	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
 		check("plans."+plan, r.Plans[plan])
 	}
@@ -341,5 +361,13 @@ func (r *Rule) neverPasses(report reporter) {
 		if o.Share == 0 {
 			check(fmt.Sprintf("overrides[%d]", j), o.Limit)
 		}
+	}
+}
+
+// eachCost calls f for the rule's cost, also if that is the caller's, and for each of its costs of some requests.
+func (r *Rule) eachCost(f func(field string, c Cost)) {
+	f("cost", r.Cost)
+	for j := range r.Costs {
+		f(fmt.Sprintf("costs[%d].cost", j), r.Costs[j].Cost)
 	}
 }

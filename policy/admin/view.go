@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
+	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
 // view is the JSON answer, and the data of the page.
@@ -66,7 +67,8 @@ type rule struct {
 	Share       int      `json:"share,omitempty"`  // the weight of keys without another, which share the limit
 	Shares      []string `json:"shares,omitempty"` // by plan
 	Overrides   int      `json:"overrides,omitempty"`
-	State       string   `json:"state"` // enforcing, shadow, disabled or allow
+	More        []string `json:"more,omitempty"` // the rule's other fields, by their names
+	State       string   `json:"state"`          // enforcing, shadow, disabled or allow
 	ChangedBy   string   `json:"changed_by,omitempty"`
 }
 
@@ -161,6 +163,11 @@ func (a *admin) rule(r *policy.Rule) rule {
 	}
 	for _, plan := range slices.Sorted(maps.Keys(r.Shares)) {
 		v.Shares = append(v.Shares, fmt.Sprintf("%s: share %d", plan, r.Shares[plan]))
+	}
+	for _, w := range words.Of(r, a.ShowKeys) {
+		if w.Text != "" {
+			v.More = append(v.More, w.Name+": "+w.Text)
+		}
 	}
 	v.For = append(v.For, r.Match.Route...)
 	for _, asked := range []struct {

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -27,6 +28,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
+	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
 // Options configure [New]. Nil and the zero Options select the defaults.
@@ -160,7 +162,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set.Attributes = listOf(attributes, ",")
 	q := func(name string) string { return sqltext.Quote(uint8(s.Dialect), name) }
 	rows, err := tx.QueryContext(ctx, `SELECT name, plan, description, match_route, match_attributes, match_more, allow, `+q("key")+`, `+q("limit")+`,
-		overrides, share, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
+		overrides, share, instead, limit_from, notify, cost, more, optional, shadow, is_active, changed_by, version FROM rate_limit_rule ORDER BY name, plan`)
 	if err != nil {
 		return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 	}
@@ -169,7 +171,7 @@ func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	for rows.Next() {
 		var r row
 		if err := rows.Scan(&r.name, &r.plan, &r.description, &r.route, &r.attributes, &r.more, &r.allow, &r.key, &r.limit,
-			&r.overrides, &r.share, &r.instead, &r.limitFrom, &r.notify, &r.cost, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
+			&r.overrides, &r.share, &r.instead, &r.limitFrom, &r.notify, &r.cost, &r.words, &r.optional, &r.shadow, &r.active, &r.changedBy, &r.version); err != nil {
 			return nil, fmt.Errorf("policy/sqlsource: rate_limit_rule: %w", err)
 		}
 		highest = max(highest, r.version)
@@ -211,9 +213,9 @@ func killSwitch(value string) (bool, error) {
 
 // row is a row of rate_limit_rule.
 type row struct {
-	name, plan, description, route, attributes, more, key, limit, overrides, instead, limitFrom, notify, cost, changedBy string
-	allow, optional, shadow, active                                                                                      bool
-	version, share                                                                                                       int64
+	name, plan, description, route, attributes, more, key, limit, overrides, instead, limitFrom, notify, cost, words, changedBy string
+	allow, optional, shadow, active                                                                                             bool
+	version, share                                                                                                              int64
 }
 
 func (r *row) wrong(column string, err error) error {
@@ -249,6 +251,9 @@ func (r *row) addTo(s *policy.Set) error {
 	}
 	rule.Match.Route = listOf(r.route, "\n")
 	if err := r.structured(&rule); err != nil {
+		return err
+	}
+	if err := r.furtherFields(&rule); err != nil {
 		return err
 	}
 	s.Rules = append(s.Rules, rule)
@@ -319,6 +324,38 @@ func (r *row) structured(rule *policy.Rule) error {
 			return r.wrong("cost", err)
 		}
 	}
+	return nil
+}
+
+// furtherFields reads the column more: fields of a rule that have no column of their own, as a file has them.
+func (r *row) furtherFields(rule *policy.Rule) error {
+	if r.words == "" {
+		return nil
+	}
+	fields := map[string]json.RawMessage{}
+	if err := decode(r.words, &fields); err != nil {
+		return r.wrong("more", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(words.Names(), name) {
+			return r.wrong("more", fmt.Errorf("a field that is none of %s", strings.Join(words.Names(), ", ")))
+		}
+	}
+	// The parser of files reads them, in a rule that has no other fields.
+	fields["name"], fields["limit"] = json.RawMessage(`"a"`), json.RawMessage(`"fixed-window 1000000/h"`)
+	text, err := json.Marshal(map[string]any{"rules": []any{fields}})
+	if err != nil {
+		return r.wrong("more", err)
+	}
+	set, err := policy.Parse(text)
+	var wrong *policy.Error
+	switch {
+	case errors.As(err, &wrong):
+		return r.wrong("more"+strings.TrimPrefix(wrong.Field, "rules[0]"), wrong.Err)
+	case err != nil:
+		return r.wrong("more", err)
+	}
+	words.Copy(rule, &set.Rules[0])
 	return nil
 }
 

@@ -141,6 +141,42 @@ func TestRowsWithShares(t *testing.T) {
 	}
 }
 
+func TestRowsWithTheColumnMore(t *testing.T) {
+	for name, d := range databases() {
+		t.Run(name, func(t *testing.T) {
+			db := d.migrated(t)
+			_, err := db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, "limit", more) VALUES
+				('api', 'fixed-window 9/s', '{"costs": [{"match": {"route": ["/x"], "not": {"prefix": {"a": ["b"]}}}, "cost": 20}], "actual": "tokens"}')`))
+			require.NoError(t, err)
+			load := func() (*policy.Set, error) {
+				return sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
+			}
+			set, err := load()
+			require.NoError(t, err)
+			file, err := policy.Parse([]byte("rules:\n- {name: api, limit: fixed-window 9/s, costs: [{match: {route: [/x], not: {prefix: {a: [b]}}}, cost: 20}], actual: tokens}\n"))
+			require.NoError(t, err)
+			assert.Equal(t, file.Rules, set.Rules, "as a file has it")
+			before := set.Version
+			_, err = db.Exec(`UPDATE rate_limit_rule SET more = '{"actual": "total"}'`)
+			require.NoError(t, err)
+			set, err = load()
+			require.NoError(t, err)
+			assert.Equal(t, "total", set.Rules[0].Actual)
+			assert.NotEqual(t, before, set.Version, "readers see the change")
+			for _, wrong := range []struct{ more, says string }{
+				{`{"actual": 7}`, "rate_limit_rule.more.actual: 7 is a number"}, {`{"actual": "path"}`, "rate_limit_rule.more.actual: \"path\" is sent by the client"},
+				{`{"limit": "blocked"}`, "rate_limit_rule.more: a field that is none of costs"}, {`{"ACTUAL": "a"}`, "none of costs"}, {`[]`, "not the JSON"},
+				{`{"costs": [{"match": {"route": "/x"}, "cost": -1}]}`, "rate_limit_rule.more.costs[0].cost"}, {`{"actual": "a", "actual": "b"}`, "there twice"},
+			} {
+				_, err := db.Exec(`UPDATE rate_limit_rule SET more = '` + wrong.more + `'`)
+				require.NoError(t, err)
+				_, err = load()
+				require.ErrorContains(t, err, wrong.says)
+			}
+		})
+	}
+}
+
 func TestRowsOfEveryKindOfMatch(t *testing.T) {
 	for name, d := range databases() {
 		t.Run(name, func(t *testing.T) {

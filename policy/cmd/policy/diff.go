@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
+	"github.com/weir-go/ratelimit/policy/internal/words"
 )
 
 // change is one difference between two sets.
@@ -119,16 +119,9 @@ func compare(from, to *policy.Set) (changes []change) {
 // whom describes the requests that a rule applies to.
 func whom(r *policy.Rule) string {
 	var parts []string
+	parts = append(parts, words.Match(r.Match, true)...)
 	if len(r.Match.Route) > 0 {
-		parts = append(parts, "requests to "+texts(r.Match.Route, ", "))
-	}
-	for _, asked := range asked(r.Match) {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			parts = append(parts, "with "+name+asked.how+texts(asked.values[name], " or "))
-		}
-	}
-	if len(r.Match.Absent) > 0 {
-		parts = append(parts, "without "+texts(r.Match.Absent, " and "))
+		parts[0] = "requests to " + parts[0]
 	}
 	if len(parts) == 0 {
 		parts = append(parts, "every request")
@@ -138,20 +131,6 @@ func whom(r *policy.Rule) string {
 	}
 	return strings.Join(parts, ", ")
 }
-
-// texts lists texts such that no two lists read alike: a text that is not plain is in quotes.
-func texts(list []string, between string) string {
-	out := make([]string, len(list))
-	for i, s := range list {
-		if out[i] = s; !plain.MatchString(s) {
-			out[i] = strconv.Quote(s)
-		}
-	}
-	return strings.Join(out, between)
-}
-
-// plain matches texts that need no quotes in a list: a word, and a route with its method.
-var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
 
 // compareRules returns the differences between two rules of one name. It compares the values, and not the texts that are shown.
 func compareRules(o, r *policy.Rule) (changes []change) {
@@ -184,8 +163,12 @@ func compareRules(o, r *policy.Rule) (changes []change) {
 	}
 	add(!sameSet(lower(o.Instead), lower(r.Instead)), "instead of", insteadText(o), insteadText(r), all)
 	add(o.LimitFrom != r.LimitFrom, "limit_from", cmp.Or(o.LimitFrom, "no attribute"), cmp.Or(r.LimitFrom, "no attribute"), all)
-	add(!sameSet(o.Notify, r.Notify), "notify", cmp.Or(texts(o.Notify, ", "), "never"), cmp.Or(texts(r.Notify, ", "), "never"), all)
-	add(costText(o.Cost) != costText(r.Cost), "cost", costText(o.Cost), costText(r.Cost), all)
+	add(!sameSet(o.Notify, r.Notify), "notify", cmp.Or(words.List(o.Notify, ", "), "never"), cmp.Or(words.List(r.Notify, ", "), "never"), all)
+	add(words.Cost(o.Cost) != words.Cost(r.Cost), "cost", words.Cost(o.Cost), words.Cost(r.Cost), all)
+	former := words.Of(o, true)
+	for i, w := range words.Of(r, true) {
+		add(former[i].Text != w.Text, w.Name, cmp.Or(former[i].Text, "none"), cmp.Or(w.Text, "none"), all)
+	}
 	for _, f := range []struct {
 		name     string
 		from, to bool
@@ -251,7 +234,7 @@ func keyText(r *policy.Rule) string {
 }
 
 // insteadText lists the rules that a rule takes the place of.
-func insteadText(r *policy.Rule) string { return cmp.Or(texts(r.Instead, ", "), "no rule") }
+func insteadText(r *policy.Rule) string { return cmp.Or(words.List(r.Instead, ", "), "no rule") }
 
 func lower(names []string) []string {
 	out := make([]string, len(names))
@@ -259,13 +242,6 @@ func lower(names []string) []string {
 		out[i] = strings.ToLower(name)
 	}
 	return out
-}
-
-func costText(c policy.Cost) string {
-	if c.Number != 0 {
-		return strconv.Itoa(c.Number)
-	}
-	return cmp.Or(c.Attribute, "the caller's")
 }
 
 // names returns all keys of two maps, in order.
@@ -313,7 +289,7 @@ func overrides(r *policy.Rule) map[string]string {
 		if o.Share > 0 {
 			text = "share " + strconv.Itoa(o.Share)
 		}
-		all[texts(o.Key, ", ")] = text
+		all[words.List(o.Key, ", ")] = text
 	}
 	return all
 }

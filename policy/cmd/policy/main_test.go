@@ -176,6 +176,17 @@ func TestJSONForScripts(t *testing.T) {
 	assert.Equal(t, 20.0, rules[0].(map[string]any)["capacity"])
 }
 
+func TestDiffListsTheWordsOfARule(t *testing.T) {
+	const api = "rules:\n- {name: api, limit: fixed-window 9/s%s}\n"
+	files(t, map[string]string{"old": fmt.Sprintf(api, ", actual: tokens"), "new": fmt.Sprintf(api, ", costs: [{match: {route: /x}, cost: 3}], actual: total"), "empty": "rules: []"})
+	var out, errs bytes.Buffer
+	assert.Equal(t, 1, run([]string{"diff", "old", "new"}, &out, &errs), errs.String())
+	assert.Equal(t, "rule api: costs none → 3 for /x (every request)\nrule api: actual tokens → total (every request)\n", out.String())
+	out.Reset()
+	assert.Equal(t, 1, run([]string{"diff", "empty", "old"}, &out, &errs), errs.String())
+	assert.Equal(t, "rule api: added fixed-window 9/s (every request)\nrule api: actual none → tokens (every request)\n", out.String())
+}
+
 // TestDiffListsChangedDecisions draws pairs of sets that look alike. Where diff finds no difference,
 // both decide alike about every request.
 func TestDiffListsChangedDecisions(t *testing.T) {

@@ -29,6 +29,7 @@ type Rule struct {
 	Key      string    `json:"key,omitempty"`
 	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not show it
 	Cost     int       `json:"cost"`
+	Actual   string    `json:"actual,omitempty"` // the attribute at which a reservation settles the cost
 	Shadow   bool      `json:"shadow,omitempty"`
 	Skipped  string    `json:"skipped,omitempty"`
 	Instead  string    `json:"instead,omitempty"` // the rule that takes its place
@@ -95,6 +96,9 @@ func (r Rule) Text() string {
 			line += "one budget for all, "
 		}
 		line += fmt.Sprintf("cost %d of %d", r.Cost, r.Capacity)
+		if r.Actual != "" {
+			line += ", settled at " + r.Actual
+		}
 	}
 	if r.Shadow {
 		line += ", a shadow: never denies"

@@ -21,6 +21,7 @@ CREATE TABLE rate_limit_rule (
 	limit_from       VARCHAR(128) NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           VARCHAR(255) NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             VARCHAR(128) NOT NULL DEFAULT '', -- '' is the caller's; else a number or an attribute
+	more             MEDIUMTEXT NOT NULL DEFAULT (''), -- JSON: further fields as in a file, {"costs": [{"match": {"route": ["/bulk/"]}, "cost": 20}], "actual": "tokens"}
 	optional         BOOLEAN NOT NULL DEFAULT false,   -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false,   -- decides and reports, and denies nothing
 	is_active        BOOLEAN NOT NULL DEFAULT true,

@@ -18,6 +18,7 @@ CREATE TABLE rate_limit_rule (
 	limit_from       text NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           text NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             text NOT NULL DEFAULT '',       -- '' is the caller's; else a number or an attribute
+	more             text NOT NULL DEFAULT '', -- JSON: further fields as in a file, {"costs": [{"match": {"route": ["/bulk/"]}, "cost": 20}], "actual": "tokens"}
 	optional         boolean NOT NULL DEFAULT false, -- does not apply where a key's attribute is missing
 	shadow           boolean NOT NULL DEFAULT false, -- decides and reports, and denies nothing
 	is_active        boolean NOT NULL DEFAULT true,

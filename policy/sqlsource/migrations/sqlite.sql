@@ -20,6 +20,7 @@ CREATE TABLE rate_limit_rule (
 	limit_from       TEXT NOT NULL DEFAULT '', -- the attribute that holds a key's limit
 	notify           TEXT NOT NULL DEFAULT '', -- shares of the limit to notify of, with commas: '80%, 100%'
 	cost             TEXT NOT NULL DEFAULT '',  -- '' is the caller's; else a number or an attribute
+	more             TEXT NOT NULL DEFAULT '', -- JSON: further fields as in a file, {"costs": [{"match": {"route": ["/bulk/"]}, "cost": 20}], "actual": "tokens"}
 	optional         BOOLEAN NOT NULL DEFAULT false, -- does not apply where a key's attribute is missing
 	shadow           BOOLEAN NOT NULL DEFAULT false, -- decides and reports, and denies nothing
 	is_active        BOOLEAN NOT NULL DEFAULT true,
@@ -37,7 +38,7 @@ CREATE TRIGGER rate_limit_rule_insert AFTER INSERT ON rate_limit_rule BEGIN
 END;
 
 CREATE TRIGGER rate_limit_rule_update AFTER UPDATE OF name, plan, description, match_route, match_attributes, match_more, allow, key, "limit",
-	overrides, share, instead, limit_from, notify, cost, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
+	overrides, share, instead, limit_from, notify, cost, more, optional, shadow, is_active, changed_by ON rate_limit_rule BEGIN
 	UPDATE rate_limit_counter SET n = n + 1;
 	UPDATE rate_limit_rule SET version = (SELECT n FROM rate_limit_counter), updated_at = CURRENT_TIMESTAMP
 		WHERE name = NEW.name AND plan = NEW.plan;

@@ -1,0 +1,198 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
+	"github.com/weir-go/ratelimit/policy/internal/match"
+)
+
+// costing is a [Cost], prepared for decisions.
+type costing struct {
+	Cost
+	weight needed // the attribute that holds it
+}
+
+func costingOf(c Cost) costing {
+	prepared := costing{Cost: c}
+	if c.Attribute != "" {
+		prepared.weight = needCost(c.Attribute)
+	}
+	return prepared
+}
+
+// of returns the charge if the caller's cost is cost, and whether it is fixed: not the caller's.
+func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
+	switch {
+	case !c.own():
+		return cost, false, nil
+	case cost == 0:
+		return 0, true, nil
+	case c.Number > 0:
+		return c.Number, true, nil
+	}
+	n, err = c.weight.number(r)
+	return n, true, err
+}
+
+// number returns the attribute of a request, which holds a cost.
+func (n *needed) number(r Request) (int, error) {
+	text, err := n.of(r)
+	if err != nil {
+		return 0, err
+	}
+	units, err := strconv.Atoi(text)
+	if err != nil || units < 0 {
+		return 0, n.wrong("is not a whole number of at least 0")
+	}
+	return units, nil
+}
+
+// prices are the costs of [Rule.Costs], prepared for decisions.
+type prices struct {
+	all   []costing
+	rules []*match.Rule // those of a Price that match by one reading of a path, and behind them those that match by all readings
+	index *match.Index
+}
+
+// pricesOf returns the prices of a valid rule, nil if it has none.
+func pricesOf(r *Rule) *prices {
+	if len(r.Costs) == 0 {
+		return nil
+	}
+	p := new(prices)
+	for i := range r.Costs {
+		m := matchOf(&Rule{Match: r.Costs[i].Match})
+		p.all, p.rules = append(p.all, costingOf(r.Costs[i].Cost)), append(p.rules, &m)
+	}
+	for _, m := range slices.Clone(p.rules) {
+		certain := *m
+		certain.Exempts = true
+		p.rules = append(p.rules, &certain)
+	}
+	p.index = match.New(p.rules)
+	return p
+}
+
+var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
+
+// cost returns the charge if the caller's cost is cost: of the first price that matches, else of the rule. A client cannot choose a lower
+// one by a path that is read in several ways: the highest counts of the prices that match by one reading, up to the first that matches by all.
+func (c *rule) cost(r Request, cost int) (n int, fixed bool, err error) {
+	if c.prices == nil {
+		return c.base.of(r, cost)
+	}
+	memory, _ := priceMemories.Get().(*match.Memory)
+	defer priceMemories.Put(memory)
+	found := c.prices.index.Candidates(r, memory)
+	known := false
+	add := func(p *costing) error {
+		m, own, err := p.of(r, cost)
+		if err != nil {
+			return err
+		}
+		if !known || m > n {
+			n, fixed, known = m, own, true
+		}
+		return nil
+	}
+	for _, i := range found {
+		if i >= len(c.prices.all) {
+			break
+		}
+		if !c.prices.rules[i].Holds(r) {
+			continue
+		}
+		if err := add(&c.prices.all[i]); err != nil {
+			return 0, false, err
+		}
+		if k := i + len(c.prices.all); slices.Contains(found, k) && c.prices.rules[k].Holds(r) {
+			return n, fixed, nil
+		}
+	}
+	return n, fixed, add(&c.base)
+}
+
+// settles reports whether the rule's charge does not simply settle at the argument of Settle, or at its cost.
+func (c *rule) settles() bool { return c.Actual != "" || c.prices != nil }
+
+// real returns the real cost of a rule's charge, for a reservation that is settled.
+func (c *charges) real(r *rule, ch *charge) int {
+	ch.Real = c.given
+	if ch.Fixed {
+		ch.Real = ch.Cost
+	}
+	if r.Actual == "" {
+		return ch.Real
+	}
+	n, err := r.actual.number(c.request)
+	switch {
+	case err == nil:
+		ch.Real = n
+	case missing(err) && (r.Optional || !ch.Fixed):
+	default:
+		ch.Real = ch.Cost
+		c.failed = append(c.failed, fmt.Errorf("policy: rule %q: actual: %w", r.Name, err))
+	}
+	return ch.Real
+}
+
+// settledBy returns a reservation whose charges settle each by its own rule.
+func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
+	if inner == nil || !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return d.rules[ch.Rule].settles() }) {
+		return inner
+	}
+	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+		c.given = actual
+		err := inner.Settle(actual)
+		return errors.Join(append([]error{err}, c.failed...)...)
+	})
+	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
+	if inner.Delay > 0 {
+		follow.Wait(res, inner.Wait)
+	}
+	return res
+}
+
+// checkCosts checks the prices.
+func (r *Rule) checkCosts(report reporter) {
+	if n := len(r.Costs); r.Costs != nil && n == 0 {
+		report("costs", errors.New("an empty list, which has no effect"))
+	} else if n > maxList {
+		report("costs", fmt.Errorf("%d costs, want at most %d", n, maxList))
+		return
+	}
+	var tree match.Tree
+	for j := range r.Costs {
+		c, field := &r.Costs[j], fmt.Sprintf("costs[%d]", j)
+		c.Match.check(field+".match", &tree, report)
+		if c.Match.all() && c.Match.Route == nil && c.Match.Absent == nil {
+			report(field+".match", errors.New("it matches every request: want a condition, or cost for the cost of all other requests"))
+		}
+		if c.Cost == (Cost{}) {
+			report(field+".cost", errors.New("the cost is missing"))
+		} else if err := c.Cost.check(); err != nil {
+			report(field+".cost", err)
+		}
+	}
+	if n := tree.Worst(); n > maxPlaces {
+		report("costs", crossing(n))
+	}
+}
+
+func (r *Rule) checkActual() error {
+	if r.Actual == "" {
+		return nil
+	}
+	if sentByClient(r.Actual) {
+		return fmt.Errorf("%q is sent by the client, before the real cost is known: want an attribute that the program supplies", r.Actual)
+	}
+	return checkAttribute(r.Actual)
+}

@@ -1,0 +1,98 @@
+// Package words is the table of the fields of a rule that people see by name and text alone: in the differences between two sets, on the page
+// of package admin, and in the column more of a table of rules.
+package words
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// Word is a field of a rule.
+type Word struct {
+	Name string
+	Text string // "" if the rule does not have the field
+}
+
+// Of returns the words of a rule, always the same ones in the same order. Without values, the values of conditions, which may be keys, are
+// counted only.
+func Of(r *policy.Rule, values bool) []Word {
+	return []Word{
+		{"costs", costs(r.Costs, values)},
+		{"actual", r.Actual},
+	}
+}
+
+// Copy gives a rule the words of another.
+func Copy(to, from *policy.Rule) {
+	to.Costs, to.Actual = from.Costs, from.Actual
+}
+
+// Names returns the names of the words.
+func Names() (names []string) {
+	for _, w := range Of(new(policy.Rule), true) {
+		names = append(names, w.Name)
+	}
+	return names
+}
+
+func costs(all []policy.Price, values bool) string {
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = Cost(p.Cost) + " for " + strings.Join(Match(p.Match, values), " ")
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Cost returns the text of a cost.
+func Cost(c policy.Cost) string {
+	switch {
+	case c.Number != 0:
+		return strconv.Itoa(c.Number)
+	case c.Attribute != "":
+		return c.Attribute
+	}
+	return "the caller's"
+}
+
+// Match returns a text for each condition of a match.
+func Match(m policy.Match, show bool) (all []string) {
+	if len(m.Route) > 0 {
+		all = append(all, List(m.Route, ", "))
+	}
+	for _, asked := range []struct {
+		how    string
+		values map[string]policy.Values
+	}{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			values := List(asked.values[name], " or ")
+			if !show && name != "route" {
+				values = fmt.Sprintf("%d values", len(asked.values[name]))
+			}
+			all = append(all, "with "+name+asked.how+values)
+		}
+	}
+	if len(m.Absent) > 0 {
+		all = append(all, "without "+List(m.Absent, " and "))
+	}
+	return all
+}
+
+// List lists texts such that no two lists read alike: a text that is not plain is in quotes.
+func List(list []string, between string) string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		if out[i] = s; !plain.MatchString(s) {
+			out[i] = strconv.Quote(s)
+		}
+	}
+	return strings.Join(out, between)
+}
+
+// plain matches texts that need no quotes in a list: a word, and a route with its method.
+var plain = regexp.MustCompile(`^([A-Z]+ )?[^\s,"]+$`)
