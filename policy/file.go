@@ -69,10 +69,14 @@ func (f *file) Load(ctx context.Context) (*Set, error) {
 		return nil, err
 	}
 	set, err := Parse(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.path, err)
+	if err == nil {
+		return set, nil
 	}
-	return set, nil
+	err = fmt.Errorf("%s: %w", f.path, err)
+	if on, known := switchIn(data); known {
+		err = &mark.Switched{On: on, Err: err}
+	}
+	return nil, err
 }
 
 // Validated marks the sets that Load returns as validated.

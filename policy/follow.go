@@ -29,7 +29,9 @@ const (
 
 // Follow puts each set of a source in force until the context ends, and then returns the context's error. A set that is invalid
 // or cannot be loaded changes nothing: its error is logged and recorded in [Policies.Stats], and Follow tries again after 100
-// ms, later every 5 s. The first 20 warnings of [Check] about a set that is put in force are logged. Run one Follow for each
+// ms, later every 5 s. The kill switch of a file or of a database is read all the same, if it says true or false, and turns that of the set in
+// force. A set that Update puts in force, or a switch on the page of package admin, stays until the source has another set: then that one is
+// in force, and its switch. The first 20 warnings of [Check] about a set that is put in force are logged. Run one Follow for each
 // Policies, and none for an [Options.StandIn], which gets each set with them.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
@@ -75,6 +77,10 @@ type follower struct {
 	p   *Policies
 	src Source
 
+	last *Set // that the source had, and that was put in force; nil before
+	kill bool // the kill switch that the source had last
+	read bool // it had one
+
 	logged   string // the error that was logged last, "" after a success
 	loggedAt time.Time
 }
@@ -95,19 +101,21 @@ func (f *follower) reload(ctx context.Context) bool {
 	switch {
 	case err != nil:
 		p.fault(err)
+		f.turn(err)
 		f.failed("policy: the rules could not be loaded; the last good ones stay", err)
 		return false
-	case reflect.DeepEqual(set, p.Current()):
+	case f.has(set):
 		p.fault(nil)
-		f.logged = ""
+		f.put(set)
 		return true
 	}
 	_, validated := f.src.(interface{ Validated() mark.Validated })
 	if err := p.update(set, validated); err != nil {
+		f.turn(&mark.Switched{On: set.KillSwitch, Err: err})
 		f.failed("policy: the rules are invalid; the last good ones stay", err)
 		return false
 	}
-	f.logged = ""
+	f.put(set)
 	s := p.Stats()
 	level, text := slog.LevelInfo, "policy: rules are in force"
 	if set.limitsNothing() {
@@ -117,6 +125,29 @@ func (f *follower) reload(ctx context.Context) bool {
 		slog.Int("rules", s.Rules), slog.Bool("kill_switch", s.KillSwitch))
 	f.warn(set.warnings())
 	return true
+}
+
+// has reports whether the source has the set that it had before, or at first the set in force.
+func (f *follower) has(set *Set) bool {
+	if f.last == nil {
+		return reflect.DeepEqual(set, f.p.Current())
+	}
+	return reflect.DeepEqual(set, f.last) && f.kill == set.KillSwitch
+}
+
+// put notes that the source's set is in force, or was before it was changed by hand.
+func (f *follower) put(set *Set) { f.last, f.kill, f.read, f.logged = set, set.KillSwitch, true, "" }
+
+// turn turns the kill switch that a source has beside an error, if it is another than before.
+func (f *follower) turn(err error) {
+	s := (*mark.Switched)(nil)
+	if !errors.As(err, &s) || f.read && f.kill == s.On {
+		return
+	}
+	f.kill, f.read = s.On, true
+	if f.p.turn(s.On) != s.On {
+		f.p.logger().Warn("policy: the kill switch was turned; the last good rules stay", slog.Bool("kill_switch", s.On))
+	}
 }
 
 // maxWarnings is the maximum number of warnings that are logged for each set.

@@ -134,21 +134,11 @@ func (p *Policies) Update(set *Set) error {
 
 // update is Update of a set that may have been validated.
 func (p *Policies) update(set *Set, validated bool) error {
-	p.updating.Lock()
-	if lead := p.lead; lead != nil {
-		p.updating.Unlock()
+	together, lead := p.hold()
+	if lead != nil {
 		return lead.update(set, validated)
 	}
-	together := []*Policies{p}
-	for s := p.standIn; s != nil; s = s.standIn {
-		s.updating.Lock()
-		together = append(together, s)
-	}
-	defer func() {
-		for _, p := range together {
-			p.updating.Unlock()
-		}
-	}()
+	defer release(together)
 	var err error
 	if !validated {
 		err = set.Validate()
@@ -164,6 +154,29 @@ func (p *Policies) update(set *Set, validated bool) error {
 		p.fault(err)
 	}
 	return err
+}
+
+// hold holds the policies and those that stand in for them, which get each set together. Policies that stand in for others are not held: these
+// are returned.
+func (p *Policies) hold() (together []*Policies, lead *Policies) {
+	p.updating.Lock()
+	if p.lead != nil {
+		defer p.updating.Unlock()
+		return nil, p.lead
+	}
+	together = []*Policies{p}
+	for s := p.standIn; s != nil; s = s.standIn {
+		s.updating.Lock()
+		together = append(together, s)
+	}
+	return together, nil
+}
+
+// release ends hold.
+func release(together []*Policies) {
+	for _, p := range together {
+		p.updating.Unlock()
+	}
 }
 
 // openAll makes a valid set ready for several policies, or for none. All are held for updating.

@@ -25,7 +25,7 @@ import (
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Write allows changes to budgets and failovers.
+	// Write allows changes to budgets, failovers and the kill switch.
 	Write bool
 	// ShowKeys shows keys. Otherwise answers, errors and logs hold codes.
 	ShowKeys bool
@@ -53,6 +53,7 @@ type Failover interface {
 //     memory, where plans of keys are not known, "without_plans" lists the rules that judge all keys by their own limit.
 //   - explain: the answers of the rules to "request", with ATTRIBUTE=VALUE in each line; "cost" is optional.
 //   - reset, adjust (by "delta"): of "rule" and "key", or of "code". Only with [Options.Write].
+//   - kill_switch: to "state", on or off, in the set in force. Follow leaves it until its source has another set. Only with [Options.Write].
 //   - force: "failover" to "state": open, closed or half-open. Only with [Options.Write].
 //
 // A browser's POST from another origin is refused: see [http.CrossOriginProtection].

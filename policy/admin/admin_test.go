@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -132,11 +134,12 @@ func TestAdminShowsHowAllStands(t *testing.T) {
 
 func TestAdminIsReadOnlyUnlessWritesAreAllowed(t *testing.T) {
 	s := serve(t, admin.Options{ShowKeys: true})
-	for _, do := range [][]string{{"do", "reset", "rule", "users", "key", "secret-ann"}, {"do", "adjust", "rule", "users", "key", "secret-ann", "delta", "-1"}, {"do", "force", "failover", "redis", "state", "open"}} {
+	for _, do := range [][]string{{"do", "reset", "rule", "users", "key", "secret-ann"}, {"do", "adjust", "rule", "users", "key", "secret-ann", "delta", "-1"}, {"do", "force", "failover", "redis", "state", "open"}, {"do", "kill_switch", "state", "on"}} {
 		assert.Contains(t, s.post(http.StatusForbidden, do...)["failed"], "read-only")
 	}
 	assert.False(t, s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}, 1))
 	assert.False(t, s.breaker.forced)
+	assert.False(t, s.p.Stats().KillSwitch)
 	assert.Empty(t, s.log.String())
 	assert.NotNil(t, admin.New(s.p, nil))
 	for _, method := range []string{http.MethodPut, http.MethodDelete, http.MethodPatch} {
@@ -450,6 +453,89 @@ func TestTheLimitedKeysAreJudgedByTheirPlans(t *testing.T) {
 	assert.Equal(t, []any{"api"}, v["without_plans"])
 	assert.Len(t, v["limited"], 1)
 	assert.Contains(t, s.get("text/html"), "judge all keys by their own limit: api.")
+}
+
+func TestThePageTurnsTheKillSwitch(t *testing.T) {
+	s := serve(t, admin.Options{Write: true, By: func(*http.Request) string { return "ann" }})
+	request := policy.Attributes{"path": "/v1/x", "user": "secret-ann", "region": "secret-eu"}
+	require.False(t, s.p.Allow(request, 1))
+	assert.NotContains(t, s.get("text/html"), "Turn the kill switch off")
+	v := s.post(http.StatusOK, "do", "kill_switch", "state", "on")
+	assert.Equal(t, "kill switch: off before, on now", v["done"])
+	assert.Equal(t, true, v["kill_switch"])
+	assert.True(t, s.p.Allow(request, 1))
+	assert.Contains(t, s.get("text/html"), "Turn the kill switch off")
+	assert.Contains(t, s.log.String(), `"do":"kill_switch","by":"ann","state":"on","state_before":"off"`)
+	require.Error(t, s.p.Update(&policy.Set{Rules: []policy.Rule{{Name: "1"}}}), "rules that are wrong")
+	v = s.post(http.StatusOK, "do", "kill_switch", "state", "off")
+	assert.Equal(t, "kill switch: on before, off now", v["done"])
+	assert.False(t, s.p.Allow(request, 1), "the rules and the spending are the same")
+	assert.Equal(t, "2026-11-21.3", v["version"])
+	s.post(http.StatusBadRequest, "do", "kill_switch", "state", "half")
+	s.post(http.StatusBadRequest, "do", "kill_switch")
+	assert.False(t, s.p.Stats().KillSwitch)
+}
+
+// The source is loaded again every 30 s, and has changed nothing.
+func TestFollowLeavesThePagesSwitchUntilTheSourceChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	write(adminRules)
+	standIn, err := policy.New(nil, nil)
+	require.NoError(t, err)
+	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler), StandIn: standIn})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	src := &again{Source: policy.File(path), now: make(chan struct{})}
+	go func() { done <- policy.Follow(ctx, p, src) }()
+	defer func() { cancel(); <-done }()
+	soon := func(ok func() bool) { t.Helper(); require.Eventually(t, ok, 20*time.Second, time.Millisecond) }
+	soon(func() bool { return p.Stats().Rules == 4 })
+	s := &served{t: t, p: p, handler: admin.New(p, &admin.Options{Write: true, Logger: slog.New(slog.DiscardHandler)})}
+	s.post(http.StatusOK, "do", "kill_switch", "state", "on")
+	assert.True(t, standIn.Stats().KillSwitch, "the stand-in has the same")
+	for range 3 {
+		src.now <- struct{}{}
+	}
+	assert.True(t, p.Stats().KillSwitch)
+	write("rules: [broken")
+	soon(func() bool { return p.Stats().LastError != nil })
+	assert.True(t, p.Stats().KillSwitch)
+	write(strings.Replace(adminRules, "2026-11-21.3", "2026-11-21.4", 1))
+	soon(func() bool { return p.Stats().Version == "2026-11-21.4" })
+	assert.False(t, p.Stats().KillSwitch)
+	assert.False(t, standIn.Stats().KillSwitch)
+}
+
+// again is a source that is loaded whenever the test says so.
+type again struct {
+	policy.Source
+	now chan struct{}
+}
+
+func (a *again) Changes(ctx context.Context) <-chan struct{} {
+	file, out := a.Source.Changes(ctx), make(chan struct{})
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case <-a.now:
+			case _, ok := <-file:
+				if !ok {
+					return
+				}
+			}
+			select {
+			case out <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
 }
 
 func TestThePageShowsHowFarAKeyIsInDebt(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
@@ -53,15 +54,18 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 		return a.explain(r, v)
 	case "limited":
 		return a.limited(r, v)
-	case "reset", "adjust", "force":
+	case "reset", "adjust", "force", "kill_switch":
 	default:
-		return refuse(http.StatusBadRequest, `the field "do" is none of key, limited, explain, reset, adjust and force`)
+		return refuse(http.StatusBadRequest, `the field "do" is none of key, limited, explain, reset, adjust, force and kill_switch`)
 	}
 	if !a.Write {
 		return refuse(http.StatusForbidden, "read-only: nothing is changed here")
 	}
-	if do == "force" {
+	switch do {
+	case "force":
 		return a.force(r, v)
+	case "kill_switch":
+		return a.turn(r, v)
 	}
 	return a.change(r, v, do)
 }
@@ -308,6 +312,26 @@ func (a *admin) force(r *http.Request, v *view) error {
 	a.log(r, "force", slog.String("failover", name), slog.String("state", text),
 		slog.String("state_before", before.State.String()), slog.Bool("forced_before", before.Forced))
 	v.Done = fmt.Sprintf("%s: %s before, %s now", name, before.State, f.Stats().State)
+	return nil
+}
+
+// turn turns the kill switch of the set in force.
+func (a *admin) turn(r *http.Request, v *view) error {
+	to, on := r.PostForm.Get("state"), false
+	switch to {
+	case "on", "true":
+		to, on = "on", true
+	case "off", "false":
+		to = "off"
+	default:
+		return refuse(http.StatusBadRequest, "state: neither on nor off")
+	}
+	before := "off"
+	if byhand.KillSwitch(a.p, on) {
+		before = "on"
+	}
+	a.log(r, "kill_switch", slog.String("state", to), slog.String("state_before", before))
+	v.Done = fmt.Sprintf("kill switch: %s before, %s now", before, to)
 	return nil
 }
 

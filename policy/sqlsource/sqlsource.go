@@ -4,7 +4,7 @@
 //
 // [Dialect.Migration] returns the statements of the tables. A row with an empty plan is a rule; one with a plan is the limit of that plan, or with a share the weight of its keys. Rules are in
 // the order of their names. The setting kill_switch is true or false; attributes lists the attributes that the program supplies, with
-// commas between them. While the database is down, the last good rules stay.
+// commas between them. While the database is down, or a row is wrong, the last good rules stay; the kill switch is read beside a wrong row, too.
 package sqlsource
 
 import (
@@ -128,12 +128,21 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 		return nil, fmt.Errorf("policy/sqlsource: %w", err)
 	}
 	defer tx.Rollback() // it has only read
-	set, err := s.read(ctx, tx)
+	kill, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`)
 	if err != nil {
 		return nil, err
 	}
-	if err := set.Validate(); err != nil {
+	on, err := killSwitch(kill)
+	if err != nil {
 		return nil, err
+	}
+	set, err := s.read(ctx, tx)
+	if err == nil {
+		set.KillSwitch = on
+		err = set.Validate()
+	}
+	if err != nil {
+		return nil, &mark.Switched{On: on, Err: err}
 	}
 	return set, nil
 }
@@ -146,15 +155,9 @@ func (s *source) snapshot() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 }
 
+// read reads all but the kill switch, which has been read.
 func (s *source) read(ctx context.Context, tx *sql.Tx) (*policy.Set, error) {
 	set := &policy.Set{Rules: []policy.Rule{}}
-	kill, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'kill_switch'`)
-	if err != nil {
-		return nil, err
-	}
-	if set.KillSwitch, err = killSwitch(kill); err != nil {
-		return nil, err
-	}
 	attributes, err := setting(ctx, tx, `SELECT value FROM rate_limit_setting WHERE name = 'attributes'`)
 	if err != nil {
 		return nil, err

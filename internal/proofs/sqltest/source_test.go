@@ -337,6 +337,13 @@ func TestFollowASQLTable(t *testing.T) {
 			exec(`UPDATE rate_limit_setting SET value = 'false'`)
 			soon(t, func() bool { return !p.Stats().KillSwitch && remaining() == 56 }, "the kill switch is off")
 
+			exec(`UPDATE rate_limit_rule SET "limit" = 'often'`)
+			soon(t, func() bool { return p.Stats().LastError != nil }, "a bad row is reported")
+			exec(`UPDATE rate_limit_setting SET value = 'true'`)
+			soon(t, func() bool { return p.Stats().KillSwitch && p.Allow(policy.Attributes{}, 1) }, "the kill switch is on beside a bad row")
+			exec(`UPDATE rate_limit_setting SET value = 'false'`)
+			soon(t, func() bool { return !p.Stats().KillSwitch && remaining() == 56 }, "the kill switch is off beside a bad row")
+
 			exec(`DELETE FROM rate_limit_rule`)
 			soon(t, func() bool { return len(p.Current().Rules) == 0 }, "the rule is gone")
 			exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
