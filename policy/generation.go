@@ -42,6 +42,9 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		if i, ok := before[id]; ok {
 			return last.decider.limiters[i], last.rules[i].pool
 		}
+		if r, l := p.gone.find(id); r != nil {
+			return l, r.pool
+		}
 		return nil, nil
 	})
 	if err != nil {
@@ -49,7 +52,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	}
 	var matches []*match.Rule
 	for _, r := range next.rules {
-		var former *rule
+		former, _ := p.gone.find(r.id)
 		if i, ok := before[r.id]; ok {
 			former = last.rules[i]
 		}
@@ -72,6 +75,8 @@ func (p *Policies) open(set *Set) (*generation, error) {
 func (p *Policies) use(next *generation) {
 	if last := p.current.Load(); last != nil {
 		next.follows(last)
+		p.comeBack(next)
+		p.pass(last, next)
 	}
 	p.current.Store(next)
 	for _, r := range next.rules {

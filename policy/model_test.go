@@ -238,20 +238,6 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 		}
 		m.add(set, c, d)
 	}
-	names := map[string]bool{}
-	for _, r := range m.rules {
-		names[strings.ToLower(r.Name)] = true
-	}
-	for b := range m.spent {
-		if !names[b.rule] {
-			delete(m.spent, b)
-		}
-	}
-	for name := range calendars {
-		if !names[name] {
-			delete(calendars, name)
-		}
-	}
 	return set
 }
 

@@ -66,6 +66,8 @@ type Policies struct {
 
 	updating sync.Mutex // held while a set is put in force; before the StandIn's, and before mu
 	lead     *Policies  // that these stand in for, or nil; guarded by updating
+	gone     gone
+	forget   *time.Timer // ends the time of the rules in gone; nil if there are none; guarded by updating
 
 	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
@@ -125,7 +127,8 @@ func (p *Policies) leave() {
 	}
 }
 
-// Update puts another set in force from the next decision on. Rules that keep their names keep their spending. An
+// Update puts another set in force from the next decision on. Rules that keep their names keep their spending, and so does a rule that comes
+// back within ten minutes. An
 // invalid set changes nothing, here and in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()

@@ -342,7 +342,7 @@ func TestUpdateKeepsBudgetsByName(t *testing.T) {
 		{"in force again", "- {name: a, key: user, limit: sliding-log 100/h}", 96},
 		{"another match", "- {name: a, match: {attributes: {user: ann}}, key: user, limit: sliding-log 100/h}", 96},
 		{"another name", "- {name: c, key: user, limit: sliding-log 100/h}", 100},
-		{"the old name, whose budgets were freed", "- {name: a, key: user, limit: sliding-log 100/h}", 100},
+		{"the old name, which comes back", "- {name: a, key: user, limit: sliding-log 100/h}", 96},
 	} {
 		require.NoError(t, p.Update(parsed(t, "rules:\n"+test.rules)), test.name)
 		assert.Equal(t, test.left, left(t, p, ann), test.name)

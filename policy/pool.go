@@ -154,11 +154,12 @@ func (e Engine) idle(b Budget) (ratelimit.Limiter[string], error) {
 type memoryPool struct {
 	*fair.Limiter[string]
 	processes int // that share the limit
+	clock     ratelimit.Clock
 }
 
 // newMemoryPool returns a limiter, or the limiter before, if there was one.
 func newMemoryPool(o *MemoryOptions, b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
-	p := &memoryPool{processes: o.Processes}
+	p := &memoryPool{processes: o.Processes, clock: o.Clock}
 	var err error
 	p.Limiter, err = fair.New(shareOf(b.Limit, o.Processes), &fair.Options[string]{MaxKeys: o.MaxKeys, Clock: o.Clock, Weight: b.Weight})
 	if before, ok := before.(*memoryPool); ok && err == nil {
