@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -18,41 +17,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// transported returns a process that sends with a Transport.
-func transported(t *testing.T) func(base http.RoundTripper) apis.Send {
-	failing := func(resp *http.Response) (httplimit.Advice, bool) {
-		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError
-	}
-	return func(base http.RoundTripper) apis.Send {
-		transport, err := httplimit.NewTransport(base, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxRetries: 20, MaxWait: -1, Advice: failing})
-		require.NoError(t, err)
-		c := &http.Client{Transport: transport}
-		return func(ctx context.Context) error {
-			r, err := http.NewRequestWithContext(ctx, "GET", "http://api.example/", nil)
-			if err != nil {
-				return err
-			}
-			resp, err := c.Do(r)
-			if err != nil {
-				return err
-			}
-			_, _ = io.Copy(io.Discard, resp.Body)
-			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("status %d", resp.StatusCode)
-			}
-			return nil
-		}
-	}
-}
-
 // play plays an hour of Transports.
 func play(t *testing.T, api apis.API, processes int, e apis.Event) (r apis.Result) {
 	if testsize.Race {
 		t.Skip("it would take seconds, and the tests of single requests run the same code")
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r = apis.Play{API: api, Processes: processes, Event: e, Seed: 1, Client: transported(t)}.Run(t.Context())
+		r = apis.Play{API: api, Processes: processes, Event: e, Seed: 1, Client: apis.Transport}.Run(t.Context())
 		t.Logf("%-24s %d %-8s %v", api.Name, processes, e, r)
 	})
 	return r

@@ -3,6 +3,7 @@ package apis
 import (
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/httplimit"
 )
 
 // Event is the difference between an hour and a calm one.
@@ -31,6 +33,39 @@ var Events = []Event{Calm, Bursts, Changed, Skewed, Outage, Failing}
 
 // Send sends a request, as often as it takes. It returns an error if the request was not served.
 type Send func(ctx context.Context) error
+
+// Retries is how often a Transport tries a request again.
+const Retries = 20
+
+// Transport returns a process that sends over this library's Transport, which is told what a 500 means.
+func Transport(base http.RoundTripper) Send {
+	failing := func(resp *http.Response) (httplimit.Advice, bool) {
+		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError
+	}
+	own := ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), httplimit.TargetHost)
+	t := ratelimit.Must(httplimit.NewTransport(base, own, &httplimit.TransportOptions{MaxRetries: Retries, MaxWait: -1, Advice: failing}))
+	c := &http.Client{Transport: t}
+	return func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example/", nil)
+		if err != nil {
+			return err
+		}
+		return Served(c.Do(r))
+	}
+}
+
+// Served reads a response, and returns an error unless the request was served.
+func Served(resp *http.Response, err error) error {
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return nil
+}
 
 // Play is an hour of several processes that share one account.
 type Play struct {

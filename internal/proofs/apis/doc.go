@@ -1,0 +1,6 @@
+// Package apis plays hours of clients under the limits of public APIs, in virtual time: this library's Transport, and other Go clients
+// beside it.
+//
+//	go -C internal/proofs test ./apis -run Hours -v -all -timeout 0 # every event, too: a minute
+//	go -C internal/proofs test ./apis -run Peers -v -all -timeout 0 # the table of docs/recipes.md
+package apis

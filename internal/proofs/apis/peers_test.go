@@ -1,0 +1,136 @@
+package apis
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/smithy-go"
+	"github.com/google/go-github/v84/github"
+	"github.com/hashicorp/go-retryablehttp"
+
+	"github.com/weir-go/ratelimit/internal/dev/apis"
+)
+
+// retries is how often each client tries a request again, as the Transport does.
+const retries = apis.Retries
+
+// client is a way to send requests to an API that limits them.
+type client struct {
+	name string
+	new  func(base http.RoundTripper) apis.Send
+	only string // the API that it is written for; empty for any
+}
+
+// clients are ours and others, with their defaults, except the number of retries.
+var clients = []client{
+	{"`httplimit.Transport`", apis.Transport, ""},
+	{"go-retryablehttp", retryable, ""},
+	{"AWS SDK, `AdaptiveMode`", adaptive, ""},
+	{"go-github, sleeps until the reset", sleeper, "GitHub"},
+}
+
+// retryable is go-retryablehttp's client, which obeys Retry-After.
+func retryable(base http.RoundTripper) apis.Send {
+	c := retryablehttp.NewClient()
+	c.HTTPClient, c.Logger, c.RetryMax = &http.Client{Transport: base}, nil, retries
+	return func(ctx context.Context) error {
+		r, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, "http://api.example/", nil)
+		if err != nil {
+			return err
+		}
+		return apis.Served(c.Do(r))
+	}
+}
+
+// adaptive sends as the AWS SDK's middleware does with its adaptive mode: a token for each attempt, and a delay before the next one. The mode's
+// own wait for a token rounds down to nothing at times, which stops a clock that only waiting advances.
+func adaptive(base http.RoundTripper) apis.Send {
+	mode := retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) {
+		o.FailOnNoAttemptTokens = true
+		o.StandardOptions = append(o.StandardOptions, func(o *retry.StandardOptions) { o.MaxAttempts = 1 + retries })
+	})
+	attempt := func(ctx context.Context) error {
+		release, err := mode.GetAttemptToken(ctx)
+		for ; err != nil; release, err = mode.GetAttemptToken(ctx) {
+			if err := sleep(ctx, 200*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example/", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := base.RoundTrip(r)
+		if err == nil {
+			_ = resp.Body.Close()
+			switch resp.StatusCode {
+			case http.StatusTooManyRequests:
+				err = &smithy.GenericAPIError{Code: "TooManyRequestsException"}
+			case http.StatusInternalServerError:
+				err = &smithy.GenericAPIError{Code: "InternalFailure", Fault: smithy.FaultServer}
+			}
+		}
+		return errors.Join(err, release(err))
+	}
+	return func(ctx context.Context) error {
+		for n := 1; ; n++ {
+			err := attempt(ctx)
+			if err == nil || n == mode.MaxAttempts() || !mode.IsErrorRetryable(err) {
+				return err
+			}
+			release, tokenErr := mode.GetRetryToken(ctx, err)
+			if tokenErr != nil {
+				return tokenErr // its budget of retries is used up
+			}
+			delay, delayErr := mode.RetryDelay(n, err)
+			if delayErr != nil {
+				return delayErr
+			}
+			if err := sleep(ctx, delay); err != nil {
+				return err
+			}
+			_ = release(nil)
+		}
+	}
+}
+
+// sleeper is the loop that go-github's documentation recommends: sleep until the reset, or for as long as the secondary limit demands.
+func sleeper(base http.RoundTripper) apis.Send {
+	c := github.NewClient(&http.Client{Transport: base})
+	return func(ctx context.Context) error {
+		for n := 0; ; n++ {
+			r, err := c.NewRequest(http.MethodGet, "octocat", nil)
+			if err != nil {
+				return err
+			}
+			_, err = c.Do(ctx, r, nil)
+			var wait time.Duration
+			if limit := new(github.RateLimitError); errors.As(err, &limit) {
+				wait = time.Until(limit.Rate.Reset.Time)
+			} else if abuse := new(github.AbuseRateLimitError); errors.As(err, &abuse) {
+				wait = abuse.GetRetryAfter()
+			} else {
+				return err
+			}
+			if n == retries {
+				return err
+			}
+			if err := sleep(ctx, wait); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// sleep sleeps, as long as the context lasts.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
