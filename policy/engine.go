@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
 // Engine returns the limiter that holds a rule's budgets. [Memory] is one, and so are those of package policysql, for budgets in a
@@ -30,7 +29,7 @@ type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[
 
 // Budget is the part of a rule that an engine receives. It must not be changed.
 type Budget struct {
-	Name   string            // its case does not matter
+	Name   string            // of the budgets, the rule's Budget or else its Name; its case does not matter
 	Key    []string          // the attributes of its keys
 	Limit  ratelimit.Limit   // with the rule's Name
 	Others []ratelimit.Limit // the limits of plans and overrides
@@ -46,7 +45,7 @@ type Budget struct {
 
 // budget returns the part of the rule that an engine receives.
 func (c *rule) budget() Budget {
-	b := Budget{Name: c.Name, Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
+	b := Budget{Name: c.budgets(), Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
 	if c.Share > 0 {
 		b.Weight = func(string) int { return c.Share } // until the rule has a pool
 	}
@@ -55,7 +54,7 @@ func (c *rule) budget() Budget {
 
 // checkLimit returns an error if the engine's store cannot count a limit of a rule.
 func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
-	b.Limit, b.Others, b.Share, b.Weight, b.Set = limit.Named(b.Name), nil, 0, nil, nil
+	b.Limit, b.Others, b.Share, b.Weight, b.Set = limit.Named(b.Limit.Name), nil, 0, nil, nil
 	_, err := e(b, nil)
 	return err
 }
@@ -165,7 +164,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 		}
 		for j, o := range c.Overrides {
 			if o.Share == 0 {
-				check(fmt.Sprintf("overrides[%d]", j), *c.overrides[joined.Key(o.Key)])
+				check(fmt.Sprintf("overrides[%d]", j), o.Limit.Named(c.Name))
 			}
 		}
 	}

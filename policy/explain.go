@@ -22,6 +22,7 @@ type Explanation struct {
 type Explained struct {
 	Rule     string
 	Shadow   bool
+	Dated    bool            // it is not the time of the rule's From and Until: see Skipped
 	Skipped  string          // why the rule does not decide: a missing attribute, or a rule that takes its place
 	Instead  string          // the rule that takes its place
 	Key      string          // it may hold a secret
@@ -52,8 +53,9 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	if n := slices.IndexFunc(all, func(i int) bool { return i >= len(g.rules) }); n >= 0 {
 		matching = all[:n] // the rest are replacements
 	}
+	q := &query{in: g, request: r, cost: cost}
 	for _, i := range matching {
-		if rule := g.rules[i]; rule.Allow && ex.Exempt == "" {
+		if rule := g.rules[i]; rule.Allow && ex.Exempt == "" && q.inForce(rule) {
 			ex.Exempt = rule.Name
 		}
 	}
@@ -61,7 +63,11 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 		if g.rules[i].Allow {
 			continue
 		}
-		if by := g.replacedBy(i, r, cost, all); by != nil {
+		if rule := g.rules[i]; !q.inForce(rule) {
+			ex.Rules = append(ex.Rules, Explained{Rule: rule.Name, Shadow: rule.Shadow, Dated: true, Skipped: "it is in force " + rule.span().String()})
+			continue
+		}
+		if by := q.replacedBy(i, all); by != nil {
 			ex.Rules = append(ex.Rules, Explained{Rule: g.rules[i].Name, Shadow: g.rules[i].Shadow, Instead: by.Name, Skipped: "rule " + by.Name + " takes its place"})
 			continue
 		}
@@ -88,7 +94,7 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 		return e, nil
 	}
 	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, *ch.Limit, ch.Cost, ch.Weight
-	if _, e.Override = rule.overrides[ch.Key]; ch.Weight > 0 {
+	if e.Override = rule.overrideOf(ch.Key) != nil; ch.Weight > 0 {
 		_, e.Override = rule.weights[ch.Key]
 	}
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
@@ -123,7 +129,7 @@ func (ex Explanation) plain() shown.Explanation {
 }
 
 func (e Explained) plain() shown.Rule {
-	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual}
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual, Dated: e.Dated}
 	if e.Limit.Algorithm == 0 {
 		return r
 	}

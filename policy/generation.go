@@ -57,7 +57,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 			former = last.rules[i]
 		}
 		r.succeeds(former)
-		r.badLimits = &p.badLimits
+		r.badLimits, r.wall = &p.badLimits, next.decider.wall()
 		next.names = append(next.names, r.Name)
 		next.notifies = next.notifies || len(r.thresholds) > 0
 		next.settles = next.settles || r.Actual != ""

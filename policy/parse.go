@@ -498,6 +498,9 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"limit_from":  p.text(&r.LimitFrom, p.word),
 		"notify":      p.texts(&r.Notify, p.word),
 		"overrides":   p.overrides(r),
+		"budget":      p.text(&r.Budget, p.word),
+		"from":        p.instant(&r.From),
+		"until":       p.instant(&r.Until),
 		"costs":       p.costs(&r.Costs),
 		"actual":      p.text(&r.Actual, p.word),
 		"cost":        p.cost(&r.Cost),
@@ -638,7 +641,8 @@ func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
 			var o Override
 			var key []string
 			p.keyless = valueOf(n, "key") == nil
-			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit), "share": p.weight(&o.Share)})
+			err := p.mapping(n, field, fields{"key": p.texts(&key, p.plain), "limit": p.limit(&o.Limit), "share": p.weight(&o.Share),
+				"from": p.instant(&o.From), "until": p.instant(&o.Until)})
 			p.keyless = false
 			o.Key = key
 			r.Overrides = append(r.Overrides, o)

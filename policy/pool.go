@@ -146,7 +146,7 @@ func (e Engine) sharerFor(b Budget, before ratelimit.Limiter[string]) (sharer, e
 
 // idle returns the limiter that stands in the stack for a rule with Share. Its keys without a weight are blocked or unlimited.
 func (e Engine) idle(b Budget) (ratelimit.Limiter[string], error) {
-	b.Limit, b.Others, b.Share, b.Weight = ratelimit.Unlimited().Named(b.Name), nil, 0, nil
+	b.Limit, b.Others, b.Share, b.Weight = ratelimit.Unlimited().Named(b.Limit.Name), nil, 0, nil
 	return e(b, nil)
 }
 

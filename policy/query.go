@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -20,7 +21,8 @@ type query struct {
 	cost    int
 	charges charges
 
-	replaced []int // the rules that others take the place of
+	replaces []int     // the rules that others take the place of
+	at       time.Time // a reading of the clock, if a rule has a time
 	kill     bool
 	exemptBy *rule              // that exempts the request from all others; nil if none does
 	decision ratelimit.Decision // if no rule applies
@@ -35,8 +37,8 @@ type query struct {
 // clear forgets the request.
 func (q *query) clear() {
 	q.charges.clear()
-	q.in, q.request, q.err, q.kill, q.exemptBy = nil, nil, nil, false, nil
-	q.replaced = q.replaced[:0]
+	q.in, q.request, q.err, q.kill, q.exemptBy, q.at = nil, nil, nil, false, nil, time.Time{}
+	q.replaces = q.replaces[:0]
 	clear(q.lent)
 	q.lent = q.lent[:0]
 	if q.decision.Allowed {
@@ -106,14 +108,14 @@ func (q *query) load() {
 	}
 	candidates := q.in.index.Candidates(q.request, &q.memory)
 	if len(q.in.replaces) > 0 {
-		q.replaced = q.in.replaced(q.request, q.cost, candidates, q.replaced[:0])
+		q.replaces = q.replaced(candidates, q.replaces[:0])
 	}
 	for _, i := range candidates {
 		if i >= len(q.in.rules) {
 			break // the rest are replacements
 		}
 		r := q.in.rules[i]
-		if !r.match.Holds(q.request) || len(q.replaced) > 0 && slices.Contains(q.replaced, i) {
+		if !r.match.Holds(q.request) || !q.inForce(r) || len(q.replaces) > 0 && slices.Contains(q.replaces, i) {
 			continue
 		}
 		if r.Allow {

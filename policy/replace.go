@@ -36,19 +36,20 @@ func replacementsOf(rules []*rule) (all []replacement) {
 }
 
 // replaced appends the rules that do not apply to a request, since others take their place. The candidates come from the index.
-func (g *generation) replaced(r Request, cost int, candidates []int, by []int) []int {
+func (q *query) replaced(candidates []int, by []int) []int {
+	g := q.in
 	for _, c := range slices.Backward(candidates) {
 		n := c - len(g.rules)
 		if n < 0 {
 			break
 		}
 		x := &g.replaces[n]
-		if !x.match.Holds(r) {
+		if !x.match.Holds(q.request) || !q.inForce(g.rules[x.rule]) {
 			continue
 		}
 		if g.rules[x.rule].Optional {
 			var ch charge
-			if applies, err := g.rules[x.rule].charge(r, cost, &ch); err == nil && !applies {
+			if applies, err := g.rules[x.rule].charge(q.request, q.cost, &ch); err == nil && !applies {
 				continue
 			}
 		}
@@ -58,9 +59,10 @@ func (g *generation) replaced(r Request, cost int, candidates []int, by []int) [
 }
 
 // replacedBy returns the rule that takes the place of another for a request.
-func (g *generation) replacedBy(rule int, r Request, cost int, candidates []int) (by *rule) {
+func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
+	g := q.in
 	for _, c := range candidates {
-		if n := c - len(g.rules); n >= 0 && slices.Contains(g.replaced(r, cost, []int{c}, nil), rule) {
+		if n := c - len(g.rules); n >= 0 && slices.Contains(q.replaced([]int{c}, nil), rule) {
 			return g.rules[g.replaces[n].rule]
 		}
 	}

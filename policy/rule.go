@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/clientaddr"
@@ -25,9 +27,10 @@ type rule struct {
 	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
 	part      func(ratelimit.Limit) ratelimit.Limit // the share of a limit in such a stand-in, else nil
 	plans     map[string]*ratelimit.Limit
-	overrides map[string]*ratelimit.Limit // by the joined key
-	planOf    map[ratelimit.Limit]string  // the plan of a limit, also of limits that plans had in earlier sets
-	match     match.Rule                  // which requests it is for
+	overrides map[string][]override      // by the joined key
+	wall      func() time.Time           // the time of From and Until
+	planOf    map[ratelimit.Limit]string // the plan of a limit, also of limits that plans had in earlier sets
+	match     match.Rule                 // which requests it is for
 
 	pool    *pool          // that its keys share, nil without Share
 	weights map[string]int // of single keys in it
@@ -44,6 +47,7 @@ type rule struct {
 	actual  needed   // the attribute that holds its real cost
 	ownCost bool     // it has a cost of its own, for some requests at least
 	varies  bool     // some keys have another limit
+	dated   bool     // it is in force for a time
 }
 
 // needed is an attribute that a rule cannot do without.
@@ -102,12 +106,14 @@ func (r *Rule) holds() bool {
 func newRule(r *Rule) *rule {
 	c := &rule{
 		Rule:      r,
-		id:        strings.ToLower(r.Name),
+		id:        strings.ToLower(r.budgets()),
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
-		overrides: make(map[string]*ratelimit.Limit, len(r.Overrides)),
+		overrides: make(map[string][]override, len(r.Overrides)),
+		wall:      time.Now,
 		base:      costingOf(r.Cost),
 		prices:    pricesOf(r),
+		dated:     !r.span().always(),
 		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
 	}
@@ -129,32 +135,44 @@ func newRule(r *Rule) *rule {
 		named := limit.Named(r.Name)
 		c.plans[plan] = &named
 	}
-	for _, o := range r.Overrides {
-		if o.Share == 0 {
-			named := o.Limit.Named(r.Name)
-			c.overrides[joined.Key(o.Key)] = &named
-			continue
-		}
-		if c.weights == nil {
-			c.weights = map[string]int{}
-		}
-		c.weights[joined.Key(o.Key)] = o.Share
-	}
-	for _, o := range r.Overrides { // an address, a host or a path is the same however it is spelt there
-		written, key := joined.Key(o.Key), r.spelt(o)
-		if c.overrides[key] == nil && c.weights[key] == 0 {
-			if o.Share == 0 {
-				c.overrides[key] = c.overrides[written]
-			} else {
-				c.weights[key] = o.Share
-			}
-		}
-	}
+	c.addOverrides()
 	c.thresholds = thresholdsOf(r)
 	c.match = matchOf(r)
 	c.whole = c.limit
 	return c
 }
+
+// addOverrides adds the limits and weights of single keys. An address, a host or a path is the same however it is spelt there.
+func (c *rule) addOverrides() {
+	written := make(map[string]bool, len(c.Overrides))
+	for i := range c.Overrides {
+		key := joined.Key(c.Overrides[i].Key)
+		written[key] = true
+		c.addOverride(key, &c.Overrides[i])
+	}
+	for i := range c.Overrides {
+		if key := c.spelt(c.Overrides[i]); !written[key] {
+			c.addOverride(key, &c.Overrides[i])
+		}
+	}
+}
+
+func (c *rule) addOverride(key string, o *Override) {
+	if o.Share == 0 {
+		limit := o.Limit.Named(c.Name)
+		c.overrides[key] = append(c.overrides[key], override{&limit, o.span()})
+		return
+	}
+	if c.weights == nil {
+		c.weights = map[string]int{}
+	}
+	if c.weights[key] == 0 {
+		c.weights[key] = o.Share
+	}
+}
+
+// budgets returns the name of the rule's budgets.
+func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
 
 // matchOf returns which requests a rule is for. The rule is valid.
 func matchOf(r *Rule) match.Rule {
@@ -215,7 +233,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 	}
 	for _, o := range c.Overrides {
 		if o.Share == 0 {
-			limits = append(limits, *c.overrides[joined.Key(o.Key)])
+			limits = append(limits, o.Limit.Named(c.Name))
 		}
 	}
 	return limits
@@ -269,7 +287,7 @@ func (c *rule) key(r Request) (string, error) {
 // limitOf returns the limit of a key: from its override, the attribute of LimitFrom, the request's plan, or else the rule; and
 // the plan if its limit holds.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
-	if l, ok := c.overrides[key]; ok {
+	if l := c.overrideOf(key); l != nil {
 		return l, ""
 	}
 	if c.given != nil {
@@ -316,7 +334,7 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
 		plan, known = c.planOf[last.Named("")]
 	}
 	limit, _ := c.limitOf(Subject{Plan: plan}, key)
-	if _, override := c.overrides[key]; c.given != nil && !known && !override {
+	if c.given != nil && !known && c.overrideOf(key) == nil {
 		return last // the limit of its attribute
 	}
 	return *limit

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -80,7 +81,14 @@ type Rule struct {
 	// Name is a letter, then letters, digits, "_" and "-", 128 at most; unique, whatever the case. Budgets belong to it.
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	Match       Match  `yaml:"match,omitempty" json:"match,omitzero"`
+	// Budget is the name of the budgets, if it is not Name: a rule that is renamed keeps its spending by its old name. No other rule has budgets
+	// of that name. It is as Name.
+	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
+	// From and Until bound the time in which the rule is in force: from From, and before Until. Zero bounds nothing. At other times the rule is as
+	// if it were Disabled. The clock is that of this machine, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
+	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
+	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
+	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
 	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
@@ -195,6 +203,10 @@ type Override struct {
 	Key   Values          `yaml:"key" json:"key"` // one for each attribute of the rule's Key
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Share int             `yaml:"share,omitempty" json:"share,omitempty"` // in place of Limit
+	// From and Until bound the time in which the limit holds, as in a Rule. A key may have several limits, if their times have no instant in
+	// common; one without a time holds at all other times. With Share they are zero.
+	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
+	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 }
 
 // The attributes that [HTTP] knows, and that rules read with a fixed meaning.

@@ -76,6 +76,7 @@ func (s *Set) problems() (all []*Error) {
 			return all
 		}
 	}
+	checkBudgets(rules, report)
 	checkInstead(rules, names, report)
 	if n := tree.Worst(); n > maxPlaces {
 		report(&Error{Field: "rules", Err: crossing(n)})
@@ -95,6 +96,32 @@ func (s *Set) checkHead(report func(*Error)) {
 	for i, name := range s.Attributes {
 		if err := checkAttribute(name); err != nil {
 			report(&Error{Field: fmt.Sprintf("attributes[%d]", i), Err: err})
+		}
+	}
+}
+
+// checkBudgets checks the names of the rules' budgets, of which each belongs to one rule.
+func checkBudgets(rules []Rule, report func(*Error)) {
+	owner := make(map[string]int, len(rules))
+	for i := range rules {
+		if rules[i].Budget == "" {
+			owner[strings.ToLower(rules[i].Name)] = i
+		}
+	}
+	for i := range rules {
+		r := &rules[i]
+		if r.Budget == "" {
+			continue
+		}
+		err := checkName(r.Budget)
+		name := strings.ToLower(r.Budget)
+		if first, ok := owner[name]; ok && err == nil {
+			err = fmt.Errorf("rules[%d] has the budgets of this name", first)
+		} else {
+			owner[name] = i
+		}
+		if err != nil {
+			report(r.wrong(i, "budget", err))
 		}
 	}
 }
@@ -265,6 +292,7 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 		{"limit", r.checkLimit()},
 		{"limit_from", r.checkLimitFrom()},
 		{"actual", r.checkActual()},
+		{"until", r.span().check()},
 	} {
 		if check.err != nil {
 			report(check.field, check.err)
@@ -325,7 +353,7 @@ func (r *Rule) checkAllow(report reporter) {
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
 		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
 		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0}, {"share", r.Share != 0}, {"shares", r.Shares != nil},
-		{"costs", r.Costs != nil}, {"actual", r.Actual != ""},
+		{"costs", r.Costs != nil}, {"actual", r.Actual != ""}, {"budget", r.Budget != ""},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows the requests that it matches, whatever the limits: it has a match only"))
@@ -664,15 +692,22 @@ func (r *Rule) checkOverrides(report reporter) {
 		report("overrides", errors.New("the rule has no key, so no key has a limit of its own"))
 		return
 	}
-	seen := map[string]int{}
-	for j, o := range r.Overrides {
-		err := r.checkOverride(o)
+	seen := map[string][]int{}
+	for j := range r.Overrides {
+		o := &r.Overrides[j]
+		err := r.checkOverride(*o)
 		if err == nil {
-			if first, ok := seen[joined.Key(o.Key)]; ok {
-				err = fmt.Errorf("overrides[%d] has the same key", first)
-			} else {
-				seen[joined.Key(o.Key)] = j
+			key := joined.Key(o.Key)
+			for _, first := range seen[key] {
+				other := &r.Overrides[first]
+				if o.span().always() == other.span().always() && o.span().meets(other.span()) {
+					err = fmt.Errorf("overrides[%d] has the same key", first)
+					if !o.span().always() {
+						err = fmt.Errorf("overrides[%d] has the same key, %v", first, other.span())
+					}
+				}
 			}
+			seen[key] = append(seen[key], j)
 		}
 		if err != nil {
 			report(fmt.Sprintf("overrides[%d]", j), err)
@@ -695,7 +730,12 @@ func (r *Rule) checkOverride(o Override) error {
 			}
 		}
 	}
+	if err := o.span().check(); err != nil {
+		return fmt.Errorf("until is %w", err)
+	}
 	switch {
+	case o.Share != 0 && !o.span().always():
+		return fmt.Errorf("share is %d, with a time: a weight holds at all times", o.Share)
 	case o.Share != 0 && r.Share == 0:
 		return fmt.Errorf("share is %d, and the rule has no share", o.Share)
 	case o.Share != 0 && o.Limit != ratelimit.Limit{}:

@@ -47,3 +47,18 @@ func TestOnRedisEachRuleHasItsCostByRouteAndItsRealCost(t *testing.T) {
 	require.NoError(t, res.Cancel())
 	assert.Equal(t, map[string]int{"requests": 98, "points": 73, "tokens": 920, "dollars": 984}, left(r))
 }
+
+func TestOnRedisARenamedRuleKeepsItsSpendingAndAnOverrideEnds(t *testing.T) {
+	addr := server(t)
+	p := shared(t, addr, "rules:\n- {name: api, key: user, limit: token-bucket 1/h burst 100}\n")
+	r := policy.Attributes{"user": "ann"}
+	_, err := p.Take(t.Context(), r, 60)
+	require.NoError(t, err)
+	renamed := shared(t, addr, "rules:\n- {name: public, budget: Api, key: user, limit: token-bucket 1/h burst 100, overrides: [{key: ann, limit: blocked, until: 2020-01-01T00:00:00Z}]}\n"+
+		"- {name: later, from: 2500-01-01T00:00:00Z, limit: blocked}\n")
+	d, err := renamed.Take(t.Context(), r, 1)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 39, d.Remaining)
+	assert.Equal(t, "public", d.Limit.Name)
+}

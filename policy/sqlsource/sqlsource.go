@@ -310,7 +310,7 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.overrides != "" {
-		if err := decode(r.overrides, &rule.Overrides, "key", "limit", "share"); err != nil {
+		if err := decode(r.overrides, &rule.Overrides, "key", "limit", "share", "from", "until"); err != nil {
 			return r.wrong("overrides", err)
 		}
 	}

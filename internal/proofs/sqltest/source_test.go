@@ -156,6 +156,16 @@ func TestRowsWithTheColumnMore(t *testing.T) {
 			file, err := policy.Parse([]byte("rules:\n- {name: api, limit: fixed-window 9/s, costs: [{match: {route: [/x], not: {prefix: {a: [b]}}}, cost: 20}], actual: tokens}\n"))
 			require.NoError(t, err)
 			assert.Equal(t, file.Rules, set.Rules, "as a file has it")
+			_, err = db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, key, "limit", more, overrides) VALUES ('dated', 'user', 'fixed-window 9/s',
+				'{"from": "2026-01-01T00:00:00Z", "budget": "old"}', '[{"key": "a", "limit": "blocked", "until": "2026-02-01T00:00:00Z"}]')`))
+			require.NoError(t, err)
+			set, err = load()
+			require.NoError(t, err)
+			file, err = policy.Parse([]byte("rules:\n- {name: dated, key: user, limit: fixed-window 9/s, from: 2026-01-01T00:00:00Z, budget: old, overrides: [{key: a, limit: blocked, until: 2026-02-01T00:00:00Z}]}\n"))
+			require.NoError(t, err)
+			assert.Equal(t, file.Rules[0], set.Rules[1])
+			_, err = db.Exec(`DELETE FROM rate_limit_rule WHERE name = 'dated'`)
+			require.NoError(t, err)
 			before := set.Version
 			_, err = db.Exec(`UPDATE rate_limit_rule SET more = '{"actual": "total"}'`)
 			require.NoError(t, err)
@@ -165,7 +175,7 @@ func TestRowsWithTheColumnMore(t *testing.T) {
 			assert.NotEqual(t, before, set.Version, "readers see the change")
 			for _, wrong := range []struct{ more, says string }{
 				{`{"actual": 7}`, "rate_limit_rule.more.actual: 7 is a number"}, {`{"actual": "path"}`, "rate_limit_rule.more.actual: \"path\" is sent by the client"},
-				{`{"limit": "blocked"}`, "rate_limit_rule.more: a field that is none of costs"}, {`{"ACTUAL": "a"}`, "none of costs"}, {`[]`, "not the JSON"},
+				{`{"limit": "blocked"}`, "rate_limit_rule.more: a field that is none of"}, {`{"ACTUAL": "a"}`, "none of budget"}, {`[]`, "not the JSON"},
 				{`{"costs": [{"match": {"route": "/x"}, "cost": -1}]}`, "rate_limit_rule.more.costs[0].cost"}, {`{"actual": "a", "actual": "b"}`, "there twice"},
 			} {
 				_, err := db.Exec(`UPDATE rate_limit_rule SET more = '` + wrong.more + `'`)

@@ -282,6 +282,7 @@ func shareText(weight int) string {
 }
 
 // overrides returns the texts of the limits and weights of single keys, by a text for each key that no other key has.
+// An override that holds for a time is one of its own.
 func overrides(r *policy.Rule) map[string]string {
 	all := map[string]string{}
 	for _, o := range r.Overrides {
@@ -289,7 +290,7 @@ func overrides(r *policy.Rule) map[string]string {
 		if o.Share > 0 {
 			text = "share " + strconv.Itoa(o.Share)
 		}
-		all[words.List(o.Key, ", ")] = text
+		all[words.List(o.Key, ", ")+words.Time(&o)] = text
 	}
 	return all
 }

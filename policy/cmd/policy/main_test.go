@@ -183,6 +183,15 @@ func TestDiffListsTheWordsOfARule(t *testing.T) {
 	assert.Equal(t, 1, run([]string{"diff", "old", "new"}, &out, &errs), errs.String())
 	assert.Equal(t, "rule api: costs none → 3 for /x (every request)\nrule api: actual tokens → total (every request)\n", out.String())
 	out.Reset()
+	files(t, map[string]string{
+		"a": "rules:\n- {name: api, key: user, limit: fixed-window 9/s, until: 2026-01-01T00:00:00Z}\n",
+		"b": "rules:\n- {name: api, key: user, limit: fixed-window 9/s, overrides: [{key: ann, limit: blocked, until: 2026-01-01T00:00:00Z}]}\n",
+	})
+	assert.Equal(t, 1, run([]string{"diff", "a", "b"}, &out, &errs), errs.String())
+	assert.Equal(t, "rule api: override of ann until 2026-01-01T00:00:00Z none → blocked (ann until 2026-01-01T00:00:00Z)\n"+
+		"rule api: until 2026-01-01T00:00:00Z → none (every request, each user)\n", out.String())
+	files(t, map[string]string{"empty": "rules: []", "old": fmt.Sprintf(api, ", actual: tokens")})
+	out.Reset()
 	assert.Equal(t, 1, run([]string{"diff", "empty", "old"}, &out, &errs), errs.String())
 	assert.Equal(t, "rule api: added fixed-window 9/s (every request)\nrule api: actual none → tokens (every request)\n", out.String())
 }

@@ -31,6 +31,7 @@ type Rule struct {
 	Cost     int       `json:"cost"`
 	Actual   string    `json:"actual,omitempty"` // the attribute at which a reservation settles the cost
 	Shadow   bool      `json:"shadow,omitempty"`
+	Dated    bool      `json:"dated,omitempty"` // it is not the rule's time
 	Skipped  string    `json:"skipped,omitempty"`
 	Instead  string    `json:"instead,omitempty"` // the rule that takes its place
 	Capacity int       `json:"capacity"`
@@ -78,7 +79,7 @@ func (ex Explanation) Text() string {
 // Text returns one line.
 func (r Rule) Text() string {
 	line := r.Rule + ": "
-	if r.Instead != "" {
+	if r.Instead != "" || r.Dated {
 		line += "does not apply: " + r.Skipped
 	} else if r.Skipped != "" {
 		line += "cannot decide: " + r.Skipped

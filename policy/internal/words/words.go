@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/weir-go/ratelimit/policy"
 )
@@ -23,6 +24,9 @@ type Word struct {
 // counted only.
 func Of(r *policy.Rule, values bool) []Word {
 	return []Word{
+		{"budget", r.Budget},
+		{"from", instant(r.From)},
+		{"until", instant(r.Until)},
 		{"costs", costs(r.Costs, values)},
 		{"actual", r.Actual},
 	}
@@ -30,6 +34,7 @@ func Of(r *policy.Rule, values bool) []Word {
 
 // Copy gives a rule the words of another.
 func Copy(to, from *policy.Rule) {
+	to.Budget, to.From, to.Until = from.Budget, from.From, from.Until
 	to.Costs, to.Actual = from.Costs, from.Actual
 }
 
@@ -47,6 +52,25 @@ func costs(all []policy.Price, values bool) string {
 		texts[i] = Cost(p.Cost) + " for " + strings.Join(Match(p.Match, values), " ")
 	}
 	return strings.Join(texts, "; ")
+}
+
+// instant returns the text of a time, "" for none.
+func instant(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Format(time.RFC3339Nano)
+}
+
+// Time returns the text of the time of an override, "" if it always holds.
+func Time(o *policy.Override) (text string) {
+	if !o.From.IsZero() {
+		text = " from " + instant(o.From)
+	}
+	if !o.Until.IsZero() {
+		text += " until " + instant(o.Until)
+	}
+	return text
 }
 
 // Cost returns the text of a cost.

@@ -1,0 +1,115 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// span is a time in which something is in force: from its beginning, and before its end. The zero span is always.
+type span struct{ from, until time.Time }
+
+func (s span) always() bool { return s == span{} }
+
+func (s span) holds(at time.Time) bool {
+	return (s.from.IsZero() || !at.Before(s.from)) && (s.until.IsZero() || at.Before(s.until))
+}
+
+// meets reports whether two spans have an instant in common.
+func (s span) meets(other span) bool {
+	before := func(end, begin time.Time) bool { return !end.IsZero() && !begin.IsZero() && !begin.Before(end) }
+	return !before(s.until, other.from) && !before(other.until, s.from)
+}
+
+// check returns an error if the span has no instant.
+func (s span) check() error {
+	if !s.from.IsZero() && !s.until.IsZero() && !s.from.Before(s.until) {
+		return fmt.Errorf("%s, want an instant after from, %s", s.until.Format(time.RFC3339Nano), s.from.Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// String returns the span for people.
+func (s span) String() string {
+	text := ""
+	if !s.from.IsZero() {
+		text = "from " + s.from.Format(time.RFC3339Nano)
+	}
+	if !s.until.IsZero() {
+		if text != "" {
+			text += " "
+		}
+		text += "until " + s.until.Format(time.RFC3339Nano)
+	}
+	return text
+}
+
+func (r *Rule) span() span     { return span{r.From, r.Until} }
+func (o *Override) span() span { return span{o.From, o.Until} }
+
+// wall returns the clock by which rules begin and end: that of the budgets in memory if it has dates, else the time of this machine.
+func (d *decider) wall() func() time.Time {
+	if d != nil {
+		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {
+			return clock.Wall
+		}
+	}
+	return time.Now
+}
+
+// inForce reports whether a rule is in force for a query. All rules of a query are compared with one reading of the clock.
+func (q *query) inForce(r *rule) bool {
+	if !r.dated {
+		return true
+	}
+	if q.at.IsZero() {
+		q.at = r.wall()
+	}
+	return r.span().holds(q.at)
+}
+
+// override is the limit of a key, and its time.
+type override struct {
+	limit *ratelimit.Limit
+	span
+}
+
+// overrideOf returns the limit of a key's override that is in force, nil if none is. One that has a time precedes one without.
+func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
+	var at time.Time
+	for _, o := range c.overrides[key] {
+		if o.always() {
+			limit = o.limit
+			continue
+		}
+		if at.IsZero() {
+			at = c.wall()
+		}
+		if o.holds(at) {
+			return o.limit
+		}
+	}
+	return limit
+}
+
+// instant reads a time of RFC 3339.
+func (p *parser) instant(to *time.Time) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.word(n, field); err != nil {
+			return err
+		}
+		at, err := time.Parse(time.RFC3339, n.Value)
+		if err == nil && at.IsZero() {
+			err = errors.New("it stands for no time")
+		}
+		if err != nil {
+			return p.wrong(n, field, fmt.Errorf("%q, want an instant of RFC 3339 such as 2026-01-31T09:00:00+01:00", n.Value))
+		}
+		*to = at
+		return nil
+	}
+}
