@@ -193,8 +193,7 @@ func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 		case err != nil:
 			return err
 		case d.RetryAfter > left:
-			return fmt.Errorf("%w: the key is banned for another %v under %v, but the deadline is in %v",
-				context.DeadlineExceeded, d.RetryAfter, d.Limit, left)
+			return &ratelimit.LateError{Package: "ban", Limit: d.Limit, After: d.RetryAfter, Reason: context.DeadlineExceeded}
 		case d.RetryAfter <= 0:
 			return fmt.Errorf("%w: the key is banned without an end, under %v", ratelimit.ErrLimited, d.Limit)
 		}

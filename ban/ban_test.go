@@ -268,7 +268,11 @@ func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour-1)
 		defer cancel()
-		require.ErrorIs(t, b.Wait(ctx, "k", 1), context.DeadlineExceeded)
+		var late *ratelimit.LateError
+		err := b.Wait(ctx, "k", 1)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, time.Hour, late.RetryAfter())
 		require.Zero(t, time.Since(start), "at once")
 		require.ErrorIs(t, b.Wait(t.Context(), "k", -1), ratelimit.ErrNegativeCost)
 		require.NoError(t, ratelimit.Wait(t.Context(), ratelimit.Reserver[string](b), "k", 2))

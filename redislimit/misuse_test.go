@@ -78,7 +78,12 @@ func TestOnDecisionReceivesEachDecision(t *testing.T) {
 	l.Peek(t.Context(), "k", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	assert.ErrorIs(t, l.Wait(ctx, "k", 1), context.DeadlineExceeded)
+	err = l.Wait(ctx, "k", 1)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	var late *ratelimit.LateError
+	if assert.ErrorAs(t, err, &late) {
+		assert.InDelta(t, time.Hour, late.RetryAfter(), float64(time.Minute))
+	}
 	require.Len(t, events, 4)
 	assert.True(t, events[0].Spent)
 	assert.False(t, events[1].Spent)

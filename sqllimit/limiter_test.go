@@ -464,10 +464,17 @@ func TestAWaitFailsAtOnceIfItsTimeIsTooLate(t *testing.T) {
 	require.NoError(t, l.Wait(t.Context(), "k", 1))
 	ctx, end := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer end()
-	require.ErrorIs(t, l.Wait(ctx, "k", 1), context.DeadlineExceeded)
+	err := l.Wait(ctx, "k", 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	var late *ratelimit.LateError
+	require.ErrorAs(t, err, &late)
+	require.InDelta(t, time.Hour, late.RetryAfter(), float64(time.Minute))
+	require.Equal(t, "context deadline exceeded: the call would have to wait for longer than it may, under token-bucket 1/h burst 1", err.Error())
 	queue := newLimiter(t, db, ratelimit.LeakyBucket(ratelimit.PerHour(1), 1).Named("queue"), patient)
 	require.NoError(t, queue.Wait(t.Context(), "k", 1))
-	require.ErrorIs(t, queue.Wait(t.Context(), "k", 1), ratelimit.ErrLimited)
+	err = queue.Wait(t.Context(), "k", 1)
+	require.ErrorIs(t, err, ratelimit.ErrLimited)
+	require.ErrorAs(t, err, &late)
 	require.NoError(t, queue.Wait(t.Context(), "k", 0))
 }
 

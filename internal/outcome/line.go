@@ -2,7 +2,6 @@ package outcome
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -59,10 +58,9 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		return d, err
 	}
 	err = lines.Wait(ctx, key, cost, one)
-	if late, ok := err.(*turns.LateError); ok {
-		d.Allowed, d.Delay, d.RetryAfter = false, 0, late.In-left
-		err = fmt.Errorf("%w: cost %d would have to wait for about %v, behind other callers of this process, but the deadline is in %v",
-			context.DeadlineExceeded, cost, late.In, left)
+	if e, ok := err.(*turns.LateError); ok { // behind other callers of this process
+		d.Allowed, d.Delay, d.RetryAfter = false, 0, e.In-left
+		err = late(d.Limit, e.In)
 	}
 	return d, err
 }

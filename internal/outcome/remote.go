@@ -42,19 +42,19 @@ func Exceeding(l ratelimit.Limit, cost int64) error {
 	return fmt.Errorf("%w%s: cost %d is above %d, the capacity of %v", ratelimit.ErrExceedsLimit, name, cost, l.Capacity(), l)
 }
 
-// TooLate returns a store's error for a Wait whose context ends before its turn could come.
-func TooLate(l ratelimit.Limit, cost int, excess, left time.Duration) error {
-	return fmt.Errorf("%w: cost %d would have to wait for %v longer than the %v that are left, under %v",
-		context.DeadlineExceeded, cost, excess, left, l)
-}
-
 // Unbooked returns a store's error for a Wait whose booking was denied. The decision is that of a Reserve with the time left as the
-// maximum delay. Without a deadline only a lack of room for bookings denies it, and a leaky bucket's queue may be full, too.
+// maximum delay, so its RetryAfter is how much too late the call's turn would come. Without a deadline only a lack of room for bookings
+// denies it, and a leaky bucket's queue may be full, too.
 func Unbooked(d ratelimit.Decision, cost int, left time.Duration) error {
 	if left == wait.Forever || d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining {
-		return fmt.Errorf("%w: cost %d cannot be booked for another %v under %v", ratelimit.ErrLimited, cost, d.RetryAfter, d.Limit)
+		return &ratelimit.LateError{Limit: d.Limit, After: d.RetryAfter, Reason: ratelimit.ErrLimited}
 	}
-	return TooLate(d.Limit, cost, d.RetryAfter, left)
+	return late(d.Limit, left+d.RetryAfter)
+}
+
+// late returns the error of a Wait whose context ends before its turn could come.
+func late(l ratelimit.Limit, after time.Duration) error {
+	return &ratelimit.LateError{Limit: l, After: after, Reason: context.DeadlineExceeded}
 }
 
 // EndOf returns the reason for which a context has ended, nil if it has not. On a busy machine the context's timer fires late: code that
