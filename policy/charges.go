@@ -26,6 +26,8 @@ type charges struct {
 	List []charge // in the order of the rules; it must not be changed
 	Bare bool     // the rules' own costs and shadows play no part
 
+	rules []*rule // by whose grace results are shown; nil if none has one
+
 	// A settlement, if a rule has settles.
 	request Request // at whose attributes it is settled
 	given   int     // the caller's real cost
@@ -41,7 +43,7 @@ type charges struct {
 func (c *charges) clear() {
 	clear(c.List)
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
-	c.request, c.given, c.failed = nil, 0, nil
+	c.request, c.given, c.failed, c.rules = nil, 0, nil, nil
 }
 
 // append appends the rules that apply, without shared limits. A [ratelimit.Layered] asks for them.
@@ -93,6 +95,9 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	if i < len(c.results) {
 		r := &c.results[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true
+		if c.rules != nil {
+			r.Decision = c.rules[rule].show(*d)
+		}
 	}
 	if !d.Allowed && !slices.Contains(c.denied, i) {
 		c.denied = append(c.denied, i)

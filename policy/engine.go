@@ -164,7 +164,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 		}
 		for j, o := range c.Overrides {
 			if o.Share == 0 {
-				check(fmt.Sprintf("overrides[%d]", j), o.Limit.Named(c.Name))
+				check(fmt.Sprintf("overrides[%d]", j), c.enforced(o.Limit.Named(c.Name)))
 			}
 		}
 	}

@@ -32,6 +32,7 @@ type Explained struct {
 	Limit    ratelimit.Limit // the limit that holds
 	Share    int             // the weight by which the key shares Limit with others; 0 if it has a budget of its own
 	Cost     int
+	Grace    string              // the share of the limit that is allowed above it, or ""
 	Actual   string              // the attribute at which a reservation settles the cost, or ""
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
@@ -93,16 +94,17 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 		e.Skipped = "an attribute is missing, and the rule is optional"
 		return e, nil
 	}
-	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, *ch.Limit, ch.Cost, ch.Weight
+	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, rule.shown(*ch.Limit), ch.Cost, ch.Weight
 	if e.Override = rule.overrideOf(ch.Key) != nil; ch.Weight > 0 {
 		_, e.Override = rule.weights[ch.Key]
 	}
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
 		e.Given = rule.LimitFrom
 	}
-	e.Actual = rule.Actual
+	e.Grace, e.Actual = rule.Grace, rule.Actual
 	ch.Rule = i
 	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
+	d = rule.show(d)
 	switch {
 	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):
 		e.Decision = &d
@@ -129,7 +131,7 @@ func (ex Explanation) plain() shown.Explanation {
 }
 
 func (e Explained) plain() shown.Rule {
-	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual, Dated: e.Dated}
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual, Dated: e.Dated, Grace: e.Grace}
 	if e.Limit.Algorithm == 0 {
 		return r
 	}

@@ -23,6 +23,7 @@ type generation struct {
 	decider  *decider      // nil if there are no rules
 	notifies bool          // a rule has thresholds
 	settles  bool          // a rule has Actual
+	graces   bool          // a rule has Grace
 	left     []left        // limiters of earlier sets
 }
 
@@ -61,6 +62,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.names = append(next.names, r.Name)
 		next.notifies = next.notifies || len(r.thresholds) > 0
 		next.settles = next.settles || r.Actual != ""
+		next.graces = next.graces || r.grace > 0
 		matches = append(matches, &r.match)
 	}
 	next.replaces = replacementsOf(next.rules)

@@ -60,12 +60,12 @@ func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	}
 	l = l.Named(c.Name)
 	if err = l.Validate(); err == nil {
-		err = c.countable(l)
+		err = c.countable(c.enforced(l))
 	}
 	if err == nil && c.part != nil {
 		l = c.part(l)
 	}
-	return l, err
+	return c.enforced(l), err
 }
 
 // scaled returns the rule's limit with that many units, and the burst in proportion, rounded down to 1 at least. No units are blocked.

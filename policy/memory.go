@@ -81,6 +81,6 @@ func ruleOf(whole *rule, processes int) *rule {
 		}
 	}
 	part := newRule(&r)
-	part.whole, part.part = whole.limit, of
+	part.whole, part.part = whole.whole, of
 	return part
 }

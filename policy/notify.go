@@ -179,7 +179,7 @@ func (p *Policies) notifyChanged(ctx context.Context, g *generation, list []char
 		r := g.rules[ch.Rule]
 		d, err := g.decider.peek(ctx, &charges{List: []charge{ch}, Bare: true}, 1)
 		if err == nil || errors.Is(err, ratelimit.ErrExceedsLimit) {
-			p.notify(r, &ch, d)
+			p.notify(r, &ch, r.show(d))
 		}
 	}
 }

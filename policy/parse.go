@@ -501,6 +501,7 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"budget":      p.text(&r.Budget, p.word),
 		"from":        p.instant(&r.From),
 		"until":       p.instant(&r.Until),
+		"grace":       p.text(&r.Grace, p.word),
 		"costs":       p.costs(&r.Costs),
 		"actual":      p.text(&r.Actual, p.word),
 		"cost":        p.cost(&r.Cost),

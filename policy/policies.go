@@ -259,6 +259,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 		d, err = q.decision, q.err
 	} else {
 		d, err = q.in.decider.take(ctx, &q.charges, cost)
+		d = q.show(d, err)
 	}
 	if b := p.debts.Load(); b != nil {
 		record(b.of(ctx, q, &d, err))
@@ -289,6 +290,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
+	res.Decision = q.show(res.Decision, err)
 	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
 	p.report(ctx, q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q

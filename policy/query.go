@@ -75,7 +75,10 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 			p.exempt.Add(1)
 		}
 	}
-	if p.onDecision != nil || p.notifying(q.in) {
+	if q.in.graces {
+		q.charges.rules = q.in.rules
+	}
+	if p.onDecision != nil || p.notifying(q.in) || q.in.graces {
 		q.charges.results = p.room(q, len(q.charges.List))
 	}
 	return q
@@ -172,7 +175,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		r := q.in.rules[ch.Rule]
 		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
 		if !rd.Told {
-			rd.Decision.Limit = *ch.Limit
+			rd.Decision.Limit = r.shown(*ch.Limit)
 		}
 	}
 	if q.exemptBy != nil {

@@ -23,7 +23,7 @@ import (
 type rule struct {
 	*Rule
 	id        string                                // of the budget
-	limit     ratelimit.Limit                       // with the rule's name
+	limit     ratelimit.Limit                       // with the rule's name; this and the others are those by which it denies: see Grace
 	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
 	part      func(ratelimit.Limit) ratelimit.Limit // the share of a limit in such a stand-in, else nil
 	plans     map[string]*ratelimit.Limit
@@ -47,6 +47,7 @@ type rule struct {
 	actual  needed   // the attribute that holds its real cost
 	ownCost bool     // it has a cost of its own, for some requests at least
 	varies  bool     // some keys have another limit
+	grace   int      // in percent
 	dated   bool     // it is in force for a time
 }
 
@@ -117,6 +118,10 @@ func newRule(r *Rule) *rule {
 		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
 	}
+	if r.Grace != "" {
+		c.grace, _ = percentOf(r.Grace)
+	}
+	c.limit = c.enforced(c.limit)
 	if r.LimitFrom != "" {
 		c.given = newLimitCache()
 	}
@@ -132,13 +137,13 @@ func newRule(r *Rule) *rule {
 		c.actual = needCost(r.Actual)
 	}
 	for plan, limit := range r.Plans {
-		named := limit.Named(r.Name)
+		named := c.enforced(limit.Named(r.Name))
 		c.plans[plan] = &named
 	}
 	c.addOverrides()
 	c.thresholds = thresholdsOf(r)
 	c.match = matchOf(r)
-	c.whole = c.limit
+	c.whole = c.shown(c.limit)
 	return c
 }
 
@@ -159,7 +164,7 @@ func (c *rule) addOverrides() {
 
 func (c *rule) addOverride(key string, o *Override) {
 	if o.Share == 0 {
-		limit := o.Limit.Named(c.Name)
+		limit := c.enforced(o.Limit.Named(c.Name))
 		c.overrides[key] = append(c.overrides[key], override{&limit, o.span()})
 		return
 	}
@@ -233,7 +238,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 	}
 	for _, o := range c.Overrides {
 		if o.Share == 0 {
-			limits = append(limits, o.Limit.Named(c.Name))
+			limits = append(limits, c.enforced(o.Limit.Named(c.Name)))
 		}
 	}
 	return limits
@@ -329,7 +334,7 @@ func (c *rule) succeeds(last *rule) {
 
 // limitAfter returns the limit of a key whose last decision was under the limit last.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
-	plan, known := "", last.Named("") == c.Limit.Named("")
+	plan, known := "", last.Named("") == c.limit.Named("")
 	if !known {
 		plan, known = c.planOf[last.Named("")]
 	}

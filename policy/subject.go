@@ -33,7 +33,13 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	if q.answered() {
 		return q.decision, q.err
 	}
-	d, err := q.in.decider.peek(ctx, &q.charges, cost)
+	var d ratelimit.Decision
+	var err error
+	if q.in.graces {
+		d, err = q.peekShown(ctx)
+	} else {
+		d, err = q.in.decider.peek(ctx, &q.charges, cost)
+	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("policy: the engine cannot look: %w", err)
 	}
@@ -107,6 +113,7 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	more := true
 	show := func(rule int, key string, d ratelimit.Decision) bool {
 		r := g.rules[rule]
+		d = r.show(d)
 		d.Limit = d.Limit.Named(r.Name)
 		more = visit(joined.Values(key, len(r.parts)), d)
 		return more

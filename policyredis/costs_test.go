@@ -62,3 +62,21 @@ func TestOnRedisARenamedRuleKeepsItsSpendingAndAnOverrideEnds(t *testing.T) {
 	assert.Equal(t, 39, d.Remaining)
 	assert.Equal(t, "public", d.Limit.Name)
 }
+
+func TestOnRedisAGraceDeniesAboveIt(t *testing.T) {
+	p := shared(t, server(t), "rules:\n- {name: quota, key: user, grace: 10%, limit: token-bucket 1/h burst 100}\n- {name: api, key: user, limit: token-bucket 1/h burst 105}\n")
+	r := policy.Attributes{"user": "ann"}
+	for _, each := range []struct {
+		cost            int
+		allowed         bool
+		remaining, debt int
+		limit           string
+	}{{90, true, 10, 0, "quota"}, {12, true, 0, 2, "quota"}, {4, false, 3, 0, "api"}, {3, true, 0, 5, "quota"}} {
+		d, err := p.Take(t.Context(), r, each.cost)
+		require.NoError(t, err)
+		assert.Equal(t, each.allowed, d.Allowed)
+		assert.Equal(t, each.limit, d.Limit.Name)
+		assert.Equal(t, each.debt, d.Debt, "after %d", each.cost)
+		assert.Equal(t, each.remaining, d.Remaining, "after %d", each.cost)
+	}
+}

@@ -27,6 +27,7 @@ func Of(r *policy.Rule, values bool) []Word {
 		{"budget", r.Budget},
 		{"from", instant(r.From)},
 		{"until", instant(r.Until)},
+		{"grace", r.Grace},
 		{"costs", costs(r.Costs, values)},
 		{"actual", r.Actual},
 	}
@@ -35,7 +36,7 @@ func Of(r *policy.Rule, values bool) []Word {
 // Copy gives a rule the words of another.
 func Copy(to, from *policy.Rule) {
 	to.Budget, to.From, to.Until = from.Budget, from.From, from.Until
-	to.Costs, to.Actual = from.Costs, from.Actual
+	to.Grace, to.Costs, to.Actual = from.Grace, from.Costs, from.Actual
 }
 
 // Names returns the names of the words.

@@ -20,6 +20,7 @@ const all = `rules:
   costs: [{match: {route: [POST /x, /y], attributes: {user: [ann, bob]}, absent: [z]}, cost: 2}, {match: {suffix: {a: b}}, cost: n}, {match: {not: {a: b}}, cost: ""}]
   actual: tokens
   budget: old
+  grace: 10%
   from: 2026-01-01T00:00:00Z
   until: 2026-02-01T00:00:00Z
 `
