@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/lastlimit"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -372,6 +373,18 @@ func (l *Keyed[K]) peek(key K, p *plan, cost int) (d Decision, err error) {
 	l.look(key, p, int64(cost), peekRequest, unread, &d)
 	d.Allowed = d.Allowed && err == nil
 	return d, err
+}
+
+func init() {
+	lastlimit.Of = func(keyed any, key string) any {
+		t := keyed.(*Keyed[string]).table()
+		a := t.lockFound(key)
+		if a == nil {
+			return nil
+		}
+		defer a.mu.Unlock()
+		return a.plan.limit
+	}
 }
 
 // Adjust corrects a key's spending. A positive delta is charged, also above the capacity: the excess is a debt, which is

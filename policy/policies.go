@@ -59,6 +59,7 @@ type Policies struct {
 	badLimits   atomic.Uint64
 	exempt      atomic.Uint64
 	denials     *sketch.Sketch
+	lasts       lastLimits
 	queries     sync.Pool // of *query, so that a decision allocates nothing
 
 	standIn *Policies             // that gets each set together with these, or nil

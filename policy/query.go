@@ -157,6 +157,9 @@ func (p *Policies) free(q *query) {
 // report counts the keys that a decision has denied, and calls the observers.
 func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
+		if !q.in.inMemory() {
+			p.lasts.note(q)
+		}
 		if d.Allowed && err == nil {
 			p.count(q, true)
 		} else if outcome.Of(*d, err).Denies() {

@@ -332,17 +332,17 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns the limit of a key whose last decision was under the limit last.
-func (c *rule) limitAfter(key string, last ratelimit.Limit) ratelimit.Limit {
+// limitAfter returns the limit of a key whose last decision was under the limit last, and the plan if its limit holds.
+func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	plan, known := "", last.Named("") == c.limit.Named("")
 	if !known {
 		plan, known = c.planOf[last.Named("")]
 	}
-	limit, _ := c.limitOf(Subject{Plan: plan}, key)
+	limit, ofPlan := c.limitOf(Subject{Plan: plan}, key)
 	if c.given != nil && !known && c.overrideOf(key) == nil {
-		return last // the limit of its attribute
+		return last.Named(c.Name), "" // the limit of its attribute
 	}
-	return *limit
+	return *limit, ofPlan
 }
 
 // of returns the attribute of a request.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
@@ -94,8 +95,8 @@ func (p *Policies) keep(r Request, charges bool, do func(*decider, *charges) err
 
 // Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "", it does so for all
 // rules that are not disabled and have no Share, whose names the decisions' Limits have; the keys on Redis are then looked through once for all of them. In
-// memory the decision uses the limit of the plan that the key had at its last decision. On Redis, where the keys come from all processes, it
-// uses the limit of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys or the
+// memory the decision uses the limit of the plan that the key had at its last decision. In a store, whose keys come from all processes, it
+// uses the limit of the last decision in this process, else that of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys or the
 // rule has a Share, or reports that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
@@ -105,7 +106,12 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	}
 	limitFor := func(rule int, key string, last ratelimit.Limit) ratelimit.Limit {
 		if g.inMemory() {
-			return g.rules[rule].limitAfter(key, last)
+			limit, _ := g.rules[rule].limitAfter(key, last)
+			return limit
+		}
+		if last, ok := p.lastLimit(g, rule, key); ok {
+			limit, _ := g.rules[rule].limitAfter(key, last)
+			return limit
 		}
 		limit, _ := g.rules[rule].limitOf(Subject{}, key)
 		return *limit
@@ -159,13 +165,15 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	}
 	switch s := r.(type) {
 	case Subject:
-		q.about(s)
+		q.about(p, s, false)
 	case *Subject:
 		if s == nil {
 			q.err = errors.New("policy: nil Subject")
 			return q
 		}
-		q.about(*s)
+		q.about(p, *s, false)
+	case byhand.Own:
+		q.about(p, Subject{Rule: s.Rule, Key: s.Key}, true)
 	default:
 		if asDecided && q.in.set.KillSwitch {
 			q.pass()
@@ -176,14 +184,14 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	return q
 }
 
-// about fills the query with the budget of a subject.
-func (q *query) about(s Subject) {
+// about fills the query with the budget of a subject: see charge.
+func (q *query) about(p *Policies, s Subject, own bool) {
 	q.charges.Bare = true
-	q.err = q.in.charge(s, &q.charges)
+	q.err = p.charge(q.in, s, own, &q.charges)
 }
 
-// charge adds the charge of a subject to c.
-func (g *generation) charge(s Subject, c *charges) error {
+// charge adds the charge of a subject to c. If own is true, it is under the limit of the key's last decision, if that is known.
+func (p *Policies) charge(g *generation, s Subject, own bool, c *charges) error {
 	i := g.find(s.Rule)
 	if i < 0 {
 		return fmt.Errorf("policy: no rule %q with a limit is in force", s.Rule)
@@ -194,8 +202,15 @@ func (g *generation) charge(s Subject, c *charges) error {
 	}
 	ch := c.add(i)
 	ch.Key = key
-	ch.Limit, ch.Plan = g.rules[i].limitOf(s, key)
-	g.rules[i].share(s, ch)
+	r := g.rules[i]
+	ch.Limit, ch.Plan = r.limitOf(s, key)
+	if own && r.varies {
+		if last, ok := p.lastLimit(g, i, key); ok {
+			limit, plan := r.limitAfter(key, last)
+			ch.Limit, ch.Plan = &limit, plan
+		}
+	}
+	r.share(s, ch)
 	return nil
 }
 

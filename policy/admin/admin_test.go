@@ -569,3 +569,52 @@ func TestThePageShowsTheAttributesThatTheProgramSupplies(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(s.get("application/json")), &v))
 	assert.Equal(t, []any{"user", "quota"}, v["attributes"])
 }
+
+// A customer with a contract is shown as the customer's next request will be decided, whoever holds the budgets.
+func TestThePageShowsAKeyUnderItsOwnLastLimit(t *testing.T) {
+	const rules = `rules: [{name: api, key: user, limit: fixed-window 10/h, limit_from: quota, plans: {pro: fixed-window 20000/h}, overrides: [{key: vip, limit: fixed-window 500/h}]}]`
+	for name, engine := range map[string]policy.Engine{"memory": policy.Memory(nil), "store": storing} {
+		t.Run(name, func(t *testing.T) {
+			p, err := policy.New(parsed(t, rules), &policy.Options{Engine: engine})
+			require.NoError(t, err)
+			s := &served{t: t, p: p}
+			s.handler = admin.New(p, &admin.Options{Write: true, ShowKeys: true, Logger: slog.New(slog.NewJSONHandler(&s.log, nil))})
+			for _, r := range []policy.Attributes{{"user": "ann", "plan": "pro"}, {"user": "bob", "quota": "3000"}, {"user": "vip"}, {"user": "was", "plan": "pro"}} {
+				require.True(t, p.Allow(r, 100), r)
+			}
+			require.False(t, p.Allow(policy.Attributes{"user": "was"}, 1), "a plan that has ended")
+			standing := func(fields ...string) string {
+				row := s.post(http.StatusOK, append([]string{"do", "key"}, fields...)...)["standing"].([]any)[0].(map[string]any)
+				now := row["now"].(map[string]any)
+				return fmt.Sprint(row["limit"], " ", now["allowed"], " ", now["remaining"])
+			}
+			assert.Equal(t, "fixed-window 20000/h true 19900", standing("key", "ann"))
+			assert.Equal(t, "fixed-window 3000/h true 2900", standing("key", "bob"))
+			assert.Equal(t, "fixed-window 500/h true 400", standing("key", "vip"))
+			assert.Equal(t, "fixed-window 10/h false 0", standing("key", "was"))
+			assert.Equal(t, "fixed-window 20000/h true 19900", standing("key", "was", "plan", "pro"))
+			assert.Equal(t, "fixed-window 10/h true 10", standing("key", "new"))
+
+			v := s.post(http.StatusOK, "do", "adjust", "rule", "api", "key", "ann", "delta", "-60")
+			assert.Contains(t, v["done"], "19900 left before, 19960 now")
+			assert.Contains(t, s.log.String(), `"remaining_before":19900`)
+			v = s.post(http.StatusBadRequest, "do", "adjust", "rule", "api", "key", "ann", "delta", "-5000")
+			assert.Contains(t, v["failed"], "-5000 gives back more than the 40 units that the key has spent")
+			assert.Contains(t, v["failed"], "overrides with until")
+			s.post(http.StatusBadRequest, "do", "adjust", "rule", "api", "key", "ann", "delta", "-9223372036854775808")
+			assert.Equal(t, "fixed-window 20000/h true 19960", standing("key", "ann"), "nothing has changed")
+			s.post(http.StatusOK, "do", "adjust", "rule", "api", "key", "ann", "delta", "-40")
+			assert.Equal(t, "fixed-window 20000/h true 20000", standing("key", "ann"))
+			require.NoError(t, p.Update(parsed(t, strings.Replace(rules, "20000", "30000", 1))))
+			assert.Equal(t, "fixed-window 30000/h true 30000", standing("key", "ann"), "the plan's limit now")
+		})
+	}
+}
+
+// storing is an engine whose limiters do not say under which limit a key was decided last, as those on a store.
+func storing(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	if before != nil {
+		return before, nil
+	}
+	return ratelimit.New[string](b.Limit, nil)
+}

@@ -191,8 +191,7 @@ func (a *admin) standing(r *http.Request, v *view) error {
 		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.Key) != len(key) || len(key) == 0) || name != "" && !strings.EqualFold(name, c.Name) {
 			continue
 		}
-		s := policy.Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}
-		d, err := a.p.Peek(r.Context(), s, cost)
+		d, err := a.p.Peek(r.Context(), request(policy.Subject{Rule: c.Name, Key: key, Plan: r.PostForm.Get("plan")}), cost)
 		row := standing{Rule: c.Name, Limit: d.Limit.Named("").String()}
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			row.Limit, row.Error = c.Limit.Named("").String(), a.errorText(err, v)
@@ -246,6 +245,14 @@ func (a *admin) explain(r *http.Request, v *view) error {
 	return nil
 }
 
+// request returns the request about a subject. Without a plan it is under the limit of the key's last decision.
+func request(s policy.Subject) policy.Request {
+	if s.Plan != "" {
+		return s
+	}
+	return byhand.Own{Rule: s.Rule, Key: s.Key}
+}
+
 // change resets or adjusts a budget.
 func (a *admin) change(r *http.Request, v *view, do string) error {
 	s, err := a.subject(r, v)
@@ -259,15 +266,20 @@ func (a *admin) change(r *http.Request, v *view, do string) error {
 	if do == "adjust" && delta == 0 {
 		return refuse(http.StatusBadRequest, "delta: missing, or 0")
 	}
-	before, err := a.p.Peek(r.Context(), s, 1)
+	budget := request(s)
+	before, err := a.p.Peek(r.Context(), budget, 1)
 	looks := !errors.Is(err, errors.ErrUnsupported)
 	if err != nil && looks && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 		return err
 	}
+	if spent := before.Limit.Capacity() - before.Remaining + before.Debt; looks && do == "adjust" && delta < -spent {
+		return refuse(http.StatusBadRequest, "delta: %d gives back more than the %d units that the key has spent, and nothing raises it above its limit of %d; "+
+			"for a higher limit until some time, write an entry in overrides with until", delta, spent, before.Limit.Capacity())
+	}
 	if do == "reset" {
-		err = a.p.Reset(r.Context(), s)
+		err = a.p.Reset(r.Context(), budget)
 	} else {
-		err = a.p.Adjust(r.Context(), s, delta)
+		err = a.p.Adjust(r.Context(), budget, delta)
 	}
 	key := joined.Key(s.Key)
 	if !a.ShowKeys {
@@ -278,7 +290,7 @@ func (a *admin) change(r *http.Request, v *view, do string) error {
 	if looks {
 		what = append(what, slog.Int("remaining_before", before.Remaining), slog.Int("debt_before", before.Debt), slog.Duration("reset_after_before", before.ResetAfter))
 		v.Done += ": " + shown.Left(before.Remaining, before.Debt) + " before"
-		after, failed := a.p.Peek(r.Context(), s, 1)
+		after, failed := a.p.Peek(r.Context(), budget, 1)
 		if failed == nil || errors.Is(failed, ratelimit.ErrExceedsLimit) {
 			what = append(what, slog.Int("remaining", after.Remaining), slog.Int("debt", after.Debt))
 			v.Done += fmt.Sprintf(", %d now", after.Remaining)

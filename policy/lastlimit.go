@@ -1,0 +1,74 @@
+package policy
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/lastlimit"
+)
+
+// lastLimits are the limits of the last decisions about keys, as far as they are not their rules' own. Stores do not keep them; a table in
+// memory does. It is safe for concurrent use.
+type lastLimits struct {
+	mu   sync.RWMutex
+	keys map[ruleKey]*ratelimit.Limit
+}
+
+type ruleKey struct{ rule, key string }
+
+// maxLastLimits bounds the keys whose last limits are known.
+const maxLastLimits = 1 << 16
+
+// note notes the limits of a decision.
+func (l *lastLimits) note(q *query) {
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		r := q.in.rules[ch.Rule]
+		if !r.varies {
+			continue
+		}
+		own, k := ch.Limit == &r.limit, ruleKey{r.id, ch.Key}
+		l.mu.RLock()
+		known := l.keys[k]
+		l.mu.RUnlock()
+		switch {
+		case own && known != nil:
+			l.mu.Lock()
+			delete(l.keys, k)
+			l.mu.Unlock()
+		case !own && known != ch.Limit:
+			l.add(k, ch.Limit)
+		}
+	}
+}
+
+func (l *lastLimits) add(k ruleKey, limit *ratelimit.Limit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.keys == nil {
+		l.keys = map[ruleKey]*ratelimit.Limit{}
+	}
+	for other := range l.keys {
+		if len(l.keys) < maxLastLimits {
+			break
+		}
+		delete(l.keys, other)
+	}
+	k.key = strings.Clone(k.key) // it may be a part of a request
+	l.keys[k] = limit
+}
+
+// lastLimit returns the limit of the last decision about a rule's key: in memory by any process, in a store by this one.
+func (p *Policies) lastLimit(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
+	if t, inMemory := g.decider.limiters[rule].(*table); inMemory {
+		limit, ok = lastlimit.Of(t.Keyed, key).(ratelimit.Limit)
+		return limit, ok
+	}
+	p.lasts.mu.RLock()
+	defer p.lasts.mu.RUnlock()
+	if known := p.lasts.keys[ruleKey{g.rules[rule].id, key}]; known != nil {
+		return *known, true
+	}
+	return limit, false
+}
