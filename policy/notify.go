@@ -79,11 +79,16 @@ func (n *notice) add(added share) {
 	n.shares = append(n.shares, added)
 }
 
-// reached returns the thresholds without a notice since the key was fresh.
-func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision, now time.Duration) []int {
+// reached returns the thresholds without a notice since the key was fresh. If lacks is true, the key was denied for lack of budget, which
+// counts as 100 %.
+func (n *notices) reached(id noticeKey, thresholds []int, d *ratelimit.Decision, lacks bool, now time.Duration) []int {
 	highest := 0
 	for highest < len(thresholds) && hasReached(d, thresholds[highest]) {
 		highest++
+	}
+	if last := len(thresholds) - 1; lacks && highest <= last && thresholds[last] == 100 {
+		thresholds = append(slices.Clone(thresholds[:highest]), 100)
+		highest = len(thresholds)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,22 +160,30 @@ func (p *Policies) reading() time.Duration {
 
 var started = time.Now()
 
-// notify calls OnThreshold for the decision of a rule.
-func (p *Policies) notify(r *rule, ch *charge, d ratelimit.Decision) {
-	for _, percent := range p.notices.reached(noticeKey{r.id, ch.Key}, r.thresholds, &d, p.reading()) {
+// notify calls OnThreshold for the decision of a rule. If lacks is true, the rule denies for lack of budget.
+func (p *Policies) notify(r *rule, ch *charge, d ratelimit.Decision, lacks bool) {
+	for _, percent := range p.notices.reached(noticeKey{r.id, ch.Key}, r.thresholds, &d, lacks, p.reading()) {
 		p.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: d})
 	}
 }
 
-// notifyDecided notifies of the thresholds that a decision has reached.
-func (p *Policies) notifyDecided(q *query) {
+// notifyDecided notifies of the thresholds that a decision has reached. The charge of a reservation is an estimate, of which its settlement
+// notifies: of a decision that may be settled, only denials count.
+func (p *Policies) notifyDecided(q *query, settled bool) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
-		if r := q.in.rules[ch.Rule]; len(r.thresholds) > 0 && rd.Told && (rd.Spent || !rd.Decision.Allowed) {
-			p.notify(r, ch, rd.Decision)
+		r := q.in.rules[ch.Rule]
+		if len(r.thresholds) == 0 || !rd.Told || settled && rd.Decision.Allowed {
+			continue
+		}
+		if rd.Spent || !rd.Decision.Allowed {
+			p.notify(r, ch, rd.Decision, lacks(&rd.Decision))
 		}
 	}
 }
+
+// lacks reports whether a rule denies a cost that it would allow later.
+func lacks(d *ratelimit.Decision) bool { return !d.Allowed && d.RetryAfter > 0 && counts(d.Limit) }
 
 // notifyChanged notifies of the thresholds that keys have reached whose spending was changed otherwise. A failure to look is
 // no failure of the change: then the next decision notifies.
@@ -179,7 +192,7 @@ func (p *Policies) notifyChanged(ctx context.Context, g *generation, list []char
 		r := g.rules[ch.Rule]
 		d, err := g.decider.peek(ctx, &charges{List: []charge{ch}, Bare: true}, 1)
 		if err == nil || errors.Is(err, ratelimit.ErrExceedsLimit) {
-			p.notify(r, &ch, r.show(d))
+			p.notify(r, &ch, r.show(d), false)
 		}
 	}
 }

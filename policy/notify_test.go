@@ -127,9 +127,65 @@ func TestALargeChargePassesSeveralThresholds(t *testing.T) {
 	require.True(t, n.Allow(policy.Attributes{"user": "ann"}, 80))
 	assert.Equal(t, []string{"quota ann 80%, 20 left"}, n.take())
 	assert.False(t, n.Allow(policy.Attributes{"user": "ann"}, 30))
+	assert.Equal(t, []string{"quota ann 100%, 20 left"}, n.take(), "the budget does not suffice")
+	assert.False(t, n.Allow(policy.Attributes{"user": "ann"}, 30))
 	assert.Empty(t, n.take())
 	require.True(t, n.Allow(policy.Attributes{"user": "bob"}, 100))
 	assert.Equal(t, []string{"quota bob 80%, 0 left", "quota bob 100%, 0 left"}, n.take())
+}
+
+// A gateway reserves the most tokens that an answer may have, and settles the tokens that it had.
+func TestAReserveNotifiesOfNothingAndItsSettleOfTheRealCost(t *testing.T) {
+	n := newNotifying(t, notifyRules)
+	ann := policy.Attributes{"user": "ann"}
+	for spent := 0; spent < 78; spent += 2 {
+		res, err := n.Reserve(t.Context(), ann, min(90, 100-spent), 0)
+		require.NoError(t, err)
+		require.True(t, res.Allowed)
+		assert.Empty(t, n.take(), "an estimate")
+		require.NoError(t, res.Settle(2))
+		assert.Empty(t, n.take(), "%d of 100", spent+2)
+	}
+	res, err := n.Reserve(t.Context(), ann, 20, 0)
+	require.NoError(t, err)
+	require.NoError(t, res.Cancel())
+	assert.Empty(t, n.take())
+	res, err = n.Reserve(t.Context(), ann, 20, 0)
+	require.NoError(t, err)
+	require.NoError(t, res.Settle(3))
+	assert.Equal(t, []string{"quota ann 80%, 19 left"}, n.take())
+}
+
+// Requests of 20 units cannot use the last 19 of a budget.
+func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
+	for name, ask := range map[string]func(n *notifying, units int) bool{
+		"Allow": func(n *notifying, units int) bool { return n.Allow(policy.Attributes{"user": "ann"}, units) },
+		"Take": func(n *notifying, units int) bool {
+			d, _ := n.Take(t.Context(), policy.Attributes{"user": "ann"}, units)
+			return d.Allowed
+		},
+		"Reserve": func(n *notifying, units int) bool {
+			res, err := n.Reserve(t.Context(), policy.Attributes{"user": "ann"}, units, 0)
+			return err == nil && res.Allowed && res.Settle(units) == nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNotifying(t, notifyRules)
+			for range 2 { // refills
+				require.True(t, ask(n, 81))
+				assert.Equal(t, []string{"quota ann 80%, 19 left"}, n.take())
+				for range 1000 {
+					require.False(t, ask(n, 20))
+				}
+				assert.Equal(t, []string{"quota ann 100%, 19 left"}, n.take())
+				require.False(t, ask(n, 500), "more than the limit can ever hold")
+				assert.Empty(t, n.take())
+				n.clock.Advance(2 * time.Hour)
+				require.False(t, ask(n, 101))
+				assert.Empty(t, n.take(), "not for lack of budget")
+			}
+		})
+	}
 }
 
 // After a move from an exhausted plan to a larger one, the key is notified of the shares of the larger plan.

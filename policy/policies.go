@@ -30,7 +30,8 @@ type Options struct {
 	OnDecision func(Decision)
 	// OnThreshold is called when the spending of a key reaches a share of its limit, for rules with [Rule.Notify]. It is called once
 	// for each key and threshold until the key is fresh again, after a charge by Take, Settle or Adjust; once more for each limit
-	// to which the key's limit is raised. It runs in the caller's goroutine, under no lock. With budgets on Redis, each process may
+	// to which the key's limit is raised. Reserve charges an estimate, which calls it for nothing: Settle does, for the real cost. A denial
+	// for lack of budget counts as 100 %, also if some units are left. It runs in the caller's goroutine, under no lock. With budgets on Redis, each process may
 	// call it once, and at least one does. It may be called again after a restart.
 	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
@@ -265,7 +266,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if b := p.debts.Load(); b != nil {
 		record(b.of(ctx, q, &d, err))
 	}
-	p.report(ctx, q, &d, err)
+	p.report(ctx, q, &d, err, false)
 	p.free(q)
 	return d, err
 }
@@ -281,7 +282,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	q := p.newQuery(r, cost)
 	if q.answered() {
 		defer p.free(q)
-		p.report(ctx, q, &q.decision, q.err)
+		p.report(ctx, q, &q.decision, q.err, true)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
 	if q.in.settles {
@@ -293,7 +294,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	}
 	res.Decision = q.show(res.Decision, err)
 	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
-	p.report(ctx, q, &res.Decision, err)
+	p.report(ctx, q, &res.Decision, err, true)
 	q.request = nil // the reservation keeps the charges, and with them q
 	if p.notifying(q.in) {
 		res = p.settling(q.in, q.charges.List, res)
@@ -309,7 +310,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
 	if q.answered() {
-		p.report(ctx, q, &q.decision, q.err)
+		p.report(ctx, q, &q.decision, q.err, false)
 		return q.err
 	}
 	if q.charges.results == nil {
@@ -317,7 +318,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	}
 	err := q.in.decider.wait(ctx, &q.charges, cost)
 	d := q.waited(err)
-	p.report(ctx, q, &d, err)
+	p.report(ctx, q, &d, err, false)
 	return err
 }
 

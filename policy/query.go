@@ -154,8 +154,8 @@ func (p *Policies) free(q *query) {
 	p.queries.Put(q)
 }
 
-// report counts the keys that a decision has denied, and calls the observers.
-func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
+// report counts the keys that a decision has denied, and calls the observers. The decision may be settled later.
+func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error, settled bool) {
 	if !q.answered() {
 		if !q.in.inMemory() {
 			p.lasts.note(q)
@@ -167,7 +167,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		}
 	}
 	if p.notifying(q.in) {
-		p.notifyDecided(q)
+		p.notifyDecided(q, settled)
 	}
 	if p.onDecision == nil {
 		return

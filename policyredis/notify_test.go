@@ -58,6 +58,14 @@ func TestAFleetCountsLimitsOfAttributesReplacesRulesAndNotifies(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, res.Settle(9))
 	assert.Equal(t, []string{"process 0: dan 80%"}, noted)
+	held, err := fleet[0].Reserve(t.Context(), policy.Attributes{"user": "eva", "path": "/"}, 9, 0)
+	require.NoError(t, err)
+	d, err := fleet[0].Take(t.Context(), policy.Attributes{"user": "eva", "path": "/"}, 2)
+	require.NoError(t, err)
+	require.False(t, d.Allowed)
+	require.NoError(t, held.Settle(1))
+	assert.Equal(t, []string{"process 0: dan 80%", "process 0: eva 80%", "process 0: eva 100%"}, noted, "of the denial, not of the estimate")
+	noted = noted[:1]
 	require.NoError(t, fleet[1].Adjust(t.Context(), policy.Subject{Rule: "api", Key: []string{"dan"}}, 5))
 	assert.Equal(t, []string{"process 0: dan 80%", "process 1: dan 80%", "process 1: dan 100%"}, noted)
 	for _, p := range fleet {
@@ -65,7 +73,7 @@ func TestAFleetCountsLimitsOfAttributesReplacesRulesAndNotifies(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 4, d.Debt, "14 of 10 were charged")
 	}
-	d, err := fleet[0].Take(t.Context(), policy.Attributes{"user": "dan", "path": "/"}, 1)
+	d, err = fleet[0].Take(t.Context(), policy.Attributes{"user": "dan", "path": "/"}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 4, d.Debt)
 	assert.False(t, d.Allowed)
