@@ -193,3 +193,35 @@ func ExampleOptions_onThreshold() {
 	// acme has used 80 % of calls, 200 are left
 	// acme has used 100 % of calls, 0 are left
 }
+
+// The budgets of rules in memory, from one run of a program to the next.
+func ExamplePolicies_Saved() {
+	set := ratelimit.Must(policy.Parse([]byte("rules: [{name: quota, key: user, limit: fixed-window 1000/720h}]")))
+	policies := ratelimit.Must(policy.New(set, nil))
+	policies.Allow(policy.Attributes{"user": "ann"}, 400)
+
+	type kept struct { // in a file, for example
+		Subject policy.Subject
+		Saved   ratelimit.Saved
+	}
+	var file []kept
+	savedAt := time.Now()
+	for subject, saved := range policies.Saved() {
+		file = append(file, kept{subject, saved})
+	}
+
+	next := ratelimit.Must(policy.New(set, nil)) // in the next program
+	err := next.Restore(func(yield func(policy.Subject, ratelimit.Saved) bool) {
+		for _, each := range file {
+			if !yield(each.Subject, each.Saved) {
+				return
+			}
+		}
+	}, time.Since(savedAt))
+	if err != nil {
+		fmt.Println("not all could be restored:", err)
+	}
+	d, _ := next.Peek(context.Background(), policy.Subject{Rule: "quota", Key: []string{"ann"}}, 1)
+	fmt.Println(d.Remaining)
+	// Output: 600
+}

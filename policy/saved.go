@@ -1,0 +1,104 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
+)
+
+// Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of each, to be stored for
+// [Policies.Restore] when the program starts again: a monthly quota in memory then survives a deploy. See [ratelimit.Keyed.Saved], whose
+// notes hold here. A Subject's Plan is empty. The keys of a rule with Share are not saved, and neither are the budgets of an engine other than
+// [Memory], which outlive the program in their store: the iterator has none of them.
+func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
+	g := p.now()
+	return func(yield func(Subject, ratelimit.Saved) bool) {
+		for i, r := range g.rules {
+			t, ok := g.decider.limiters[i].(*table)
+			if !ok {
+				continue
+			}
+			for key, saved := range t.Keyed.Saved() {
+				values := joined.Values(key, len(r.parts))
+				if joined.Key(values) != key || len(values) != len(r.parts) {
+					continue // of another Key, which the rule had before
+				}
+				if !yield(Subject{Rule: r.Name, Key: values}, saved) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Restore charges keys the spending that [Policies.Saved] returned, when elapsed has passed since: see [ratelimit.Keyed.Restore], whose
+// notes hold here. Call it before the traffic begins. A rule that has been renamed is found by its Budget.
+//
+// What is of no rule in force, is no key of its rule, or is damaged is skipped. The errors are joined; each names a rule and the place of a pair
+// among those of its rule, from 0, but no key. With an engine other than [Memory], and for a rule with Share, the error wraps
+// [errors.ErrUnsupported].
+func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time.Duration) error {
+	if seq == nil {
+		return errors.New("policy: Restore was given nothing to read from")
+	}
+	g := p.now()
+	type pair struct {
+		key   string
+		saved ratelimit.Saved
+	}
+	of, unknown := make([][]pair, len(g.rules)), 0
+	wrong := make([]int, len(g.rules))
+	for s, saved := range seq {
+		i := g.restored(s.Rule)
+		switch {
+		case i < 0:
+			unknown++
+		case len(s.Key) != len(g.rules[i].parts):
+			wrong[i]++
+		default:
+			of[i] = append(of[i], pair{joined.Key(s.Key), saved})
+		}
+	}
+	var errs []error
+	if unknown > 0 {
+		errs = append(errs, fmt.Errorf("policy: %d saved keys are of rules that are not in force", unknown))
+	}
+	for i, r := range g.rules {
+		if wrong[i] > 0 {
+			errs = append(errs, fmt.Errorf("policy: rule %q: %d saved keys have another number of values, want %d: %s", r.Name, wrong[i], len(r.parts), strings.Join(r.Key, ", ")))
+		}
+		if len(of[i]) == 0 {
+			continue
+		}
+		t, ok := g.decider.limiters[i].(*table)
+		if !ok {
+			errs = append(errs, fmt.Errorf("policy: rule %q: its budgets cannot be restored: %w", r.Name, errors.ErrUnsupported))
+			continue
+		}
+		err := t.Keyed.Restore(func(yield func(string, ratelimit.Saved) bool) {
+			for _, each := range of[i] {
+				if !yield(each.key, each.saved) {
+					return
+				}
+			}
+		}, elapsed)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("policy: rule %q: %w", r.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restored returns the index of the rule that has saved budgets, -1 if none does.
+func (g *generation) restored(name string) int {
+	if i := g.find(name); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.id, name) })
+}
