@@ -111,9 +111,15 @@ func unlessFull(err error) error {
 // NewReservation returns a reservation for an engine of another kind. Delay counts from now. The first Settle or
 // Cancel of an allowed reservation calls settle with the actual cost, which is not negative. A nil settle has nothing
 // to do.
-func NewReservation(d Decision, settle func(actual int) error) *Reservation {
+//
+// An engine that counts by [Concurrent] also gives extend, for [Reservation.Extend]: it begins the hold of the units anew, and its error wraps
+// [ErrLost] if they have lapsed. Several goroutines may call it, but not after settle has begun. Under other limits it is not called.
+func NewReservation(d Decision, settle func(actual int) error, extend ...func(ctx context.Context) error) *Reservation {
 	r := &Reservation{Decision: d, settle: settle}
 	r.booked()
+	if len(extend) > 0 && extend[0] != nil && d.Limit.Algorithm == AlgorithmConcurrent {
+		held.Extend(r, d.Limit.Rate.Per, extend[0])
+	}
 	return r
 }
 

@@ -94,6 +94,7 @@ type Config struct {
 
 	steps       []step // memory for the steps of the next history
 	noCalendars string // why none are tried
+	noUnits     string // why no limits of units in use are tried
 }
 
 // withDefaults returns the config with nothing left to be guessed.
@@ -125,7 +126,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64()
 	}
-	c.noCalendars = c.withoutCalendars()
+	c.noCalendars, c.noUnits = c.withoutCalendars(), c.withoutUnits()
 	return c, nil
 }
 
@@ -157,8 +158,8 @@ func (c *Config) withoutCalendars() string {
 // checkNames finds names of methods that do not exist.
 func (c *Config) checkNames() error {
 	for _, name := range slices.Concat(c.Skip, c.Want) {
-		if name != calendars && !slices.Contains(methodNames, name) {
-			return fmt.Errorf("ratelimittest: Config.Skip or Want names %q, want one of %v or %s", name, methodNames, calendars)
+		if name != calendars && name != concurrents && !slices.Contains(methodNames, name) {
+			return fmt.Errorf("ratelimittest: Config.Skip or Want names %q, want one of %v, %s or %s", name, methodNames, calendars, concurrents)
 		}
 	}
 	return nil

@@ -125,6 +125,9 @@ func (c *Config) randomLimit(a ratelimit.Algorithm, rng *rand.Rand) ratelimit.Li
 // limitFor returns the limit of one of an algorithm's histories: an edge and a random one
 // in turn, or one of a fixed set. It reports false if the engine takes none.
 func (c *Config) limitFor(a ratelimit.Algorithm, n int, rng *rand.Rand) (ratelimit.Limit, bool) {
+	if a == ratelimit.AlgorithmConcurrent {
+		return c.unitsLimit(n, rng)
+	}
 	if len(c.Limits) > 0 {
 		return c.fixedLimit(a, n)
 	}

@@ -28,6 +28,9 @@ var methodNames = []string{"Peek", "Reserve", "Wait", "Adjust", "Reset", "SetLim
 // calendars is the name of calendars in Config.Skip and Config.Want, beside the names of methods.
 const calendars = "Calendar"
 
+// concurrents is the name of limits of units in use there.
+const concurrents = "Concurrent"
+
 // methodsOf finds a limiter's methods by their signatures: the signatures of ratelimit.Keyed, or the same with a context or an error added,
 // as methods that do I/O have.
 func (c *Config) methodsOf(l ratelimit.Limiter[string]) (m methods) {
@@ -161,7 +164,7 @@ func (c *Config) found(limit ratelimit.Limit) (text string, err error) {
 	m := c.methodsOf(l)
 	names := m.names()
 	for _, name := range c.Want {
-		if name != calendars && !slices.Contains(names, name) {
+		if name != calendars && name != concurrents && !slices.Contains(names, name) {
 			err = fmt.Errorf("ratelimittest: Config.Want has %s, and the limiters (%T) have no such method with a signature that is known", name, l)
 		}
 	}

@@ -35,6 +35,29 @@ func Run(t *testing.T, config Config) {
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) { c.runAlgorithm(t, a) })
 	}
+	t.Run(concurrents, c.runUnits)
+}
+
+// runUnits plays the checks of limits of units in use.
+func (c *Config) runUnits(t *testing.T) {
+	if c.noUnits != "" {
+		if slices.Contains(c.Want, concurrents) {
+			t.Fatal(c.lacksUnits())
+		}
+		t.Skip(c.noUnits)
+	}
+	for _, k := range unitChecks {
+		t.Run(strings.ReplaceAll(k.name, " ", "_"), func(t *testing.T) {
+			for _, v := range c.playAll(ratelimit.AlgorithmConcurrent, k) {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+// lacksUnits is the error where limits of units in use are wanted.
+func (c *Config) lacksUnits() error {
+	return fmt.Errorf("ratelimittest: Config.Want has %s, and none are tried: %s", concurrents, c.noUnits)
 }
 
 // errNoLimit keeps an engine from passing because it was never tested.
@@ -46,7 +69,7 @@ func (c *Config) acceptsAny() bool {
 			return true
 		}
 	}
-	return false
+	return c.noUnits == ""
 }
 
 func (c *Config) runAlgorithm(t *testing.T, a ratelimit.Algorithm) {
@@ -88,7 +111,7 @@ func Check(config Config) error {
 	for _, a := range algorithms {
 		all = append(all, c.checkAlgorithm(a)...)
 	}
-	return errors.Join(all...)
+	return errors.Join(append(all, c.checkUnits()...)...)
 }
 
 // lacksCalendars is the error where calendars are wanted.
@@ -107,6 +130,22 @@ func (c *Config) checkAlgorithm(a ratelimit.Algorithm) (all []error) {
 	if _, err := c.found(limit); err != nil {
 		all = append(all, err)
 	}
+	return append(all, c.checkEach(a, checks)...)
+}
+
+// checkUnits plays the checks of limits of units in use.
+func (c *Config) checkUnits() []error {
+	switch {
+	case c.noUnits == "":
+		return c.checkEach(ratelimit.AlgorithmConcurrent, unitChecks)
+	case slices.Contains(c.Want, concurrents):
+		return []error{c.lacksUnits()}
+	}
+	return nil
+}
+
+// checkEach plays checks, and returns the first violation of each promise.
+func (c *Config) checkEach(a ratelimit.Algorithm, checks []check) (all []error) {
 	seen := make(map[promise]bool)
 	for _, k := range checks {
 		for _, v := range c.playAll(a, k) {
@@ -209,6 +248,11 @@ func indexOf(name string) int {
 	for i := range checks {
 		if checks[i].name == name {
 			return i
+		}
+	}
+	for i := range unitChecks {
+		if unitChecks[i].name == name {
+			return len(checks) + i
 		}
 	}
 	panic("ratelimittest: no check " + name)

@@ -229,7 +229,7 @@ func TestAnHourOfStreamsUsesTheCapsAndNoMore(t *testing.T) {
 		require.NoError(t, err)
 		processes[i] = stack
 	}
-	share := model.GatewayHour(t, clock, testsize.Of(5*time.Minute, time.Hour), processes)
+	share := model.GatewayHour(t, clock, testsize.Of(time.Minute, time.Hour), processes)
 	t.Logf("%.1f %% of the cap", 100*share)
 	assert.GreaterOrEqual(t, share, 0.95)
 }

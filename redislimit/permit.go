@@ -19,7 +19,7 @@ import (
 const (
 	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
 	attemptSize     = 12
-	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold
+	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the owner's text follows
 
 	lineOffset  = 9_000_000_000_000_000 // with it scores order the set: places in line, permits' first times, ends
 	sinceOffset = 5_000_000_000_000_000
@@ -71,7 +71,9 @@ type Permit struct {
 	key        string
 	redisKey   string
 	request    string // as Redis stores it
+	level      int64  // of its key's priority
 	n          int
+	token      int64
 	limit      atomic.Int64 // the limit of the last call
 	ticket     int64        // of its place in line; 0 if it has none
 	ends       time.Time    // not after its slots end; of use until it is returned
@@ -79,16 +81,43 @@ type Permit struct {
 	released   atomic.Bool
 	retried    atomic.Bool // it is among Semaphore.unreleased
 	returned   atomic.Bool // a call to give the slots back was made, which may have succeeded without an answer
+	lost       atomic.Bool // it is counted as lost
 }
 
 func (s *Semaphore) permit(key string, n int) *Permit {
-	b := append(make([]byte, 0, slotRequestSize), s.process...)
+	b := append(make([]byte, 0, slotRequestSize+len(s.owner)), s.process...)
 	b = append(b, randomBytes(attemptSize)...)
-	b = put7(put7(b, int64(n)), inMicros(s.hold))
-	return &Permit{of: s, key: key, redisKey: s.space.key(key), request: string(b), n: n}
+	b = append(put7(put7(b, int64(n)), inMicros(s.hold)), s.owner...)
+	return &Permit{of: s, key: key, redisKey: s.space.key(key), request: string(b), level: s.levelOf(key), n: n}
 }
 
 func (p *Permit) attempt() string { return p.request[processSize : processSize+attemptSize] }
+
+// Token returns a number that is higher for each later grant of slots of the key, as long as Redis's clock does not step back. It is
+// about the time of the grant in µs since 1970. A resource that the work writes to can refuse writes with a lower token than it has seen: so work that has
+// lost its slots without noticing does no harm. It is 0 for a nil permit.
+func (p *Permit) Token() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.token
+}
+
+// try takes the slots without waiting.
+func (p *Permit) try(ctx context.Context, limit int64) error {
+	switch state, err := p.take(ctx, limit, howTry); {
+	case err != nil:
+		if p.unanswered.Load() {
+			p.of.releaseLater(p)
+		}
+		return err
+	case state != slotsTaken && p.of.total > 0:
+		return fmt.Errorf("%w: %d of its %d slots of the key, or of the %d of all keys, are not free", ratelimit.ErrLimited, p.n, limit, p.of.total)
+	case state != slotsTaken:
+		return fmt.Errorf("%w: %d of the semaphore's %d slots are not free", ratelimit.ErrLimited, p.n, limit)
+	}
+	return p.inTime()
+}
 
 // inTime returns an error, and releases the slots, if they have ended before they could be used.
 func (p *Permit) inTime() error {
@@ -125,11 +154,11 @@ func (p *Permit) take(ctx context.Context, limit int64, how byte) (state byte, e
 }
 
 func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent time.Time, latest int64) (state byte, err error) {
-	c := &call{script: slotScripts.take, undone: true}
+	c := &call{script: p.of.scripts.take, undone: true}
 	c.payload = put7(put7(put7(append(c.payload, how), limit), p.ticket), latest)
 	c.payload = append(c.payload, p.request...)
-	reply, err := p.of.ask(ctx, c, p.redisKey)
-	if err == nil && len(reply) < 1+7+7 {
+	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
+	if err == nil && len(reply) < 1+7+7+7 {
 		err = errAnswer
 	}
 	if err != nil {
@@ -138,7 +167,8 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	if state = reply[0]; state == slotsWaiting {
 		p.ticket = get7(reply[8:])
 	}
-	p.of.answered(p, sent, get7(reply[1:]), reply[15:])
+	p.token = get7(reply[15:])
+	p.of.answered(p, sent, get7(reply[1:]), reply[22:])
 	return state, nil
 }
 
@@ -171,7 +201,7 @@ func (p *Permit) acquire(ctx context.Context) error {
 		event := s.takeEvent(w)
 		switch {
 		case !event.granted.IsZero():
-			p.ends = event.granted.Add(s.hold)
+			p.ends, p.token = event.granted.Add(s.hold), event.token
 			return p.inTime()
 		case event.failed != nil:
 			return p.leave(ctx, event.failed)
@@ -209,15 +239,24 @@ func (p *Permit) Extend(ctx context.Context) error {
 		return ErrLost
 	}
 	sent := time.Now()
-	c := &call{script: slotScripts.extend, payload: []byte(p.request)}
-	reply, err := p.of.ask(ctx, c, p.redisKey)
-	if err == nil && len(reply) != 1+7 {
-		err = errAnswer
-	}
-	if err == nil && (reply[0] == 0 || time.Since(sent) >= p.of.hold) {
+	c := &call{script: p.of.scripts.extend, payload: []byte(p.request)}
+	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
+	return p.extended(reply, err, sent)
+}
+
+// extended returns the result of an extension that was sent at a time.
+func (p *Permit) extended(reply string, err error, sent time.Time) error {
+	switch {
+	case err != nil:
+		return err
+	case len(reply) != 1+7:
+		return errAnswer
+	case reply[0] == 0 || time.Since(sent) >= p.of.hold:
+		p.of.lost(p)
 		return ErrLost
 	}
-	return err
+	p.of.extended(p, sent)
+	return nil
 }
 
 // Release gives the slots back and so serves the next callers in line. It works even if the context has ended, within
@@ -230,6 +269,7 @@ func (p *Permit) Release(ctx context.Context) error {
 	}
 	held, err := p.giveBack(ctx)
 	if err == nil && !held {
+		p.of.lost(p)
 		return ErrLost
 	}
 	return err
@@ -240,6 +280,7 @@ func (p *Permit) giveBack(ctx context.Context) (held bool, err error) {
 	if p.released.Load() {
 		return true, nil
 	}
+	p.of.drop(p)
 	held, err = p.release(context.WithoutCancel(wait.OrBackground(ctx)))
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		p.of.releaseLater(p)
@@ -258,9 +299,9 @@ func (p *Permit) release(ctx context.Context) (held bool, err error) {
 		revoked = 1
 	}
 	sent := time.Now()
-	c := &call{script: slotScripts.release}
+	c := &call{script: p.of.scripts.release}
 	c.payload = append(put7(append(c.payload, revoked), limit), p.request...)
-	reply, err := p.of.ask(ctx, c, p.redisKey)
+	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
 	if err == nil && len(reply) < 1+7 {
 		err = errAnswer
 	}
@@ -399,6 +440,27 @@ func (s *Semaphore) answered(p *Permit, sent time.Time, server int64, granted st
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.lines[p.key]; l != nil {
-		l.answered(sent, lead, granted)
+		l.lead = lead
 	}
+	for ; len(granted) >= attemptSize+7; granted = granted[attemptSize+7:] {
+		if w := s.waiterOf(p.key, granted[:attemptSize]); w != nil {
+			w.granted, w.token = sent, get7(granted[attemptSize:])
+			w.signal()
+		}
+	}
+}
+
+// waiterOf returns the caller of an attempt. With Total a call for a key may serve those of others.
+func (s *Semaphore) waiterOf(key, attempt string) *waiter {
+	if l := s.lines[key]; l != nil && l.callers[attempt] != nil {
+		return l.callers[attempt]
+	}
+	if s.total > 0 {
+		for _, l := range s.lines {
+			if w := l.callers[attempt]; w != nil {
+				return w
+			}
+		}
+	}
+	return nil
 }

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,17 +26,25 @@ import (
 const (
 	defaultHold = 30 * time.Second
 	maxSlots    = 10_000
+	maxOwner    = 100
+	highest     = 2000 // the highest level, and minus the lowest one
 )
 
 // Semaphore limits the number of calls or jobs in flight for each key, in a fleet. Make one with [NewSemaphore]. It is safe for
 // concurrent use and needs no closing. The zero Semaphore cannot be used.
 //
-// Waiting callers are served first come, first served, in the order in which their calls arrive at Redis. The limit is exceeded only
+// Waiting callers of a key are served first come, first served, in the order in which their calls arrive at Redis. The limit is exceeded only
 // by work that goes on after its slots have ended, and by work whose slots a failover of Redis has lost.
 type Semaphore struct {
+	name     string
 	store    *store
+	scripts  *slotScripts
 	space    namespace
+	shared   []string // with Total, the Redis keys that all keys share
 	hold     time.Duration
+	total    int64 // 0 without Total
+	priority func(key string) int
+	owner    string
 	limitFor func(key string) int
 	asked    *lookup.Calls[string, int] // of limitFor
 	logger   *slog.Logger
@@ -45,9 +56,12 @@ type Semaphore struct {
 
 	mu         sync.Mutex // guards the fields below, and all in them
 	lines      map[string]*localLine
+	groups     map[string]*group // of lines and permits, by server
 	subs       subscriptions
 	unreleased []*Permit // permits to be released again, because a call failed
 	releasing  bool      // a goroutine releases them
+	held       heldPermits
+	apart      bool // a server has refused a call for several keys
 }
 
 // SemaphoreOptions are the settings of [NewSemaphore]. Name is required.
@@ -62,6 +76,19 @@ type SemaphoreOptions struct {
 	// Hold is the time after which a slot ends unless it is released or extended. It defaults to 30 s; the minimum is 1 ms.
 	// It should be longer than the work: a slot that ends earlier lets another caller begin.
 	Hold time.Duration
+
+	// Total is the maximum number of slots of all keys together, beside the limit of each key: 1 to 10,000, or 0 for none. Keys whose
+	// callers wait for it are served in turn, so a key with hundreds of callers keeps no other one waiting. Callers of a key that is at
+	// its own limit hold up no other key. All keys are then stored on one server of a cluster. All processes need the same Total;
+	// slots of a semaphore without it are counted apart.
+	Total int
+
+	// Priority is a key's level when callers wait for Total: freed slots go to the highest level with waiting callers. Levels beyond
+	// 2,000 and -2,000 count as these. If nil, all keys have level 0. It is called when a call begins, from several goroutines.
+	Priority func(key string) int
+
+	// Owner is the text by which [Semaphore.Holders] shows this process's permits, at most 100 bytes. It defaults to the names of host and process.
+	Owner string
 
 	// LimitFor returns the limit of a key, or 0 for the default, which is NewSemaphore's or SetLimit's. If nil, all keys have the
 	// default. It is called from several goroutines, and concurrent calls for a key share its result. If it panics while callers wait,
@@ -98,18 +125,43 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 		return nil, errors.New("redislimit: SemaphoreOptions.Name is empty: it names the slots in Redis")
 	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Prefix and Name are %q and %q, want no braces", o.Prefix, o.Name)
+	case o.Total < 0 || o.Total > maxSlots:
+		return nil, fmt.Errorf("redislimit: %w: SemaphoreOptions.Total is %d, want 1 to %d, or 0 for none", ratelimit.ErrInvalidLimit, o.Total, maxSlots)
+	case len(o.Owner) > maxOwner:
+		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Owner has %d bytes, want at most %d", len(o.Owner), maxOwner)
 	case o.Hold < time.Millisecond || inMicros(o.Hold) > century:
 		return nil, fmt.Errorf("redislimit: SemaphoreOptions.Hold is %v, want 1 ms to 100 years", o.Hold)
 	}
-	s := &Semaphore{store: newStore(client, o.Timeout, defaultBatch, false, nil), hold: o.Hold, limitFor: o.LimitFor, asked: lookup.New[string, int](0), logger: o.Logger,
-		silence: placeFor + min(max(0, o.Timeout), time.Hour), lines: make(map[string]*localLine)}
+	if o.Owner == "" {
+		o.Owner = thisProcess()
+	}
+	s := &Semaphore{name: o.Name, store: newStore(client, o.Timeout, defaultBatch, false, nil), scripts: slotsAlone, hold: o.Hold, total: int64(o.Total), priority: o.Priority,
+		owner: o.Owner, limitFor: o.LimitFor, asked: lookup.New[string, int](0), logger: o.Logger, silence: placeFor + min(max(0, o.Timeout), time.Hour),
+		lines: make(map[string]*localLine), groups: make(map[string]*group)}
 	s.subs.of = s
+	var slot func(string) string
+	if o.Total > 0 {
+		s.scripts = slotsOfAll
+		slot = func(string) string { return "all" }
+	}
 	s.process = string(put7([]byte(randomBytes(processSize-7)), inMicros(s.silence)))
 	var err error
-	if s.space, err = newNamespace(o.Prefix, o.Name+"!sem", nil); err != nil {
+	if s.space, err = newNamespace(o.Prefix, o.Name+"!sem", slot); err != nil {
 		return nil, err
 	}
+	if o.Total > 0 {
+		s.shared = []string{s.space.begin + "!sums:{all}", s.space.begin + "!turns:{all}"}
+	}
 	return s, s.SetLimit(limit)
+}
+
+// thisProcess returns the names of host and process.
+func thisProcess() string {
+	host, _ := os.Hostname()
+	if name := fmt.Sprintf("%s %s %d", host, filepath.Base(os.Args[0]), os.Getpid()); len(name) <= maxOwner {
+		return name
+	}
+	return fmt.Sprint("process ", os.Getpid())
 }
 
 func randomBytes(n int) string {
@@ -149,6 +201,8 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 		return 0, fmt.Errorf("redislimit: %w: LimitFor returned %d, want 0 for the default, or 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
 	case int64(n) > limit:
 		return 0, fmt.Errorf("%w: %d slots are above %d, the semaphore's limit", ratelimit.ErrExceedsLimit, n, limit)
+	case s.total > 0 && int64(n) > s.total:
+		return 0, fmt.Errorf("%w: %d slots are above %d, the semaphore's Total", ratelimit.ErrExceedsLimit, n, s.total)
 	}
 	return limit, nil
 }
@@ -164,6 +218,33 @@ func (s *Semaphore) limitOrPanic(key string) (limit int64, err error) {
 	return s.limitOf(key, 1)
 }
 
+// levelOf returns the place of the key's priority among the levels: the highest has the lowest number.
+func (s *Semaphore) levelOf(key string) int64 {
+	if s.priority == nil || s.total == 0 {
+		return highest
+	}
+	return int64(highest - min(max(s.priority(key), -highest), highest))
+}
+
+// semaphoreError is an error of a call, with the semaphore's name.
+type semaphoreError struct {
+	name  string
+	cause error
+}
+
+func (e *semaphoreError) Unwrap() error { return e.cause }
+func (e *semaphoreError) Error() string {
+	return fmt.Sprintf("redislimit: semaphore %q: %s", e.name, strings.TrimPrefix(e.cause.Error(), "redislimit: "))
+}
+
+// failed returns the error of a call for its caller. A panic of LimitFor names its option.
+func (s *Semaphore) failed(err error) error {
+	if panicked := (*limitPanic)(nil); errors.As(err, &panicked) {
+		return err
+	}
+	return &semaphoreError{s.name, err}
+}
+
 // limitPanic is the error of the callers that wait while LimitFor panics.
 type limitPanic struct{ text string }
 
@@ -172,34 +253,25 @@ func (e *limitPanic) Error() string {
 }
 
 // TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited] if they are not
-// free, or earlier callers wait for them; [ratelimit.ErrExceedsLimit] if n is above the limit; [ratelimit.ErrUnavailable] if
+// free, or callers wait whose turn is earlier; [ratelimit.ErrExceedsLimit] if n is above the limit or Total; [ratelimit.ErrUnavailable] if
 // Redis could not decide, and also [ratelimit.ErrUnanswered] if the slots may have been taken. Such slots are given back in the
-// background as soon as Redis answers, or end after Hold. With an error the permit is nil.
+// background as soon as Redis answers, or end after Hold. With an error the permit is nil. Errors name the semaphore.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
-	ctx = wait.OrBackground(ctx)
 	limit, err := s.limitOf(key, n)
 	if err != nil {
-		return nil, err
+		return nil, s.failed(err)
 	}
 	p := s.permit(key, n)
-	switch state, err := p.take(ctx, limit, howTry); {
-	case err != nil:
-		if p.unanswered.Load() {
-			s.releaseLater(p)
-		}
-		return nil, err
-	case state != slotsTaken:
-		return nil, fmt.Errorf("%w: %d of the semaphore's %d slots are not free", ratelimit.ErrLimited, n, limit)
+	if err := p.try(wait.OrBackground(ctx), limit); err != nil {
+		return nil, s.failed(err)
 	}
-	if err := p.inTime(); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return s.hand(p), nil
 }
 
 // Acquire takes n slots of the key once they are free and earlier callers of all processes have been served. When slots are
-// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for all of its
-// callers that wait for the key. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call.
+// granted to a waiting caller, Redis sends its process a message. Every 300 ms the process also polls, once for each server and up
+// to 64 keys. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call. Under Total the keys are served
+// in turn, and the callers of each in their order.
 //
 // Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; later it fails
 // after one second and Timeout without a reply. If the context ends, Acquire gives back its place and the slots that it may
@@ -211,9 +283,9 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 		err := p.acquire(ctx)
 		switch {
 		case err == nil:
-			return p, nil
+			return s.hand(p), nil
 		case !errors.Is(err, errLate) || late == maxLate:
-			return nil, err
+			return nil, s.failed(err)
 		}
 		next := s.permit(key, n)
 		next.ticket = p.ticket // its place in line
@@ -227,40 +299,28 @@ const maxLate = 3
 // Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its
 // slots goes on, so until it is done the limit can be exceeded. Errors are as for TryAcquire.
 func (s *Semaphore) Reset(ctx context.Context, key string) error {
-	if _, err := s.limitOf(key, 1); err != nil {
-		return err
-	}
-	_, err := s.ask(ctx, &call{script: slotScripts.reset}, s.space.key(key))
-	return err
-}
-
-// SemaphoreStats is the state of a key of a [Semaphore] in the fleet.
-type SemaphoreStats struct {
-	InFlight int           // the number of slots in use
-	Waiting  int           // the number of callers in line
-	Oldest   time.Duration // the age of the oldest permit; 0 if there is none
-}
-
-// Snapshot returns the state of a key. It writes nothing, and takes time in proportion to the number of permits and waiting
-// callers. Errors are as for TryAcquire.
-func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, error) {
-	if _, err := s.limitOf(key, 1); err != nil {
-		return SemaphoreStats{}, err
-	}
-	reply, err := s.ask(ctx, &call{script: slotScripts.look}, s.space.key(key))
-	if err == nil && len(reply) != 3*7 {
-		err = errAnswer
+	limit, err := s.limitOf(key, 1)
+	if err == nil {
+		_, err = s.ask(ctx, &call{script: s.scripts.reset, payload: put7(nil, limit)}, s.space.key(key), s.levelOf(key))
 	}
 	if err != nil {
-		return SemaphoreStats{}, err
+		return s.failed(err)
 	}
-	return SemaphoreStats{int(get7(reply)), int(get7(reply[7:])), between(0, get7(reply[14:]))}, nil
+	return nil
 }
 
 // ask runs a script and returns its reply.
-func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string) (string, error) {
+func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string, level int64) (string, error) {
 	ctx = wait.OrBackground(ctx)
 	c.keys, c.test = []string{redisKey}, s.store.testWords()
+	if s.total > 0 {
+		c.keys = append(c.keys, s.shared...)
+		c.payload = append(put7(put7(nil, s.total), level), c.payload...)
+	}
+	return s.eval(ctx, c)
+}
+
+func (s *Semaphore) eval(ctx context.Context, c *call) (string, error) {
 	reply, err := s.store.eval(ctx, c)
 	if err != nil && strings.Contains(answerOf(err), "WRONGTYPE") {
 		return "", fmt.Errorf("%w: a value of another type: %w", errForeignState, err)
@@ -271,14 +331,28 @@ func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string) (string, 
 func inMicros(d time.Duration) int64 { return int64(d / time.Microsecond) }
 
 // slotScripts are the scripts of a semaphore. Only a request for slots needs memory that Redis may not have.
-var slotScripts = func() (s struct{ take, extend, release, beat, look, reset *script }) {
-	b := blocks{luaFiles}
-	text := func(last string) string { return b.lua("clock", "slots", last) }
-	s.take = newScript("", text("slots_take"))
-	s.extend = newScript(allowOOM, text("slots_extend"))
-	s.release = newScript(allowOOM, text("slots_release"))
-	s.beat = newScript(allowOOM, text("slots_beat"))
-	s.look = newScript(noWrites, text("slots_look"))
-	s.reset = newScript(allowOOM, text("slots_reset"))
-	return s
-}()
+type slotScripts struct {
+	take, extend, release, beat, look, reset, holders, revoke *script
+	beats, extends                                            *script // of several keys
+}
+
+var slotsAlone, slotsOfAll = newSlotScripts(), newSlotScripts("slots_total")
+
+func newSlotScripts(total ...string) *slotScripts {
+	text := func(op, how string) string {
+		return blocks{luaFiles}.lua(slices.Concat([]string{"clock", "slots"}, total, []string{op, how})...)
+	}
+	alone := func(op string) string { return blocks{luaFiles}.lua("clock", "slots", op, "slots_one") }
+	return &slotScripts{
+		take:    newScript("", text("slots_take", "slots_one")),
+		extend:  newScript(allowOOM, text("slots_extend", "slots_one")),
+		release: newScript(allowOOM, text("slots_release", "slots_one")),
+		beat:    newScript(allowOOM, text("slots_beat", "slots_one")),
+		look:    newScript(noWrites, alone("slots_look")),
+		reset:   newScript(allowOOM, text("slots_reset", "slots_one")),
+		holders: newScript(noWrites, alone("slots_holders")),
+		revoke:  newScript(allowOOM, text("slots_revoke", "slots_one")),
+		beats:   newScript(allowOOM, text("slots_beat", "slots_many")),
+		extends: newScript(allowOOM, text("slots_extend", "slots_many")),
+	}
+}

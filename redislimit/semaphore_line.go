@@ -13,6 +13,7 @@ const (
 	firstPoll    = 5 * time.Millisecond   // between the beats of a process without messages, and then twice as long each time
 	lastPoll     = 50 * time.Millisecond
 	maxBeatAsked = 32 // requests of a beat
+	maxBeatKeys  = 64 // of a call
 )
 
 // The states of a channel, as a beat returns them.
@@ -31,7 +32,9 @@ type localLine struct {
 	redisKey string
 	callers  map[string]*waiter // by attempt
 	order    []*waiter          // the callers with a place in Redis, by arrival; some of them have gone
+	level    int64              // of its priority
 	timer    *time.Timer        // of the next beat
+	group    *group             // that makes its next beat; nil if none does
 	pending  bool               // a beat is due or under way
 	again    bool               // another beat is to follow the one under way at once
 	poll     time.Duration      // until the next beat, without messages
@@ -52,6 +55,7 @@ type waiter struct {
 // waiterEvent holds the events of a waiter since the last call of takeEvent.
 type waiterEvent struct {
 	granted time.Time // the slots are granted, and Hold begins not before this time
+	token   int64     // of the grant
 	again   bool      // it has to repeat its request: slots are reserved for it, or it has lost its place
 	failed  error     // it has to give up
 }
@@ -82,6 +86,7 @@ func (s *Semaphore) join(w *waiter) *localLine {
 			listens: s.subs.use(w.p.redisKey)}
 		s.lines[l.key] = l
 	}
+	l.level = w.p.level
 	l.callers[w.p.attempt()] = w
 	return l
 }
@@ -98,6 +103,7 @@ func (s *Semaphore) depart(l *localLine, w *waiter) {
 	}
 	if len(l.callers) == 0 {
 		delete(s.lines, l.key)
+		l.leaveGroup()
 		if l.timer != nil {
 			l.timer.Stop()
 		}
@@ -142,19 +148,30 @@ func (l *localLine) schedule() {
 		return
 	}
 	l.pending = true
+	if l.listens {
+		if g := l.s.groupOf(l.redisKey); g != nil {
+			g.add(l)
+			return
+		}
+	}
 	wait := beatEvery
 	if !l.listens {
 		wait = l.poll
 		l.poll = min(2*l.poll, lastPoll)
 	}
-	l.timer = time.AfterFunc(wait*3/4+rand.N(wait/2), l.beat)
+	l.timer = time.AfterFunc(spread(wait), l.beat)
 }
+
+// spread returns a random time around the given one, so that processes do not call at once.
+func spread(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
 
 // hurry starts a beat at once.
 func (l *localLine) hurry() {
 	switch {
 	case !l.pending:
 		l.pending = true
+		go l.beat()
+	case l.leaveGroup():
 		go l.beat()
 	case l.timer != nil && l.timer.Stop():
 		go l.beat()
@@ -183,17 +200,34 @@ func (s *Semaphore) limitChanged() {
 	}
 }
 
+// beatCall is a beat that is about to be sent.
+type beatCall struct {
+	how     byte
+	payload []byte
+	asked   []*waiter
+	sent    time.Time
+}
+
 // beat reports this process as alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
+	b := l.ask()
+	if b == nil {
+		return
+	}
+	reply, err := l.s.ask(context.Background(), &call{script: l.s.scripts.beat, payload: b.payload}, l.redisKey, l.level)
+	l.learn(b, reply, err)
+}
+
+// ask prepares a beat, nil if no caller needs one.
+func (l *localLine) ask() *beatCall {
 	s := l.s
 	limit, limitErr := s.limitOrPanic(l.key)
 	s.mu.Lock()
-	how := l.howLocked()
-	c := &call{script: slotScripts.beat}
-	c.payload = append(put7(append(c.payload, how), limit), s.process...) // an invalid limit is 0, which serves none
-	asked := l.oldest()
-	for _, w := range asked {
-		c.payload = append(c.payload, w.p.request...)
+	defer s.mu.Unlock()
+	b := &beatCall{how: l.howLocked(), asked: l.oldest(), sent: time.Now()}
+	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.asked))), s.process...) // an invalid limit is 0, which serves none
+	for _, w := range b.asked {
+		b.payload = append(b.payload, w.p.request...)
 	}
 	for _, w := range l.callers {
 		if panicked := (*limitPanic)(nil); errors.As(limitErr, &panicked) {
@@ -203,20 +237,23 @@ func (l *localLine) beat() {
 			w.signal() // it finds that it can never be served
 		}
 	}
-	if len(asked) == 0 {
+	if len(b.asked) == 0 {
 		l.pending, l.again = false, false
-		s.mu.Unlock()
-		return
+		return nil
 	}
-	s.mu.Unlock()
-	sent := time.Now()
-	reply, err := s.ask(context.Background(), c, l.redisKey)
+	return b
+}
+
+// learn handles the answer to a beat, and schedules the next one.
+func (l *localLine) learn(b *beatCall, reply string, err error) {
+	s := l.s
 	const head = 1 + 7
-	if err == nil && len(reply) < head+len(asked) {
+	states := head + 8*len(b.asked)
+	if err == nil && len(reply) < states {
 		err = errAnswer
 	}
 	if err == nil {
-		s.answered(asked[0].p, sent, get7(reply[1:]), reply[head+len(asked):])
+		s.answered(b.asked[0].p, b.sent, get7(reply[1:]), reply[states:])
 		if reply[0] == channelRefused {
 			s.warn("Redis refuses SPUBLISH on its channels")
 		}
@@ -226,11 +263,11 @@ func (l *localLine) beat() {
 	l.pending = false
 	if err == nil {
 		l.lastSeen = time.Now()
-		if how == howListen && reply[0] != channelHeard {
+		if b.how == howListen && reply[0] != channelHeard {
 			s.subs.failed(l.redisKey)
 			l.listens, l.poll = false, firstPoll
 		}
-		l.found(asked, reply[head:], sent)
+		l.found(b.asked, reply[head:], b.sent)
 	} else if time.Since(l.lastSeen) > s.silence {
 		for _, w := range l.order {
 			w.failed = err
@@ -265,15 +302,16 @@ func (l *localLine) oldest() (asked []*waiter) {
 func (l *localLine) found(asked []*waiter, states string, sent time.Time) {
 	taken, lost := 0, false
 	for i, w := range asked {
+		state, token := states[8*i], get7(states[8*i+1:])
 		switch {
-		case states[i] == slotsTaken:
+		case state == slotsTaken:
 			taken++
 			l.poll = firstPoll
 			if !w.gone {
-				w.granted = sent
+				w.granted, w.token = sent, token
 				w.signal()
 			}
-		case states[i] == slotsLost && !w.gone && w.granted.IsZero():
+		case state == slotsLost && !w.gone && w.granted.IsZero():
 			lost = true
 		}
 	}
@@ -281,17 +319,6 @@ func (l *localLine) found(asked []*waiter, states string, sent time.Time) {
 	for _, w := range l.order {
 		if lost && !w.gone && w.granted.IsZero() {
 			w.again = true
-			w.signal()
-		}
-	}
-}
-
-// answered records the lead of the server's clock, and hands out slots that were granted not before a time, by attempts.
-func (l *localLine) answered(since time.Time, lead int64, granted string) {
-	l.lead = lead
-	for ; len(granted) >= attemptSize; granted = granted[attemptSize:] {
-		if w := l.callers[granted[:attemptSize]]; w != nil {
-			w.granted = since
 			w.signal()
 		}
 	}
@@ -309,7 +336,7 @@ func (l *localLine) message(m string) {
 	}
 	since := began.Add(time.Duration(get7(m[1:])-l.lead) * time.Microsecond)
 	if m[0] == 'p' && time.Since(since) < l.s.hold {
-		w.granted = since
+		w.granted, w.token = since, get7(m[1:])
 	} else {
 		w.again = true
 	}

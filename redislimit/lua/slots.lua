@@ -1,7 +1,7 @@
 -- The semaphore of a key is one sorted set. The first byte of a member is its kind, on which the score depends:
 --
 --   w  a waiting request: its ticket - $LINE, so that the line comes first
---   s  an extended permit: the time of its grant - $SINCE
+--   s  an extended permit: its token - $SINCE. The token is the time of its grant in µs, and a little more if one script grants several
 --   u  the summary: minus (the time of the last call, in units of $TICK µs, * $COUNT + the number of slots in use)
 --   p  a permit: the time at which it ends
 --   g  slots reserved for a waiting request: the time until which its process can claim them
@@ -9,16 +9,26 @@
 --   x  a revoked request: the time until which it may still arrive
 --
 -- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it may
--- be silent), the attempt ($ATTEMPT bytes), the number of slots, and Hold. The rest of o and q is the process.
+-- be silent), the attempt ($ATTEMPT bytes), the number of slots, Hold, and the text of the process. The rest of o and q is the process.
 --
 -- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock has stepped back, the
 -- next script counts the slots and bounds the ends. And the set is never empty while a script runs: a cluster that moves the
 -- slot refuses access to a key that has just vanished.
-local key = KEYS[1]
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
-local exists, used = false, 0
+local key, exists, used
 local lives -- of a set that this script has made, the time for which it lives
+local lasting = 0 -- the longest time in ms for which a set of this script is of use
+local whole -- what slots_total.lua knows of all keys; nil without Total
+
+-- enter begins the work on a key.
+local function enter(other)
+  key, exists, used, lives = other, false, 0, nil
+  if whole then whole.enter() end
+end
+
+-- fits reports whether n slots more are within the limits of the key and of all keys together.
+local function fits(n, limit) return used + n <= limit and (not whole or whole.fits(n)) end
 
 local function process_of(request) return sub(request, 1, $PROCESS) end
 local function attempt_of(request) return sub(request, $PROCESS + 1, $PROCESS + $ATTEMPT) end
@@ -68,7 +78,11 @@ local function open()
 end
 
 -- live lets the key live while it is of use.
-local function live(ends) call('PEXPIRE', key, math.ceil((ends - reading + grace) / 1000) + 1000) end
+local function live(ends)
+  local ms = math.ceil((ends - reading + grace) / 1000) + 1000
+  lasting = math.max(lasting, ms)
+  call('PEXPIRE', key, ms)
+end
 
 -- add adds a member that ends. Of a new set, the command that an ACL may forbid comes first: without PEXPIRE the set would stay.
 local function add(ends, member)
@@ -102,13 +116,53 @@ end
 
 -- close stores the summary, and how long the key is of use.
 local function close()
-  if not exists then return end
-  if unused() then
+  if exists and unused() then
     call('DEL', key)
-    return
+    exists = false
+  elseif exists then
+    if not lives then live(tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])) end
+    call('ZADD', key, -(floor(reading / $TICK) * $COUNT + used), 'u')
   end
-  if not lives then live(tonumber(call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])) end
-  call('ZADD', key, -(floor(reading / $TICK) * $COUNT + used), 'u')
+  if whole then whole.leave() end
+end
+
+local last = 0 -- the last token of this script
+
+-- token_of returns the token of a permit: the beginning of its hold, unless that has begun anew since.
+local function token_of(request, ends)
+  local score = call('ZSCORE', key, 's' .. request)
+  return score and score + $SINCE or ends - hold_of(request)
+end
+
+-- next_token returns the token of the next grant.
+local function next_token() return math.max(reading, last + 1) end
+
+-- grant makes a permit of slots that count as used, and returns its token.
+local function grant(request)
+  last = next_token()
+  add(last + hold_of(request), 'p' .. request)
+  return last
+end
+
+-- renew begins the hold of a permit anew.
+local function renew(request, ends)
+  call('ZADD', key, 'NX', ends - hold_of(request) - $SINCE, 's' .. request)
+  call('ZADD', key, reading + hold_of(request), 'p' .. request)
+end
+
+-- take grants free slots.
+local function take(request)
+  used = used + slots_of(request)
+  if whole then whole.granted(slots_of(request)) end
+  return grant(request)
+end
+
+-- free gives the slots of a request back. It reports whether it had some.
+local function free(request)
+  if call('ZREM', key, 'p' .. request, 'g' .. request) == 0 then return false end
+  used = used - slots_of(request)
+  call('ZREM', key, 's' .. request)
+  return true
 end
 
 -- reach returns how a process gets slots: 'p' at once, 'g' by a claim after a message, 'q' by a claim when it polls, false
@@ -120,24 +174,25 @@ local function reach(process, own)
   return call('ZSCORE', key, 'q' .. process) and 'q' or false
 end
 
--- serve grants free slots in the order of the line, while they suffice for the first request. It returns the attempts of
--- the calling process that were granted slots. Other processes receive messages. A process that does not receive its message
--- is dead or no longer listens: its requests leave the line. If it lives, it enters them again.
-local function serve(limit, own)
+-- serve grants free slots to the first requests of the line, at most a number of them, while they suffice for the next one. It
+-- returns the attempts and tokens of the calling process's requests among them. Other processes receive messages. A process that
+-- does not receive its message is dead or no longer listens: its requests leave the line. If it lives, it enters them again.
+local function serve(limit, own, grants)
   local mine, reached = {}, {}
-  local grants, drops = 0, 0
-  while grants < $GRANTS and drops < $DROPS do
+  local drops = 0
+  while grants > 0 and drops < $DROPS do
     local member = first()
     if not member then break end
     local request = sub(member, 2)
     local process, n = process_of(request), slots_of(request)
     local kind = reached[process]
     if kind == nil then kind = reach(process, own) end
-    if kind and used + n > limit then break end
+    if kind and not fits(n, limit) then break end
+    local token = next_token()
     if kind and process == own then
-      mine[#mine + 1] = attempt_of(request)
+      mine[#mine + 1] = attempt_of(request) .. pack('>I7', token)
     elseif kind == 'p' or kind == 'g' then
-      local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, kind .. pack('>I7', reading) .. attempt_of(request))
+      local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, kind .. pack('>I7', token) .. attempt_of(request))
       if type(receivers) ~= 'number' then -- an ACL forbids messages, or the slot is being moved
         kind = 'q'
       elseif receivers == 0 then
@@ -147,19 +202,22 @@ local function serve(limit, own)
     end
     reached[process] = kind
     call('ZREM', key, member)
-    if kind then
-      if kind == 'p' then
-        add(reading + hold_of(request), 'p' .. request)
-      else
-        add(reading + claimable(process), 'g' .. request)
-      end
+    if kind == 'p' then
+      take(request)
+    elseif kind then
+      add(reading + claimable(process), 'g' .. request)
       used = used + n
-      grants = grants + 1
-    else
-      drops = drops + 1
+      if whole then whole.granted(n) end
     end
+    if kind then grants = grants - 1 else drops = drops + 1 end
   end
   return table.concat(mine)
+end
+
+-- hand_on serves the line of the key, or with Total the lines of all keys in turn.
+local function hand_on(limit, own)
+  if whole then return whole.hand_on(limit, own) end
+  return serve(limit, own, $GRANTS)
 end
 
 -- present records that a process waits, and whether it receives messages.
@@ -168,11 +226,17 @@ local function present(process, listens)
   call('ZREM', key, (listens and 'q' or 'o') .. process)
 end
 
--- claim makes a permit of reserved slots, or begins the hold of a permit anew. It reports whether there was either.
+-- claim makes a permit of reserved slots, or begins the hold of a permit anew. It returns its token, nil if there is neither.
 local function claim(request)
   local scores = call('ZMSCORE', key, 'p' .. request, 'g' .. request)
-  if not scores[1] and not scores[2] then return false end
-  call('ZADD', key, reading + hold_of(request), 'p' .. request)
-  if scores[2] then call('ZREM', key, 'g' .. request) end
-  return true
+  if scores[2] then
+    call('ZREM', key, 'g' .. request)
+    if scores[1] then used = used - slots_of(request) end
+  end
+  if scores[1] then
+    local token = token_of(request, scores[1])
+    renew(request, scores[1])
+    return token
+  end
+  return scores[2] and grant(request)
 end

@@ -1,29 +1,33 @@
--- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states of its oldest
--- requests.
-local how, limit = unpack('>BI7', ask)
-local process = sub(ask, 9, 8 + $PROCESS)
-open()
-local channel = $SILENT
-if how == $LISTEN then
-  local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, '')
-  if type(receivers) == 'number' then
-    channel = receivers > 0 and $HEARD or $SILENT
-  elseif not string.find(receivers.err, 'non local', 1, true) then -- which passes when the slot has moved
-    channel = $REFUSED
+-- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states and tokens of its oldest
+-- requests, which are of the same length.
+local function run(ask)
+  local how, limit, count = unpack('>BI7I7', ask)
+  local process = sub(ask, 16, 15 + $PROCESS)
+  local length = count > 0 and (#ask - 15 - $PROCESS) / count or 0
+  open()
+  local channel = $SILENT
+  if how == $LISTEN then
+    local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, '')
+    if type(receivers) == 'number' then
+      channel = receivers > 0 and $HEARD or $SILENT
+    elseif not string.find(receivers.err, 'non local', 1, true) then -- which passes when the slot has moved
+      channel = $REFUSED
+    end
   end
-end
-present(process, channel == $HEARD)
-local states = {}
-for i = 9 + $PROCESS, #ask, $REQUEST do
-  local request = sub(ask, i, i + $REQUEST - 1)
-  local state = $LOST
-  if claim(request) then
-    state = $TAKEN
-  elseif call('ZSCORE', key, 'w' .. request) then
-    state = $WAITING
+  present(process, channel == $HEARD)
+  local states = {}
+  for i = 0, count - 1 do
+    local from = 16 + $PROCESS + i * length
+    local request = sub(ask, from, from + length - 1)
+    local state, token = $LOST, claim(request)
+    if token then
+      state = $TAKEN
+    elseif call('ZSCORE', key, 'w' .. request) then
+      state = $WAITING
+    end
+    states[#states + 1] = pack('>BI7', state, token or 0)
   end
-  states[#states + 1] = string.char(state)
+  local mine = hand_on(limit, process)
+  close()
+  return pack('>BI7', channel, reading) .. table.concat(states) .. mine
 end
-local mine = serve(limit, process)
-close()
-return pack('>BI7', channel, reading) .. table.concat(states) .. mine
