@@ -42,7 +42,7 @@ type Config struct {
 
 	// Accepts reports whether the engine knows limits like this one: it may lack an
 	// algorithm, or count less far. The suite leaves the others out. If nil, it knows
-	// every valid limit, except calendars if New refuses them.
+	// every valid limit, except calendars and units in use if New refuses them.
 	Accepts func(limit ratelimit.Limit) bool
 
 	// Limits are all the limits that the engine knows, if that is a fixed set: the suite uses no others, and does not expect New to refuse
@@ -50,13 +50,13 @@ type Config struct {
 	Limits []ratelimit.Limit
 
 	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for example, for a wrapper of an engine
-	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep, Len and Join, and Calendar for the limits of
-	// that algorithm.
+	// that cannot reserve. The names are Peek, Reserve, Wait, Adjust, Reset, SetLimit, Sweep, Len and Join, and Calendar and Concurrent for the limits of
+	// these algorithms.
 	Skip []string
 
 	// Want names methods that the limiters must have: if the suite does not find one, with a signature that it knows, the run fails.
-	// Without it a method with an unknown signature is not tested, and only the log of [Run] reports that. With Calendar among the names,
-	// the run fails if calendars are left out.
+	// Without it a method with an unknown signature is not tested, and only the log of [Run] reports that. With Calendar or Concurrent among the names,
+	// the run fails if limits of that algorithm are left out.
 	Want []string
 
 	// Close is called once for each limiter that New, NewBounded and NewPair made, when

@@ -68,6 +68,13 @@
 // forward and back, and an engine has a minute to notice. A key that has spent in a
 // window stays in it until the next one begins on the wall clock. Without a Clock the suite leaves calendars out.
 //
+// # Units in use
+//
+// An engine may refuse limits of [ratelimit.Concurrent] with ErrInvalidLimit, or by Config.Accepts. If it counts them, it gives
+// [ratelimit.NewReservation] a function that extends them, and Take and Allow return an error. The suite compares Reserve, Settle, Cancel, Extend
+// and the lapse of units with a counter. [Run] skips their subtest, with the reason, if the engine does not count them. If it must, name
+// Concurrent in Config.Want. To leave them out, name it in Config.Skip.
+//
 // # Engines that do I/O
 //
 // A call may fail with [ratelimit.ErrUnavailable], if it allows nothing, has no RetryAfter, and has charged all of

@@ -279,6 +279,41 @@ func ExamplePermit_Extend() {
 	// part 2
 }
 
+// runJob runs a tenant's job: ten run in the fleet at once, and three of each tenant. The token keeps a worker that has lost its slot without
+// noticing from writing over the results of another one.
+func runJob(ctx context.Context, client *redis.Client) error {
+	slots, err := redislimit.NewSemaphore(client, 3, &redislimit.SemaphoreOptions{
+		Name: "workers", Total: 10, Owner: "worker 7", Timeout: time.Second,
+		Priority: func(tenant string) int { return map[string]int{"gold": 1}[tenant] },
+	})
+	if err != nil {
+		return err
+	}
+	permit, err := slots.Acquire(ctx, "gold", 1)
+	if err != nil {
+		return err
+	}
+	results := permit.Token() // of the table's row: UPDATE … WHERE token < $1
+	all, err := slots.Holders(ctx, "gold")
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		fmt.Println(h.Owner, "has", h.Units, "since its token:", h.Since.UnixMicro() == results)
+		err = errors.Join(err, slots.Revoke(ctx, "gold", h.ID)) // an operator ends it
+	}
+	fmt.Println(errors.Is(permit.Release(ctx), redislimit.ErrLost), slots.Stats().Lost)
+	return err
+}
+
+// A fleet that runs ten jobs in all, and three of each tenant.
+func ExampleSemaphore_Holders() {
+	onServer(runJob)
+	// Output:
+	// worker 7 has 1 since its token: true
+	// true 1
+}
+
 // partner limits calls to a partner: to 20 in the fleet, or, while Redis is down, to this process's share of these.
 type partner struct {
 	slots    *redislimit.Semaphore

@@ -5,12 +5,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"time"
-
-	"github.com/weir-go/ratelimit/stats"
 )
 
-// SemaphoreStats are the figures of a [Semaphore]: of a key in the fleet, or of all keys in this process.
-type SemaphoreStats = stats.Semaphore
+// SemaphoreStats are the figures of a [Semaphore]: of a key in the fleet, or of all keys in this process. It has no name of its own, so that packages
+// promlimit and otellimit, which do not import this one, know the result of [Semaphore.Stats].
+type SemaphoreStats = struct {
+	InFlight int           // the number of slots in use
+	Waiting  int           // the number of callers in line
+	Oldest   time.Duration // the age of the oldest permit; 0 if there is none
+	Lost     uint64        // permits whose slots were found to have ended before their release: other work may have run at the same time
+}
 
 // Snapshot returns the state of a key in the fleet. It writes nothing, and takes time in proportion to the number of permits and waiting
 // callers. Lost is 0. Errors are as for TryAcquire.

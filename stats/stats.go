@@ -1,4 +1,4 @@
-// Package stats has the types that packages policy and redislimit pass to promlimit and otellimit, which do not import them.
+// Package stats has the types that package policy passes to promlimit and otellimit, which do not import policy.
 package stats
 
 import (
@@ -73,16 +73,4 @@ type Policies struct {
 	// LastError is the reason why the newest set could not be put in force, nil if it could, and LastErrorAt the time of that error.
 	LastError   error
 	LastErrorAt time.Time
-}
-
-// Semaphore are the figures of a semaphore of a fleet, over all its keys in this process: what redislimit's Semaphore.Stats returns.
-type Semaphore struct {
-	// InFlight is the number of slots in use.
-	InFlight int
-	// Waiting is the number of callers in line.
-	Waiting int
-	// Oldest is the age of the oldest permit; 0 if there is none.
-	Oldest time.Duration
-	// Lost is the number of permits whose slots were found to have ended before their release: other work may have run at the same time.
-	Lost uint64
 }

@@ -1,9 +1,17 @@
 package figures
 
-import "github.com/weir-go/ratelimit/stats"
+import "time"
+
+// semaphore are redislimit's SemaphoreStats. That package requires this one.
+type semaphore = struct {
+	InFlight int
+	Waiting  int
+	Oldest   time.Duration
+	Lost     uint64
+}
 
 // ofSemaphore returns the figures of a semaphore of a fleet, in this process. The argument read is its method Stats.
-func ofSemaphore(read func() stats.Semaphore) Group {
+func ofSemaphore(read func() semaphore) Group {
 	return Group{
 		Figures: []Figure{
 			{Name: "semaphore", Unit: "{unit}", Gauge: true, Help: "Slots that this process uses."},

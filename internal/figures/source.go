@@ -43,7 +43,7 @@ func Of(name string, source any) (Source, error) {
 		return Source{Groups: []Group{ofLease(s.Stats)}}, nil
 	case interface{ Totals() inflight.Totals }:
 		return Source{Groups: []Group{ofInflight(s.Totals)}}, nil
-	case interface{ Stats() stats.Semaphore }:
+	case interface{ Stats() semaphore }:
 		return Source{Groups: []Group{ofSemaphore(s.Stats)}}, nil
 	}
 	return Source{}, fmt.Errorf("the source of limiter %q has no figures: %T is neither a limiter with a table of keys, nor of package failover, inflight or lease, nor a Semaphore, nor policies", name, source)

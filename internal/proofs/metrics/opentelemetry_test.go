@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -23,6 +24,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/otellimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/redislimit"
 )
 
 // collected runs a program with one limiter of each kind, and returns the exported metrics.
@@ -48,6 +50,11 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, err)
 	require.NoError(t, m.Register("backend", ratelimit.Must(inflight.New(1, &inflight.Options[string]{Total: 10}))))
 	require.NoError(t, m.Register("leased", leased))
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // it is not called
+	t.Cleanup(func() { _ = client.Close() })
+	slots, err := redislimit.NewSemaphore(client, 1, &redislimit.SemaphoreOptions{Name: "slots"})
+	require.NoError(t, err)
+	require.NoError(t, m.Register("slots", slots))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/promlimit"
+	"github.com/weir-go/ratelimit/redislimit"
 )
 
 const secret = "a-key-that-must-not-be-seen"
@@ -55,6 +57,11 @@ func program(t testing.TB) *prometheus.Registry {
 	leased, err := lease.New[string](limiter, &lease.Options[string]{MaxBatch: 10})
 	require.NoError(t, err)
 	require.NoError(t, m.Register("leased", leased))
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // it is not called
+	t.Cleanup(func() { _ = client.Close() })
+	slots, err := redislimit.NewSemaphore(client, 1, &redislimit.SemaphoreOptions{Name: "slots"})
+	require.NoError(t, err)
+	require.NoError(t, m.Register("slots", slots))
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(ctx))
 
