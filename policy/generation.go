@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -59,6 +60,9 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		}
 		r.succeeds(former)
 		r.badLimits, r.wall = &p.badLimits, next.decider.wall()
+		if len(r.Plans)+len(r.Shares) > 0 {
+			r.unknownPlans = p.unknownOf(r.id)
+		}
 		next.names = append(next.names, r.Name)
 		next.notifies = next.notifies || len(r.thresholds) > 0
 		next.settles = next.settles || r.Actual != ""
@@ -71,6 +75,19 @@ func (p *Policies) open(set *Set) (*generation, error) {
 	}
 	next.index = match.New(matches)
 	return next, nil
+}
+
+// unknownOf returns the counter of unknown plans of the rule with an id.
+func (p *Policies) unknownOf(id string) *atomic.Uint64 {
+	n := p.unknown[id]
+	if n == nil {
+		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // of rules that have gone
+			p.unknown = map[string]*atomic.Uint64{}
+		}
+		n = new(atomic.Uint64)
+		p.unknown[id] = n
+	}
+	return n
 }
 
 // use puts a set in force. p.updating is held.

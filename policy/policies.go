@@ -59,6 +59,7 @@ type Policies struct {
 	killed      atomic.Uint64
 	badLimits   atomic.Uint64
 	exempt      atomic.Uint64
+	unknown     map[string]*atomic.Uint64 // plans, by the id of a rule, since New; guarded by updating
 	denials     *sketch.Sketch
 	lasts       lastLimits
 	queries     sync.Pool // of *query, so that a decision allocates nothing
@@ -325,20 +326,30 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 // Stats returns the counters and the state of the policies.
 func (p *Policies) Stats() stats.Policies {
 	s := p.now()
+	var unknown map[string]uint64
+	for _, r := range s.rules {
+		if r.unknownPlans != nil {
+			if unknown == nil {
+				unknown = map[string]uint64{}
+			}
+			unknown[r.Name] = r.unknownPlans.Load()
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return stats.Policies{
-		Version:     s.set.Version,
-		Generation:  s.number,
-		LoadedAt:    s.loadedAt,
-		CheckedAt:   p.checked,
-		Rules:       len(s.set.Rules),
-		Names:       s.names,
-		KillSwitch:  s.set.KillSwitch,
-		Killed:      p.killed.Load(),
-		Exempt:      p.exempt.Load(),
-		BadLimits:   p.badLimits.Load(),
-		LastError:   p.failed,
-		LastErrorAt: p.failedT,
+		UnknownPlans: unknown,
+		Version:      s.set.Version,
+		Generation:   s.number,
+		LoadedAt:     s.loadedAt,
+		CheckedAt:    p.checked,
+		Rules:        len(s.set.Rules),
+		Names:        s.names,
+		KillSwitch:   s.set.KillSwitch,
+		Killed:       p.killed.Load(),
+		Exempt:       p.exempt.Load(),
+		BadLimits:    p.badLimits.Load(),
+		LastError:    p.failed,
+		LastErrorAt:  p.failedT,
 	}
 }

@@ -74,6 +74,13 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 		if q.load(); q.exemptBy != nil {
 			p.exempt.Add(1)
 		}
+		for i := range q.charges.List {
+			if ch := &q.charges.List[i]; ch.Plan == "" {
+				if rule := q.in.rules[ch.Rule]; rule.unknownPlans != nil {
+					rule.countPlan(r)
+				}
+			}
+		}
 	}
 	if q.in.graces {
 		q.charges.rules = q.in.rules

@@ -40,6 +40,8 @@ type rule struct {
 	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
+	unknownPlans *atomic.Uint64 // nil without plans and shares
+
 	parts   []needed // the attributes of its key
 	plain   bool     // the key is one attribute, and whole
 	base    costing  // its cost, where no price matches
@@ -312,6 +314,19 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 		}
 	}
 	return &c.limit, ""
+}
+
+// countPlan counts the plan of a request if the rule does not know it.
+func (c *rule) countPlan(r Request) {
+	plan, ok := r.Attribute(attrPlan)
+	if !ok || plan == "" {
+		return
+	}
+	_, limit := c.Plans[plan]
+	_, share := c.Shares[plan]
+	if !limit && !share {
+		c.unknownPlans.Add(1)
+	}
 }
 
 // maxPlanLimits bounds the known limits of one rule's plans, including plans of earlier sets.

@@ -70,6 +70,9 @@ type Policies struct {
 	Exempt uint64
 	// BadLimits counts the values of a rule's limit_from that were no limit.
 	BadLimits uint64
+	// UnknownPlans counts, by the names of the rules with plans or shares, the requests whose plan the rule does not know, such as "Pro" for "pro":
+	// the rule's own limit or weight held. A request without a plan is not counted. It is nil if no rule has plans, and must not be changed.
+	UnknownPlans map[string]uint64
 	// LastError is the reason why the newest set could not be put in force, nil if it could, and LastErrorAt the time of that error.
 	LastError   error
 	LastErrorAt time.Time

@@ -117,6 +117,7 @@ func ofPolicies(read func() stats.Policies) Group {
 			{Name: "policy.checked_timestamp", Unit: "s", Gauge: true, Help: "When the set in force was last seen to be the newest, in Unix time."},
 			{Name: "policy.exempt", Unit: "{request}", Help: "Requests that passed because a rule exempts them."},
 			{Name: "policy.bad_limits", Unit: "{value}", Help: "Values of the attribute of a rule's limit_from that were no limit: the rule's own limit held."},
+			{Name: "policy.unknown_plans", Unit: "{request}", By: []string{"rule"}, Help: "Requests whose plan a rule with plans does not know: the rule's own limit held."},
 			{Name: "policy.info", Unit: "1", Gauge: true, By: []string{"version"}, Help: "1, with the version of the set in force."},
 		},
 		Read: func(add func(int, float64, ...string)) {
@@ -129,7 +130,10 @@ func ofPolicies(read func() stats.Policies) Group {
 			add(5, float64(s.CheckedAt.UnixMilli())/1000)
 			add(6, float64(s.Exempt))
 			add(7, float64(s.BadLimits))
-			add(8, 1, s.Version)
+			for rule, n := range s.UnknownPlans {
+				add(8, float64(n), rule)
+			}
+			add(9, 1, s.Version)
 		},
 	}
 }
