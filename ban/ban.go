@@ -63,7 +63,7 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 // Repeats counts the bans of a key, and decides when they are forgotten: under SlidingLog(Per(9, 24*time.Hour)) the bans of the
 // last 24 hours count, under TokenBucket(PerDay(1), 9) one ban is forgotten each day. Its capacity should be above the number of
 // bans, and its window longer than the longest. If repeats fails, the ban is a first one, and Stats counts the failure.
-// [Limiter.Lift] and [Limiter.Reset] forget the bans of a key. To keep their number, reset the single limiters instead.
+// [Limiter.Reset] forgets the bans of a key. To keep their number, reset the single limiters instead.
 //
 // Each decision peeks at all bans: in memory that costs less than a decision, on a store a round trip for each.
 func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
@@ -317,20 +317,6 @@ func (b *Limiter[K]) Strike(ctx context.Context, key K, n int) error {
 	return err
 }
 
-// Lift ends a key's ban, and forgets its strikes and its earlier bans.
-func (b *Limiter[K]) Lift(ctx context.Context, key K) error {
-	b.requireInit()
-	ctx = wait.OrBackground(ctx)
-	err := ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key)
-	if b.repeats != nil {
-		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](b.repeats), key))
-	}
-	for _, bans := range b.bans {
-		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](bans), key))
-	}
-	return err
-}
-
 // Peek returns the answer that Take gives if it begins no ban: see [ratelimit.Peek].
 func (b *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	ctx = wait.OrBackground(ctx)
@@ -346,11 +332,19 @@ func (b *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 	return ratelimit.Adjust(wait.OrBackground(ctx), ratelimit.Limiter[K](b.limiter), key, delta)
 }
 
-// Reset forgets the key in all limiters.
+// Reset ends a key's ban, and forgets its spending, its strikes and its earlier bans. It forgets them also where limiter has no Reset, and
+// then returns an error that wraps [errors.ErrUnsupported].
 func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	b.requireInit()
 	ctx = wait.OrBackground(ctx)
-	return errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), b.Lift(ctx, key))
+	err := errors.Join(ratelimit.Reset(ctx, ratelimit.Limiter[K](b.limiter), key), ratelimit.Reset(ctx, ratelimit.Limiter[K](b.strikes), key))
+	if b.repeats != nil {
+		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](b.repeats), key))
+	}
+	for _, bans := range b.bans {
+		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](bans), key))
+	}
+	return err
 }
 
 // Describe returns the description of limiter, with the limits of all bans behind its own.

@@ -218,7 +218,7 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 
 	// More than are left, and more than there can be, exhaust them too.
 	for _, n := range []int{3, 6, math.MaxInt} {
-		require.NoError(t, j.Lift(ctx, "k"))
+		require.NoError(t, j.Reset(ctx, "k"))
 		require.True(t, take(t, j, 0).Allowed)
 		require.NoError(t, j.Strike(ctx, "k", 3))
 		require.True(t, j.Allow("other", 0))
@@ -237,22 +237,22 @@ func TestStrikesAreReportedByTheCaller(t *testing.T) {
 	}())
 }
 
-func TestLiftForgetsBanAndStrikesAndResetTheBudgetToo(t *testing.T) {
+func TestResetForgetsBanStrikesAndBudget(t *testing.T) {
 	j := newJail(t, ratelimit.FixedWindow(ratelimit.PerMinute(2)))
 	ctx := t.Context()
 	require.True(t, j.Allow("k", 2))
 	require.NoError(t, j.Strike(ctx, "k", 1))
-	require.NoError(t, j.Lift(ctx, "k"))
+	require.NoError(t, j.Reset(ctx, "k"))
 	require.Equal(t, 2, remaining(t, j.strikes, "k"))
 	require.NoError(t, j.Strike(ctx, "k", 2))
-	require.NoError(t, j.Lift(ctx, "k"))
-	d := take(t, j, 1)
-	require.Equal(t, jailLimit, d.Limit, "the spending of the budget stays")
-	require.False(t, d.Allowed)
+	require.NoError(t, j.Reset(ctx, "k"))
+	d := take(t, j, 2)
+	require.Equal(t, jailLimit, d.Limit)
+	require.True(t, d.Allowed)
 	require.NoError(t, j.Strike(ctx, "k", 2))
 	require.NoError(t, ratelimit.Reset(ctx, ratelimit.Limiter[string](j), "k"))
 	require.True(t, j.Allow("k", 2))
-	require.NoError(t, j.Lift(ctx, "never seen"))
+	require.NoError(t, j.Reset(ctx, "never seen"))
 	require.NoError(t, ratelimit.Adjust(ctx, ratelimit.Limiter[string](j), "k", -1))
 	require.True(t, j.Allow("k", 1))
 	require.Equal(t, []ratelimit.Limit{jailLimit, banLimit}, j.Describe().Limits)
@@ -370,10 +370,10 @@ func TestADenialStaysADenialIfTheStrikeFails(t *testing.T) {
 	flaky.err = nil
 	require.Equal(t, banLimit, take(t, b, 1).Limit)
 
-	// Lift tries both.
+	// Reset tries all.
 	both := &resettable{engine: allows(ratelimit.Decision{Remaining: 1}), err: errors.New("down")}
 	b = banOf[string](t, j.limiter, both, j.bans)
-	require.ErrorContains(t, b.Lift(t.Context(), "k"), "down")
+	require.ErrorContains(t, b.Reset(t.Context(), "k"), "down")
 	require.Equal(t, 1, remaining(t, j.bans, "k"))
 }
 
@@ -426,7 +426,7 @@ func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 	for name, call := range map[string]func(){
 		"Take":     func() { _, _ = zero.Take(t.Context(), "k", 1) },
 		"Strike":   func() { _ = zero.Strike(t.Context(), "k", 1) },
-		"Lift":     func() { _ = zero.Lift(t.Context(), "k") },
+		"Reset":    func() { _ = zero.Reset(t.Context(), "k") },
 		"Describe": func() { zero.Describe() },
 		"Stats":    func() { zero.Stats() },
 	} {
@@ -436,7 +436,7 @@ func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 	b := banOf[string](t, l, onClock(t, new(ratelimittest.Clock), jailLimit), onClock(t, new(ratelimittest.Clock), banLimit))
 	require.NoError(t, b.Strike(noContext, "k", 1))
 	require.NoError(t, b.Wait(noContext, "k", 1))
-	require.NoError(t, b.Lift(noContext, "k"))
+	require.NoError(t, b.Reset(noContext, "k"))
 }
 
 // struck is an engine that has a Reset and no Peek.
@@ -579,7 +579,7 @@ func TestABannedKeyIsDeniedACostOfNothing(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	require.ErrorIs(t, j.Wait(short, "k", 0), context.DeadlineExceeded)
-	require.NoError(t, j.Lift(ctx, "k"))
+	require.NoError(t, j.Reset(ctx, "k"))
 	require.True(t, j.Allow("k", 0))
 }
 

@@ -39,7 +39,7 @@ func ExampleNew() {
 			fmt.Println(key, "is banned for another", d.RetryAfter)
 		}
 	}
-	fmt.Println(limiter.Lift(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
+	fmt.Println(limiter.Reset(ctx, "198.51.100.7"), limiter.Allow("198.51.100.7", 1))
 	fmt.Println("bans:", limiter.Stats().Begun)
 	// Output:
 	// 2 allowed, 8 denied, the next in 1m0s

@@ -67,5 +67,5 @@ func TestBansMayFailOver(t *testing.T) {
 	d, err := b.Take(t.Context(), "k", 1)
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
-	require.ErrorIs(t, b.Lift(t.Context(), "k"), ratelimit.ErrUnavailable)
+	require.ErrorIs(t, b.Reset(t.Context(), "k"), ratelimit.ErrUnavailable)
 }

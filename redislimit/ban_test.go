@@ -94,7 +94,7 @@ func TestABanOnRedisBeginsOnceForTheWholeFleet(t *testing.T) {
 			require.Zero(t, granted)
 		}
 		require.Equal(t, written, changes(t, client))
-		require.NoError(t, fleet[1].Lift(t.Context(), key))
+		require.NoError(t, fleet[1].Reset(t.Context(), key))
 		require.NoError(t, ratelimit.Reset[string](t.Context(), fleet[2], key))
 		require.True(t, fleet[3].Allow(key, 2))
 	}
@@ -155,7 +155,7 @@ func TestABanOnRedisGrowsForTheWholeFleet(t *testing.T) {
 			require.NoError(t, l.Reset(t.Context(), "k")) // the ban's end
 		}
 	}
-	require.NoError(t, fleet[1].Lift(t.Context(), "k"))
+	require.NoError(t, fleet[1].Reset(t.Context(), "k"))
 	require.NoError(t, fleet[2].Strike(t.Context(), "k", 2))
 	d, err := fleet[0].Take(t.Context(), "k", 1)
 	require.NoError(t, err)
