@@ -6,6 +6,9 @@
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
 //	curl http://127.0.0.1:8080/usage
 //
+// Beside the tokens, a tenant has 100 requests at the same time, and each of its users, whom the header User names, 8: a user with a runaway
+// script leaves the others room.
+//
 // The second address shows the tokens used in the last minute beside the limit: under load both should be nearly equal. In the first
 // minute of a load the burst comes on top.
 package main
@@ -61,8 +64,40 @@ type gateway struct {
 	upstream, key string
 	client        *http.Client
 	limiter       *fair.Limiter[tenant]
+	atOnce        ratelimit.Reserver[call]
 	perMinute     int
 	used          usage
+}
+
+// call is a request of a user of a tenant.
+type call struct{ tenant, user string }
+
+// The caps on requests at the same time. A request holds its units for longer than it can take.
+const (
+	ofTenant = 100
+	ofUser   = 8
+	hold     = patience + 3*time.Minute
+)
+
+// newCaps returns both caps in one decision: a denial by either holds nothing of the other. Requests without a user have the tenant's alone.
+func newCaps() (ratelimit.Reserver[call], error) {
+	tenants, err := ratelimit.New[string](ratelimit.Concurrent(ofTenant, hold).Named("tenant"), nil)
+	if err != nil {
+		return nil, err
+	}
+	users, err := ratelimit.New[call](ratelimit.Concurrent(ofUser, hold).Named("user"), nil)
+	if err != nil {
+		return nil, err
+	}
+	byTenant := ratelimit.By(tenants, func(c call) (string, error) { return c.tenant, nil })
+	byUser := ratelimit.By(users, func(c call) (call, error) { return c, nil })
+	byUser.Limit = func(c call) ratelimit.Limit {
+		if c.user == "" {
+			return ratelimit.Unlimited()
+		}
+		return ratelimit.Limit{}
+	}
+	return ratelimit.All(byTenant, byUser)
 }
 
 // usage counts the tokens of the last minute, in seconds.
@@ -97,8 +132,12 @@ func newGateway(upstream, key string, perMinute int, transport http.RoundTripper
 	if err != nil {
 		return nil, err
 	}
+	atOnce, err := newCaps()
+	if err != nil {
+		return nil, err
+	}
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
-	return &gateway{upstream: upstream, key: key, client: client, limiter: limiter, perMinute: perMinute}, nil
+	return &gateway{upstream: upstream, key: key, client: client, limiter: limiter, atOnce: atOnce, perMinute: perMinute}, nil
 }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -124,6 +163,16 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	maxTokens = min(maxTokens, math.MaxInt32)
+	held, err := g.atOnce.Reserve(r.Context(), call{t.name, r.Header.Get("User")}, 1, 0)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	case !held.Allowed:
+		tooMany(w, held.RetryAfter, "too many requests at the same time of this "+held.Limit.Name)
+		return
+	}
+	defer held.Cancel()
 	estimate := len(body)/4 + maxTokens // of English, 4 characters are about a token
 	reserved, err := g.limiter.Reserve(r.Context(), t, estimate, patience)
 	switch {
@@ -132,11 +181,15 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 	case !reserved.Allowed:
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(reserved.RetryAfter.Seconds()))))
-		http.Error(w, "your share is spent", http.StatusTooManyRequests)
+		tooMany(w, reserved.RetryAfter, "your share is spent")
 	default:
 		g.forward(w, r, body, len(body)+maxTokens, reserved) // a token has a character at least
 	}
+}
+
+func tooMany(w http.ResponseWriter, retryAfter time.Duration, text string) {
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(retryAfter.Seconds()))))
+	http.Error(w, text, http.StatusTooManyRequests)
 }
 
 // forward sends the request to the model, and settles the reservation. Where the number of tokens that the model has counted is not known,

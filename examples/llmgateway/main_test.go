@@ -220,3 +220,62 @@ func TestUsageIsThatOfTheLastMinute(t *testing.T) {
 	require.EqualValues(t, 0, u.add(begin.Add(120*time.Second), 0))
 	require.EqualValues(t, 0, u.add(begin.Add(time.Hour), 0))
 }
+
+// slow is a model that answers when it is told to, or when the client leaves.
+type slow struct{ answer chan struct{} }
+
+func (m slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-m.answer:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	w := httptest.NewRecorder()
+	fmt.Fprint(w, `{"usage":{"total_tokens":20}}`)
+	return w.Result(), nil
+}
+
+func TestUsersAndTenantsHaveCapsOnRequestsAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := slow{make(chan struct{})}
+		g, err := newGateway("http://model.example", "key", 1_000_000, m)
+		require.NoError(t, err)
+		var status [2]map[int]int // of clients that stay, and of those that leave
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		send := func(ctx context.Context, kind int, user string) {
+			all.Go(func() {
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(`{"max_tokens":100}`))
+				r.Header.Set("Authorization", "Bearer gold-key")
+				r.Header.Set("User", user)
+				w := httptest.NewRecorder()
+				g.ServeHTTP(w, r)
+				mu.Lock()
+				defer mu.Unlock()
+				status[kind][w.Code]++
+			})
+		}
+		round := func(kind int, ctx context.Context) {
+			status[kind] = map[int]int{}
+			for range 20 { // a runaway script
+				send(ctx, kind, "ann")
+			}
+			synctest.Wait()
+			for i := range 100 {
+				send(ctx, kind, fmt.Sprint("user ", i%50))
+			}
+			synctest.Wait()
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		round(1, ctx)
+		require.Equal(t, map[int]int{http.StatusTooManyRequests: 12 + 8}, status[1], "8 of the user, and 100 of the tenant, go on")
+		leave()
+		all.Wait()
+		require.Equal(t, ofTenant, status[1][http.StatusBadGateway])
+
+		round(0, t.Context())
+		close(m.answer)
+		all.Wait()
+		require.Equal(t, map[int]int{http.StatusOK: ofTenant, http.StatusTooManyRequests: 12 + 8}, status[0], "clients that left hold nothing")
+	})
+}
