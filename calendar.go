@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/calendar"
 )
 
-// Period divides time into the minutes, hours, days, weeks or months of a time zone, for [Calendar]. Make one with [Minute],
-// [Hour], [Day], [Week] or [Month]. It may be compared. The zero Period is invalid.
+// Period divides time into the minutes, hours, days, weeks, months or years of a time zone, for [Calendar]. Make one with [Minute],
+// [Hour], [Day], [Week], [Month] or [Year]. It may be compared. The zero Period is invalid.
 type Period struct {
 	handle unique.Handle[period] // one word: each decision copies its limit
 }
@@ -19,6 +19,7 @@ type period struct {
 	unit calendar.Unit
 	zone string
 	from int
+	at   time.Duration
 }
 
 // Day returns the days of a time zone, from midnight to midnight. The zone is a name that [time.LoadLocation] finds,
@@ -40,12 +41,28 @@ func Hour(zone string) Period { return newPeriod(calendar.Hour, zone, 0) }
 // Minute returns the minutes of a time zone's clock. See [Day].
 func Minute(zone string) Period { return newPeriod(calendar.Minute, zone, 0) }
 
+// Year returns the years of a time zone, from January 1st. See [Day].
+func Year(zone string) Period { return newPeriod(calendar.Year, zone, 0) }
+
 func newPeriod(unit calendar.Unit, zone string, from int) Period {
-	return Period{unique.Make(period{unit, zone, from})}
+	return Period{unique.Make(period{unit, zone, from, 0})}
+}
+
+// At returns the period whose windows begin at a time of their first day, as its clock shows it, instead of at midnight:
+// Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. Where clocks skip that time, a window begins at the step; of a time that
+// comes twice, the first counts. The time is less than 24 h, in whole minutes. Another time, or one for [Hour] and [Minute], makes the Period
+// invalid. Zero is midnight.
+func (p Period) At(after time.Duration) Period {
+	if p == (Period{}) {
+		return p
+	}
+	v := p.handle.Value()
+	v.at = after
+	return Period{unique.Make(v)}
 }
 
 // String returns the period as it stands in the text of a limit: "hour UTC", "day UTC", "week UTC from monday", "month
-// Europe/Berlin from 15".
+// Europe/Berlin from 15", "day 04:00 UTC".
 func (p Period) String() string {
 	if p == (Period{}) {
 		return "no period"
@@ -54,8 +71,8 @@ func (p Period) String() string {
 	return v.unit.String() + " " + v.place()
 }
 
-// place returns the zone and the anchor.
-func (p period) place() string { return calendar.Format(p.unit, p.zone, p.from) }
+// place returns the time of the day, the zone and the anchor.
+func (p period) place() string { return calendar.FormatAt(p.unit, p.zone, p.from, p.at) }
 
 // Window returns the first instant of the window that at lies in, and the first after it, in the period's zone. Both
 // are zero if the Period is invalid.
@@ -71,13 +88,13 @@ func (p Period) Window(at time.Time) (from, to time.Time) {
 // calendar returns the calendar of a period, or why there is none.
 func (p Period) calendar() (*calendar.Calendar, error) {
 	if p == (Period{}) {
-		return nil, errors.New("there is none, want Minute, Hour, Day, Week or Month")
+		return nil, errors.New("there is none, want Minute, Hour, Day, Week, Month or Year")
 	}
 	v := p.handle.Value()
-	return calendar.New(v.unit, v.zone, v.from)
+	return calendar.NewAt(v.unit, v.zone, v.from, v.at)
 }
 
-// Calendar returns a limit of units in each minute, hour, day, week or month of the calendar: a quota. At the end of a window,
+// Calendar returns a limit of units in each minute, hour, day, week, month or year of the calendar: a quota. At the end of a window,
 // the remaining units expire, and all keys get their units back at one instant. Around a boundary twice the units may pass: put
 // a [TokenBucket] beside it to protect a service. If no contract names the clock or a date, use a [FixedWindow], whose windows
 // begin with each key's first spending: clients that are denied then do not come back all at once.

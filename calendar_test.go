@@ -567,3 +567,40 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 		}
 	}
 }
+
+// A quota of a day that begins at four, across the step of the clocks, and one of a year.
+func TestCalendarsAtATimeOfTheDayAndOfAYear(t *testing.T) {
+	l, clock := at(t, ratelimit.Calendar(2, ratelimit.Day("Europe/Berlin").At(4*time.Hour)), "Europe/Berlin", "2026-03-29 01:59")
+	assert.True(t, l.Allow("k", 2))
+	clock.advance(time.Minute) // 3:00
+	assert.False(t, l.Allow("k", 1))
+	clock.advance(59 * time.Minute)
+	assert.False(t, l.Allow("k", 1))
+	clock.advance(time.Minute) // 4:00
+	assert.True(t, l.Allow("k", 2))
+	d, err := l.Take(t.Context(), "k", 1)
+	require.NoError(t, err)
+	assert.Equal(t, 24*time.Hour, d.RetryAfter)
+
+	l, clock = at(t, ratelimit.Calendar(2, ratelimit.Year("UTC")), "UTC", "2027-12-31 23:59")
+	assert.True(t, l.Allow("k", 2))
+	assert.False(t, l.Allow("k", 1))
+	clock.advance(time.Minute)
+	d, err = l.Take(t.Context(), "k", 2)
+	require.NoError(t, err)
+	assert.True(t, d.Allowed)
+	assert.Equal(t, 366*24*time.Hour, d.ResetAfter, "2028 is a leap year")
+}
+
+func TestThePeriodAtATimeOfTheDayIsComparedAndHasAText(t *testing.T) {
+	four := ratelimit.Day("Europe/Berlin").At(4 * time.Hour)
+	assert.Equal(t, "day 04:00 Europe/Berlin", four.String())
+	assert.Equal(t, "calendar 1000/day 04:00 Europe/Berlin", ratelimit.Calendar(1000, four).String())
+	assert.Equal(t, ratelimit.Calendar(1000, four), ratelimit.Must(ratelimit.ParseLimit("calendar 1000/day 04:00 Europe/Berlin")))
+	assert.Equal(t, ratelimit.Calendar(5000, ratelimit.Year("UTC")), ratelimit.Must(ratelimit.ParseLimit("calendar 5000/year UTC")))
+	assert.Equal(t, ratelimit.Day("UTC"), ratelimit.Day("UTC").At(time.Hour).At(0), "midnight")
+	assert.Equal(t, ratelimit.Period{}, ratelimit.Period{}.At(time.Hour))
+	for _, wrong := range []ratelimit.Period{ratelimit.Day("UTC").At(24 * time.Hour), ratelimit.Day("UTC").At(-time.Hour), ratelimit.Day("UTC").At(time.Second), ratelimit.Hour("UTC").At(time.Minute), ratelimit.Year("")} {
+		require.ErrorIs(t, ratelimit.Calendar(1, wrong).Validate(), ratelimit.ErrInvalidLimit, wrong)
+	}
+}

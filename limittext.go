@@ -80,6 +80,8 @@ func (l Limit) String() string {
 //	calendar 500/day UTC
 //	calendar 20000/week America/New_York from monday
 //	calendar 1000/month Europe/Berlin from 15
+//	calendar 1000/day 04:00 Europe/Berlin
+//	calendar 5000/year UTC
 //	concurrent 8 hold 1m
 //	unlimited
 //	blocked
@@ -139,16 +141,16 @@ func (l Limit) parseCalendar(words []string) (_ Limit, err error) {
 	units, per, ok := strings.Cut(words[0], "/")
 	unit, known := calendar.UnitOf(per)
 	if !ok || !known {
-		return l, invalid("%q is not a number of units for each minute, hour, day, week or month, such as 1000/month", words[0])
+		return l, invalid("%q is not a number of units for each minute, hour, day, week, month or year, such as 1000/month", words[0])
 	}
 	if l.Rate.Units, err = strconv.Atoi(units); err != nil {
 		return l, invalid("rate %q: units %q are not a whole number in range", words[0], units)
 	}
-	zone, from, err := calendar.Parse(unit, words[1:])
+	zone, from, at, err := calendar.ParseAt(unit, words[1:])
 	if err != nil {
 		return l, invalid("%s", err)
 	}
-	l.Period = newPeriod(unit, zone, from)
+	l.Period = newPeriod(unit, zone, from).At(at)
 	return l, l.Validate()
 }
 

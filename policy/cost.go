@@ -15,6 +15,9 @@ type Cost struct {
 	Number    int    // a fixed cost, if above 0
 	Attribute string // the attribute that holds the cost: a whole number from 0
 	Caller    bool   // the caller's cost, whatever the defaults
+
+	// Match selects the requests of a cost in [Rule.Costs], and is nil in any other. A file has such a cost as {match: …, cost: …}.
+	Match *Match
 }
 
 // own reports whether the cost is not the caller's.
@@ -28,9 +31,23 @@ func (c Cost) text() string {
 	return c.Attribute
 }
 
+// matched is a cost in [Rule.Costs] as a file has it.
+type matched struct {
+	Match *Match `yaml:"match" json:"match"`
+	Cost  Cost   `yaml:"cost" json:"cost"`
+}
+
+// alone returns the cost without its Match.
+func (c Cost) alone() Cost {
+	c.Match = nil
+	return c
+}
+
 // MarshalJSON returns the text of a file, and null for the zero Cost.
 func (c Cost) MarshalJSON() ([]byte, error) {
 	switch {
+	case c.Match != nil:
+		return json.Marshal(matched{c.Match, c.alone()})
 	case c.Number != 0:
 		return json.Marshal(c.Number)
 	case c.Attribute != "" || c.Caller:
@@ -42,6 +59,8 @@ func (c Cost) MarshalJSON() ([]byte, error) {
 // MarshalYAML returns the value that MarshalJSON encodes.
 func (c Cost) MarshalYAML() (any, error) {
 	switch {
+	case c.Match != nil:
+		return matched{c.Match, c.alone()}, nil
 	case c.Number != 0:
 		return c.Number, nil
 	case c.Attribute != "" || c.Caller:
@@ -54,6 +73,14 @@ func (c Cost) MarshalYAML() (any, error) {
 func (c *Cost) UnmarshalJSON(data []byte) error {
 	*c = Cost{}
 	if string(data) == "null" {
+		return nil
+	}
+	if len(data) > 0 && data[0] == '{' {
+		var m matched
+		if err := json.Unmarshal(data, &m); err != nil {
+			return err
+		}
+		*c, c.Match = m.Cost, m.Match
 		return nil
 	}
 	if err := json.Unmarshal(data, &c.Number); err == nil {

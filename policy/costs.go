@@ -58,7 +58,7 @@ func (n *needed) number(r Request) (int, error) {
 // prices are the costs of [Rule.Costs], prepared for decisions.
 type prices struct {
 	all   []costing
-	rules []*match.Rule // those of a Price that match by one reading of a path, and behind them those that match by all readings
+	rules []*match.Rule // of the costs, that match by one reading of a path, and behind them those that match by all readings
 	index *match.Index
 }
 
@@ -69,8 +69,8 @@ func pricesOf(r *Rule) *prices {
 	}
 	p := new(prices)
 	for i := range r.Costs {
-		m := matchOf(&Rule{Match: r.Costs[i].Match})
-		p.all, p.rules = append(p.all, costingOf(r.Costs[i].Cost)), append(p.rules, &m)
+		m := matchOf(&Rule{Match: *r.Costs[i].Match})
+		p.all, p.rules = append(p.all, costingOf(r.Costs[i].alone())), append(p.rules, &m)
 	}
 	for _, m := range slices.Clone(p.rules) {
 		certain := *m
@@ -170,15 +170,19 @@ func (r *Rule) checkCosts(report reporter) {
 		return
 	}
 	var tree match.Tree
-	for j := range r.Costs {
-		c, field := &r.Costs[j], fmt.Sprintf("costs[%d]", j)
-		c.Match.check(field+".match", &tree, report)
-		if c.Match.all() && c.Match.Route == nil && c.Match.Absent == nil {
+	for j, c := range r.Costs {
+		field := fmt.Sprintf("costs[%d]", j)
+		m := c.Match
+		if m == nil {
+			m = new(Match)
+		}
+		m.check(field+".match", &tree, report)
+		if m.all() && m.Route == nil && m.Absent == nil {
 			report(field+".match", errors.New("it matches every request: want a condition, or cost for the cost of all other requests"))
 		}
-		if c.Cost == (Cost{}) {
+		if c = c.alone(); c == (Cost{}) {
 			report(field+".cost", errors.New("the cost is missing"))
-		} else if err := c.Cost.check(); err != nil {
+		} else if err := c.check(); err != nil {
 			report(field+".cost", err)
 		}
 	}

@@ -673,12 +673,14 @@ func (p *parser) cost(to *Cost) func(*yaml.Node, string) error {
 	}
 }
 
-func (p *parser) costs(to *[]Price) func(*yaml.Node, string) error {
+func (p *parser) costs(to *[]Cost) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		*to = []Price{}
+		*to = []Cost{}
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
-			var c Price
-			err := p.mapping(n, field, fields{"match": p.match(&c.Match), "cost": p.cost(&c.Cost)})
+			var c Cost
+			m := new(Match)
+			err := p.mapping(n, field, fields{"match": p.match(m), "cost": p.cost(&c)})
+			c.Match = m
 			*to = append(*to, c)
 			return err
 		})

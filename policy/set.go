@@ -120,9 +120,9 @@ type Rule struct {
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Costs are the costs of some requests: that of the first Price that matches replaces Cost. If a path can be read in several ways (see
+	// Costs are the costs of some requests: the first whose Match matches replaces Cost. If a path can be read in several ways (see
 	// [HTTP]), and these have several costs, the highest of them.
-	Costs []Price `yaml:"costs,omitempty" json:"costs,omitempty"`
+	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
 	// Actual names an attribute with the real cost, a whole number from 0. It is read when a [Policies.Reserve] is settled, in place of the
 	// argument of Settle. See [Policies.Reserve].
 	Actual string `yaml:"actual,omitempty" json:"actual,omitempty"`
@@ -193,12 +193,6 @@ func (v *Values) UnmarshalJSON(data []byte) error {
 		(*v)[i] = *value
 	}
 	return nil
-}
-
-// Price is the cost of the requests that it matches.
-type Price struct {
-	Match Match `yaml:"match" json:"match"` // not empty
-	Cost  Cost  `yaml:"cost" json:"cost"`
 }
 
 // Override is the limit of a single key, or its weight in a rule with Share.

@@ -374,8 +374,11 @@ func (r *Rule) checkLimit() error {
 }
 
 func (r *Rule) checkCost() error {
-	if r.Cost == (Cost{}) {
+	switch {
+	case r.Cost == (Cost{}):
 		return nil
+	case r.Cost.Match != nil:
+		return errors.New("a Match, which only a cost in Costs has")
 	}
 	return r.Cost.check()
 }

@@ -30,7 +30,7 @@ func (s *Set) warnings() (all []*Error) {
 		r.exempted(report)
 		r.neverMatches(report)
 		for j := range r.Costs {
-			price := &Rule{Match: r.Costs[j].Match}
+			price := &Rule{Match: *r.Costs[j].Match}
 			within := func(field string, err error) { report(fmt.Sprintf("costs[%d].%s", j, field), err) }
 			price.neverCome(within)
 			price.unsupplied(s, within)
@@ -368,6 +368,6 @@ func (r *Rule) neverPasses(report reporter) {
 func (r *Rule) eachCost(f func(field string, c Cost)) {
 	f("cost", r.Cost)
 	for j := range r.Costs {
-		f(fmt.Sprintf("costs[%d].cost", j), r.Costs[j].Cost)
+		f(fmt.Sprintf("costs[%d].cost", j), r.Costs[j])
 	}
 }

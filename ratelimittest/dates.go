@@ -12,12 +12,13 @@ import (
 )
 
 // dates are the windows of a Period, found by the reading of a wall calendar: a window begins with the first minute whose date in the zone
-// is the window's first date, or a later one. Nothing of it is shared with the limiters of this module.
+// is the window's first date, or a later one; with a time of the day, the first at which the clock shows that time of that date, or a later one. Nothing of it is shared with the limiters of this module.
 type dates struct {
 	loc   *time.Location
-	unit  string       // minute, hour, day, week or month
-	first time.Weekday // of a week
-	day   int          // of a month
+	unit  string        // minute, hour, day, week, month or year
+	after time.Duration // midnight of its first date a window begins
+	first time.Weekday  // of a week
+	day   int           // of a month
 
 	mu     sync.Mutex // guards starts
 	starts map[time.Time]time.Time
@@ -33,12 +34,19 @@ func datesOf(p ratelimit.Period) *dates {
 	if d, ok := allDates.Load(p); ok {
 		return d.(*dates)
 	}
-	words := strings.Fields(p.String()) // month Europe/Berlin from 15
+	words := strings.Fields(p.String()) // month 04:00 Europe/Berlin from 15
+	var after time.Duration
+	if hour, minute, isTime := strings.Cut(words[1], ":"); isTime {
+		h, _ := strconv.Atoi(hour)
+		m, _ := strconv.Atoi(minute)
+		after = time.Duration(h)*time.Hour + time.Duration(m)*time.Minute
+		words = append(words[:1], words[2:]...)
+	}
 	loc, err := time.LoadLocation(words[1])
 	if err != nil {
 		panic(fmt.Sprintf("ratelimittest: %v is valid, and its zone is not found: %v", p, err))
 	}
-	d := &dates{loc: loc, unit: words[0], starts: make(map[time.Time]time.Time)}
+	d := &dates{loc: loc, unit: words[0], after: after, starts: make(map[time.Time]time.Time)}
 	switch d.unit {
 	case "week":
 		for !strings.EqualFold(d.first.String(), words[3]) {
@@ -61,7 +69,7 @@ func (d *dates) at(instant time.Time) window {
 		}
 		return window{from, from.Add(length)}
 	}
-	date := d.begins(dateIn(d.loc, instant))
+	date := d.begins(d.dateOf(instant))
 	for {
 		next := d.next(date)
 		if to := d.start(next); to.After(instant) {
@@ -88,10 +96,15 @@ func (d *dates) clock() time.Duration {
 	return map[string]time.Duration{"minute": time.Minute, "hour": time.Hour}[d.unit]
 }
 
-// dateIn returns a date of a zone as midnight in UTC, which has all dates.
-func dateIn(loc *time.Location, instant time.Time) time.Time {
-	y, m, d := instant.In(loc).Date()
-	return time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+// dateOf returns the date that an instant belongs to, if dates begin at the time of the windows; in zones that have skipped dates, or one before.
+func (d *dates) dateOf(instant time.Time) time.Time {
+	y, m, day := instant.In(d.loc).Date()
+	hour, minute, _ := instant.In(d.loc).Clock()
+	date := time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
+	for time.Duration(hour)*time.Hour+time.Duration(minute)*time.Minute < d.after || d.start(date).After(instant) {
+		date, hour = date.AddDate(0, 0, -1), 24
+	}
+	return date
 }
 
 // begins returns the first date of the window that a date belongs to.
@@ -107,6 +120,8 @@ func (d *dates) begins(date time.Time) time.Time {
 			return from
 		}
 		return d.inMonth(y, m-1)
+	case "year":
+		return time.Date(date.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
 	}
 	return date
 }
@@ -118,6 +133,8 @@ func (d *dates) next(date time.Time) time.Time {
 		return date.AddDate(0, 0, 7)
 	case "month":
 		return d.inMonth(date.Year(), date.Month()+1)
+	case "year":
+		return date.AddDate(1, 0, 0)
 	}
 	return date.AddDate(0, 0, 1)
 }
@@ -128,7 +145,7 @@ func (d *dates) inMonth(y int, m time.Month) time.Time {
 	return last.AddDate(0, 0, min(0, d.day-last.Day()))
 }
 
-// start returns the first minute whose date is that one or later. Midnight of every zone is a quarter of an
+// start returns the first minute at which the clock shows the time of the windows on that date, or a later one. Midnight of every zone is a quarter of an
 // hour, unless it is left out; then clocks are set at a whole minute.
 func (d *dates) start(date time.Time) time.Time {
 	d.mu.Lock()
@@ -138,10 +155,15 @@ func (d *dates) start(date time.Time) time.Time {
 	}
 	const quarter = 15 * time.Minute
 	at := date.Add(-15 * time.Hour) // no zone is so far ahead
-	for dateIn(d.loc, at).Before(date) {
+	before := func(at time.Time) bool {
+		y, m, day := at.In(d.loc).Date()
+		hour, minute, second := at.In(d.loc).Clock()
+		return time.Date(y, m, day, hour, minute, second, 0, time.UTC).Before(date.Add(d.after))
+	}
+	for before(at) {
 		at = at.Add(quarter)
 	}
-	for at = at.Add(time.Minute - quarter); dateIn(d.loc, at).Before(date); {
+	for at = at.Add(time.Minute - quarter); before(at); {
 		at = at.Add(time.Minute)
 	}
 	d.starts[date] = at
@@ -165,7 +187,9 @@ var periods = sync.OnceValue(func() (all []ratelimit.Period) {
 			}
 		}
 	}
-	for _, p := range []ratelimit.Period{ratelimit.Hour("UTC"), ratelimit.Minute("UTC"), ratelimit.Hour("Europe/Berlin"), ratelimit.Hour("America/St_Johns"), ratelimit.Minute("America/St_Johns")} {
+	for _, p := range []ratelimit.Period{ratelimit.Hour("UTC"), ratelimit.Minute("UTC"), ratelimit.Hour("Europe/Berlin"), ratelimit.Hour("America/St_Johns"),
+		ratelimit.Day("Europe/Berlin").At(2*time.Hour + 30*time.Minute), ratelimit.Day("Pacific/Apia").At(4 * time.Hour), ratelimit.Month("America/Havana", 31).At(23*time.Hour + 59*time.Minute),
+		ratelimit.Year("UTC"), ratelimit.Year("Australia/Lord_Howe").At(time.Hour), ratelimit.Minute("America/St_Johns")} {
 		if ratelimit.Calendar(1, p).Validate() == nil {
 			all = append(all, p)
 		}

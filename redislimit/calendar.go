@@ -3,7 +3,6 @@ package redislimit
 import (
 	"fmt"
 	"hash/fnv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -38,13 +37,7 @@ type dates struct {
 // prepareCalendar completes the plan of a calendar.
 func (p *plan) prepareCalendar() error {
 	text := p.limit.Period.String()
-	words := strings.Fields(text)
-	unit, _ := calendar.UnitOf(words[0])
-	zone, from, err := calendar.Parse(unit, words[1:])
-	if err != nil {
-		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
-	}
-	c, err := calendar.New(unit, zone, from)
+	c, unit, err := calendar.Of(text)
 	if err != nil {
 		return fmt.Errorf("%w: Period: %s", ratelimit.ErrInvalidLimit, err)
 	}
@@ -54,7 +47,7 @@ func (p *plan) prepareCalendar() error {
 	_, _ = hash.Write([]byte(text))
 	p.per = most/2 | int64(hash.Sum64()>>13)
 	p.dates = &dates{Calendar: c, per: p.per, mean: map[calendar.Unit]int64{
-		calendar.Minute: 60, calendar.Hour: 3600, calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800}[unit]}
+		calendar.Minute: 60, calendar.Hour: 3600, calendar.Day: 86400, calendar.Week: 7 * 86400, calendar.Month: 146097 * 86400 / 4800, calendar.Year: 146097 * 86400 / 400}[unit]}
 	p.meter = meter.New(meter.Limit{Kind: meter.Calendar, Units: p.units, Per: c.Longest().Microseconds(),
 		Windows: p.dates, Horizon: century, Most: most})
 	return nil

@@ -22,6 +22,7 @@ func calendarTwins() []ratelimit.Limit {
 		ratelimit.Calendar(10, ratelimit.Day("UTC")), ratelimit.Calendar(7, ratelimit.Day("Europe/Berlin")),
 		ratelimit.Calendar(3, ratelimit.Week("America/New_York", time.Monday)), ratelimit.Calendar(1, ratelimit.Month("UTC", 1)),
 		ratelimit.Calendar(20, ratelimit.Month("Europe/Berlin", 31)), ratelimit.Calendar(5, ratelimit.Day("America/Havana")),
+		ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin").At(4*time.Hour)), ratelimit.Calendar(50, ratelimit.Year("UTC")),
 	}
 }
 

@@ -3,7 +3,6 @@ package sqllimit
 import (
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,13 +139,7 @@ func datesOf(p ratelimit.Period) (*dates, error) {
 	if d, ok := allDates.Load(p); ok {
 		return d.(*dates), nil
 	}
-	words := strings.Fields(p.String())
-	unit, _ := calendar.UnitOf(words[0])
-	zone, from, err := calendar.Parse(unit, words[1:])
-	if err != nil {
-		return nil, err
-	}
-	c, err := calendar.New(unit, zone, from)
+	c, _, err := calendar.Of(p.String())
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,9 @@
-// Package calendar divides time into the minutes, hours, days, weeks or months of a time zone. It is pure
+// Package calendar divides time into the minutes, hours, days, weeks, months or years of a time zone. It is pure
 // arithmetic on instants in Unix seconds, and reads no clock.
 //
 // A window of a minute or an hour begins when the zone's clock shows a full minute or hour: see [clockWindows]. A longer window
-// begins at the first instant whose local date is the window's first day or a later one. Windows therefore follow each other
+// begins at the first instant whose local date is the window's first day or a later one; with a time of the day, at the first instant at
+// which the clock shows that time of that day or a later one. Windows therefore follow each other
 // without gaps or overlaps, even where clocks are set at midnight: a skipped midnight counts as the instant of the step, and
 // of a repeated midnight the first one counts. A date that a zone has skipped altogether has no window.
 package calendar
@@ -28,9 +29,10 @@ const (
 	Month
 	Hour
 	Minute
+	Year
 )
 
-var unitNames = [...]string{Day: "day", Week: "week", Month: "month", Hour: "hour", Minute: "minute"}
+var unitNames = [...]string{Day: "day", Week: "week", Month: "month", Hour: "hour", Minute: "minute", Year: "year"}
 
 // String returns the unit's name, such as "day".
 func (u Unit) String() string {
@@ -55,6 +57,7 @@ type Calendar struct {
 	zone *zone
 	unit Unit
 	from int64 // the first day of a week (0 is Sunday) or of a month (1 is the first)
+	at   int64 // the time of the first day at which a window begins, in seconds after midnight
 
 	clock *clockWindows // set for hours and minutes, otherwise nil
 }
@@ -72,7 +75,9 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 		return nil, fmt.Errorf("the month's first day is %d, want 1 to 31", from)
 	case (unit == Hour || unit == Minute) && from != 0:
 		return nil, fmt.Errorf("%v begins on the clock, got an anchor of %d", unit, from)
-	case unit < Day || unit > Minute:
+	case unit == Year && from != 0:
+		return nil, fmt.Errorf("a year begins in January, got an anchor of %d", from)
+	case unit < Day || unit > Year:
 		return nil, fmt.Errorf("%v does not exist", unit)
 	}
 	z, err := load(zone)
@@ -87,6 +92,40 @@ func New(unit Unit, zone string, from int) (*Calendar, error) {
 		c.clock = z.minutes()
 	}
 	return c, nil
+}
+
+// NewAt is New for windows that begin at a time of their first day, from 0 to less than 24 h after midnight, in whole minutes. Hours and minutes
+// have none.
+func NewAt(unit Unit, zone string, from int, at time.Duration) (*Calendar, error) {
+	c, err := New(unit, zone, from)
+	switch {
+	case err != nil:
+		return nil, err
+	case at != 0 && c.clock != nil:
+		return nil, fmt.Errorf("%v begins on the clock, got the time %v after midnight", unit, at)
+	case at < 0 || at >= secondsADay*time.Second || at%time.Minute != 0:
+		return nil, fmt.Errorf("the time is %v after midnight, want 0 to less than 24h in whole minutes", at)
+	}
+	c.at = int64(at / time.Second)
+	return c, nil
+}
+
+// Of returns the calendar of a text such as "day UTC", "day 04:00 UTC" or "month Europe/Berlin from 15", and its unit.
+func Of(text string) (*Calendar, Unit, error) {
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return nil, 0, errors.New("there is no unit")
+	}
+	unit, ok := UnitOf(words[0])
+	if !ok {
+		return nil, 0, fmt.Errorf("%q does not exist", words[0])
+	}
+	zone, from, at, err := ParseAt(unit, words[1:])
+	if err != nil {
+		return nil, 0, err
+	}
+	c, err := NewAt(unit, zone, from, at)
+	return c, unit, err
 }
 
 // Location returns the calendar's time zone.
@@ -122,6 +161,8 @@ func (c *Calendar) Longest() time.Duration {
 		days = 7
 	case Month:
 		days = 31
+	case Year:
+		return 366*24*time.Hour + 2*c.zone.back
 	}
 	return time.Duration(days)*24*time.Hour + c.zone.back
 }
@@ -130,7 +171,7 @@ func (c *Calendar) window(i int64) Window {
 	if c.clock != nil {
 		return Window{c.clock.start(i), c.clock.start(i + 1)}
 	}
-	return Window{c.zone.start(c.first(i)), c.zone.start(c.first(i + 1))}
+	return Window{c.start(i), c.start(i + 1)}
 }
 
 // index returns the number of the window that contains an instant. The local date may belong to the previous window: clocks
@@ -140,12 +181,18 @@ func (c *Calendar) index(unix int64) int64 {
 	if c.clock != nil {
 		return c.clock.index(unix)
 	}
-	i := c.indexOf(c.zone.date(unix))
-	for c.zone.start(c.first(i+1)) <= unix {
+	i := c.indexOf(c.zone.date(unix, c.at))
+	for c.start(i+1) <= unix {
 		i++
+	}
+	for c.at > 0 && c.start(i) > unix { // the time before it is of a date that the zone has skipped
+		i--
 	}
 	return i
 }
+
+// start returns the first instant of a window.
+func (c *Calendar) start(i int64) int64 { return c.zone.start(c.first(i), c.at) }
 
 // indexOf returns the number of the window that contains a date.
 func (c *Calendar) indexOf(day int64) int64 {
@@ -156,6 +203,9 @@ func (c *Calendar) indexOf(day int64) int64 {
 		return floor(day-thursday-c.from, 7)
 	}
 	y, m, d := civil(day)
+	if c.unit == Year {
+		return y
+	}
 	i := 12*y + m
 	if d < c.anchor(i) {
 		i--
@@ -178,6 +228,8 @@ func (c *Calendar) first(i int64) int64 {
 		return i
 	case Week:
 		return 7*i + thursday + c.from
+	case Year:
+		return dayOf(12 * i)
 	}
 	return dayOf(i) + c.anchor(i) - 1
 }
@@ -279,18 +331,18 @@ func (z *zone) offset(unix int64) (offset, until int64) {
 	return int64(seconds), until
 }
 
-// date returns the local date of an instant.
-func (z *zone) date(unix int64) int64 {
+// date returns the local date of an instant, if a date begins so many seconds after midnight.
+func (z *zone) date(unix, after int64) int64 {
 	_, offset := time.Unix(unix, 0).In(z.loc).Zone()
-	return floor(unix+int64(offset), secondsADay)
+	return floor(unix+int64(offset)-after, secondsADay)
 }
 
 // widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant whose local date is the given one or later.
-func (z *zone) start(day int64) int64 {
-	local := day * secondsADay
+// start returns the first instant at which the clock shows so many seconds after midnight of the given date, or a later time.
+func (z *zone) start(day, after int64) int64 {
+	local := day*secondsADay + after
 	for at := local - widest; ; {
 		offset, until := z.offset(at)
 		if first := max(at, local-offset); first < until {
@@ -350,4 +402,35 @@ func parseAnchor(unit Unit, word string) (int, error) {
 		return 0, fmt.Errorf("%q is no day of the month", word)
 	}
 	return from, nil
+}
+
+// FormatAt is Format with the time of the day before the zone, unless it is midnight: "04:00 Europe/Berlin from 15".
+func FormatAt(unit Unit, zone string, from int, at time.Duration) string {
+	text := Format(unit, zone, from)
+	switch {
+	case at == 0:
+		return text
+	case at%time.Minute != 0 || at < 0:
+		return at.String() + " " + text
+	}
+	return fmt.Sprintf("%02d:%02d %s", at/time.Hour, at%time.Hour/time.Minute, text)
+}
+
+// ParseAt reads the form that FormatAt returns.
+func ParseAt(unit Unit, words []string) (zone string, from int, at time.Duration, err error) {
+	if len(words) > 0 {
+		if hour, minute, isTime := strings.Cut(words[0], ":"); isTime {
+			h, wrongHour := strconv.Atoi(hour)
+			m, wrongMinute := strconv.Atoi(minute)
+			if wrongHour != nil || wrongMinute != nil || h > 23 || m > 59 || words[0] != fmt.Sprintf("%02d:%02d", h, m) {
+				return "", 0, 0, fmt.Errorf("%q is no time of the day such as 04:00", words[0])
+			}
+			at, words = time.Duration(h)*time.Hour+time.Duration(m)*time.Minute, words[1:]
+			if unit == Hour || unit == Minute {
+				return "", 0, 0, fmt.Errorf("%v begins on the clock, got the time %02d:%02d", unit, h, m)
+			}
+		}
+	}
+	zone, from, err = Parse(unit, words)
+	return zone, from, at, err
 }

@@ -134,7 +134,7 @@ func TestInvalidCalendarsAreErrors(t *testing.T) {
 		zone string
 		from int
 	}{
-		{0, "UTC", 0}, {6, "UTC", 0}, {Day, "", 0}, {Day, "Local", 0}, {Day, "localtime", 0}, {Day, "posixrules", 0}, {Day, "Europe//Berlin", 0}, {Day, "Europe/./Berlin", 0}, {Day, "./UTC", 0}, {Day, "Europe/Atlantis", 0}, {Day, "UTC", 1}, {Day, "../UTC", 0},
+		{0, "UTC", 0}, {7, "UTC", 0}, {Year, "UTC", 1}, {Day, "", 0}, {Day, "Local", 0}, {Day, "localtime", 0}, {Day, "posixrules", 0}, {Day, "Europe//Berlin", 0}, {Day, "Europe/./Berlin", 0}, {Day, "./UTC", 0}, {Day, "Europe/Atlantis", 0}, {Day, "UTC", 1}, {Day, "../UTC", 0},
 		{Week, "UTC", -1}, {Week, "UTC", 7}, {Month, "UTC", 0}, {Month, "UTC", 32}, {Month, "UTC", -1},
 	} {
 		_, err := New(row.unit, row.zone, row.from)
@@ -158,4 +158,68 @@ func BenchmarkAt(b *testing.B) {
 	for i := range b.N {
 		c.At(1_700_000_000 + int64(i)*1000)
 	}
+}
+
+// Windows that begin at a time of the day, and years, follow each other without a gap, and begin when the clock first shows that time.
+func TestWindowsThatBeginAtATimeOfTheDay(t *testing.T) {
+	for _, zone := range strange {
+		loc, err := time.LoadLocation(zone)
+		require.NoError(t, err)
+		for _, unit := range []Unit{Day, Week, Month, Year} {
+			for _, at := range []time.Duration{0, time.Minute, 2*time.Hour + 30*time.Minute, 23*time.Hour + 59*time.Minute} {
+				c, err := NewAt(unit, zone, map[Unit]int{Week: 3, Month: 31}[unit], at)
+				require.NoError(t, err)
+				w := c.At(time.Date(1985, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+				first := w.From
+				for i := range testsize.Of[int64](400, 12_000) {
+					if unit == Year && i == 120 {
+						break
+					}
+					next := c.At(w.To)
+					if w.From >= w.To || next.From != w.To || next != c.After(w.From, 1) || c.At(w.To-1) != w || c.At((w.From+w.To)/2) != w ||
+						time.Duration(w.To-w.From)*time.Second > c.Longest() || i%97 == 0 && (c.Count(first, w.To-1) != i || c.After(first, i) != w) {
+						t.Fatalf("%s, %v at %v %d: %v, then %v", zone, unit, at, i, w, next)
+					}
+					shows := func(unix int64) time.Time { // the clock, as a date of UTC
+						now := time.Unix(unix, 0).In(loc)
+						return time.Date(now.Year(), now.Month(), now.Day(), now.Hour(), now.Minute(), now.Second(), 0, time.UTC)
+					}
+					begin := shows(w.From)
+					if want := begin.Truncate(24 * time.Hour).Add(at); !shows(w.From-1).Before(begin) || begin.Before(want) || shows(w.From-1).After(want) && !shows(w.From-1).Before(want) {
+						t.Fatalf("%s, %v at %v: a window begins at %v", zone, unit, at, begin)
+					}
+					if unit == Year && begin.YearDay() != 1 {
+						t.Fatalf("%s: a year begins at %v", zone, begin)
+					}
+					w = next
+				}
+			}
+		}
+	}
+}
+
+func TestTheTextOfATimeOfTheDay(t *testing.T) {
+	for text, begins := range map[string]string{
+		"day 04:00 Europe/Berlin":              "2026-03-29 04:00:00", // after the step of that night
+		"day 02:30 Europe/Berlin":              "2026-03-29 03:00:00", // in it
+		"year Europe/Berlin":                   "2026-01-01 00:00:00",
+		"year 12:00 Europe/Berlin":             "2026-01-01 12:00:00",
+		"month 23:59 Europe/Berlin from 31":    "2026-02-28 23:59:00",
+		"week 00:01 Europe/Berlin from sunday": "2026-03-29 00:01:00",
+		"day Europe/Berlin":                    "2026-03-29 00:00:00",
+	} {
+		c, _, err := Of(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, instant(t, "Europe/Berlin", begins), c.At(instant(t, "Europe/Berlin", "2026-03-29 20:00:00")).From, text)
+	}
+	for _, wrong := range []string{"", "day", "day 4:00 UTC", "day 24:00 UTC", "day 12:60 UTC", "day 04:00", "hour 04:00 UTC", "minute 00:30 UTC", "day 04:00:00 UTC", "day UTC 04:00", "year UTC from 2", "decade UTC", "day -1:00 UTC"} {
+		_, _, err := Of(wrong)
+		require.Error(t, err, wrong)
+	}
+	for _, at := range []time.Duration{-time.Minute, 24 * time.Hour, time.Second} {
+		_, err := NewAt(Day, "UTC", 0, at)
+		require.Error(t, err)
+	}
+	_, err := NewAt(Hour, "UTC", 0, time.Minute)
+	require.Error(t, err)
 }

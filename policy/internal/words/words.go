@@ -47,10 +47,10 @@ func Names() (names []string) {
 	return names
 }
 
-func costs(all []policy.Price, values bool) string {
+func costs(all []policy.Cost, values bool) string {
 	texts := make([]string, len(all))
 	for i, p := range all {
-		texts[i] = Cost(p.Cost) + " for " + strings.Join(Match(p.Match, values), " ")
+		texts[i] = Cost(p) + " for " + strings.Join(Match(*p.Match, values), " ")
 	}
 	return strings.Join(texts, "; ")
 }
