@@ -111,7 +111,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		r := old[name]
-		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are freed", From: effect(r), Whom: whom(r)})
+		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are kept for ten minutes", From: effect(r), Whom: whom(r)})
 	}
 	return changes
 }

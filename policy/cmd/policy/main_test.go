@@ -81,7 +81,7 @@ rule api: override of acme unlimited → none (acme)
 rule api: override of mallory none → blocked (mallory)
 rule api: cost the caller's → 2 (requests to /v1/, /v2/, each user)
 rule api: shadow false → true (requests to /v1/, /v2/, each user)
-rule gone: removed; its budgets are freed fixed-window 1/s (every request)
+rule gone: removed; its budgets are kept for ten minutes fixed-window 1/s (every request)
 `, ""},
 		{"diff of a name that would move the cursor", []string{"diff", "empty", "forged"}, 1,
 			"rule a: added blocked (every request; changed by ann\\x1b[2K\\rno difference)\n", ""},
