@@ -734,6 +734,9 @@ func (m *model) sweep(raw int64) int {
 		return 0
 	}
 	m.floor = max(m.floor, m.all().reset(m.last))
+	if m.aside.units > 0 {
+		m.floor = max(m.floor, m.aside.until)
+	}
 	m.forget()
 	return 1
 }
