@@ -137,7 +137,11 @@ func (w *world) makes(m move) bool {
 // convertsRefund reports whether a settlement gives back of a token bucket units that were reserved under other figures. The limiter converts such refunds,
 // and rounds them down: internal/meter compares them with a replay. The model gives nothing back.
 func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
-	return r != nil && now.Algorithm == ratelimit.AlgorithmTokenBucket && (r.changed || j.known && j.limit.Named("") != now.Named(""))
+	pending := j.known && j.limit.Named("") != now.Named("") // until the key's next decision
+	if r != nil && r.changed && pending && j.limit.Algorithm == ratelimit.AlgorithmTokenBucket {
+		return true
+	}
+	return r != nil && now.Algorithm == ratelimit.AlgorithmTokenBucket && (r.changed || pending)
 }
 
 func (w *world) ask(m move) answer {
