@@ -20,8 +20,13 @@ func (w *world) refusal(m move, got answer) (text string, refused bool) {
 	}
 	err := got.err
 	if m.kind == opAllow && !got.d.Allowed {
-		if w.standing(m.key, m.raw) != isFresh {
+		switch j := w.judge(m.key); w.standing(m.key, m.raw) {
+		case isSpent:
 			return "", false
+		case isUnknown:
+			if j.blurry || j.limit.Named("") != w.now.Named("") {
+				return "", false
+			} // else it is fresh under its limit, and may have left the table
 		}
 		err = ratelimit.ErrTableFull // nothing else denies a fresh key
 	}
