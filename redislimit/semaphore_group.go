@@ -98,7 +98,7 @@ func (g *group) beatTogether(lines []*localLine) {
 	var asked []*localLine
 	for _, l := range lines {
 		if b := l.ask(); b != nil {
-			all = append(all, slotsOf{l.redisKey, l.level, b.payload})
+			all = append(all, slotsOf{l.redisKey, b.level, b.payload})
 			beats, asked = append(beats, b), append(asked, l)
 		}
 	}

@@ -203,6 +203,7 @@ func (s *Semaphore) limitChanged() {
 // beatCall is a beat that is about to be sent.
 type beatCall struct {
 	how     byte
+	level   int64
 	payload []byte
 	asked   []*waiter
 	sent    time.Time
@@ -214,7 +215,7 @@ func (l *localLine) beat() {
 	if b == nil {
 		return
 	}
-	reply, err := l.s.ask(context.Background(), &call{script: l.s.scripts.beat, payload: b.payload}, l.redisKey, l.level)
+	reply, err := l.s.ask(context.Background(), &call{script: l.s.scripts.beat, payload: b.payload}, l.redisKey, b.level)
 	l.learn(b, reply, err)
 }
 
@@ -224,7 +225,7 @@ func (l *localLine) ask() *beatCall {
 	limit, limitErr := s.limitOrPanic(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := &beatCall{how: l.howLocked(), asked: l.oldest(), sent: time.Now()}
+	b := &beatCall{how: l.howLocked(), level: l.level, asked: l.oldest(), sent: time.Now()}
 	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.asked))), s.process...) // an invalid limit is 0, which serves none
 	for _, w := range b.asked {
 		b.payload = append(b.payload, w.p.request...)
