@@ -58,7 +58,7 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	leased.Allow("another-"+secret, 1)
 	require.NoError(t, leased.Flush(t.Context()))
 
-	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h}"))
+	set, err := policy.Parse([]byte("rules:\n- {name: users, key: user, limit: fixed-window 1/h, plans: {pro: fixed-window 9/h}}"))
 	require.NoError(t, err)
 	policies, err := policy.New(set, &policy.Options{OnDecision: m.OnPolicyDecision(), ReuseRules: true})
 	require.NoError(t, err)
