@@ -43,6 +43,10 @@ func (a *account) expired(reading, idle int64) bool {
 	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
 
+// unknown reports whether nothing is known of a fresh key that a new key would not have, not even a limit that it has left. The caller
+// holds the lock.
+func (a *account) unknown(reading int64) bool { return a.plan.Kept(a.State) <= reading }
+
 // floor returns the time before which the key must not be created anew if it is dropped at a reading. A fresh key must not
 // spend again the budget that it had regained by then. A key that is not fresh loses its spending anyway: its floor is its last
 // reading, or the present one if the clock has stepped back since. The caller holds the lock.

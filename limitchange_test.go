@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/model"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
 // makers makes a limit of each algorithm: n an hour, all of them at once.
@@ -820,4 +821,73 @@ func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T)
 	clock.advance(2 * time.Hour)
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(7))))
 	require.True(t, l.Allow("k", 7), "it has lapsed")
+}
+
+// A limit that changes between two algorithms or lengths of windows, alone and in a stack, serves what the lower one alone does, also
+// if half of the calls turn out to be cheaper. It may lose a capacity at the first change.
+func TestALimitThatFlipsServesWhatTheLowerOneWould(t *testing.T) {
+	testsize.Arithmetic(t)
+	steps := testsize.Of(600, 3600)
+	limits := func(units int) []ratelimit.Limit {
+		r, short := ratelimit.Per(units, 10*time.Second), ratelimit.Per(units*7/10, 7*time.Second)
+		return []ratelimit.Limit{ratelimit.TokenBucket(r, units), ratelimit.LeakyBucket(r, units), ratelimit.FixedWindow(r), ratelimit.FixedWindow(short),
+			ratelimit.SlidingLog(r), ratelimit.SlidingCounter(r), ratelimit.SlidingCounter(short)}
+	}
+	for name, take := range map[string]func(l *ratelimit.Keyed[string], tries int) int{
+		"Allow": func(l *ratelimit.Keyed[string], tries int) (n int) {
+			for range tries {
+				if l.Allow("k", 1) {
+					n++
+				}
+			}
+			return n
+		},
+		"All": func(l *ratelimit.Keyed[string], tries int) (n int) {
+			stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, itself)))
+			for range tries {
+				if stack.Allow("k", 1) {
+					n++
+				}
+			}
+			return n
+		},
+		"Settle": func(l *ratelimit.Keyed[string], tries int) (n int) {
+			for i := range tries {
+				r, err := l.Reserve(t.Context(), "k", 1+i%2, 0)
+				require.NoError(t, err)
+				if r.Allowed {
+					require.NoError(t, r.Settle(1))
+					n++
+				}
+			}
+			return n
+		},
+	} {
+		served := func(each int, tries int, two ...ratelimit.Limit) (n int) {
+			l, clock := newLimiter(t, two[0])
+			for i := range steps {
+				if i%each == 0 {
+					require.NoError(t, l.SetLimit(two[i/each%len(two)]))
+				}
+				n += take(l, tries)
+				clock.advance(500 * time.Millisecond)
+			}
+			return n
+		}
+		for _, tries := range testsize.Of([]int{12}, []int{1, 12}) {
+			for _, low := range limits(10) {
+				alone := served(steps, tries, low)
+				if name == "Settle" && low.Algorithm == ratelimit.AlgorithmLeakyBucket {
+					continue // a place in a queue gives back less after a change
+				}
+				for _, high := range limits(14) {
+					least := min(alone, served(steps, tries, high))
+					for _, each := range testsize.Of([]int{10}, []int{2, 10, 40}) {
+						n := served(each, tries, low, high)
+						assert.GreaterOrEqual(t, n, least-10, "%s, %d tries at once, %v and %v, each %d steps", name, tries, low, high, each)
+					}
+				}
+			}
+		}
+	}
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion looks at the
-// oldest keys of its shard for that (expireLocked), and Sweep looks at all keys.
+// oldest keys of its shard for that (expireLocked), and Sweep looks at all keys. An insertion leaves a key alone whose former limits
+// still count: when it comes back to one of them, it would begin a window anew.
 //
 // A table with RefuseNew has an expiry heap besides, which finds the keys that are fresh among all in the table
 // (expireDue). Keys that may be fresh earlier than the heap has them are in the dirty list.
@@ -39,7 +40,7 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	}
 	if s.blocked > s.order.n/4 {
 		s.blocked = 0
-		t.sweepLocked(s, s.order.runs(), now, ttl)
+		t.sweepLocked(s, s.order.runs(), now, ttl, (*account).unknown)
 	}
 }
 
@@ -57,7 +58,7 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	switch {
 	case a.plan == nil:
 		s.order.tombstones--
-	case a.expired(now, ttl):
+	case a.expired(now, ttl) && a.unknown(now):
 		t.removeLocked(s, p, a.freshAt())
 		t.count.Add(-1)
 		t.expired.Add(1)
@@ -102,15 +103,15 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.sweepLocked(s, runs, reading(clock), t.ttl)
+	return t.sweepLocked(s, runs, reading(clock), t.ttl, nil)
 }
 
-// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough. To
-// drop one may rebuild the order, which leaves the runs as they are.
-func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) (dropped int) {
+// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough, and that may be dropped, unless may is nil.
+// To drop one may rebuild the order, which leaves the runs as they are.
+func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64, may func(*account, int64) bool) (dropped int) {
 	for _, run := range runs {
 		for _, p := range run {
-			if p != nil && t.sweepPlaceLocked(s, p, now, ttl) {
+			if p != nil && t.sweepPlaceLocked(s, p, now, ttl, may) {
 				dropped++
 			}
 		}
@@ -120,13 +121,13 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64) 
 
 // sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may be a tombstone, or its key may
 // have left it since the runs were read: only the account shows it.
-func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64) bool {
+func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, may func(*account, int64) bool) bool {
 	a := &e.Value
 	if !a.mu.TryLock() {
 		return false
 	}
 	defer a.mu.Unlock()
-	if a.plan == nil || !a.expired(now, ttl) {
+	if a.plan == nil || !a.expired(now, ttl) || may != nil && !may(a, now) {
 		return false
 	}
 	t.removeAnywhereLocked(s, e, a.freshAt())

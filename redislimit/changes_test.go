@@ -25,6 +25,7 @@ type changer struct {
 	*twin
 	client *redis.Client
 	limits []ratelimit.Limit
+	left   bool // the limit has changed to one of another kind since the last reset
 }
 
 func slowLimits() (all []ratelimit.Limit) {
@@ -83,6 +84,14 @@ func (c *changer) change() {
 	if c.rng.IntN(2) == 0 {
 		c.clock.Advance(time.Duration(c.rng.Int64N(int64(c.limit.Rate.Per/time.Microsecond))) * time.Microsecond)
 		c.expire()
+	}
+	if !model.Alike(c.limit, limit) {
+		if c.left = !c.left; !c.left { // in memory, the limits that the key has left go on counting
+			c.note("reset")
+			c.memory.Reset(context.Background(), twinKey)
+			require.NoError(c.t, c.remote.Reset(context.Background(), twinKey))
+			c.open, c.left = nil, true
+		}
 	}
 	c.note("SetLimit(%v)", limit)
 	require.NoError(c.t, c.memory.SetLimit(limit))

@@ -128,7 +128,7 @@ func TestNothingIsBookedThatIsDue(t *testing.T) {
 		s := a.spend(State{}, 0, 1)
 		sp := Spending{At: a.earliest(s, 0, 1), Cost: 1}
 		s = a.book(s, sp)
-		assert.NotNil(t, b.Migrate(a, s, sp.At-1).detail, kind)
-		assert.Nil(t, b.Migrate(a, s, sp.At).detail, kind)
+		assert.NotNil(t, b.bookings(b.Migrate(a, s, sp.At-1)), kind)
+		assert.Nil(t, b.bookings(b.Migrate(a, s, sp.At)), kind)
 	}
 }

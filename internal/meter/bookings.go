@@ -21,6 +21,9 @@ func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
 	}
+	if p := s.formers(); p != nil {
+		p.booked(m, sp.At)
+	}
 	// From the first booking on, the state is a fold: its former value becomes the base.
 	if s.detail == nil {
 		s.detail = &detail{ledger: &ledger{base: s}}
@@ -63,7 +66,7 @@ func (m *Meter) popDue(s State, now int64) State {
 	}
 	s = m.closeGaps(s)
 	if k := l.search(now + 1); k > 0 { // all of it may have been given back
-		l.popFront(m.token, k)
+		l.popFront(m, k)
 	}
 	return m.trimmed(s) // the state itself, and not the base: a calendar's may have come to a later window
 }
@@ -139,6 +142,7 @@ func (m *Meter) owe(s State, now, n int64) State {
 		// At the last booking's instant, so that no booking is pushed back.
 		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
 	}
+	s.adjustFormer(now, n)
 	if m.token != nil {
 		return m.spendNow(s, now, n, Final)
 	}
@@ -154,12 +158,14 @@ func (m *Meter) grant(s State, now, n int64) State {
 		}
 	}
 	if l == nil {
+		s.adjustFormer(now, -n)
 		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
 			s.ledger.granted(now, s.ledger.total(m.token, now, s.owed(now)))
 		}
 		return m.trimmed(s)
 	}
 	if n -= l.reduceNewest(n); n > 0 {
+		s.adjustFormer(now, -n)
 		l.base = m.forgive(l.base, now, n) // there are no bookings left
 		if m.token != nil {
 			l.granted(now, l.total(m.token, now, l.base.owed(now)))

@@ -28,6 +28,7 @@ type calendar struct {
 	windows Windows
 	units   int64
 	most    int64 // the maximum count
+	per     int64 // the longest window
 }
 
 // roll moves the state on to the window that now is in. All other methods roll first, so a

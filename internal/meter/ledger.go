@@ -62,6 +62,8 @@ type ledger struct {
 
 	rest rest // set aside when the limit was lowered
 
+	formers *formers // nil without former limits
+
 	opens  []open // token bucket: the open reservations by now, the oldest first; the least debts rise in older, and behind these
 	older  int    // the number of elements that are older than the last change: see total
 	uneven bool   // they do not rise
@@ -163,9 +165,13 @@ func (l *ledger) trim() {
 	l.list = l.list[:n]
 }
 
-// popFront forgets the oldest k bookings, of a token bucket unless that is nil. The base is the state after them.
-func (l *ledger) popFront(t *tokenBucket, k int) {
-	l.due(t, l.list[:k])
+// popFront forgets the oldest k bookings. The base is the state after them.
+func (l *ledger) popFront(m *Meter, k int) {
+	l.due(m.token, l.list[:k])
+	for i := 0; i < k && l.formers != nil; i++ {
+		b := &l.list[i]
+		l.formers.passed(m, b.after, b.at, b.cost, Final)
+	}
 	l.base = l.list[k-1].after
 	l.list = l.list[k:]
 	if l.gone += k; l.gone > len(l.list) { // removed bookings still take memory

@@ -395,6 +395,9 @@ func (m *Meter) ServeAhead(s *State) bool {
 		return false
 	}
 	t.Spent = Spending{At: at, Part: part, Cost: t.Cost, Open: t.Open}
+	if m.log {
+		*s = m.forget(*s, l.now)
+	}
 	*s = m.book(*s, t.Spent)
 	l.now = at
 	if l.over(t); l.first != nil {
@@ -430,6 +433,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	default:
 		s = m.spend(s, at, t.Cost)
 	}
+	m.passed(s, at, t.Cost, keep)
 	t.Spent = Spending{At: at, Part: part, Cost: t.Cost, Open: t.Open}
 	return s
 }
@@ -462,19 +466,27 @@ func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 	if l == nil {
 		return to.Migrate(from, s, now)
 	}
-	aside := s.ledger.rest
+	aside, f := s.ledger.rest, s.ledger.formers.cloned()
 	// Turns that are due are served under the limit that they leave.
 	r, t := from.replayed(s, l.now), l.first
 	rest := Line{last: l.last, now: now, n: l.n, cost: l.cost, most: l.most, uneven: l.uneven}
 	for ; t != nil; t = t.next {
+		booked := r.booked
 		at, _ := r.place(t)
+		for _, b := range booked[:len(booked)-len(r.booked)] {
+			f.passed(from, r.s, b.at, b.cost, Final)
+		}
 		if at > now {
 			break
 		}
 		r.spendTurn(t.Cost, at)
+		f.passed(from, r.s, at, t.Cost, Final)
 		rest.n, rest.cost = rest.n-1, rest.cost-t.Cost
 	}
-	s = to.Migrate(from, r.whole().setAside(aside), now)
+	if s = r.whole().setAside(aside); f != nil {
+		s = s.withFormers(*f)
+	}
+	s = to.Migrate(from, s, now)
 	if rest.first = t; t == nil {
 		return s
 	}

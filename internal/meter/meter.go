@@ -111,7 +111,7 @@ func (m *Meter) window(l Limit) {
 	case Calendar:
 		// A key that was only denied keeps the window that it has reached, too: it may be that
 		// the wall clock is set back.
-		m.algorithm, m.advances = &calendar{l.Windows, l.Units, m.maxDebt}, true
+		m.algorithm, m.advances = &calendar{l.Windows, l.Units, m.maxDebt, l.Per}, true
 	}
 }
 
@@ -246,6 +246,11 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	}
 	if m.leaky == nil && (s.detail == nil || m.log) {
 		*s = m.spend(*s, now, cost)
+		if m.log {
+			if p := s.formers(); p != nil {
+				p.passed(m, *s, now, cost, Final)
+			}
+		}
 		return true
 	}
 	o := Offer{At: now}
@@ -284,6 +289,13 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 			defer l.end.spend(m, o.At, cost)
 		}
 	}
+	p := s.formers()
+	if p != nil && m.later(*s, now, o, keep) {
+		if m.log || keep == Final {
+			*s = m.forget(*s, now)
+		}
+		p = nil
+	}
 	switch {
 	case m.token != nil && s.detail == nil && keep == Final: // the next case by a direct call, which takes less time
 		*s = m.token.spend(*s, o.At, cost)
@@ -298,6 +310,14 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	default:
 		*s = m.spend(*s, o.At, cost)
 	}
+	if p != nil {
+		p.passed(m, *s, now, cost, keep)
+	}
+}
+
+// later reports whether former limits are charged an accepted offer when its instant has come.
+func (m *Meter) later(s State, now int64, o Offer, keep Keep) bool {
+	return o.At > now && (m.leaky == nil || keep != Final || s.Line() != nil || m.bookings(s) != nil)
 }
 
 // Remaining returns the largest cost that would be spent now, 0 if there is none.
@@ -369,6 +389,31 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 		*s = m.serve(*s, now)
 	}
 	*s = m.popDue(*s, now)
+	p := s.formers()
+	if p != nil {
+		p.drop(now)
+	}
+	if p == nil || len(p.list) == 0 {
+		m.settleHere(s, now, sp, actual)
+		*s = m.moved(*s)
+		return
+	}
+	*s = m.refold(*s)
+	before := m.spent(*s, now) + s.asideAt(now).units
+	m.settleHere(s, now, sp, actual)
+	if *s = m.refold(*s); actual <= sp.Cost && sp.At <= now {
+		back := before - m.spent(*s, now) - s.asideAt(now).units
+		if m.bucket() != nil && back < sp.Cost-actual {
+			back-- // both figures are rounded up
+		}
+		p.settleFormer(now, sp, max(0, min(back, sp.Cost-actual)))
+	}
+	m.lasts(*s, now)
+	*s = m.moved(*s)
+}
+
+// settleHere is Settle under this limit alone.
+func (m *Meter) settleHere(s *State, now int64, sp Spending, actual int64) {
 	open := m.token != nil && sp.Open
 	if sp.Changed && sp.Part != 0 && sp.At <= now && !open {
 		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
@@ -378,13 +423,15 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 	if !open {
 		actual = m.settleAside(s, now, sp, actual)
 	}
-	*s = m.moved(m.settle(*s, now, sp, actual))
+	*s = m.settle(*s, now, sp, actual)
 }
 
 // Adjust charges a delta above 0, as a debt if necessary. A delta below 0 is forgiven, beginning with the last booking.
 func (m *Meter) Adjust(s *State, now, delta int64) {
 	m.Advance(s, now)
-	*s = m.moved(m.adjust(*s, now, delta))
+	*s = m.adjust(*s, now, delta)
+	m.lasts(*s, now)
+	*s = m.moved(*s)
 }
 
 // bucket returns the meter's algorithm as a token bucket, if it counts like one: a leaky

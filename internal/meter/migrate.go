@@ -13,6 +13,14 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	if (to.held == nil) != (from.held == nil) {
 		return State{At: now} // units in use are no spending
 	}
+	if to.held != nil {
+		return to.convert(from, s, now)
+	}
+	return to.under(from, s, now)
+}
+
+// convert is Migrate without former limits.
+func (to *Meter) convert(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
 	x := from.leave(s, now)
@@ -101,6 +109,9 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		late = a.per
 	}
 	to.Advance(s, now)
+	if to.log && len(booked) > 0 {
+		*s = to.forget(*s, now)
+	}
 	*s = to.owe(*s, now, n)
 	for _, b := range booked {
 		at, cost := max(Add(b.at, late), to.behind(*s, now)), b.cost

@@ -368,7 +368,7 @@ func (m *Meter) trimmed(s State) State {
 
 // empty reports whether nothing is booked, open or set aside.
 func (l *ledger) empty() bool {
-	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil
+	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil && l.formers == nil
 }
 
 // settleToken settles a token bucket's spending.
@@ -408,6 +408,9 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 			n = min(n, l.rest.units)
 			l.rest.reduce(n)
 			counted = m.token.minus(back, m.token.price(n))
+		}
+		if sp.Changed {
+			counted = l.formers.fromLost(m.token, counted)
 		}
 		base = m.token.regain(base, now, counted)
 		first := max(i, 0)

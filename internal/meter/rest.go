@@ -84,7 +84,7 @@ func (s State) setAside(r rest) State {
 
 // lapsed drops a rest whose time is over.
 func (m *Meter) lapsed(s State, now int64) State {
-	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
+	if s = m.outlived(s, now); s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return s
 	}
 	if m.token != nil { // the open reservations give back less, too
@@ -106,6 +106,9 @@ func (m *Meter) Forgotten(s State) int64 {
 	at := m.regained(s)
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
+	}
+	if p := s.formers(); p != nil {
+		at = max(at, p.forgotten())
 	}
 	return at
 }
@@ -171,11 +174,15 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 // settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
 // returns the actual cost that is left to settle.
 func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int64 {
-	r := s.asideAt(now)
-	if r.units == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
+	r, p := s.asideAt(now), s.formers()
+	lost := int64(0)
+	if p != nil && p.until > now {
+		lost = p.lost
+	}
+	if r.units == 0 && lost == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
 		return actual
 	}
-	if r.log != nil {
+	if r.log != nil && lost == 0 {
 		return m.settleOlder(s, now, sp, actual)
 	}
 	base := *s
@@ -192,6 +199,13 @@ func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int6
 	was := m.spent(base, now)
 	if m.spent(m.refund(base, now, sp, actual), now) >= was {
 		return actual
+	}
+	if off := min(lost, sp.Cost-actual); off > 0 {
+		p.lost -= off
+		actual += off
+	}
+	if r.log != nil {
+		return m.settleOlder(s, now, sp, actual)
 	}
 	off := min(sp.Cost-actual, r.units)
 	s.ledger.rest.reduce(off)

@@ -13,29 +13,14 @@ import (
 )
 
 // smallMeter returns a meter of a random algorithm and small figures.
-func smallMeter(r *rand.Rand, per int64) Meter {
+func smallMeter(r *rand.Rand, per int64) *Meter {
 	kind := TokenBucket + Kind(r.IntN(6))
 	l := Limit{Kind: kind, Units: 1 + r.Int64N(12), Per: per, Burst: 1 + r.Int64N(12), Horizon: 1 << 40, Most: 1 << 50}
 	if kind == Calendar {
 		l.Windows = even(l.Per)
 	}
-	return New(l)
-}
-
-// refill returns the time within which a key without debts and bookings is fresh.
-func (m *Meter) refill() int64 {
-	switch a := m.algorithm.(type) {
-	case *tokenBucket:
-		return a.full.ticks + 1
-	case *leakyBucket:
-		return a.full.ticks + 1
-	case *calendar:
-		return int64(a.windows.(even))
-	case *slidingCounter:
-		return 2 * a.per
-	}
-	per, _ := m.windows()
-	return per
+	m := New(l)
+	return &m
 }
 
 func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
@@ -57,12 +42,20 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			to := smallMeter(r, 1+r.Int64N(40))
 			m.Advance(&s, now)
 			spent, aside := m.spent(s, now), s.asideAt(now)
-			kept := to.Migrate(&m, s, now)
+			if f := s.formers(); f != nil && f.until > now && !m.alike(to) {
+				spent += f.lost - f.over // another kind of limit begins with these
+				aside.until = max(aside.until, f.until)
+			}
+			kept := to.Migrate(m, s, now)
 			what := fmt.Sprintf("seed %d, at %d from %+v to %+v: %+v", seed, now, m.algorithm, to.algorithm, kept)
 			require.LessOrEqual(t, to.Regained(kept), now+to.refill(), what)
 			counted, rest := to.spent(kept, now), kept.asideAt(now)
 			require.LessOrEqual(t, counted, to.capacity(), what)
+			again := s.formers() != nil && slices.ContainsFunc(s.formers().list, func(f former) bool { return f.m.alike(to) })
 			switch total := spent + aside.units; {
+			case again && !m.alike(to) && s.formers().hold > now: // more was spent than is known here
+			case again && !m.alike(to):
+				require.LessOrEqual(t, counted+rest.units, total+1, "no more counts and is set aside than was spent, %s", what)
 			case total > to.capacity():
 				lowered++
 				if rest.units > 0 {
@@ -103,10 +96,10 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 			if to.capacity() > m.capacity() {
 				continue
 			}
-			s, m = to.Migrate(&m, s, now), to
+			s, m = to.Migrate(m, s, now), to
 			m.Advance(&s, now)
 		}
-		s = from.Migrate(&m, s, now)
+		s = from.Migrate(m, s, now)
 		require.LessOrEqual(t, from.Remaining(s, now), before, "seed %d", seed)
 	}
 }
@@ -434,12 +427,16 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 		fresh, until := to.Regained(s), to.Forgotten(s)
 		assert.LessOrEqual(t, fresh, to.refill())
 		assert.Equal(t, from.refill()-map[bool]int64{true: 1}[kind <= LeakyBucket], until, "%v", kind)
+		if !from.alike(to) { // a window of this length would go on
+			assert.Equal(t, until+from.refill(), to.Kept(s), "%v", kind)
+			until = to.Kept(s)
+		}
 		to.Advance(&s, fresh)
 		assert.Equal(t, int64(10), to.Remaining(s, fresh))
 		require.True(t, to.Allow(&s, fresh, 1))
 		to.Advance(&s, until)
 		assert.Zero(t, s.asideAt(until))
-		assert.Equal(t, kind == SlidingLog, s.OnHeap(), "%v", kind)
+		assert.Equal(t, to.Regained(s), to.Forgotten(s), "%v", kind)
 	}
 }
 

@@ -51,13 +51,13 @@ var (
 )
 
 // AppendState appends a state as of now to buf. The state is up to date, and stays as it is. Open reservations are left out:
-// they cannot be settled in a later program.
+// they cannot be settled in a later program. Former limits are forgotten: units that only they count are set aside.
 func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
-	return m.append(buf, s, now, nil)
+	return m.append(buf, m.forgetting(s, now), now, nil)
 }
 
 // AppendOpen is AppendState with the open reservations, for a store in which other programs settle them. Where they
-// are many, some count as one.
+// are many, some count as one. A store knows no former limits.
 func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	if m.token == nil || s.detail == nil {
 		return m.append(buf, s, now, nil)

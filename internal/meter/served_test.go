@@ -2,6 +2,7 @@ package meter
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -70,5 +71,68 @@ func TestAnySequenceOfLogsServesAtLeastWhatTheLowestWould(t *testing.T) {
 			return now
 		})
 		require.GreaterOrEqual(t, n, least, "seed %d", seed)
+	}
+}
+
+// sixtyAnd returns limits of all algorithms, and windows of several lengths, that serve as much in a minute. Ticks are milliseconds.
+func sixtyAnd(units int64) (all []*Meter) {
+	for _, x := range []struct {
+		kind Kind
+		per  int64
+	}{{TokenBucket, 60_000}, {LeakyBucket, 60_000}, {FixedWindow, 60_000}, {FixedWindow, 7000}, {SlidingLog, 60_000}, {SlidingLog, 20_000},
+		{SlidingCounter, 60_000}, {SlidingCounter, 30_000}, {Calendar, 60_000}} {
+		l := Limit{Kind: x.kind, Units: units * x.per / 60_000, Per: x.per, Burst: units, Horizon: 1 << 45, Most: 1 << 50}
+		if x.kind == Calendar {
+			l.Windows = even(x.per)
+		}
+		m := New(l)
+		all = append(all, &m)
+	}
+	return all
+}
+
+// A limit that changes between two algorithms, or two lengths of windows, goes on under each of them where it would be if it had
+// stayed.
+func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T) {
+	testsize.Arithmetic(t)
+	tries := int64(testsize.Of(1200, 7200))
+	lows, highs := sixtyAnd(100), sixtyAnd(150)
+	alone := make(map[*Meter]int64)
+	for _, m := range append(slices.Clone(lows), highs...) {
+		alone[m] = served(t, tries, 500, inTurn(1, m))
+	}
+	for _, low := range lows {
+		for _, high := range highs {
+			for _, each := range []int64{1000, 5000, 7000, 20_000, 61_000} {
+				n := served(t, tries, 500, inTurn(each, low, high))
+				assert.GreaterOrEqual(t, n, min(alone[low], alone[high]), "%v and %v, each %d ms", low.algorithm, high.algorithm, each)
+			}
+		}
+	}
+}
+
+// Up to nine limits in a cycle or at random lose at most a capacity at the first changes, however long they go on.
+func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
+	testsize.Arithmetic(t)
+	tries := int64(testsize.Of(4800, 14_400))
+	for seed := range uint64(testsize.Of(60, 1000)) {
+		r := rand.New(rand.NewPCG(seed, 671))
+		all := append(sixtyAnd(100), sixtyAnd(150)...)
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:2+r.IntN(8)]
+		least := int64(1 << 40)
+		for _, m := range all {
+			least = min(least, served(t, tries, 500, inTurn(1, m)))
+		}
+		n := served(t, tries, 500, inTurn(1000+r.Int64N(20_000), all...))
+		assert.GreaterOrEqual(t, n, least-150, "seed %d, in turn", seed)
+		now, changes := all[0], 1+r.IntN(40)
+		n = served(t, tries, 500, func(int64) *Meter {
+			if r.IntN(changes) == 0 {
+				now = all[r.IntN(len(all))]
+			}
+			return now
+		})
+		assert.GreaterOrEqual(t, n, least-150, "seed %d, at random", seed)
 	}
 }

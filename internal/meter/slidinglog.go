@@ -292,17 +292,7 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	if l.held { // no call ends because the limit is lowered
 		return l.advance(s, now), rest{}
 	}
-	all := older{per: from.per}
-	if r := x.before; r.log != nil {
-		all = older{r.log.clone(), max(from.per, r.log.per)}
-	} else if r.units > 0 { // by another algorithm, which has known no entries: none of these units is newer than the first
-		at := now
-		if s.log.len() > 0 {
-			at = min(at, s.log.mark(0).at)
-		}
-		all.add(at, r.units)
-		all.per = max(all.per, r.until-at)
-	}
+	all := from.oldest(s, x.before, now)
 	for i := range s.log.len() {
 		e := s.log.get(i)
 		all.add(e.at, e.cost)

@@ -31,6 +31,19 @@ type Flipped interface {
 	SetLimit(limit ratelimit.Limit) error
 }
 
+// Alike reports whether a change from one limit to the other keeps the instants at which spending is regained. A limit in memory that
+// changes to one of another kind, and back, goes on where it would be. Stores convert the spending at each change.
+func Alike(a, b ratelimit.Limit) bool {
+	buckets := func(l ratelimit.Limit) bool { return l.Algorithm <= ratelimit.AlgorithmLeakyBucket }
+	switch a.Algorithm {
+	case ratelimit.AlgorithmTokenBucket, ratelimit.AlgorithmLeakyBucket:
+		return buckets(b)
+	case ratelimit.AlgorithmSlidingLog, ratelimit.AlgorithmCalendar:
+		return a.Algorithm == b.Algorithm
+	}
+	return a.Algorithm == b.Algorithm && a.Rate.Per == b.Rate.Per
+}
+
 // Flips changes the limits of keys back and forth between two limits of any algorithms, and settles reservations before and after the
 // changes. The real costs must stay within the bound of docs/promises.md. In every second history one process changes its limit; in the
 // others two processes have one limit each. New returns a limiter that shares the keys of others with its name. Flips plays n histories

@@ -14,8 +14,12 @@ func (m *model) adopt(l ratelimit.Limit, now int64) {
 	old := m.limit
 	m.record(now)
 	m.limit = l
+	again := m.left && !Alike(old, l)
+	m.left = m.left || !Alike(old, l)
 	switch {
 	case old.Named("") == l.Named(""):
+	case again: // the limits that it has left go on counting: internal/meter plays these changes
+		m.blurry = true
 	case m.base.reset(now) <= now && len(m.ahead) == 0 && !m.outlives(now) && (m.aside.units == 0 || m.aside.until <= now):
 		m.base, m.aside = newSpending(l), aside{}
 	case m.blurry || !m.canCarry(old, l, now):

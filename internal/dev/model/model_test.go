@@ -449,6 +449,7 @@ type model struct {
 	aside  aside        // spending that a lowered limit does not count
 	life   int          // how many times the key was forgotten
 	ended  map[int]bool // the lives that Reset has ended
+	left   bool         // it has left a limit of another kind: see Alike
 	blurry bool         // no right answer is known any more
 }
 
@@ -718,7 +719,7 @@ func (m *model) adjust(raw int64, delta int) {
 
 func (m *model) forget() {
 	m.base, m.ahead, m.known, m.life = newSpending(m.limit), nil, false, m.life+1
-	m.aside = aside{}
+	m.aside, m.left = aside{}, false
 }
 
 // reset forgets the key, and ends its reservations.

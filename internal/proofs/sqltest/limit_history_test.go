@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
@@ -33,6 +34,7 @@ type twin struct {
 	clock  *ratelimittest.Clock // of the memory
 	scale  time.Duration
 	limit  ratelimit.Limit
+	left   bool // the limit has changed to one of another kind
 	open   []pair
 	log    []string
 }
@@ -138,9 +140,7 @@ func (w *twin) step() {
 		w.adjust(key, delta)
 	case 12:
 		if w.rng.IntN(3) == 0 {
-			w.note("Reset(%q)", key)
-			w.memory.Reset(context.Background(), key)
-			require.NoError(w.t, w.fleet.Reset(ctx, key))
+			w.reset(key)
 		}
 	case 13:
 		if w.rng.IntN(2) == 0 {
@@ -157,6 +157,12 @@ func (w *twin) peek(key string, cost int) ratelimit.Decision {
 	e, err2 := w.fleet.Peek(context.Background(), key, cost)
 	w.same(fmt.Sprintf("Peek(%q, %d)", key, cost), d, e, err, err2)
 	return e
+}
+
+func (w *twin) reset(key string) {
+	w.note("Reset(%q)", key)
+	w.memory.Reset(context.Background(), key)
+	require.NoError(w.t, w.fleet.Reset(context.Background(), key))
 }
 
 func (w *twin) adjust(key string, delta int) {
@@ -203,7 +209,17 @@ func (w *twin) setLimit() {
 		w.adjust(key, 1)
 		w.adjust(key, -1)
 	}
-	w.limit = w.another()
+	limit := w.another()
+	if !model.Alike(w.limit, limit) {
+		if w.left { // in memory, the limits that the key has left go on counting
+			for _, key := range twinKeys {
+				w.reset(key)
+			}
+			w.open = nil
+		}
+		w.left = true
+	}
+	w.limit = limit
 	written := w.rng.IntN(2) == 0
 	if !written {
 		w.open = nil // of a row that was not written since, a settlement gives back as before the change: more than memory does
