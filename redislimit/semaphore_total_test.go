@@ -3,6 +3,7 @@ package redislimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -110,7 +111,7 @@ func TestAKeyAtItsOwnLimitHoldsUpNoOther(t *testing.T) {
 
 func TestPriorityComesBeforeTurns(t *testing.T) {
 	f := newFixture(t)
-	s := f.capped(5, 1, SemaphoreOptions{Priority: func(key string) int { return map[string]int{"high": 1 << 40, "low": -3}[key] }})
+	s := f.capped(5, 1, SemaphoreOptions{Priority: func(key string) int { return map[string]int{"high": math.MaxInt, "low": -3}[key] }})
 	held, err := s.TryAcquire(t.Context(), "low", 1)
 	require.NoError(t, err)
 	var all []*Permit
