@@ -122,8 +122,18 @@ func (d *dates) begins(date time.Time) time.Time {
 		return d.inMonth(y, m-1)
 	case "year":
 		return time.Date(date.Year(), 1, 1, 0, 0, 0, 0, time.UTC)
+	case "day":
+		for d.skipped(date) {
+			date = date.AddDate(0, 0, -1)
+		}
 	}
 	return date
+}
+
+// skipped reports whether the clock never shows the time of the windows on a date, since the zone has skipped the date. It has no window.
+func (d *dates) skipped(date time.Time) bool {
+	y, m, day := d.start(date).In(d.loc).Date()
+	return d.after > 0 && time.Date(y, m, day, 0, 0, 0, 0, time.UTC).After(date)
 }
 
 // next returns the first date of the window after the window that begins on a date.
@@ -136,7 +146,10 @@ func (d *dates) next(date time.Time) time.Time {
 	case "year":
 		return date.AddDate(1, 0, 0)
 	}
-	return date.AddDate(0, 0, 1)
+	for date = date.AddDate(0, 0, 1); d.unit == "day" && d.skipped(date); {
+		date = date.AddDate(0, 0, 1)
+	}
+	return date
 }
 
 // inMonth returns the date of a month on which a window begins: its last one, where it is too short.
