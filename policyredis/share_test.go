@@ -106,6 +106,7 @@ rules:
 				total += int(used[n].Load())
 			}
 			assert.InEpsilon(t, 20*step.rate, total, 0.01, step)
+			sums, shares := map[int]float64{}, map[int]float64{} // by weight
 			for n := range used {
 				weight := 1
 				switch {
@@ -115,7 +116,12 @@ rules:
 					weight = step.pro
 				}
 				share := float64(20*step.rate*weight) / weights
-				assert.InDelta(t, share, float64(used[n].Load()), max(0.05*share, 3), "tenant %d of weight %d, %v", n, weight, step)
+				sums[weight], shares[weight] = sums[weight]+float64(used[n].Load()), shares[weight]+share
+				// Usually within 5 %. A call that a loaded machine delays is a beat late, and in virtual time a beat is long.
+				assert.InDelta(t, share, float64(used[n].Load()), max(0.2*share, 5), "tenant %d of weight %d, %v", n, weight, step)
+			}
+			for weight, share := range shares {
+				assert.InEpsilon(t, share, sums[weight], 0.05, "all tenants of weight %d, %v", weight, step)
 			}
 		}
 		assert.False(t, all[0].Allow(policy.Attributes{"tenant": "mallory"}, 1))
