@@ -11,9 +11,8 @@ import (
 
 // looked is a key of which one copy is looked at between its calls, and the other is not.
 type looked struct {
-	m    *Meter
-	s    State
-	last int64
+	m *Meter
+	s State
 }
 
 func (k *looked) to(m *Meter, now int64) {
