@@ -180,12 +180,11 @@ func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err e
 	a.last = m.Now
 	var at, remaining, debt, regained, next int64
 	if p.Bucket() {
-		at, remaining, debt, regained = p.SpendBucket(&a.State, m.Now, int64(cost))
-		if next = at; remaining == 0 && (cost != 1 || at == m.Now) {
-			next = p.Earliest(a.State, m.Now, 1)
-		}
+		var owed meter.Owed
+		at, owed = p.SpendBucket(&a.State, m.Now, int64(cost))
 		a.use.decided(at == m.Now)
-		a.mu.Unlock()
+		a.mu.Unlock() // before the division
+		remaining, debt, regained, next = p.StandingOf(owed, m.Now)
 	} else {
 		at = p.Spend(&a.State, m.Now, int64(cost))
 		a.use.decided(at == m.Now)

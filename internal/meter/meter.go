@@ -201,38 +201,48 @@ func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 // Bucket reports whether the meter is a token bucket. Then SpendBucket is the shortest way.
 func (m *Meter) Bucket() bool { return m.token != nil }
 
-// SpendBucket is Spend and then Standing of a Bucket, without another call. The state is Simple.
-func (m *Meter) SpendBucket(s *State, now, cost int64) (at, remaining, debt, regained int64) {
+// SpendBucket is Spend of a Bucket, and returns what is owed after it: StandingOf makes a standing of that. The state is Simple.
+func (m *Meter) SpendBucket(s *State, now, cost int64) (at int64, owed Owed) {
 	t := m.token
-	owed := span{s.At - now, s.N} // as in Allow
-	if owed.ticks < 0 {
-		owed = span{}
+	before := span{s.At - now, s.N} // as in Allow
+	if before.ticks < 0 {
+		before = span{}
 	}
 	price := t.one
 	if cost != 1 {
 		price = t.price(cost)
 	}
-	at = now
-	if after := t.plus(owed, price); t.full.less(after) {
+	after := t.plus(before, price)
+	if t.full.less(after) {
 		over := t.minus(after, t.full)
-		at += t.regained(State{At: over.ticks, N: over.frac})
-	} else {
-		owed = after
-		s.At, s.N = now+owed.ticks, owed.frac
+		return now + t.regained(State{At: over.ticks, N: over.frac}), before
 	}
+	s.At, s.N = now+after.ticks, after.frac
+	return now, after
+}
+
+// Owed is the time in which a token bucket regains all that is spent.
+type Owed = span
+
+// StandingOf returns the Standing of a Bucket that owes this, and the instant at which a unit remains. It reads no state, so the caller can
+// unlock that before the division.
+func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
+	t := m.token
 	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})
-	left := t.minus(t.full, owed) // as in Standing from here on
-	if left.less(t.one) {
+	left := t.minus(t.full, owed)
+	if left.less(t.one) { // as after most denials: this saves a division
 		if left.ticks < 0 {
-			debt = t.spent(*s, now) - t.capacity
+			debt = t.spent(State{At: now + owed.ticks, N: owed.frac}, now) - t.capacity
 		}
-		return at, 0, debt, regained
+		lacks := t.minus(t.one, left)
+		return 0, debt, regained, now + t.regained(State{At: lacks.ticks, N: lacks.frac})
 	}
+	// As in worth, without a call.
 	if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
-		return at, int64((lo + uint64(left.frac)) / uint64(t.per)), 0, regained
+		return int64((lo + uint64(left.frac)) / uint64(t.per)), 0, regained, now
 	}
-	remaining, debt = t.room(*s, now)
-	return at, remaining, debt, regained
+	remaining, _ = t.worth(left)
+	return remaining, 0, regained, now
 }
 
 // allow is Allow for any algorithm, and with bookings.
@@ -339,19 +349,7 @@ func (m *Meter) Debt(s State, now int64) int64 {
 // Standing returns Remaining, Debt and Regained.
 func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 	if t := m.token; t != nil && s.detail == nil {
-		owed := s.owed(now)
-		left := t.minus(t.full, owed)
-		if left.less(t.one) { // as after most denials: this saves a division
-			if left.ticks < 0 {
-				debt = t.spent(s, now) - t.capacity
-			}
-			return 0, debt, t.regained(s)
-		}
-		// As in worth, without a call.
-		if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
-			return int64((lo + uint64(left.frac)) / uint64(t.per)), 0, t.regained(s)
-		}
-		remaining, debt = t.room(s, now)
+		remaining, debt, _, _ = m.StandingOf(s.owed(now), now)
 		return remaining, debt, t.regained(s)
 	}
 	v := m.view(s)

@@ -71,7 +71,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			cost := upTo(burst)
 			want := m.earliest(s, now, cost)
 			before := s
-			at, spentRemaining, spentDebt, spentRegained := m.SpendBucket(&s, now, cost)
+			at, spent := m.SpendBucket(&s, now, cost)
 			if at != want {
 				t.Fatalf("%d per %d, burst %d: SpendBucket(%d) of %+v at %d is at %d, not %d", units, per, burst, cost, before, now, at, want)
 			}
@@ -80,7 +80,9 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			}
 			assert.Equal(t, before, s)
 			remaining, debt, regained := m.Standing(s, now)
+			spentRemaining, spentDebt, spentRegained, next := m.StandingOf(spent, now)
 			assert.Equal(t, []int64{remaining, debt, max(regained, now)}, []int64{spentRemaining, spentDebt, max(spentRegained, now)})
+			assert.Equal(t, m.Earliest(s, now, 1), next)
 			// A unit is per fractions of a tick: burst·per of them, less the owed ones, remain.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))
