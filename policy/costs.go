@@ -63,13 +63,13 @@ type prices struct {
 }
 
 // pricesOf returns the prices of a valid rule, nil if it has none.
-func pricesOf(r *Rule) *prices {
+func pricesOf(r *Rule, named lists) *prices {
 	if len(r.Costs) == 0 {
 		return nil
 	}
 	p := new(prices)
 	for i := range r.Costs {
-		m := matchOf(&Rule{Match: *r.Costs[i].Match})
+		m := matchOf(&Rule{Match: *r.Costs[i].Match}, named)
 		p.all, p.rules = append(p.all, costingOf(r.Costs[i].alone())), append(p.rules, &m)
 	}
 	for _, m := range slices.Clone(p.rules) {
@@ -162,7 +162,7 @@ func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit
 }
 
 // checkCosts checks the prices.
-func (r *Rule) checkCosts(report reporter) {
+func (r *Rule) checkCosts(named lists, report reporter) {
 	if n := len(r.Costs); r.Costs != nil && n == 0 {
 		report("costs", errors.New("an empty list, which has no effect"))
 	} else if n > maxList {
@@ -176,7 +176,7 @@ func (r *Rule) checkCosts(report reporter) {
 		if m == nil {
 			m = new(Match)
 		}
-		m.check(field+".match", &tree, report)
+		m.check(field+".match", named, &tree, report)
 		if m.all() && m.Route == nil && m.Absent == nil {
 			report(field+".match", errors.New("it matches every request: want a condition, or cost for the cost of all other requests"))
 		}

@@ -61,10 +61,11 @@ func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
 
 // open makes the rules of a valid set ready, on limiters of the engine. It changes nothing. Before returns the limiter of a rule in the set
 // before, and its pool. An error is an [*Error].
-func (e Engine) open(whole []Rule, before func(id string) (ratelimit.Limiter[string], *pool)) ([]*rule, *decider, error) {
+func (e Engine) open(set *Set, before func(id string) (ratelimit.Limiter[string], *pool)) ([]*rule, *decider, error) {
+	whole := set.Complete()
 	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
 	for i := range whole {
-		rules[i] = newRule(&whole[i])
+		rules[i] = newRule(&whole[i], set.Lists)
 		budgets[i] = rules[i].budget()
 	}
 	limiters := make([]ratelimit.Limiter[string], len(rules))
@@ -141,7 +142,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	}
 	whole := s.Complete()
 	for i := range whole {
-		c := newRule(&whole[i])
+		c := newRule(&whole[i], s.Lists)
 		b := c.budget()
 		check := func(field string, limit ratelimit.Limit) {
 			if len(all) < maxProblems {
@@ -172,7 +173,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 		return all
 	}
 	var together *Error
-	if _, _, err := e.open(whole, func(string) (ratelimit.Limiter[string], *pool) { return nil, nil }); errors.As(err, &together) {
+	if _, _, err := e.open(s, func(string) (ratelimit.Limiter[string], *pool) { return nil, nil }); errors.As(err, &together) {
 		together.Field = "rules"
 		all = append(all, together)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,7 +36,8 @@ const (
 
 // File returns a source that reads a policy file. It sees a change within 100 ms, or within 30 s where the operating system
 // reports no changes. The file may be replaced, or reached by links that move, as in a Kubernetes ConfigMap. A file that is
-// written in place is read after half a second without a change, and so possibly half written.
+// written in place is read after half a second without a change, and so possibly half written. The files of [Set.Lists] are read and watched as the
+// rules are: their paths begin at the folder of path. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -52,28 +54,28 @@ type hash = [sha256.Size]byte
 // Load reads the file. While it is watched, a content that no watcher has found still is being
 // written, maybe: then Load waits until it stays the same for a moment.
 func (f *file) Load(ctx context.Context) (*Set, error) {
-	data, err := f.read()
-	for begin := time.Now(); err == nil && f.watched() && time.Since(begin) < atMost; {
-		now := hashOf(data, nil)
+	c := f.read()
+	for begin := time.Now(); c.err == nil && f.watched() && time.Since(begin) < atMost; {
+		now := c.hash()
 		if f.isKnown(now) {
 			break
 		}
 		if wait.Sleep(ctx, still) != nil {
 			return nil, ctx.Err()
 		}
-		if data, err = f.read(); hashOf(data, err) == now {
+		if c = f.read(); c.hash() == now {
 			break
 		}
 	}
-	if err != nil {
-		return nil, err
+	if c.err != nil {
+		return nil, c.err
 	}
-	set, err := Parse(data)
+	set, err := parseBeside(c.data, c.list)
 	if err == nil {
 		return set, nil
 	}
 	err = fmt.Errorf("%s: %w", f.path, err)
-	if on, known := switchIn(data); known {
+	if on, known := switchIn(c.data); known {
 		err = &mark.Switched{On: on, Err: err}
 	}
 	return nil, err
@@ -102,41 +104,102 @@ func (f *file) found(h hash, watchers int) {
 	f.watchers += watchers
 }
 
-// read returns the file's content. It reads regular files only, so that it ends.
-func (f *file) read() ([]byte, error) {
-	info, err := os.Stat(f.path)
+// content is what a file of rules holds, and the files of the lists that it names.
+type content struct {
+	text
+	lists map[string]text
+}
+
+// text is the content of a file, or the reason that it cannot be read.
+type text struct {
+	data []byte
+	err  error
+}
+
+// read returns the content of the rules and of their lists.
+func (f *file) read() content {
+	c := content{text: readText(f.path)}
+	if c.err != nil {
+		return c
+	}
+	for _, name := range filesOf(c.data) {
+		if c.lists == nil {
+			c.lists = map[string]text{}
+		}
+		c.lists[name] = readText(beside(f.path, name))
+	}
+	return c
+}
+
+// beside returns the path of a file in the folder of another. The path is not cleaned: ".." behind a link leads elsewhere.
+func beside(path, name string) string {
+	folder := len(path)
+	for folder > len(filepath.VolumeName(path)) && !os.IsPathSeparator(path[folder-1]) {
+		folder--
+	}
+	return path[:folder] + filepath.FromSlash(name)
+}
+
+// list returns the content of a list's file.
+func (c *content) list(name string) ([]byte, error) {
+	t, ok := c.lists[name]
+	if !ok {
+		return nil, fmt.Errorf("policy: %s was not read", name)
+	}
+	return t.data, t.err
+}
+
+// readText reads a regular file, so that it ends.
+func readText(path string) (t text) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return text{err: fmt.Errorf("policy: %w", err)}
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("policy: %s is not a regular file", f.path)
+		return text{err: fmt.Errorf("policy: %s is not a regular file", path)}
 	}
-	r, err := os.Open(f.path)
+	r, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return text{err: fmt.Errorf("policy: %w", err)}
 	}
 	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("policy: %w", err)
+		return text{err: fmt.Errorf("policy: %w", err)}
 	}
-	return data, nil
+	return text{data: data}
 }
 
-// hashOf returns a hash of the file's content, or of the reason that it cannot be read.
-func hashOf(data []byte, err error) hash {
-	if err != nil {
-		return sha256.Sum256([]byte("\x00" + err.Error()))
+// hash returns a hash of all of a content. Without lists it is that of the rules.
+func (c *content) hash() hash {
+	own := c.text.hash()
+	if len(c.lists) == 0 {
+		return own
 	}
-	return sha256.Sum256(data)
+	h := sha256.New()
+	h.Write(own[:])
+	for _, name := range slices.Sorted(maps.Keys(c.lists)) {
+		t := c.lists[name]
+		each, of := t.hash(), sha256.Sum256([]byte(name))
+		h.Write(of[:])
+		h.Write(each[:])
+	}
+	return hash(h.Sum(nil))
+}
+
+// hash returns a hash of the file's content, or of the reason that it cannot be read.
+func (t *text) hash() hash {
+	if t.err != nil {
+		return sha256.Sum256([]byte("\x00" + t.err.Error()))
+	}
+	return sha256.Sum256(t.data)
 }
 
 func (f *file) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	w := &fileWatch{file: f, changes: changes, folders: map[string]os.FileInfo{}}
 	w.notify, _ = f.watch() // without notifications, polling is left
-	w.follow()
-	w.last = hashOf(f.read())
+	w.last = w.read()
 	f.found(w.last, 1)
 	go w.run(ctx)
 	return changes
@@ -150,6 +213,7 @@ type fileWatch struct {
 	last    hash                   // the content that was reported last
 	folders map[string]os.FileInfo // that are watched
 	entries []string               // the names in these folders that are on the way to the file
+	lists   []string               // the files of the lists, when the rules were read last
 }
 
 func (w *fileWatch) run(ctx context.Context) {
@@ -188,10 +252,9 @@ func (w *fileWatch) run(ctx context.Context) {
 		case <-faults: // events were lost
 			put(still)
 		case <-ticker.C:
-			w.follow()
-			switch {
+			switch now := w.read(); {
 			case !since.IsZero():
-			case hashOf(w.file.read()) == w.last:
+			case now == w.last:
 				poll.Signal(w.changes) // it is loaded again, so that it is known to be the newest
 			default:
 				put(still)
@@ -212,15 +275,29 @@ func (w *fileWatch) concerns(name string) bool {
 
 // look reports a change if the content differs from the last one reported.
 func (w *fileWatch) look() {
-	w.follow()
-	if now := hashOf(w.file.read()); now != w.last {
+	if now := w.read(); now != w.last {
 		w.last = now
 		w.file.found(now, 0)
 		poll.Signal(w.changes)
 	}
 }
 
-// follow watches the folders on the way to the file: see wayTo. It looks for the way again after it has
+// read watches the folders on the way to the rules and their lists, and then reads these.
+func (w *fileWatch) read() hash {
+	for range maxLinks {
+		w.follow()
+		c := w.file.read()
+		named := slices.Sorted(maps.Keys(c.lists))
+		if slices.Equal(named, w.lists) {
+			return c.hash()
+		}
+		w.lists = named // from now on they are watched
+	}
+	c := w.file.read()
+	return c.hash()
+}
+
+// follow watches the folders on the way to the files: see wayTo. It looks for the way again after it has
 // begun to watch a folder, because a link could have been moved before that.
 func (w *fileWatch) follow() {
 	if w.notify == nil {
@@ -228,6 +305,10 @@ func (w *fileWatch) follow() {
 	}
 	for range maxLinks {
 		folders, entries := wayTo(w.file.path)
+		for _, name := range w.lists {
+			f, e := wayTo(beside(w.file.path, name))
+			folders, entries = append(folders, f...), append(entries, e...)
+		}
 		w.entries = entries
 		if !w.watch(folders) {
 			return

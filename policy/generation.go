@@ -40,7 +40,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		}
 	}
 	var err error
-	next.rules, next.decider, err = p.engine.open(set.Complete(), func(id string) (ratelimit.Limiter[string], *pool) {
+	next.rules, next.decider, err = p.engine.open(set, func(id string) (ratelimit.Limiter[string], *pool) {
 		if i, ok := before[id]; ok {
 			return last.decider.limiters[i], last.rules[i].pool
 		}

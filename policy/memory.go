@@ -80,7 +80,7 @@ func ruleOf(whole *rule, processes int) *rule {
 			r.Overrides[k].Limit = of(r.Overrides[k].Limit)
 		}
 	}
-	part := newRule(&r)
+	part := newRule(&r, whole.lists)
 	part.whole, part.part = whole.whole, of
 	return part
 }

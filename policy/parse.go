@@ -25,9 +25,12 @@ const maxSize = 4 << 20
 
 // Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
 // errors. So is a file without the field rules, maybe half written; "rules: []" limits nothing. The error is an
-// [*Error].
-func Parse(data []byte) (*Set, error) {
-	set, _, all := parse(data, false)
+// [*Error]. It reads no other file: a set with a [List] in a file is loaded by [File].
+func Parse(data []byte) (*Set, error) { return parseBeside(data, nil) }
+
+// parseBeside is Parse with the files of lists, which beside reads; nil if they are not read.
+func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, error) {
+	set, _, all := parse(data, false, beside)
 	if len(all) > 0 {
 		return nil, all[0]
 	}
@@ -40,8 +43,13 @@ func Parse(data []byte) (*Set, error) {
 //
 // With engines, it also returns the errors for which [New] with one of them would refuse the set. Nothing is sent, so
 // policyredis.New(client, opts) needs no server here; an engine that is in use is not changed.
-func Check(data []byte, engines ...Engine) (*Set, []*Error) {
-	set, p, all := parse(data, true)
+//
+// The files of lists are not read. The command policy check reads and checks them.
+func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
+
+// checkAll is Check with the files of lists, which beside reads; nil if they are not read.
+func checkAll(data []byte, beside func(file string) ([]byte, error), engines []Engine) (*Set, []*Error) {
+	set, p, all := parse(data, true, beside)
 	if len(all) == 0 {
 		for _, e := range engines {
 			for _, refused := range set.refusals(e) {
@@ -68,7 +76,7 @@ func sortErrors(all []*Error) {
 }
 
 // parse reads a set up to the first error, or all of it. The parser knows where its fields are.
-func parse(data []byte, all bool) (*Set, *parser, []*Error) {
+func parse(data []byte, all bool, beside func(file string) ([]byte, error)) (*Set, *parser, []*Error) {
 	if len(data) > maxSize {
 		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), maxSize)}}
 	}
@@ -91,7 +99,13 @@ func parse(data []byte, all bool) (*Set, *parser, []*Error) {
 	if len(p.errs) > 0 && !all {
 		return nil, p, p.errs
 	}
-	for _, e := range set.problems() {
+	if beside != nil {
+		set.load(beside, func(e *Error) { p.add(p.located(e)) })
+	}
+	if len(p.errs) > 0 && !all {
+		return nil, p, p.errs
+	}
+	for _, e := range set.problems(beside == nil) {
 		if !p.failed(e.Field) && len(p.errs) < maxProblems {
 			p.errs = append(p.errs, p.located(e))
 		}
@@ -458,6 +472,7 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 		"version":     p.text(&s.Version, p.version),
 		"kill_switch": p.flag(&s.KillSwitch),
 		"attributes":  p.texts(&s.Attributes, p.word),
+		"lists":       p.lists(&s.Lists),
 		"defaults": func(n *yaml.Node, field string) error {
 			d := new(Defaults)
 			s.Defaults = d

@@ -237,8 +237,8 @@ func TestAFieldThatWasMeantIsSuggested(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, []int{5, 3}, []int{e.Line, e.Column})
 	}
-	_, err := policy.Parse([]byte("limits: []\n"))
-	assert.ErrorContains(t, err, `unknown field "limits", want one of attributes, defaults, kill_switch, rules, version`)
+	_, err := policy.Parse([]byte("groups: []\n"))
+	assert.ErrorContains(t, err, `unknown field "groups", want one of attributes, defaults, kill_switch, lists, rules, version`)
 }
 
 func TestLargeAndHostileFilesAreRefused(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 // rule is a [Rule], prepared for decisions.
 type rule struct {
 	*Rule
+	lists     lists                                 // of the set
 	id        string                                // of the budget
 	limit     ratelimit.Limit                       // with the rule's name; this and the others are those by which it denies: see Grace
 	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
@@ -106,16 +107,17 @@ func (r *Rule) holds() bool {
 }
 
 // newRule makes a rule ready. It is valid.
-func newRule(r *Rule) *rule {
+func newRule(r *Rule, named lists) *rule {
 	c := &rule{
 		Rule:      r,
+		lists:     named,
 		id:        strings.ToLower(r.budgets()),
 		limit:     r.Limit.Named(r.Name),
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string][]override, len(r.Overrides)),
 		wall:      time.Now,
 		base:      costingOf(r.Cost),
-		prices:    pricesOf(r),
+		prices:    pricesOf(r, named),
 		dated:     !r.span().always(),
 		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
@@ -144,7 +146,7 @@ func newRule(r *Rule) *rule {
 	}
 	c.addOverrides()
 	c.thresholds = thresholdsOf(r)
-	c.match = matchOf(r)
+	c.match = matchOf(r, named)
 	c.whole = c.shown(c.limit)
 	return c
 }
@@ -182,9 +184,9 @@ func (c *rule) addOverride(key string, o *Override) {
 func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
 
 // matchOf returns which requests a rule is for. The rule is valid.
-func matchOf(r *Rule) match.Rule {
+func matchOf(r *Rule, named lists) match.Rule {
 	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
-	m.Patterns = patternsOf(r.Match.Route)
+	m.Patterns = patternsOf(named.of(r.Match.Route))
 	for _, asked := range []struct {
 		kind   match.Kind
 		values map[string]Values
@@ -196,12 +198,12 @@ func matchOf(r *Rule) match.Rule {
 			}
 			if name == attrRoute && kind == match.NoneOf {
 				m.Except = new(match.Tree)
-				for _, p := range patternsOf(asked.values[name]) {
+				for _, p := range patternsOf(named.of(asked.values[name])) {
 					m.Except.Add(p)
 				}
 				continue
 			}
-			m.Conditions = append(m.Conditions, match.NewCondition(kind, attribute, asked.values[name]))
+			m.Conditions = append(m.Conditions, match.NewCondition(kind, attribute, named.of(asked.values[name])))
 		}
 	}
 	for _, name := range r.Match.Absent {

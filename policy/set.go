@@ -20,8 +20,11 @@ type Set struct {
 	// KillSwitch lets every request pass, uncharged.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
 	// Attributes names the attributes that the program supplies. With them, [Check] warns of others.
-	Attributes []string  `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	Defaults   *Defaults `yaml:"defaults,omitempty" json:"defaults,omitempty"`
+	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
+	// Lists are values that any value of a [Match] can name, costs included: "@bad" stands for the values of the list bad, and a list of an "ip"
+	// holds addresses and networks. "@@bad" is the text "@bad".
+	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
+	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
 	// Rules apply in this order: all that match a request.
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
@@ -158,7 +161,8 @@ func (r Rule) MarshalYAML() (any, error) {
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have; for "ip", networks too.
+	// Attributes lists the values that an attribute may have; for "ip", networks too. Here and in the other fields, "@NAME" stands for the values
+	// of a list: see [Set.Lists].
 	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
 	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;

@@ -31,7 +31,7 @@ const (
 
 // Validate returns nil, or an [*Error] about the first mistake for which [New] would refuse the set.
 func (s *Set) Validate() error {
-	if all := s.problems(); len(all) > 0 {
+	if all := s.problems(false); len(all) > 0 {
 		return all[0]
 	}
 	return nil
@@ -40,8 +40,8 @@ func (s *Set) Validate() error {
 // maxProblems is the maximum number of errors that are returned at once.
 const maxProblems = 100
 
-// problems returns all that is wrong with a set, in order.
-func (s *Set) problems() (all []*Error) {
+// problems returns all that is wrong with a set, in order. A list that was not read is not, if unread is true.
+func (s *Set) problems(unread bool) (all []*Error) {
 	report := func(e *Error) {
 		if len(all) < maxProblems {
 			all = append(all, e)
@@ -51,6 +51,8 @@ func (s *Set) problems() (all []*Error) {
 		return []*Error{{Err: errors.New("nil Set")}}
 	}
 	s.checkHead(report)
+	named := lists(s.Lists)
+	named.check(unread, report)
 	if len(s.Rules) > maxRules {
 		report(&Error{Field: "rules", Err: fmt.Errorf("%d rules, want at most %d", len(s.Rules), maxRules)})
 		return all
@@ -58,10 +60,10 @@ func (s *Set) problems() (all []*Error) {
 	names := map[string]int{}
 	rules := s.Complete()
 	var tree match.Tree
-	wrong := s.Defaults.validate(report) // reported once, and not again for each rule that takes it from the defaults
+	wrong := s.Defaults.validate(named, report) // reported once, and not again for each rule that takes it from the defaults
 	for i := range rules {
 		r := &rules[i]
-		r.validate(&tree, func(field string, err error) {
+		r.validate(named, &tree, func(field string, err error) {
 			if first := firstOf(field); !wrong[first] || !s.Rules[i].leavesOut(first) {
 				report(r.wrong(i, field, err))
 			}
@@ -214,7 +216,7 @@ func cycleIn(next [][]int) []int {
 
 // validate reports the errors in the defaults by themselves, whether rules use them or not. It returns the fields that have
 // one.
-func (d *Defaults) validate(tell func(*Error)) (wrong map[string]bool) {
+func (d *Defaults) validate(named lists, tell func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil
 	}
@@ -232,7 +234,7 @@ func (d *Defaults) validate(tell func(*Error)) (wrong map[string]bool) {
 			report("limit", err)
 		}
 	}
-	r.Match.check("match", new(match.Tree), report)
+	r.Match.check("match", named, new(match.Tree), report)
 	r.checkKey(report)
 	r.checkPlans(report)
 	return wrong
@@ -277,7 +279,7 @@ func (r *Rule) wrong(i int, field string, err error) *Error {
 
 func ruleField(i int, field string) string { return "rules[" + strconv.Itoa(i) + "]." + field }
 
-func (r *Rule) validate(tree *match.Tree, report reporter) {
+func (r *Rule) validate(named lists, tree *match.Tree, report reporter) {
 	if r.Allow {
 		r.checkAllow(report)
 	}
@@ -299,13 +301,13 @@ func (r *Rule) validate(tree *match.Tree, report reporter) {
 			report(check.field, check.err)
 		}
 	}
-	r.Match.check("match", tree, report)
+	r.Match.check("match", named, tree, report)
 	r.checkKey(report)
 	r.checkPlans(report)
 	r.checkShare(report)
 	r.checkNotify(report)
 	r.checkOverrides(report)
-	r.checkCosts(report)
+	r.checkCosts(named, report)
 }
 
 // checkLimitFrom refuses the attributes that a client chooses.
@@ -384,47 +386,49 @@ func (r *Rule) checkCost() error {
 }
 
 // check checks a match, which is in a field, and enters the patterns of its routes into a tree.
-func (m *Match) check(field string, tree *match.Tree, report reporter) {
+func (m *Match) check(field string, named lists, tree *match.Tree, report reporter) {
 	if m.Route != nil {
-		checkRoutes(field+".route", m.Route, tree, report)
+		checkRoutes(field+".route", m.Route, named, tree, report)
 	}
-	m.checkAttributes(field, report)
+	m.checkAttributes(field, named, report)
 	m.checkAbsent(field+".absent", report)
 }
 
 // checkAttributes checks the values of attributes that a rule matches or excludes, and the excluded routes.
-func (m *Match) checkAttributes(field string, report reporter) {
+func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
-		checkAttributeValues(field+".attributes", name, name, m.Attributes[name], true, report)
+		checkAttributeValues(field+".attributes", name, name, m.Attributes[name], named, true, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Not)) {
 		if name == attrRoute {
 			except := new(match.Tree)
-			if checkRoutes(field+".not.route", m.Not[name], except, report); except.Worst() > maxPlaces {
+			if checkRoutes(field+".not.route", m.Not[name], named, except, report); except.Worst() > maxPlaces {
 				report(field+".not.route", crossing(except.Worst()))
 			}
 			continue
 		}
 		kind, attribute := splitNot(name)
-		checkAttributeValues(field+".not", name, attribute, m.Not[name], kind == match.NoneOf, report)
+		checkAttributeValues(field+".not", name, attribute, m.Not[name], named, kind == match.NoneOf, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Prefix)) {
-		checkAttributeValues(field+".prefix", name, name, m.Prefix[name], false, report)
+		checkAttributeValues(field+".prefix", name, name, m.Prefix[name], named, false, report)
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Suffix)) {
-		checkAttributeValues(field+".suffix", name, name, m.Suffix[name], false, report)
+		checkAttributeValues(field+".suffix", name, name, m.Suffix[name], named, false, report)
 	}
 }
 
 // checkAttributeValues checks the values of one attribute, which name stands for in a field. Whole values may be networks; a
 // part of a value is never empty.
-func checkAttributeValues(field, name, attribute string, values Values, whole bool, report reporter) {
+func checkAttributeValues(field, name, attribute string, values Values, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
 		report(field, err)
 		return
 	}
-	checkValues(field+"."+notField(name, attribute), values, func(v string) error {
+	checkValues(field+"."+notField(name, attribute), values, named, func(v string, listed bool) error {
 		switch {
+		case attribute == attrIP && whole && listed:
+			return addressOf(v)
 		case attribute == attrIP && whole:
 			return checkIP(v)
 		case !whole && v == "":
@@ -458,20 +462,20 @@ func notField(name, attribute string) string {
 }
 
 // checkRoutes checks patterns, and enters them into a tree.
-func checkRoutes(field string, routes []string, tree *match.Tree, report reporter) {
+func checkRoutes(field string, routes []string, named lists, tree *match.Tree, report reporter) {
 	if n := len(routes); n == 0 {
 		report(field, errors.New("an empty list, which no request matches"))
 	} else if n > maxList {
 		report(field, fmt.Errorf("%d patterns, want at most %d", n, maxList))
 	}
-	for j, route := range routes[:min(len(routes), maxList)] {
+	routes = routes[:min(len(routes), maxList)]
+	named.eachChecked(field, routes, report, func(route string, _ bool) error {
 		p, err := pattern(route)
-		if err != nil {
-			report(fmt.Sprintf("%s[%d]", field, j), err)
-			continue
+		if err == nil {
+			tree.Add(p)
 		}
-		tree.Add(p)
-	}
+		return err
+	})
 }
 
 // crossing is the error about patterns that need n look-ups.
@@ -580,7 +584,7 @@ func (c cut) check(v string) error {
 	return nil
 }
 
-func checkValues(field string, values Values, check func(v string) error, report reporter) {
+func checkValues(field string, values Values, named lists, check func(v string, listed bool) error, report reporter) {
 	switch n := len(values); {
 	case n == 0:
 		report(field, errors.New("an empty list, which no request matches"))
@@ -588,15 +592,7 @@ func checkValues(field string, values Values, check func(v string) error, report
 		report(field, fmt.Errorf("%d values, want at most %d", n, maxList))
 		return
 	}
-	for j, v := range values {
-		err := checkText(v)
-		if err == nil {
-			err = check(v)
-		}
-		if err != nil {
-			report(fmt.Sprintf("%s[%d]", field, j), err)
-		}
-	}
+	named.eachChecked(field, values, report, func(v string, listed bool) error { return cmp.Or(checkText(v), check(v, listed)) })
 }
 
 // sameAttribute reports whether two names mean one attribute. The name of a header field may be in any case.

@@ -15,7 +15,12 @@ import (
 
 // warnings returns the parts of a valid set that are surely mistakes.
 func (s *Set) warnings() (all []*Error) {
-	rules := s.Complete()
+	rules, named := s.Complete(), lists(s.Lists)
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if list := named[name]; len(list.Values) == 0 && !list.unread() {
+			all = append(all, &Error{Field: "lists." + name, Err: fmt.Errorf("list %q: %s has no values: no request has one of them", name, list.File)})
+		}
+	}
 	for i := range rules {
 		r := &rules[i]
 		report := func(field string, err error) {
@@ -24,43 +29,37 @@ func (s *Set) warnings() (all []*Error) {
 			}
 		}
 		r.neverPasses(report)
-		r.neverCome(report)
+		r.neverCome(named, report)
 		r.unsupplied(s, report)
 		r.addressesInHeaders(report)
 		r.exempted(report)
-		r.neverMatches(report)
+		r.neverMatches(named, report)
 		for j := range r.Costs {
 			price := &Rule{Match: *r.Costs[j].Match}
 			within := func(field string, err error) { report(fmt.Sprintf("costs[%d].%s", j, field), err) }
-			price.neverCome(within)
+			price.neverCome(named, within)
 			price.unsupplied(s, within)
-			price.neverMatches(within)
+			price.neverMatches(named, within)
 		}
 	}
 	return all
 }
 
 // neverMatches reports routes, methods, hosts and paths that no request has.
-func (r *Rule) neverMatches(report reporter) {
-	for j, route := range r.Match.Route {
-		if err := oddRoute(route); err != nil {
-			report(fmt.Sprintf("match.route[%d]", j), err)
-		}
-	}
-	for j, route := range r.Match.Not[attrRoute] {
-		if err := oddRoute(route); err != nil {
-			report(fmt.Sprintf("match.not.route[%d]", j), err)
-		}
-	}
+func (r *Rule) neverMatches(named lists, report reporter) {
+	odd := func(route string, _ bool) error { return oddRoute(route) }
+	named.eachChecked("match.route", r.Match.Route, report, odd)
+	named.eachChecked("match.not.route", r.Match.Not[attrRoute], report, odd)
 	r.eachAsked(func(field, attribute string, kind match.Kind, values Values) {
 		if attribute == attrRoute {
 			return
 		}
-		for j, v := range values {
+		named.eachChecked(field, values, report, func(v string, _ bool) error {
 			if why := oddValue(attribute, v, kind); why != "" {
-				report(fmt.Sprintf("%s[%d]", field, j), fmt.Errorf("%q is %s", v, why))
+				return fmt.Errorf("%q is %s", v, why)
 			}
-		}
+			return nil
+		})
 	})
 	for k, name := range r.Key {
 		for j, o := range r.Overrides {
@@ -69,16 +68,17 @@ func (r *Rule) neverMatches(report reporter) {
 			}
 		}
 	}
-	r.contradicts(report)
+	r.contradicts(named, report)
 }
 
 // contradicts reports a rule whose routes have methods that its other conditions exclude.
-func (r *Rule) contradicts(report reporter) {
+func (r *Rule) contradicts(named lists, report reporter) {
 	wanted, given := r.Match.Attributes[attrMethod]
+	wanted = named.of(wanted)
 	if !given || len(r.Match.Route) == 0 {
 		return
 	}
-	for _, route := range r.Match.Route {
+	for _, route := range named.of(r.Match.Route) {
 		method, _, _ := strings.Cut(route, "/")
 		method, _, _ = strings.Cut(method, " ")
 		if !strings.Contains(route, method+" ") || slices.Contains(wanted, method) || method == http.MethodGet && slices.Contains(wanted, http.MethodHead) {
@@ -292,18 +292,15 @@ func writtenByClient(name string) bool {
 }
 
 // neverCome reports single addresses that never occur as the ip of [HTTP] or of httplimit.ClientIP.
-func (r *Rule) neverCome(report reporter) {
+func (r *Rule) neverCome(named lists, report reporter) {
 	check := func(field, v string) {
 		if err := uncommonIP(v); err != nil {
 			report(field, err)
 		}
 	}
-	for j, v := range r.Match.Attributes[attrIP] {
-		check(fmt.Sprintf("match.attributes.ip[%d]", j), v)
-	}
-	for j, v := range r.Match.Not[attrIP] {
-		check(fmt.Sprintf("match.not.ip[%d]", j), v)
-	}
+	uncommon := func(v string, _ bool) error { return uncommonIP(v) }
+	named.eachChecked("match.attributes.ip", r.Match.Attributes[attrIP], report, uncommon)
+	named.eachChecked("match.not.ip", r.Match.Not[attrIP], report, uncommon)
 	for k, name := range r.Key {
 		attribute, c := ipBits(name)
 		if attribute != attrIP {

@@ -618,3 +618,16 @@ func storing(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limit
 	}
 	return ratelimit.New[string](b.Limit, nil)
 }
+
+func TestThePageShowsListsWithoutTheirValues(t *testing.T) {
+	p, err := policy.New(&policy.Set{
+		Lists: map[string]policy.List{"bad": {Values: policy.Values{"secret-ann", "secret-bob"}}},
+		Rules: []policy.Rule{{Name: "api", Limit: ratelimit.Blocked(), Match: policy.Match{Attributes: map[string]policy.Values{"user": {"@bad", "secret-eve"}}}}},
+	}, nil)
+	require.NoError(t, err)
+	w := httptest.NewRecorder()
+	admin.New(p, nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.Contains(t, w.Body.String(), "List <code>bad: 2 values</code>")
+	assert.Contains(t, w.Body.String(), "user: @bad or 1 values")
+	assert.NotContains(t, w.Body.String(), "secret")
+}

@@ -22,6 +22,7 @@ type view struct {
 	CheckedAt   time.Time          `json:"checked_at"`
 	KillSwitch  bool               `json:"kill_switch"`
 	Attributes  []string           `json:"attributes,omitempty"` // that the set declares
+	Lists       []string           `json:"lists,omitempty"`      // with the number of their values
 	Killed      uint64             `json:"killed"`
 	Exempt      uint64             `json:"exempt"`
 	Error       string             `json:"error,omitempty"` // why the newest rules are not in force
@@ -123,6 +124,9 @@ func (a *admin) look(v *view) {
 	inMemory := a.p.Tables() != nil
 	set := a.p.Current()
 	v.Attributes = set.Attributes
+	for _, name := range slices.Sorted(maps.Keys(set.Lists)) {
+		v.Lists = append(v.Lists, name+": "+words.ListText(set.Lists[name]))
+	}
 	for _, r := range set.Complete() {
 		v.Rules = append(v.Rules, a.rule(&r))
 		if !inMemory && len(r.Plans) > 0 && r.Share == 0 {
@@ -177,7 +181,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := strings.Join(asked.values[name], ", ")
 			if !a.ShowKeys && name != "route" {
-				values = fmt.Sprintf("%d values", len(asked.values[name]))
+				values = words.Counted(asked.values[name])
 			}
 			v.For = append(v.For, asked.what+name+": "+values)
 		}

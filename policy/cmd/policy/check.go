@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/fair"
 	"github.com/weir-go/ratelimit/internal/micros"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/policysql"
 )
 
@@ -88,7 +89,8 @@ func (t *tool) check(files []string) (status int) {
 		if err != nil {
 			status, c.Error = misuse, err.Error()
 		} else {
-			c.see(policy.Check(data, against...))
+			set, found := byhand.Check(file, data, against)
+			c.see(set.(*policy.Set), found.([]*policy.Error))
 		}
 		if c.Valid = c.Error == ""; !c.Valid {
 			status = max(status, differ)

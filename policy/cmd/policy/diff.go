@@ -81,6 +81,7 @@ func compare(from, to *policy.Set) (changes []change) {
 		changes = append(changes, change{What: "attributes", From: strings.Join(from.Attributes, ", "), To: strings.Join(to.Attributes, ", "),
 			Whom: "no request: only check compares them"})
 	}
+	changes = append(changes, compareLists(from.Lists, to.Lists)...)
 	old := map[string]*policy.Rule{}
 	before, after := from.Complete(), to.Complete()
 	for i := range before {
@@ -114,6 +115,39 @@ func compare(from, to *policy.Set) (changes []change) {
 		changes = append(changes, change{Rule: r.Name, What: "removed; its budgets are kept for ten minutes", From: effect(r), Whom: whom(r)})
 	}
 	return changes
+}
+
+// compareLists returns the changes of the lists. Their values may be keys, and are counted.
+func compareLists(from, to map[string]policy.List) (changes []change) {
+	for _, name := range names(from, to) {
+		o, n := from[name], to[name]
+		added, removed := lacking(n.Values, o.Values), lacking(o.Values, n.Values)
+		if words.ListText(o) == words.ListText(n) && added+removed == 0 {
+			continue
+		}
+		text := func(l policy.List) string {
+			if l.File == "" && l.Values == nil {
+				return "none"
+			}
+			return words.ListText(l)
+		}
+		changes = append(changes, change{What: fmt.Sprintf("list %s, %d values added and %d removed:", name, added, removed), From: text(o), To: text(n), Whom: "what matches @" + name})
+	}
+	return changes
+}
+
+// lacking returns the number of values that others do not have.
+func lacking(values, others []string) (n int) {
+	have := make(map[string]bool, len(others))
+	for _, v := range others {
+		have[v] = true
+	}
+	for _, v := range values {
+		if !have[v] {
+			n, have[v] = n+1, true
+		}
+	}
+	return n
 }
 
 // whom describes the requests that a rule applies to.

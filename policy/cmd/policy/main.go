@@ -30,6 +30,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
 // The exit statuses.
@@ -116,10 +117,11 @@ func (t *tool) load(path string) (set *policy.Set, status int, err error) {
 	if err != nil {
 		return nil, misuse, err
 	}
-	if set, err = policy.Parse(data); err != nil {
+	parsed, err := byhand.Parse(path, data)
+	if err != nil {
 		return nil, differ, fmt.Errorf("%s: %w", path, err)
 	}
-	return set, fine, nil
+	return parsed.(*policy.Set), fine, nil
 }
 
 // maxRead is the maximum size of a file or an answer: more than policy.Parse takes.

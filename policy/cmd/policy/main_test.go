@@ -176,6 +176,30 @@ func TestJSONForScripts(t *testing.T) {
 	assert.Equal(t, 20.0, rules[0].(map[string]any)["capacity"])
 }
 
+func TestCheckAndDiffReadTheListsBesideAFile(t *testing.T) {
+	const rules = "lists: {bad: %s}\nrules:\n- {name: api, limit: blocked, match: {attributes: {ip: '@bad'}}}\n"
+	files(t, map[string]string{"a": fmt.Sprintf(rules, "deny.txt"), "b": fmt.Sprintf(rules, "more.txt"), "c": fmt.Sprintf(rules, "wrong.txt"), "d": "rules: []\n",
+		"deny.txt": "10.0.0.1\n10.0.0.2\n", "more.txt": "10.0.0.2\n10.0.0.3 # new\n10.0.0.4\n2001:db8::1\n", "wrong.txt": "\n10.0.0\n"})
+	var out, errs bytes.Buffer
+	assert.Zero(t, run([]string{"check", "a"}, &out, &errs))
+	assert.Equal(t, "a: valid, 1 rules, version \"\"\n", out.String())
+	assert.Equal(t, 1, run([]string{"check", "c"}, &out, &errs))
+	assert.Equal(t, "c:3:52: policy: line 3: rule \"api\": rules[0].match.attributes.ip[0]: list \"bad\": wrong.txt: line 2: neither an address nor a network\n", errs.String())
+	errs.Reset()
+	assert.Zero(t, run([]string{"check", "b"}, &out, &errs))
+	assert.Contains(t, errs.String(), "list \"bad\": more.txt: line 4: an IPv6 address that is not cut to its /64")
+	out.Reset()
+	assert.Equal(t, 1, run([]string{"diff", "a", "b"}, &out, &errs))
+	assert.Equal(t, "all rules: list bad, 3 values added and 1 removed: 2 values of \"deny.txt\" → 4 values of \"more.txt\" (what matches @bad)\n", out.String())
+	out.Reset()
+	assert.Equal(t, 1, run([]string{"diff", "d", "a"}, &out, &errs))
+	assert.Contains(t, out.String(), "list bad, 2 values added and 0 removed: none → 2 values of \"deny.txt\"")
+	assert.Contains(t, out.String(), "rule api: added blocked (with ip @bad)")
+	out.Reset()
+	assert.Equal(t, 1, run([]string{"explain", "a", "ip=10.0.0.2"}, &out, &errs))
+	assert.Contains(t, out.String(), "api: blocked")
+}
+
 func TestDiffListsTheWordsOfARule(t *testing.T) {
 	const api = "rules:\n- {name: api, limit: fixed-window 9/s%s}\n"
 	files(t, map[string]string{"old": fmt.Sprintf(api, ", actual: tokens"), "new": fmt.Sprintf(api, ", costs: [{match: {route: /x}, cost: 3}], actual: total"), "empty": "rules: []"})

@@ -62,8 +62,13 @@ func NewCondition(kind Kind, name string, values []string) Condition {
 	return c
 }
 
-// exact reports whether a request that holds is found by one of the values: the index looks for them.
-func (c *Condition) exact() bool { return c.kind == OneOf && len(c.networks) == 0 }
+// mostEntries is the maximum number of entries that one condition has in the index.
+const mostEntries = 1 << 20
+
+// exact reports whether a request that holds is found by one of the values, in each of so many places: the index looks for them.
+func (c *Condition) exact(places int) bool {
+	return c.kind == OneOf && len(c.networks) == 0 && len(c.values)*max(1, places) <= mostEntries
+}
 
 // holds reports whether a request meets the condition.
 func (c *Condition) holds(r Request) bool {

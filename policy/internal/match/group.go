@@ -22,14 +22,14 @@ func (g *group) build(rules []*Rule) {
 	for _, i := range g.members {
 		for _, c := range rules[i].Conditions {
 			for _, v := range c.values {
-				if c.exact() {
+				if c.exact(len(rules[i].Patterns)) {
 					sizes[[2]string{c.name, v}]++
 				}
 			}
 		}
 	}
 	for _, i := range g.members {
-		c, ok := rarest(rules[i].Conditions, sizes)
+		c, ok := rarest(rules[i], sizes)
 		if !ok {
 			g.always = append(g.always, i)
 			continue
@@ -43,10 +43,10 @@ func (g *group) build(rules []*Rule) {
 }
 
 // rarest returns the condition on values whose most common value is in the fewest rules, if there is such a condition.
-func rarest(conditions []Condition, sizes map[[2]string]int) (best Condition, ok bool) {
+func rarest(r *Rule, sizes map[[2]string]int) (best Condition, ok bool) {
 	fewest := 0
-	for _, c := range conditions {
-		if !c.exact() {
+	for _, c := range r.Conditions {
+		if !c.exact(len(r.Patterns)) {
 			continue
 		}
 		most := 0

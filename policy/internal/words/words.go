@@ -97,7 +97,7 @@ func Match(m policy.Match, show bool) (all []string) {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := List(asked.values[name], " or ")
 			if !show && name != "route" {
-				values = fmt.Sprintf("%d values", len(asked.values[name]))
+				values = Counted(asked.values[name])
 			}
 			all = append(all, "with "+name+asked.how+values)
 		}
@@ -106,6 +106,28 @@ func Match(m policy.Match, show bool) (all []string) {
 		all = append(all, "without "+List(m.Absent, " and "))
 	}
 	return all
+}
+
+// Counted returns the text of values that may be keys: their number, and the lists among them by their names.
+func Counted(values []string) string {
+	named := []string{}
+	for _, v := range values {
+		if strings.HasPrefix(v, "@") && !strings.HasPrefix(v, "@@") {
+			named = append(named, v)
+		}
+	}
+	if own := len(values) - len(named); own > 0 || len(named) == 0 {
+		named = append(named, fmt.Sprintf("%d values", own))
+	}
+	return strings.Join(named, " or ")
+}
+
+// ListText returns the text of a list, without its values.
+func ListText(l policy.List) string {
+	if l.File != "" {
+		return fmt.Sprintf("%d values of %s", len(l.Values), strconv.Quote(l.File))
+	}
+	return fmt.Sprintf("%d values", len(l.Values))
 }
 
 // List lists texts such that no two lists read alike: a text that is not plain is in quotes.

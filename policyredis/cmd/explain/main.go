@@ -12,6 +12,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -84,13 +85,9 @@ func explain(args []string, cost int, address string, cluster bool, opts *policy
 		}
 		request[name] = value
 	}
-	data, err := os.ReadFile(args[0])
+	set, err := policy.File(args[0]).Load(context.Background())
 	if err != nil {
 		return ex, err
-	}
-	set, err := policy.Parse(data)
-	if err != nil {
-		return ex, fmt.Errorf("%s: %w", args[0], err)
 	}
 	client, err := connect(address, cluster)
 	if err != nil {

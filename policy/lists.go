@@ -1,0 +1,295 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
+)
+
+// Bounds of the lists of a set.
+const (
+	maxLists  = 100
+	maxListed = 100_000 // values of one list
+)
+
+// List is the values that a match names by @NAME: see [Set.Lists]. A file has either the name of another file or the values.
+type List struct {
+	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on each line. Space around it,
+	// empty lines and comments, which begin with a "#" at the beginning of a line or after a space, play no part. A list of at most 4 MiB and
+	// 100,000 values is read by [File]; the file may be empty.
+	File string
+	// Values are the values: given by the program if File is empty, else read. A set whose list was not read, as by [Parse], is refused by [New].
+	Values Values
+
+	lines []int // of the values in File; nil if it was not read
+}
+
+// MarshalYAML returns the file or the values.
+func (l List) MarshalYAML() (any, error) { return l.plain(), nil }
+
+// MarshalJSON returns the file or the values.
+func (l List) MarshalJSON() ([]byte, error) { return json.Marshal(l.plain()) }
+
+func (l List) plain() any {
+	if l.File != "" {
+		return l.File
+	}
+	return []string(l.Values)
+}
+
+// unread reports whether the list's file has not been read.
+func (l *List) unread() bool { return l.File != "" && l.lines == nil }
+
+// place names the i-th value of the list for an error, without the value: it may be a key.
+func (l *List) place(name string, i int) string {
+	if i < len(l.lines) {
+		return fmt.Sprintf("list %q: %s: line %d", name, l.File, l.lines[i])
+	}
+	return fmt.Sprintf("list %q: value %d", name, i+1)
+}
+
+// lists are the lists of a set, by their names.
+type lists map[string]List
+
+// listIn returns the name of the list that a value of a match stands for.
+func listIn(v string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(v, "@")
+	return name, ok && !strings.HasPrefix(name, "@")
+}
+
+// literal returns the text that a value of a match that is no list stands for: "@@x" is the text "@x".
+func literal(v string) string {
+	if strings.HasPrefix(v, "@@") {
+		return v[1:]
+	}
+	return v
+}
+
+// of returns the values that some values of a match stand for.
+func (l lists) of(values []string) []string {
+	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, "@") }) {
+		return values
+	}
+	all := []string{}
+	l.each(values, func(_ int, v string, _ func(error) error) { all = append(all, v) })
+	return all
+}
+
+// each calls f with each value that some values of a match stand for, with the index of the value of the match, and a function that adds the
+// place in a list to an error.
+func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
+	for j, v := range values {
+		name, ok := listIn(v)
+		if !ok {
+			f(j, literal(v), func(err error) error { return err })
+			continue
+		}
+		list := l[name]
+		for i, listed := range list.Values {
+			f(j, listed, func(err error) error { return fmt.Errorf("%s: %w", list.place(name, i), err) })
+		}
+	}
+}
+
+// known returns an error if a value of a match names a list that the set does not have.
+func (l lists) known(v string) error {
+	name, ok := listIn(v)
+	if _, found := l[name]; !ok || found {
+		return nil
+	}
+	if checkName(name) != nil {
+		return errors.New(`an "@" at the beginning, which names a list: want @ and a list's name, or "@@" for a text that begins with "@"`)
+	}
+	return fmt.Errorf(`no list %q%s; a text that begins with "@" is written with "@@"`, name, maybe(name, slices.Sorted(maps.Keys(l))))
+}
+
+// eachChecked calls check with each value that some values of a match stand for, and reports its errors at the value of the match, with the place
+// in the list.
+func (l lists) eachChecked(field string, values []string, report reporter, check func(v string, listed bool) error) {
+	at := func(j int) string { return fmt.Sprintf("%s[%d]", field, j) }
+	for j, v := range values {
+		if err := l.known(v); err != nil {
+			report(at(j), err)
+		}
+	}
+	l.each(values, func(j int, v string, in func(error) error) {
+		_, listed := listIn(values[j])
+		if err := check(v, listed); err != nil {
+			report(at(j), in(err))
+		}
+	})
+}
+
+// check reports errors of the lists. One that has not been read is an error unless unread is true.
+func (l lists) check(unread bool, report func(*Error)) {
+	if len(l) > maxLists {
+		report(&Error{Field: "lists", Err: fmt.Errorf("%d lists, want at most %d", len(l), maxLists)})
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		list := l[name]
+		wrong := func(err error) { report(&Error{Field: "lists." + name, Err: err}) }
+		switch {
+		case checkName(name) != nil:
+			report(&Error{Field: "lists", Err: fmt.Errorf("a list's name: %w", checkName(name))})
+			continue
+		case list.File == "" && len(list.Values) == 0:
+			wrong(errors.New("neither a file nor values"))
+		case list.File != "" && checkBeside(list.File) != nil:
+			wrong(checkBeside(list.File))
+			continue
+		case list.unread() && !unread:
+			wrong(fmt.Errorf("list %q: the file %s was not read: File reads it beside the rules", name, strconv.Quote(list.File)))
+		case len(list.Values) > maxListed:
+			wrong(fmt.Errorf("list %q: %d values, want at most %d", name, len(list.Values), maxListed))
+		}
+		for i, v := range list.Values[:min(len(list.Values), maxListed)] {
+			if err := checkListed(v); err != nil {
+				wrong(fmt.Errorf("%s: %w", list.place(name, i), err))
+			}
+		}
+	}
+}
+
+// checkBeside returns an error if a path can lead out of the folder of the rules.
+func checkBeside(path string) error {
+	switch {
+	case checkText(path) != nil:
+		return checkText(path)
+	case strings.ContainsFunc(path, unicode.IsControl):
+		return errors.New("a path with a control character")
+	case !filepath.IsLocal(filepath.FromSlash(path)) || filepath.Clean(filepath.FromSlash(path)) == ".":
+		return fmt.Errorf("%q, want the path of a file beside the rules, without .. and not absolute", path)
+	}
+	return nil
+}
+
+// checkListed returns an error if a text is no value of a list.
+func checkListed(v string) error {
+	switch {
+	case v == "":
+		return errors.New("nothing, want a value")
+	case !utf8.ValidString(v):
+		return errors.New("text that is not UTF-8")
+	case strings.ContainsFunc(v, unicode.IsControl):
+		return errors.New("a control character")
+	}
+	return checkText(v)
+}
+
+// addressOf returns an error if a value of a list is neither an address nor a network. In a rule a text in place of an address is a value like
+// others; in a file of addresses it is a mistake.
+func addressOf(v string) error {
+	if strings.Contains(v, "/") {
+		return checkIP(v)
+	}
+	if addr, err := netip.ParseAddr(v); err != nil || addr.Zone() != "" {
+		return errors.New("neither an address nor a network")
+	}
+	return nil
+}
+
+// readList returns the values of a list's file, and their lines.
+func readList(data []byte) (values Values, lines []int) {
+	values, lines = Values{}, []int{}
+	line := 0
+	for text := range bytes.Lines(bytes.TrimPrefix(data, []byte("\ufeff"))) {
+		line++
+		for i, b := range text {
+			if b == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
+				text = text[:i]
+				break
+			}
+		}
+		if text = bytes.TrimSpace(text); len(text) > 0 {
+			values, lines = append(values, string(text)), append(lines, line)
+		}
+	}
+	return values, lines
+}
+
+func init() {
+	read := func(path string) func(string) ([]byte, error) {
+		return func(name string) ([]byte, error) {
+			t := readText(beside(path, name))
+			return t.data, t.err
+		}
+	}
+	byhand.Parse = func(path string, data []byte) (any, error) { return parseBeside(data, read(path)) }
+	byhand.Check = func(path string, data []byte, engines any) (any, any) {
+		return checkAll(data, read(path), engines.([]Engine))
+	}
+}
+
+// load reads the files of the lists of a set by a function, and reports those that cannot be read.
+func (s *Set) load(beside func(file string) ([]byte, error), report func(*Error)) {
+	for _, name := range slices.Sorted(maps.Keys(s.Lists)) {
+		list := s.Lists[name]
+		if list.File == "" || checkBeside(list.File) != nil {
+			continue
+		}
+		data, err := beside(list.File)
+		if err == nil && len(data) > maxSize {
+			err = fmt.Errorf("policy: %s has more than %d bytes", list.File, maxSize)
+		}
+		if err != nil {
+			list.lines = []int{} // it is reported once
+			report(&Error{Field: "lists." + name, Err: fmt.Errorf("list %q: %w", name, err)})
+		} else {
+			list.Values, list.lines = readList(data)
+		}
+		s.Lists[name] = list
+	}
+}
+
+// lists reads the lists of a set: each is a file or a list of values.
+func (p *parser) lists(to *map[string]List) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = map[string]List{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			var list List
+			var err error
+			if value.Kind == yaml.ScalarNode && !null(value) {
+				if err = p.text(&list.File, p.word)(value, inner); err == nil && list.File == "" {
+					err = p.wrong(value, inner, errors.New("nothing, want a file or values"))
+				}
+			} else {
+				err = p.texts((*[]string)(&list.Values), p.plain)(value, inner)
+			}
+			(*to)[key.Value] = list
+			return err
+		})
+	}
+}
+
+// filesOf returns the files of the lists that a file of rules names, also if the rest of it is wrong.
+func filesOf(data []byte) (files []string) {
+	if !bytes.Contains(data, []byte("lists")) || len(data) > maxSize {
+		return nil
+	}
+	root, err := (&parser{json: isJSON(data)}).tree(data)
+	if err != nil {
+		return nil
+	}
+	named := valueOf(root, "lists")
+	for i := 1; named != nil && i < len(named.Content) && named.Kind == yaml.MappingNode; i += 2 {
+		if value := named.Content[i]; value.Kind == yaml.ScalarNode && checkBeside(value.Value) == nil && !slices.Contains(files, value.Value) {
+			files = append(files, value.Value)
+		}
+	}
+	slices.Sort(files)
+	return files[:min(len(files), maxLists)]
+}
