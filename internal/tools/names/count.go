@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/tools/repo"
+	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
 // shown is the place of a name's use outside of its own package.
@@ -131,18 +132,18 @@ func (c *counted) add(pkg, recv, id, kind string) *name {
 }
 
 // declared adds the public names that a package declares.
-func (c *counted) declared(p *loaded) {
-	short := c.short(p.path)
-	scope := p.types.Scope()
+func (c *counted) declared(p *source.Package) {
+	short := c.short(p.Path)
+	scope := p.Types.Scope()
 	for _, id := range scope.Names() {
 		obj := scope.Lookup(id)
 		if t, ok := obj.(*types.TypeName); ok && obj.Exported() {
 			c.demand(t)
 		}
-		if !obj.Exported() || !public(short) || p.name == "main" {
+		if !obj.Exported() || !public(short) || p.Name == "main" {
 			continue
 		}
-		c.dirs[short] = p.dir
+		c.dirs[short] = p.Dir
 		switch obj := obj.(type) {
 		case *types.Func:
 			c.add(short, "", id, "func")
@@ -167,19 +168,19 @@ func (c *counted) declared(p *loaded) {
 }
 
 // used records the names that a package's files use.
-func (c *counted) used(p *loaded) {
-	short, how := c.short(p.path), byPackage
+func (c *counted) used(p *source.Package) {
+	short, how := c.short(p.Path), byPackage
 	if strings.HasPrefix(short, "examples/") {
 		how = byExample
 	}
-	for _, file := range p.files {
+	for _, file := range p.Files {
 		c.uses(p, file, short, how)
 	}
 }
 
 // examples records the names that the examples in a package's tests use.
-func (c *counted) examples(p *loaded) {
-	for _, file := range p.files {
+func (c *counted) examples(p *source.Package) {
+	for _, file := range p.Files {
 		for _, d := range file.Decls {
 			f, ok := d.(*ast.FuncDecl)
 			if ok && isExample(f) || isWhole(file) {
@@ -206,10 +207,10 @@ func isWhole(file *ast.File) bool {
 }
 
 // uses records the names under a node, except for the names of one package.
-func (c *counted) uses(p *loaded, under ast.Node, but string, how shown) {
+func (c *counted) uses(p *source.Package, under ast.Node, but string, how shown) {
 	ast.Inspect(under, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok {
-			if n := c.byKey[c.key(p.info.Uses[id])]; n != nil && n.pkg != but {
+			if n := c.byKey[c.key(p.Info.Uses[id])]; n != nil && n.pkg != but {
 				n.show(how)
 			}
 		}
