@@ -44,7 +44,7 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 
 // number returns the attribute of a request, which holds a cost.
 func (n *needed) number(r Request) (int, error) {
-	text, err := n.of(r)
+	text, err := n.in(r)
 	if err != nil {
 		return 0, err
 	}
@@ -63,14 +63,19 @@ type prices struct {
 }
 
 // pricesOf returns the prices of a valid rule, nil if it has none.
-func pricesOf(r *Rule, named lists) *prices {
+func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	if len(r.Costs) == 0 {
 		return nil
 	}
 	p := new(prices)
 	for i := range r.Costs {
-		m := matchOf(&Rule{Match: *r.Costs[i].Match}, named)
-		p.all, p.rules = append(p.all, costingOf(r.Costs[i].alone())), append(p.rules, &m)
+		own, cost := routes, costingOf(r.Costs[i].alone())
+		if m := r.Costs[i].Match; len(m.Route) > 0 {
+			own = patternsOf(named.of(m.Route))
+		}
+		cost.weight = cost.weight.of(own)
+		m := matchOf(&Rule{Match: *r.Costs[i].Match}, named, own)
+		p.all, p.rules = append(p.all, cost), append(p.rules, &m)
 	}
 	for _, m := range slices.Clone(p.rules) {
 		certain := *m

@@ -38,6 +38,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 //     IPv6 addresses whole. A text that is no address is a value like others, but [keyfunc.ErrMalformedKey] for a key such as "ip/24";
 //   - header:NAME: a header field that occurs once and is not empty. In a key, its [keyfunc.Hash] stands for the value of a field with
 //     credentials, such as Authorization or X-API-Key;
+//   - wildcard:NAME: in a rule with routes, the text of their wildcard {NAME}. It is the rule's, and not asked of more;
 //   - query:NAME and cookie:NAME: a parameter of the URL's query or a cookie, as header:NAME. In a key, its [keyfunc.Hash] stands
 //     for the value, which may be a secret.
 func HTTP(r *http.Request, more Request) Request { return &httpRequest{r: r, more: more} }
@@ -114,9 +115,9 @@ func (h *httpRequest) cookie(name string) (string, bool) {
 	return cookies[0].Value, true
 }
 
-// sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query or a cookie.
+// sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query, a cookie or the path.
 func sentByClient(attribute string) bool {
-	return strings.HasPrefix(attribute, attrHeader) || strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) ||
+	return strings.HasPrefix(attribute, attrHeader) || strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) || strings.HasPrefix(attribute, attrWildcard) ||
 		slices.Contains([]string{attrMethod, attrHost, attrPath, attrRoute, attrIP}, attribute)
 }
 

@@ -57,10 +57,11 @@ type rule struct {
 // needed is an attribute that a rule cannot do without.
 type needed struct {
 	attribute string
-	cut       cut   // how an address is cut
-	hash      bool  // a hash stands for the value, which may be a secret
-	missing   error // the error of a request that lacks it, made beforehand: an optional rule needs it often
-	malformed error // the kind of the error about a value of a wrong form
+	cut       cut              // how an address is cut
+	hash      bool             // a hash stands for the value, which may be a secret
+	wildcards *match.Wildcards // of the rule's routes, if it is one of these, else nil
+	missing   error            // the error of a request that lacks it, made beforehand: an optional rule needs it often
+	malformed error            // the kind of the error about a value of a wrong form
 }
 
 // credentialWords are the last words of header fields that hold credentials, such as X-API-Key and Authorization.
@@ -77,7 +78,7 @@ func isSecret(attribute string) bool {
 }
 
 func need(attribute string, c cut) needed {
-	return needed{attribute, c, isSecret(attribute), &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
+	return needed{attribute, c, isSecret(attribute), nil, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
 
 // needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.
@@ -117,7 +118,6 @@ func newRule(r *Rule, named lists) *rule {
 		overrides: make(map[string][]override, len(r.Overrides)),
 		wall:      time.Now,
 		base:      costingOf(r.Cost),
-		prices:    pricesOf(r, named),
 		dated:     !r.span().always(),
 		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
@@ -132,10 +132,13 @@ func newRule(r *Rule, named lists) *rule {
 	if r.Allow {
 		c.limit = ratelimit.Unlimited().Named(r.Name)
 	}
+	routes := patternsOf(named.of(r.Match.Route))
 	for _, name := range r.Key {
 		attribute, cut := ipBits(name)
-		c.parts = append(c.parts, need(attribute, cut))
+		c.parts = append(c.parts, need(attribute, cut).of(routes))
 	}
+	c.base.weight = c.base.weight.of(routes)
+	c.prices = pricesOf(r, named, routes)
 	c.plain = len(c.parts) == 1 && c.parts[0].cut == (cut{})
 	if r.Actual != "" {
 		c.actual = needCost(r.Actual)
@@ -146,7 +149,7 @@ func newRule(r *Rule, named lists) *rule {
 	}
 	c.addOverrides()
 	c.thresholds = thresholdsOf(r)
-	c.match = matchOf(r, named)
+	c.match = matchOf(r, named, routes)
 	c.whole = c.shown(c.limit)
 	return c
 }
@@ -183,10 +186,17 @@ func (c *rule) addOverride(key string, o *Override) {
 // budgets returns the name of the rule's budgets.
 func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
 
-// matchOf returns which requests a rule is for. The rule is valid.
-func matchOf(r *Rule, named lists) match.Rule {
+// matchOf returns which requests a rule is for. The rule is valid. Routes are those whose wildcards its conditions may be on.
+func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
 	m.Patterns = patternsOf(named.of(r.Match.Route))
+	add := func(kind match.Kind, attribute string, values []string) {
+		c := match.NewCondition(kind, attribute, values)
+		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok {
+			c = c.Of(match.NewWildcards(routes), name)
+		}
+		m.Conditions = append(m.Conditions, c)
+	}
 	for _, asked := range []struct {
 		kind   match.Kind
 		values map[string]Values
@@ -203,11 +213,11 @@ func matchOf(r *Rule, named lists) match.Rule {
 				}
 				continue
 			}
-			m.Conditions = append(m.Conditions, match.NewCondition(kind, attribute, named.of(asked.values[name])))
+			add(kind, attribute, named.of(asked.values[name]))
 		}
 	}
 	for _, name := range r.Match.Absent {
-		m.Conditions = append(m.Conditions, match.NewCondition(match.Absent, name, nil))
+		add(match.Absent, name, nil)
 	}
 	return m
 }
@@ -253,7 +263,7 @@ func (c *rule) others() (limits []ratelimit.Limit) {
 // the request lacks an attribute.
 func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error) {
 	if c.plain {
-		ch.Key, err = c.parts[0].of(r)
+		ch.Key, err = c.parts[0].in(r)
 	} else if len(c.parts) > 0 {
 		ch.Key, err = c.key(r)
 	}
@@ -278,7 +288,7 @@ func (c *rule) key(r Request) (string, error) {
 	values := make([]string, len(c.parts))
 	for i := range c.parts {
 		part := &c.parts[i]
-		v, err := part.of(r)
+		v, err := part.in(r)
 		if err != nil {
 			return "", err
 		}
@@ -362,9 +372,22 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 	return *limit, ofPlan
 }
 
-// of returns the attribute of a request.
-func (n *needed) of(r Request) (string, error) {
-	v, ok := r.Attribute(n.attribute)
+// of returns the attribute as it is in requests for some routes.
+func (n needed) of(routes []match.Pattern) needed {
+	if strings.HasPrefix(n.attribute, attrWildcard) {
+		n.wildcards = match.NewWildcards(routes)
+	}
+	return n
+}
+
+// in returns the attribute of a request.
+func (n *needed) in(r Request) (v string, err error) {
+	ok := false
+	if n.wildcards != nil {
+		v, ok = n.wildcards.Value(r, n.attribute[len(attrWildcard):])
+	} else {
+		v, ok = r.Attribute(n.attribute)
+	}
 	switch {
 	case n.attribute == attrPath:
 		v = match.Spelt(attrPath, v)

@@ -92,7 +92,9 @@ type Rule struct {
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits.
+	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits. "wildcard:id" is the
+	// text that {id} stands for in the rule's own routes, of which each needs it, as [net/http.Request.PathValue] returns it. It may stand for an
+	// attribute in a Match and a Cost, too.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
@@ -221,6 +223,8 @@ const (
 	attrHeader = "header:"
 	attrQuery  = "query:"
 	attrCookie = "cookie:"
+
+	attrWildcard = "wildcard:" // of the rule's own routes
 )
 
 // The parts of [Match.Not] that are no attributes.

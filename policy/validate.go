@@ -308,6 +308,7 @@ func (r *Rule) validate(named lists, tree *match.Tree, report reporter) {
 	r.checkNotify(report)
 	r.checkOverrides(report)
 	r.checkCosts(named, report)
+	r.checkWildcards(named, report)
 }
 
 // checkLimitFrom refuses the attributes that a client chooses.
@@ -770,7 +771,7 @@ func checkAttribute(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("an attribute's name of %d bytes, want 1 to %d", len(name), maxName)
 	}
-	if name == attrHeader || name == attrQuery || name == attrCookie {
+	if name == attrHeader || name == attrQuery || name == attrCookie || name == attrWildcard {
 		return fmt.Errorf("the attribute %q has no name behind the colon, so no request has it", name)
 	}
 	for i, c := range name {

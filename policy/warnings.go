@@ -34,6 +34,7 @@ func (s *Set) warnings() (all []*Error) {
 		r.addressesInHeaders(report)
 		r.exempted(report)
 		r.neverMatches(named, report)
+		r.mayBeEmpty(named, report)
 		for j := range r.Costs {
 			price := &Rule{Match: *r.Costs[j].Match}
 			within := func(field string, err error) { report(fmt.Sprintf("costs[%d].%s", j, field), err) }
@@ -193,8 +194,8 @@ func neverSent(name string) error {
 		}
 	case word == name:
 	case word == attrPath || word == attrRoute:
-		return fmt.Errorf("the attribute %q: no request has it, as the wildcards of a route are no attributes. Write %q for a budget of each path, or an attribute that the program supplies and the field attributes declares",
-			name, attrPath)
+		return fmt.Errorf("the attribute %q: no request has it, as the wildcards of a route are no attributes. Write %q for a budget of each path, %q for the wildcard {%s} of the rule's own routes, or an attribute that the program supplies and the field attributes declares",
+			name, attrPath, attrWildcard+rest, rest)
 	case word == attrIP:
 		return fmt.Errorf("the attribute %q: no request has it. Write \"ip\", or \"ip/24\" for networks of 24 bits", name)
 	case word == attrMethod || word == attrHost:

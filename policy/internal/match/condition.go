@@ -16,6 +16,15 @@ type Condition struct {
 	values   []string // without networks
 	set      map[string]bool
 	networks networks // of "ip"
+
+	wildcards *Wildcards // if it is on one of these, else nil
+	wildcard  string     // the name of it
+}
+
+// Of returns the condition on a wildcard of some patterns, in place of an attribute.
+func (c Condition) Of(w *Wildcards, wildcard string) Condition {
+	c.wildcards, c.wildcard = w, wildcard
+	return c
 }
 
 // Kind is the way in which a value is compared.
@@ -67,7 +76,22 @@ const mostEntries = 1 << 20
 
 // exact reports whether a request that holds is found by one of the values, in each of so many places: the index looks for them.
 func (c *Condition) exact(places int) bool {
-	return c.kind == OneOf && len(c.networks) == 0 && len(c.values)*max(1, places) <= mostEntries
+	return c.kind == OneOf && len(c.networks) == 0 && c.wildcards == nil && len(c.values)*max(1, places) <= mostEntries
+}
+
+// holdsOfWildcard is holds of a condition on a wildcard, which a path that can be read in several ways may give several texts: one of them has
+// to hold, or all.
+func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
+	found, holds := false, all
+	c.wildcards.values(r, c.wildcard, func(v string) bool {
+		found = true
+		holds = c.holdsOf(v, true)
+		return holds == all
+	})
+	if !found {
+		return c.holdsOf("", false)
+	}
+	return holds
 }
 
 // holds reports whether a request meets the condition.

@@ -36,7 +36,14 @@ func (r *Rule) Holds(request Request) bool {
 
 func (r *Rule) holdsAll(request Request) bool {
 	for i := range r.Conditions {
-		if c := &r.Conditions[i]; !c.holds(request) || r.Exempts && c.name == attrPath && !c.holdsUncleaned(request) {
+		c := &r.Conditions[i]
+		if c.wildcards != nil {
+			if !c.holdsOfWildcard(request, r.Exempts) {
+				return false
+			}
+			continue
+		}
+		if !c.holds(request) || r.Exempts && c.name == attrPath && !c.holdsUncleaned(request) {
 			return false
 		}
 	}

@@ -22,6 +22,7 @@ type Pattern struct {
 // segment is a part of a pattern's path.
 type segment struct {
 	text string // of a literal, decoded; a slash for {$}, see [firstSegment]
+	name string // of a wildcard, "" for a slash at the end
 	kind segmentKind
 }
 
@@ -78,11 +79,11 @@ func register(s string) (err error) {
 func toSegment(text string, last bool) segment {
 	switch {
 	case text == "" && last, strings.HasPrefix(text, "{") && strings.HasSuffix(text, "...}"):
-		return segment{kind: rest}
+		return segment{kind: rest, name: strings.TrimSuffix(strings.TrimPrefix(text, "{"), "...}")}
 	case text == "{$}":
 		return segment{text: "/"}
 	case text == "", strings.HasPrefix(text, "{"): // the mux takes an empty segment for a wildcard
-		return segment{kind: wildcard}
+		return segment{kind: wildcard, name: strings.Trim(text, "{}")}
 	}
 	return segment{text: unescape(text)}
 }
