@@ -25,6 +25,7 @@ type Limiter[K any] struct {
 	repeats          ratelimit.Reserver[K]   // nil if each ban is the first
 	bans             []ratelimit.Reserver[K] // of a key's first ban, its second, and so on
 	marks            marks[K]
+	line             line[K]
 
 	begun, failed atomic.Uint64
 	lastFailure   atomic.Pointer[error]
@@ -135,6 +136,7 @@ func (b *Limiter[K]) banned(ctx context.Context, key K, cost int) (d ratelimit.D
 		case err != nil:
 			return ratelimit.Decision{Limit: d.Limit, Degraded: d.Degraded}, false, fmt.Errorf("ban: bans: %w", err)
 		case !d.Allowed:
+			b.line.began(key, d)
 			return d, false, nil
 		}
 	}
@@ -178,31 +180,6 @@ func (b *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 	return r, err
 }
 
-// Wait waits until the cost can be spent, and for a ban's end: see [ratelimit.Wait]. Its failure is no strike.
-func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
-	ctx = wait.OrBackground(ctx)
-	for {
-		left, err := wait.Left(ctx)
-		if err != nil {
-			return err
-		}
-		d, ok, err := b.banned(ctx, key, cost)
-		switch {
-		case ok:
-			return ratelimit.Wait(ctx, b.limiter, key, cost)
-		case err != nil:
-			return err
-		case d.RetryAfter > left:
-			return &ratelimit.LateError{Package: "ban", Limit: d.Limit, After: d.RetryAfter, Reason: context.DeadlineExceeded}
-		case d.RetryAfter <= 0:
-			return fmt.Errorf("%w: the key is banned without an end, under %v", ratelimit.ErrLimited, d.Limit)
-		}
-		if err := wait.Sleep(ctx, d.RetryAfter); err != nil {
-			return err
-		}
-	}
-}
-
 // denied counts a denial by limiter as a strike, if it is one. If that bans the key, the denial becomes the ban's.
 func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, cost int) {
 	if d.Degraded || !b.own(d.Limit) {
@@ -210,12 +187,17 @@ func (b *Limiter[K]) denied(ctx context.Context, key K, d *ratelimit.Decision, c
 	}
 	ban, err := b.once(ctx, key, d, cost)
 	if err != nil {
-		b.failed.Add(1)
-		b.lastFailure.Store(&err)
+		b.fail(err)
 	}
 	if ban.Limit != (ratelimit.Limit{}) && !ban.Allowed {
 		*d = ban
 	}
+}
+
+// fail counts a failure.
+func (b *Limiter[K]) fail(err error) {
+	b.failed.Add(1)
+	b.lastFailure.Store(&err)
 }
 
 // own reports whether a limit that has denied is surely the first of limiter's: the limits behind it may be shared.
@@ -285,6 +267,7 @@ func (b *Limiter[K]) begin(ctx context.Context, key K) (ban ratelimit.Decision, 
 			}
 		}
 	}
+	b.line.began(key, ban)
 	if failure != nil {
 		failure = fmt.Errorf("ban: repeats: %w", failure)
 	}
@@ -344,6 +327,7 @@ func (b *Limiter[K]) Reset(ctx context.Context, key K) error {
 	for _, bans := range b.bans {
 		err = errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](bans), key))
 	}
+	b.line.ended(key)
 	return err
 }
 
@@ -361,7 +345,7 @@ func (b *Limiter[K]) Describe() ratelimit.Description {
 // Stats counts bans and failures since a [Limiter] was made.
 type Stats struct {
 	Begun       uint64 // bans that this Limiter began
-	Failed      uint64 // denials whose strike, ban or repeat could not be written or read
+	Failed      uint64 // denials whose strike, ban or repeat could not be written or read, and panics of bans beside a Wait
 	LastFailure error  // of the last of them
 }
 

@@ -1,0 +1,8 @@
+package ban
+
+// Waiting returns the number of keys for which calls wait.
+func (b *Limiter[K]) Waiting() int {
+	b.line.mu.Lock()
+	defer b.line.mu.Unlock()
+	return len(b.line.keys)
+}

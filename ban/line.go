@@ -1,0 +1,202 @@
+package ban
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// peekEach is the time after which a key with waiting calls is looked up in bans again: others may have begun or ended its ban.
+const peekEach = time.Second
+
+// line holds the calls that wait, by their keys, so that a ban that begins ends the waits in the limiter's line, and one that ends early
+// ends the waits for it.
+type line[K any] struct {
+	calls atomic.Int64 // their number
+	mu    sync.Mutex
+	keys  map[any]*waiting
+}
+
+// waiting is the calls that wait for one key. The lock of its line guards it.
+type waiting struct {
+	calls map[*call]struct{}
+	timer *time.Timer
+}
+
+// call is a waiting call: in the limiter's line, or for the end of a ban.
+type call struct {
+	barred bool // it waits for the end of a ban
+	cancel context.CancelCauseFunc
+}
+
+// began ends the context of a call in the limiter's line when a ban begins.
+type began struct{ ban ratelimit.Decision }
+
+func (*began) Error() string { return "the key is banned" }
+
+// errEnded ends the context of a call that waits for the end of a ban.
+var errEnded = errors.New("the ban has ended")
+
+// enter has a call wait. Its context ends when a ban of its key begins, or if it is barred when the ban ends. The call must leave.
+func (b *Limiter[K]) enter(ctx context.Context, key K, barred bool) (_ context.Context, leave func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &call{barred: barred, cancel: cancel}
+	var id any = key
+	if !canCompare(key) || id != any(key) { // a key that does not equal itself cannot be found again
+		id = c
+	}
+	l := &b.line
+	l.calls.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.keys[id]
+	if w == nil {
+		if l.keys == nil {
+			l.keys = map[any]*waiting{}
+		}
+		w = &waiting{calls: map[*call]struct{}{}}
+		w.timer = time.AfterFunc(peekEach, func() { b.look(key, id, w) })
+		l.keys[id] = w
+	}
+	w.calls[c] = struct{}{}
+	return ctx, func() {
+		cancel(nil)
+		l.calls.Add(-1)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if delete(w.calls, c); len(w.calls) == 0 {
+			w.timer.Stop()
+			delete(l.keys, id)
+		}
+	}
+}
+
+// look looks a key up in bans, and comes again as long as calls wait.
+func (b *Limiter[K]) look(key K, id any, w *waiting) {
+	d, ok, err := b.peek(key)
+	b.line.mu.Lock()
+	defer b.line.mu.Unlock()
+	switch {
+	case b.line.keys[id] != w:
+		return
+	case ok:
+		w.end(true, errEnded)
+	case err == nil:
+		w.end(false, &began{d})
+	}
+	w.timer.Reset(peekEach)
+}
+
+// peek is banned on a goroutine without a caller that could recover from a panic: it counts one as a failure.
+func (b *Limiter[K]) peek(key K) (d ratelimit.Decision, ok bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("ban: bans panicked: %v", p)
+			b.fail(err)
+		}
+	}()
+	return b.banned(context.Background(), key, 1)
+}
+
+// began ends the waits of a key in the limiter's line.
+func (l *line[K]) began(key K, ban ratelimit.Decision) { l.end(key, false, &began{ban}) }
+
+// ended ends the waits for the end of a key's ban.
+func (l *line[K]) ended(key K) { l.end(key, true, errEnded) }
+
+func (l *line[K]) end(key K, barred bool, cause error) {
+	if l.calls.Load() == 0 || !canCompare(key) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.keys[key]; w != nil {
+		w.end(barred, cause)
+	}
+}
+
+// end ends the waits of one kind. The line is locked.
+func (w *waiting) end(barred bool, cause error) {
+	for c := range w.calls {
+		if c.barred == barred {
+			c.cancel(cause)
+		}
+	}
+}
+
+// Wait waits until the cost can be spent, and first for the end of a ban: see [ratelimit.Wait]. A ban that begins while the call is in
+// limiter's line ends it at once with a [ratelimit.LateError], which has the time until the ban's end. Bans that other processes begin or
+// end are noticed within a second. A failure is no strike.
+func (b *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
+	b.requireInit()
+	ctx = wait.OrBackground(ctx)
+	for {
+		err := b.inLine(ctx, key, cost)
+		var ban *began
+		if !errors.As(err, &ban) {
+			return err
+		}
+		left, err := wait.Left(ctx)
+		d := ban.ban
+		switch {
+		case err != nil:
+			return err
+		case d.RetryAfter > left:
+			return tooLate(d, left)
+		case d.RetryAfter <= 0:
+			return fmt.Errorf("%w: the key is banned without an end, under %v", ratelimit.ErrLimited, d.Limit)
+		}
+		until, leave := b.enter(ctx, key, true)
+		err = wait.Sleep(until, d.RetryAfter)
+		leave()
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// inLine waits in the limiter's line. It returns a *began if the key was banned before.
+func (b *Limiter[K]) inLine(ctx context.Context, key K, cost int) error {
+	left, err := wait.Left(ctx)
+	if err != nil {
+		return err
+	}
+	inLine, leave := b.enter(ctx, key, false) // before the look at the bans, so that none is missed
+	defer leave()
+	d, ok, err := b.banned(ctx, key, cost)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return &began{d}
+	}
+	begin := time.Now()
+	err = ratelimit.Wait(inLine, b.limiter, key, cost)
+	var ban *began
+	if err == nil || ctx.Err() != nil || !errors.As(context.Cause(inLine), &ban) {
+		return err
+	}
+	late := tooLate(ban.ban, left-time.Since(begin))
+	switch {
+	case !errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, ratelimit.ErrUnavailable): // the call may stay charged
+		return errors.Join(late, err)
+	}
+	return late
+}
+
+// tooLate returns the error of a call that does not wait for the end of a ban. Left is the time until its deadline.
+func tooLate(ban ratelimit.Decision, left time.Duration) error {
+	late := &ratelimit.LateError{Package: "ban", Limit: ban.Limit, After: ban.RetryAfter, Reason: ratelimit.ErrLimited}
+	if ban.RetryAfter > left {
+		late.Reason = context.DeadlineExceeded
+	}
+	return late
+}
