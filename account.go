@@ -101,17 +101,6 @@ func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }
 
-// decide decides one key's cost. The caller holds the lock.
-func (a *account) decide(m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
-	a.last = m.Now
-	a.held = a.held || q.keep != meter.Final
-	o := a.plan.Take(&a.State, m, cost, q.ahead(a.plan), q.keep)
-	o.Changes = a.changes
-	d.verdict(m, o)
-	a.use.decided(d.Allowed)
-	return o
-}
-
 // unlock unlocks the account after a decision, and fills in how the key stands. That takes
 // divisions, so it is done with a copy after the lock is released, unless the copy shares memory with
 // the state.
@@ -142,26 +131,6 @@ func (a *account) offer(m meter.Moment, cost, ahead int64) meter.Offer {
 	o := a.plan.Offer(a.State, m, cost, ahead)
 	o.Changes = a.changes
 	return o
-}
-
-// look answers a cost under the plan, and spends nothing. The caller holds the lock.
-func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
-	s, m := a.view(p, reading, q.peek)
-	p.answer(s, m, cost, d)
-}
-
-// view returns the state under a plan. The times computed from it hold only if the key regains under that plan from now on. So
-// every call except Peek, which must change nothing, puts the key under the plan. A fresh key has no such times. The caller
-// holds the lock.
-func (a *account) view(p *plan, reading int64, peek bool) (meter.State, meter.Moment) {
-	m := a.at(reading)
-	if a.plan.Refresh(&a.State); !peek && (a.waitedFor() || a.plan.Forgotten(a.State) > m.Now) {
-		a.adopt(p, reading)
-	}
-	if a.plan.equals(p) {
-		return a.State, m
-	}
-	return p.MigrateView(&a.plan.Meter, a.State, m.Now), m
 }
 
 // adjust charges, or forgives, and records the time. The caller holds the lock.

@@ -2,8 +2,6 @@ package ratelimit
 
 import (
 	"time"
-
-	"github.com/weir-go/ratelimit/internal/held"
 )
 
 // A limit of calls at the same time in numbers. With Concurrent(10, time.Minute), for one key:
@@ -56,18 +54,4 @@ func (l Limit) validateConcurrent() error {
 		return invalid("Burst is %d, want 0 for %v", l.Burst, l.Algorithm)
 	}
 	return nil
-}
-
-// holds reports whether the units of a plan are held by reservations.
-func (p *plan) holds() bool { return p.limit.Algorithm == AlgorithmConcurrent }
-
-// endless returns the error of a call that charges units and could not give them back, nil if the plan allows such calls.
-func (p *plan) endless(cost int, q *request) error {
-	if q.ends || q.peek || cost <= 0 || !p.holds() {
-		return nil
-	}
-	if q.brief {
-		return errDiscarded
-	}
-	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }

@@ -204,25 +204,6 @@ func (l *Keyed[K]) onePlan() *plan {
 	return l.generation.Load().def
 }
 
-// plan returns the plan of a layer where each request or key has its own. The limit of the request comes first; only if it has
-// none, LimitFor is called.
-func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
-	l := k.l
-	if m.limit != nil {
-		if limit := m.limit(r); limit != (Limit{}) {
-			p, err := l.planOfRequest(k.key, m.a, limit)
-			if err != nil {
-				return nil, fmt.Errorf("Layer.Limit: %w", err)
-			}
-			return p, nil
-		}
-	}
-	if l.limitFor != nil {
-		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
-	}
-	return l.planOfAccount(k.key, m.a)
-}
-
 // planOfKey returns the plan of the key's limit. It may call LimitFor.
 func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 	if p := l.onePlan(); p != nil {

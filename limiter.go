@@ -11,29 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/lastlimit"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
 )
-
-// Limiter decides whether a key may spend. Callers should depend on this interface. Implementations are safe for
-// concurrent use.
-type Limiter[K any] interface {
-	// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
-	// false. A cost of 0 is always allowed.
-	Allow(key K, cost int) bool
-
-	// Take is Allow with the details. The context bounds the I/O of a remote limiter; in memory it is not used.
-	Take(ctx context.Context, key K, cost int) (Decision, error)
-}
-
-// Reserver is a [Limiter] whose charge can be settled later.
-type Reserver[K any] interface {
-	Limiter[K]
-
-	// Reserve is like Take, but may book budget up to maxDelay ahead, and its charge can be corrected when the real cost is
-	// known. With a maxDelay of 0 or less it succeeds only if the work can begin now. The Reservation is never nil.
-	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
-}
 
 // Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no closing.
 // The methods of the zero Keyed panic.
@@ -452,6 +431,23 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 // Sweep drops each key that is fresh and has been idle for [Options.IdleTTL], and returns how many.
 func (l *Keyed[K]) Sweep() int { return l.table().sweep(l.clock) }
 
+// Stats returns the counts. Each is exact, but they are not read at one instant.
+func (l *Keyed[K]) Stats() Stats {
+	t := l.table()
+	s := Stats{
+		Keys:             int(t.count.Load()),
+		Waiting:          int(l.waiting.n.Load()),
+		Expired:          t.expired.Load(),
+		Evicted:          t.evicted.Load(),
+		EvictedThrottled: t.evictedThrottled.Load(),
+		Refused:          t.refused.Load(),
+	}
+	if m := t.memory; m != nil {
+		s.Recalled, s.Overflowed = m.recalled.Load(), m.overflowed.Load()
+	}
+	return s
+}
+
 // table returns the key table, or panics if there is none.
 func (l *Keyed[K]) table() *table[K] {
 	l.keys.requireInit()
@@ -520,53 +516,4 @@ func (l *Keyed[K]) limits() []Limit {
 func (l *Keyed[K]) Describe() Description {
 	limits := l.limits()
 	return Description{Limits: limits, BooksAhead: true, Holds: limits[0].Algorithm == AlgorithmConcurrent}
-}
-
-// request is how a cost may be spent.
-type request struct {
-	queue int64 // the maximum time for which a leaky bucket may delay the work
-	book  int64 // how far ahead the other algorithms may book
-	keep  meter.Keep
-	delay bool // keep counts only if a leaky bucket delays the work
-	peek  bool // to change nothing: the key stays under the limit that it is under
-	brief bool // the caller needs only the yes or no, and no error
-	ends  bool // the charge will be settled when the work has ended, as Concurrent needs it
-
-	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
-	turn **turn
-
-	first *turn // of a call in a stack that waits in one of its keys' lines
-}
-
-// takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
-var takeRequest = request{queue: math.MaxInt64}
-
-// peekRequest is the request of Peek, which answers as Take does.
-var peekRequest = request{queue: math.MaxInt64, peek: true}
-
-// reserveRequest is the request of Reserve and Wait.
-func reserveRequest(ahead time.Duration, keep meter.Keep) request {
-	d := max(0, int64(ahead))
-	return request{queue: d, book: d, keep: keep}
-}
-
-// queueRequest is the request of a stack's Reserve and Wait: only leaky buckets may delay it.
-func queueRequest(maxDelay time.Duration, keep meter.Keep) request {
-	return request{queue: max(0, int64(maxDelay)), keep: keep}
-}
-
-// keepFor returns the part of a Reserve's spending that may still change.
-func keepFor(ctx context.Context) meter.Keep {
-	if optional.IsPassing(ctx) {
-		return meter.Booked
-	}
-	return meter.Open
-}
-
-// ahead returns how long after now the cost may be spent under a plan.
-func (q request) ahead(p *plan) int64 {
-	if p.Delays() {
-		return q.queue
-	}
-	return q.book
 }

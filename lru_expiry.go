@@ -374,55 +374,6 @@ func (h *dueHeap[K]) down(i int) {
 	h.put(i, e)
 }
 
-// dirtyList lists the keys that may be fresh earlier than the expiry heap knows: a part of their spending was given back, or
-// their limit has changed. The heap looks at them before it reports that no key is fresh. A key is on the list once, however
-// often that happens: see usage.
-//
-// Plans refer to it, because the code that gives spending back has only the key's account and its plan. Its lock comes after
-// all others.
-//
-// It is kept in pages, since to copy a large slice when it grows takes long.
-type dirtyList struct {
-	mu    sync.Mutex
-	pages []*[dirtyPage]*account
-	n     int
-}
-
-// dirtyPage is the number of keys in a page.
-const dirtyPage = 512
-
-func (d *dirtyList) add(a *account) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.n == len(d.pages)*dirtyPage {
-		d.pages = append(d.pages, new([dirtyPage]*account))
-	}
-	d.pages[d.n/dirtyPage][d.n%dirtyPage] = a
-	d.n++
-}
-
-// dirtyAtOnce is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
-// the list does not grow while there is room.
-const dirtyAtOnce = 64
-
-// take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it. It keeps one page
-// that is empty.
-func (d *dirtyList) take(buf []*account) []*account {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	buf = buf[:min(len(buf), d.n)]
-	for i := range buf {
-		d.n--
-		p := &d.pages[d.n/dirtyPage][d.n%dirtyPage]
-		buf[i], *p = *p, nil
-	}
-	if used := (d.n+dirtyPage-1)/dirtyPage + 1; used < len(d.pages) {
-		clear(d.pages[used:])
-		d.pages = d.pages[:used]
-	}
-	return buf
-}
-
 // dirtyList returns the list for plans, or nil if the table evicts: then nothing is refused,
 // and giving back takes no second lock.
 func (t *table[K]) dirtyList() *dirtyList {

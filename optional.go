@@ -8,7 +8,18 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces in this file. A limiter that stands in
+// Limiter decides whether a key may spend. Callers should depend on this interface. Implementations are safe for
+// concurrent use.
+type Limiter[K any] interface {
+	// Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
+	// false. A cost of 0 is always allowed.
+	Allow(key K, cost int) bool
+
+	// Take is Allow with the details. The context bounds the I/O of a remote limiter; in memory it is not used.
+	Take(ctx context.Context, key K, cost int) (Decision, error)
+}
+
+// A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces below. A limiter that stands in
 // front of another one has them too, and answers for that one.
 
 // Describer is a [Limiter] that describes itself. A Limiter without the method counts as one whose limits are not known, whose

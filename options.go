@@ -111,20 +111,3 @@ type Stats struct {
 	// Waiting is the number of calls that wait in line now: see [Options.MaxWaiting].
 	Waiting int
 }
-
-// Stats returns the counts. Each is exact, but they are not read at one instant.
-func (l *Keyed[K]) Stats() Stats {
-	t := l.table()
-	s := Stats{
-		Keys:             int(t.count.Load()),
-		Waiting:          int(l.waiting.n.Load()),
-		Expired:          t.expired.Load(),
-		Evicted:          t.evicted.Load(),
-		EvictedThrottled: t.evictedThrottled.Load(),
-		Refused:          t.refused.Load(),
-	}
-	if m := t.memory; m != nil {
-		s.Recalled, s.Overflowed = m.recalled.Load(), m.overflowed.Load()
-	}
-	return s
-}

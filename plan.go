@@ -1,18 +1,8 @@
 package ratelimit
 
 import (
-	"math"
-	"time"
-
 	"github.com/weir-go/ratelimit/internal/meter"
 )
-
-// century bounds every span of time that a budget is counted in: the time in which a
-// whole capacity is regained, how far ahead is booked, and the debt of one key.
-const century = 876_600 * int64(time.Hour)
-
-// mostCounted is the maximum spending of a key, so that a sum of two debts does not overflow.
-const mostCounted = math.MaxInt64 / 2
 
 // plan is a limit made ready for decisions. It is immutable, so all keys under the limit
 // share it without a lock.
@@ -84,6 +74,17 @@ func calendarMeter(units int, w *wallWindows) meter.Meter {
 // method of its meter may be called.
 func (p *plan) tracks() bool { return p.Counts() }
 
+// begins returns the state of a key that is not tracked. Under a calendar it is granted no window before the calendar's floor.
+func (p *plan) begins(s meter.State) meter.State {
+	if p.wall != nil {
+		s.M = max(s.M, p.wall.floor.Load())
+	}
+	return s
+}
+
+// holds reports whether the units of a plan are held by reservations.
+func (p *plan) holds() bool { return p.limit.Algorithm == AlgorithmConcurrent }
+
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
@@ -91,16 +92,6 @@ func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 // the same under the other. Only their names may differ.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
-}
-
-// answer fills in the decision of a state on a cost.
-func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
-	o := m.Free()
-	if cost > 0 {
-		o = p.Offer(s, m, cost, takeRequest.ahead(p))
-	}
-	d.verdict(m, o)
-	p.standing(s, m, d)
 }
 
 // standing fills in how much a state leaves.

@@ -13,6 +13,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
+// Reserver is a [Limiter] whose charge can be settled later.
+type Reserver[K any] interface {
+	Limiter[K]
+
+	// Reserve is like Take, but may book budget up to maxDelay ahead, and its charge can be corrected when the real cost is
+	// known. With a maxDelay of 0 or less it succeeds only if the work can begin now. The Reservation is never nil.
+	Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*Reservation, error)
+}
+
 // Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing was
 // charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/weir-go/ratelimit/internal/reports"
@@ -199,6 +200,25 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		m.a = nil // the key's spending under another limit is left alone
 	}
 	return nil
+}
+
+// plan returns the plan of a layer where each request or key has its own. The limit of the request comes first; only if it has
+// none, LimitFor is called.
+func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
+	l := k.l
+	if m.limit != nil {
+		if limit := m.limit(r); limit != (Limit{}) {
+			p, err := l.planOfRequest(k.key, m.a, limit)
+			if err != nil {
+				return nil, fmt.Errorf("Layer.Limit: %w", err)
+			}
+			return p, nil
+		}
+	}
+	if l.limitFor != nil {
+		m.refreshed, m.before = &l.refreshed, l.refreshed.Load()
+	}
+	return l.planOfAccount(k.key, m.a)
 }
 
 func (k *layerKey[R, K]) find() *account { return k.l.keys.find(k.key) }

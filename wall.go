@@ -235,14 +235,6 @@ func (p *present) reading(unix int64) int64 {
 //   - when remembered spending is overwritten because it is over (calendars.passed),
 //   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored (restored).
 
-// begins returns the state of a key that is not tracked. Under a calendar it is granted no window before the calendar's floor.
-func (p *plan) begins(s meter.State) meter.State {
-	if p.wall != nil {
-		s.M = max(s.M, p.wall.floor.Load())
-	}
-	return s
-}
-
 // afterFirst returns the ordinal of the window that follows the first one that a key may be granted at an instant.
 func (w *wallWindows) afterFirst(instant int64) int64 {
 	return w.After(max(w.At(instant).Ordinal, w.floor.Load()), 1).Ordinal
