@@ -1,41 +1,74 @@
 package inflight
 
 import (
+	"math"
 	"slices"
 	"time"
 )
 
-// levels are the units in flight of each priority under a shared limit.
+// levels are the units in flight of each priority under a shared limit. Ignored work does not count.
 //
 // Work cannot be interrupted. After the limit has fallen, higher levels would get nothing until the work of lower ones ends. So they may exceed
 // the learnt limit then, up to its bound. And a lower level leaves the queue in the backend to the levels above, as its own work there would be
 // ahead of theirs, and may take long.
+//
+// Where the work of a lower level takes longer than a learnt limit needs to change, that is not enough: the limit grows while the higher level is
+// served well, the lower one fills it, and holds it for as long as its work takes. So a lower level also has a bound of its own, which changes at
+// the pace of its work: see levelHeld.
 type levels struct {
-	all  []levelHeld
+	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // when work last began or ended
 }
 
-// levelHeld is the units that a priority has in flight.
+// levelHeld is a priority's units in flight.
+//
+// Its bound holds for the units of this level and those below, while a level above has work. When a call of a level above is late, the bound
+// becomes a sixteenth less than the units that they had. For each period without such a call in which it was reached it grows: by an eighth of the
+// distance to the value at which a call was late, and at least by a quarter. So it is near that value for most of the time, and leaves it behind
+// quickly where it was due to something else. CUBIC grows the window of a TCP connection by the same idea (RFC 9438).
 type levelHeld struct {
 	priority, n int
-	last        time.Duration
+	last        time.Duration // when its work last began or ended
+
+	bound, late float64       // the bound, or 0 for none; the units at which a call of a higher level was late
+	hold        time.Duration // mean time of about the last 16 successes; 0 before the first, when no period ends
+	began       time.Duration // the period, which is as long as hold, and at least a second
+	most        [2]int        // the most units of this level and those below in this period, and in the one before
+	lowered     bool          // in this period
 }
 
 // remembered is the time for which a level counts after its last work.
 const remembered = time.Minute
 
-// add counts units in flight of a priority, or subtracts them.
+// add counts units in flight of a priority, or subtracts them. Bounds change only where units are subtracted: the caller then serves those that wait.
 func (l *levels) add(priority, n int, now time.Duration) {
 	l.last = now
-	for i := range l.all {
-		if h := &l.all[i]; h.priority == priority {
-			h.n += n
-			h.last = now
-			return
-		}
+	if n < 0 {
+		l.pass(now)
 	}
-	l.all = slices.DeleteFunc(l.all, func(h levelHeld) bool { return h.n == 0 && now-h.last > remembered })
-	l.all = append(l.all, levelHeld{priority, n, now})
+	i := l.find(priority)
+	if i == len(l.all) || l.all[i].priority != priority {
+		l.all = slices.DeleteFunc(l.all, func(h levelHeld) bool { return h.n == 0 && now-h.last > remembered })
+		i = l.find(priority)
+		l.all = slices.Insert(l.all, i, levelHeld{priority: priority, began: now})
+	}
+	l.all[i].n += n
+	l.all[i].last = now
+	below := 0
+	for j := range l.all {
+		h := &l.all[j]
+		below += h.n
+		h.most[0] = max(h.most[0], below)
+	}
+}
+
+// find returns the place of a priority.
+func (l *levels) find(priority int) int {
+	i := 0
+	for i < len(l.all) && l.all[i].priority < priority {
+		i++
+	}
+	return i
 }
 
 // move counts units of one priority as units of another one.
@@ -61,10 +94,81 @@ func (l *levels) exceeds(n, priority, limit int) bool {
 
 // leaves returns the part of the limit that a caller leaves to higher levels: the queue, if one of them has had work of late, and at most half.
 func (l *levels) leaves(priority, queue, limit int) int {
-	for _, h := range l.all {
-		if h.priority > priority && (h.n > 0 || l.last-h.last < remembered) {
-			return min(queue, limit/2)
-		}
+	if l.worksAbove(l.find(priority + 1)) {
+		return min(queue, limit/2)
 	}
 	return 0
+}
+
+// worksAbove reports whether a level from that place on has had work of late.
+func (l *levels) worksAbove(place int) bool {
+	for _, h := range l.all[place:] {
+		if h.n > 0 || l.last-h.last < remembered {
+			return true
+		}
+	}
+	return false
+}
+
+// reached reports whether n more units of a priority are above its bound, or that of a level above it. As with the learnt limit, a
+// request above the bound is admitted alone.
+func (l *levels) reached(n, priority int) bool {
+	below := 0
+	for i, h := range l.all {
+		below += h.n
+		if h.bound > 0 && h.priority >= priority && below > 0 && float64(below+n) > h.bound && l.worksAbove(i+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// delayed records that a call of a priority is late: it was refused, has given up, or has waited for long.
+func (l *levels) delayed(priority int) {
+	i := l.find(priority) - 1
+	for i >= 0 && l.all[i].n == 0 {
+		i--
+	}
+	if i < 0 || l.all[i].lowered {
+		return
+	}
+	h := &l.all[i]
+	held := float64(max(h.most[0], h.most[1]))
+	if h.bound > 0 {
+		held = min(held, h.bound)
+	}
+	h.late, h.bound, h.lowered = held, max(1, held-max(1, held/16)), true
+}
+
+// held takes in the time of a priority's work that has succeeded.
+func (l *levels) held(priority int, d time.Duration) {
+	i := l.find(priority)
+	if i == len(l.all) || l.all[i].priority != priority {
+		return
+	}
+	h := &l.all[i]
+	if h.hold == 0 {
+		h.began = l.last
+	} else {
+		d = h.hold + (d-h.hold)/16
+	}
+	h.hold = max(1, d)
+}
+
+// pass ends the periods that are over.
+func (l *levels) pass(now time.Duration) {
+	below := 0
+	for i := range l.all {
+		h := &l.all[i]
+		below += h.n
+		period := max(h.hold, time.Second)
+		if h.hold == 0 || now-h.began < period {
+			continue
+		}
+		if h.bound > 0 && !h.lowered && float64(max(h.most[0], h.most[1])) > h.bound-1 {
+			h.bound += max(0.25, math.Abs(h.late-h.bound)/8)
+		}
+		h.lowered, h.most = false, [2]int{below, h.most[0]}
+		h.began = now - (now-h.began)%period // nothing has begun or ended in a second one
+	}
 }

@@ -2,6 +2,8 @@ package inflight_test
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -9,17 +11,84 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// pagesBesideABatch plays a backend with 40 servers that serves first come, first served: pages of 50 ms need a quarter of it, and 100 workers run
-// jobs one after the other, under one adaptive limit with two priorities. It returns the part of the pages that was served within a second,
-// and the batch's part of the capacity that pages leave.
-func pagesBesideABatch(t *testing.T, job time.Duration, limitFor func(string) int) (pages, batch float64) {
+// steady is an algorithm whose limit never changes.
+type steady int
+
+func (l steady) Limit() int                   { return int(l) }
+func (steady) Window() int                    { return 1000 }
+func (l steady) Update(_ inflight.Sample) int { return int(l) }
+
+// twoLevels returns a limiter with a shared limit, in which pages go before everything else.
+func twoLevels(t *testing.T, limit int, limitFor func(string) int) *inflight.Limiter[string] {
+	return newLimiter(t, 100, &options{
+		Total: 100, Shared: func() inflight.Algorithm { return steady(limit) }, LimitFor: limitFor,
+		Priority: func(key string) int { return map[string]int{"page": 1}[key] },
+	})
+}
+
+func TestALateCallOfAHigherLevelBoundsTheLowerOnes(t *testing.T) {
+	l := twoLevels(t, 20, nil)
+	for range 16 {
+		take(t, l, "batch", 1)
+	}
+	page := take(t, l, "page", 20)
+	_, err := l.TryAcquire("page", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	page.Release()
+	_, err = l.TryAcquire("batch", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited, "16 are in flight, and the bound is 15")
+	take(t, l, "page", 1)
+}
+
+func TestARefusalByAKeysOwnLimitBoundsNoOtherLevel(t *testing.T) {
+	l := twoLevels(t, 20, func(key string) int { return map[string]int{"page": 1}[key] })
+	for range 16 {
+		take(t, l, "batch", 1)
+	}
+	take(t, l, "page", 1)
+	_, err := l.TryAcquire("page", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	take(t, l, "batch", 1)
+}
+
+func TestIgnoredWorkOfALowerLevelDoesNotBoundIt(t *testing.T) {
+	l := twoLevels(t, 3, nil)
+	var streams []inflight.Permit
+	for range 5 {
+		p := take(t, l, "batch", 1)
+		p.Ignore()
+		streams = append(streams, p)
+	}
+	page := take(t, l, "page", 3)
+	_, err := l.TryAcquire("page", 1)
+	assert.ErrorIs(t, err, ratelimit.ErrLimited)
+	page.Release()
+	take(t, l, "batch", 1).Release()
+	for _, p := range streams {
+		p.Release()
+	}
+	take(t, l, "batch", 3)
+}
+
+// besideABatch is a backend with 40 servers that serves first come, first served, under one adaptive limit with two priorities. Pages of 50 ms
+// come at a fixed rate. 100 workers run jobs one after the other, whose lengths vary by a part.
+type besideABatch struct {
+	job      time.Duration
+	varies   float64
+	pages    float64 // the part of the capacity that they need
+	limitFor func(string) int
+}
+
+// play returns the part of the pages that was served within a second, and the batch's part of the capacity that pages leave.
+func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	const servers, page, warm, length = 40, 50 * time.Millisecond, 60 * time.Second, 120 * time.Second
 	l, err := inflight.Protect(&options{
-		Priority: func(key string) int { return map[string]int{"page": 1}[key] }, LimitFor: limitFor, MaxQueue: 200,
+		Priority: func(key string) int { return map[string]int{"page": 1}[key] }, LimitFor: b.limitFor, MaxQueue: 200,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +104,8 @@ func pagesBesideABatch(t *testing.T, job time.Duration, limitFor func(string) in
 	defer cancel()
 	done := func() bool { return time.Since(start) >= warm+length }
 	var asked, good, worked atomic.Int64
-	for range 100 {
+	for worker := range 100 {
+		rng := rand.New(rand.NewPCG(testsize.Seed(uint64(worker)), 41))
 		go func() {
 			for !done() {
 				p, err := l.Acquire(ctx, "batch", 1)
@@ -43,6 +113,7 @@ func pagesBesideABatch(t *testing.T, job time.Duration, limitFor func(string) in
 					time.Sleep(time.Second)
 					continue
 				}
+				job := time.Duration(float64(b.job) * (1 + b.varies*(2*rng.Float64()-1)))
 				serve(job)
 				p.Release()
 				if at := time.Since(start); at >= warm && at < warm+length {
@@ -51,7 +122,7 @@ func pagesBesideABatch(t *testing.T, job time.Duration, limitFor func(string) in
 			}
 		}()
 	}
-	gap := 4 * page / servers
+	gap := time.Duration(float64(page) / servers / b.pages)
 	for !done() {
 		counts := time.Since(start) >= warm
 		go func() {
@@ -73,22 +144,42 @@ func pagesBesideABatch(t *testing.T, job time.Duration, limitFor func(string) in
 		time.Sleep(gap)
 	}
 	time.Sleep(time.Minute)
-	return float64(good.Load()) / float64(asked.Load()), time.Duration(worked.Load()).Seconds() / (servers * 0.75 * length.Seconds())
+	return float64(good.Load()) / float64(asked.Load()), time.Duration(worked.Load()).Seconds() / (servers * (1 - b.pages) * length.Seconds())
 }
 
-// A batch of long jobs with a limit of its own, as docs/inflight.md advises, leaves a higher priority its part of the backend. Without one the
-// learnt limit alone leaves too little, as work cannot be interrupted.
+// Work cannot be interrupted, so a batch of long jobs may have only as much of the backend as leaves a higher priority its part.
+func TestPagesPassABatchOfLongJobs(t *testing.T) {
+	testsize.Arithmetic(t)
+	for _, job := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second}[:testsize.Of(2, 3)] {
+		for _, varies := range []float64{0, 0.3, 0.9} {
+			for _, part := range []float64{0.25, 0.75} {
+				t.Run(fmt.Sprint(job, varies, part), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						pages, batch := besideABatch{job: job, varies: varies, pages: part}.play(t)
+						t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
+						assert.GreaterOrEqual(t, pages, 0.97)
+						least := 0.85
+						if varies == 0 { // all jobs begin at once: what the limit is at that instant counts until they end
+							least = 0.8
+						}
+						assert.GreaterOrEqual(t, batch, least)
+					})
+				})
+			}
+		}
+	}
+}
+
+// A limit of the batch's own does the same from the beginning.
 func TestPagesPassABatchOfLongJobsThatHasALimitOfItsOwn(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, job := range []time.Duration{2 * time.Second, 5 * time.Second, 10 * time.Second} {
 		t.Run(job.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pages, batch := pagesBesideABatch(t, job, func(key string) int { return map[string]int{"batch": 28}[key] })
-				without, most := pagesBesideABatch(t, job, nil)
-				t.Logf("%.2f of the pages and %.2f of the rest; without a limit %.2f and %.2f", pages, batch, without, most)
-				assert.GreaterOrEqual(t, pages, 0.98)
+				pages, batch := besideABatch{job: job, pages: 0.25, limitFor: func(key string) int { return map[string]int{"batch": 28}[key] }}.play(t)
+				t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
+				assert.GreaterOrEqual(t, pages, 0.99)
 				assert.GreaterOrEqual(t, batch, 0.9)
-				assert.Greater(t, pages, without)
 			})
 		})
 	}

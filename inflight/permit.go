@@ -34,6 +34,9 @@ func (p Permit) Ignore() {
 	now = s.atLocked(now)
 	s.learner.ended(now, &x, Ignored)
 	s.learner.ignored += x.n
+	if p := s.pool(); p.learner != nil {
+		p.learner.levels.add(s.priority, -x.n, now)
+	}
 	if s.pool().waiting > 0 {
 		s.handOnLocked(now)
 	}
@@ -88,6 +91,9 @@ func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 	ignored := s.learner != nil && w.seq == 0
 	if o == Success && !ignored {
 		s.heldLocked(now - w.start)
+		if p := s.pool(); p.learner != nil {
+			p.learner.levels.held(s.priority, now-w.start)
+		}
 	}
 	if s.learner != nil && o == Success && !ignored {
 		s.learner.window.sized.add(now-w.start, amount)

@@ -60,7 +60,7 @@ func (p *pool) fitsLocked(n, priority int) bool {
 		return n <= p.total-p.inFlight
 	default: // ignored work counts in the bound alone
 		counts := p.inFlight - l.ignored
-		return n <= bound-p.inFlight && (counts == 0 || n <= p.total-counts-l.levels.leaves(priority, l.queue, p.total) || l.levels.exceeds(n, priority, p.total))
+		return n <= bound-p.inFlight && !l.levels.reached(n, priority) && (counts == 0 || n <= p.total-counts-l.levels.leaves(priority, l.queue, p.total) || l.levels.exceeds(n, priority, p.total))
 	}
 }
 
@@ -113,7 +113,7 @@ func (p *pool) prunedLocked(l *tier) {
 // moveLocked moves a semaphore and its waiters to another level. The caller then calls handOnLocked.
 func (p *pool) moveLocked(s *semaphore, priority int) {
 	if p.learner != nil {
-		p.learner.levels.move(s.priority, priority, s.inFlight)
+		p.learner.levels.move(s.priority, priority, s.inFlight-s.works.ignored())
 	}
 	if s.first == nil {
 		s.priority = priority
@@ -270,6 +270,7 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 		p.leaveLocked(s, w)
 		s.losing = true
 		s.countShedLocked()
+		s.delayedLocked(w.n)
 		w.end(errTooLate)
 		p.placeLocked(s, now)
 		return
@@ -281,6 +282,9 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	l.served = max(l.served, l.first(now).used+float64(leastHeld)/s.weight) // s has used more if it has collected for long
 	p.leaveLocked(s, w)
 	w.permit = s.takeLocked(w.n, now)
+	if waited := now - w.since; waited > min((w.ends-w.since)/4, max(time.Second, 4*s.hold)) {
+		s.delayedLocked(1)
+	}
 	if !s.common.timed && s.timedAt == 0 { // one permit at a time, and only while others wait: else no clock is read
 		s.timedAt, s.timedWork, s.timedFrom = w.permit.place, w.permit.serial, now
 	}

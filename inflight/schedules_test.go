@@ -80,6 +80,7 @@ type scheduleModel struct {
 	held       []permitModel
 	results    chan result
 	ids        int
+	bounds     map[int]float64 // of levels beside higher ones: the model follows the real ones
 	late       map[int]bool    // waiters that were refused at their turn, as their deadline was too close
 	refused    bool            // the latest call has refused such a waiter, which may have collected before
 	newest     int             // the call that has just come; 0 for none
@@ -219,7 +220,26 @@ func (m *scheduleModel) room(k *tenantModel, n int) bool {
 			own += x.inFlight
 		}
 	}
+	if in > 0 && m.aboveBound(k.priority, n) {
+		return false
+	}
 	return n <= m.total-in || in == 0 || m.shared && own < in && n <= m.total-own && n <= m.bound-in
+}
+
+// aboveBound reports whether n more units of a priority are above the bound of its level, or of one above.
+func (m *scheduleModel) aboveBound(priority, n int) bool {
+	for of, bound := range m.bounds {
+		below := 0
+		for _, x := range m.tenants {
+			if x.priority <= of {
+				below += x.inFlight
+			}
+		}
+		if of >= priority && below > 0 && float64(below+n) > bound {
+			return true
+		}
+	}
+	return false
 }
 
 // turn returns the waiter of a key whose turn it is: the newest since one was lost, if it fits.
@@ -496,6 +516,7 @@ func (m *scheduleModel) check(before []*tenantModel, errs map[int]error) {
 	if len(errs) > 0 {
 		m.failf("no error yet: %v", errs)
 	}
+	m.bounds = m.l.LevelBounds()
 	m.begin(before)
 	m.dispatch(granted)
 	if limits := m.limits(); limits {

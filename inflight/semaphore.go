@@ -244,6 +244,9 @@ func (s *semaphore) endLocked(p Permit) (w work) {
 func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.advance(s.inFlight, now)
 	s.share.ended(w.n, now-w.start)
+	if p := s.pool(); p.learner != nil && w.seq != 0 {
+		p.learner.levels.add(s.priority, -w.n, now)
+	}
 	s.pool().sortLocked(s)
 }
 
@@ -258,9 +261,6 @@ func (s *semaphore) releasedLocked(n int, now time.Duration) {
 		return
 	}
 	p.inFlight -= n
-	if p.learner != nil {
-		p.learner.levels.add(s.priority, -n, now)
-	}
 	if s.inFlight == 0 && s.busyAt >= 0 {
 		s.learner.idleLocked(s)
 	}
@@ -300,6 +300,13 @@ func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
+// delayedLocked records that a call for n units is late, if that is not due to the key's own limit.
+func (s *semaphore) delayedLocked(n int) {
+	if p := s.pool(); p.learner != nil && s.fitsLocked(n) {
+		p.learner.levels.delayed(s.priority)
+	}
+}
+
 // limitLocked changes the limit in force.
 func (s *semaphore) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
@@ -310,6 +317,7 @@ func (s *semaphore) shedUnlock(n int, why error) error {
 		return err
 	}
 	s.countShedLocked()
+	s.delayedLocked(n)
 	return why
 }
 

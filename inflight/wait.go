@@ -22,6 +22,7 @@ func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
 		s.losing = true
+		s.delayedLocked(w.n)
 		s.waited = now
 		s.handOnLocked(now)
 	} else if w.err == nil {
@@ -50,6 +51,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, left time.Durat
 		oldest := s.first
 		s.pool().leaveLocked(s, oldest)
 		s.countShedLocked()
+		s.delayedLocked(oldest.n)
 		oldest.end(errQueueFull)
 	}
 	w.ready = make(chan struct{})

@@ -149,6 +149,21 @@ func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	return left, true
 }
 
+// ignored returns the units in flight that leave has left, where all work is noted.
+func (w *works) ignored() (n int) {
+	if w.begun.seq == 0 {
+		n = w.first.n
+	}
+	if w.more != nil {
+		for i, b := range w.more.begun {
+			if b.seq == 0 {
+				n += w.more.held[i].n
+			}
+		}
+	}
+	return n
+}
+
 // each calls f with each linked work, the most recently begun first, until f returns false.
 func (w *works) each(f func(seq uint64, start time.Duration) bool) {
 	for place := w.newest; place != 0; {

@@ -1,0 +1,16 @@
+package inflight
+
+// LevelBounds returns the bounds of levels that hold now: see levels.
+func (l *Limiter[K]) LevelBounds() map[int]float64 {
+	l.common.mu.Lock()
+	defer l.common.mu.Unlock()
+	bounds := map[int]float64{}
+	if p := l.common.pool; p != nil && p.learner != nil {
+		for i, h := range p.learner.levels.all {
+			if h.bound > 0 && p.learner.levels.worksAbove(i+1) {
+				bounds[h.priority] = h.bound
+			}
+		}
+	}
+	return bounds
+}
