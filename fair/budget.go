@@ -14,6 +14,9 @@ const mostBurst = 1 << 40
 // century bounds a debt to the amount that is regained in it, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
+// fewTenants is the least number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
+const fewTenants = 4
+
 // budget is the spending of all tenants together: a token bucket, exactly.
 type budget struct {
 	meter.Meter

@@ -1,11 +1,86 @@
 package fair
 
 import (
+	"context"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
+
+// Allow is Take without details. An error counts as a denial.
+func (l *Limiter[K]) Allow(tenant K, cost int) bool {
+	if l.opts.OnDecision != nil {
+		d, _ := l.Take(context.Background(), tenant, cost)
+		return d.Allowed
+	}
+	ok, _ := l.decide(tenant, cost, meter.Final, nil, nil)
+	return ok
+}
+
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is the
+// part of the tenant's settlements and adjustments that the shared budget did not have, while it keeps the tenant from passing.
+//
+// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]: when its turn comes, room is
+// kept for a call of up to that cost, until 1.5 seconds after the time of RetryAfter. The place of a tenant's first call is
+// given only while few such tenants have one. While a tenant is in line it counts, and saves its share.
+//
+// RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace. A call
+// before it costs no more than the call. For a tenant alone it is exact. A cost above half of the burst may be denied for as
+// long as the others spend all they can.
+//
+// Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
+func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
+	_, err = l.decide(tenant, cost, meter.Final, &d, nil)
+	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
+	return d, err
+}
+
+// Reserve is like Take, but returns a charge that can be settled when the real cost is known. With a maxDelay above 0 it waits
+// in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work may
+// start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
+//
+// A cost settled below the estimate is refunded. A cost settled above it is an overrun: the total takes as much of it as
+// empties the burst, and the rest bars the tenant alone, until its share would have paid for it.
+//
+// Errors are as for Take, and the context's error when it ends.
+func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	var d ratelimit.Decision
+	var spent charge
+	var err error
+	if maxDelay > 0 {
+		err = l.reserveInLine(wait.OrBackground(ctx), tenant, cost, maxDelay, &d, &spent)
+	} else {
+		_, err = l.decide(tenant, cost, meter.Open, &d, &spent)
+	}
+	l.report(tenant, cost, d, d.Allowed && cost > 0, err)
+	return ratelimit.NewReservation(d, func(actual int) error {
+		l.settle(tenant, spent, int64(actual))
+		return nil
+	}), err
+}
+
+// Peek returns the decision that Take would make, and changes nothing. In particular, a denial makes no place in line.
+func (l *Limiter[K]) Peek(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
+	if err := l.check(tenant, cost); err != nil {
+		return d, err
+	}
+	weight, reading := l.weight(tenant), l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	t := l.tenantLocked(tenant, weight, m)
+	err = l.exceedsLocked(cost)
+	d.Allowed = err == nil && (cost == 0 || l.passesLocked(t, m, int64(cost)))
+	l.standingLocked(t, m, &d)
+	if !d.Allowed && err == nil {
+		d.RetryAfter = l.retryLocked(t, m, int64(cost))
+	}
+	return d, err
+}
 
 // decide spends a cost or denies it. It fills in d and the charge c unless they are nil.
 func (l *Limiter[K]) decide(key K, cost int, keep meter.Keep, d *ratelimit.Decision, c *charge) (ok bool, err error) {

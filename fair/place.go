@@ -6,21 +6,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// spot is a tenant's place in line after a denial: the line keeps the tenant's turn for it as it does for a caller in Wait,
-// until the place lapses. When its turn comes, room of the burst is kept for the tenant. The room grows by the tenant's share
-// until it is collected, since a client that comes back after whole seconds takes more than one cost at a time.
-type spot struct {
-	cost     int64  // the cost that was denied, or 0 for none
-	kept     bool   // its turn has come
-	room     uint64 // the room kept for it at the virtual time since, in fractions of a unit
-	since    uint64
-	stranger bool // the tenant had not been known
-
-	// A tenant with a deadline counts until then: for its place, or since it has savings and may have more calls.
-	expires int64
-	look    int64 // its order among the deadlines: expires, or less if that has been put off
-}
-
 const (
 	// patience is the time for which a place is kept after RetryAfter: a client is given whole seconds, rounded up, and its
 	// call takes some time.

@@ -3,15 +3,11 @@ package fair
 import (
 	"context"
 	"math"
+	"slices"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
 )
-
-// charge is the cost that a tenant was charged, for its settlement.
-type charge struct {
-	meter.Spending
-	changes uint32 // of the budget, when it was spent
-}
 
 // mostPrivate bounds an overrun that bars a tenant, in units.
 const mostPrivate = 2 * mostBurst
@@ -41,6 +37,47 @@ func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 		l.overrunLocked(t, m, int64(delta))
 	}
 	return nil
+}
+
+// SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent, and of each tenant's spending the same
+// part. Places and callers in line stay, unless their cost is now too large: these callers get [ratelimit.ErrExceedsLimit].
+// Errors are as for [New].
+func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
+	if err := checkLimit(limit); err != nil {
+		return err
+	}
+	reading := l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	m := l.advanceLocked(reading)
+	spent := l.budget.owedParts(m.Now)
+	l.budget.set(limit, m.Now)
+	if counted := l.budget.owedParts(m.Now); counted < spent {
+		l.lowerLocked(spent, counted)
+	}
+	l.shares.units, l.shares.per, l.shares.restOfTime = l.budget.units, l.budget.per, 0
+	l.refuseLocked()
+	for _, x := range slices.Clone(l.deadlines.items) {
+		t := x.tenant
+		if t.spot.cost > l.mostKept() {
+			l.losePlaceLocked(t)
+			l.lingerLocked(t, t.spot.expires)
+		}
+	}
+	l.hurryLocked()
+	return nil
+}
+
+// lowerLocked lowers all debts and savings after the total has become lower by a change of the limit. When a raised limit charges the
+// total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
+func (l *Limiter[K]) lowerLocked(total, counted uint64) {
+	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
+	l.shares.common, _ = product(l.shares.common, counted).over(total)
+	for _, t := range l.tenants {
+		l.shares.lower(t, total, counted)
+		l.movedLocked(t)
+	}
 }
 
 // Reset forgets a tenant's debt, also in the total, its overruns and its place in line. Its callers in Wait stay in line.

@@ -2,12 +2,6 @@ package fair
 
 import "time"
 
-// A unit of cost is divided into fractions, so that shares by weight are whole numbers.
-const (
-	fractionBits = 20
-	fraction     = 1 << fractionBits
-)
-
 // shares holds the debt of each tenant: its spending that its share of the rate has not paid for yet. It has no lock and
 // reads no clock.
 //
@@ -38,36 +32,6 @@ type shares[K comparable] struct {
 
 	restOfCommon uint64 // of a division by 100
 }
-
-// tenant is the account of one tenant.
-type tenant[K comparable] struct {
-	key    K
-	weight uint64
-	counts bool
-	finish uint64 // the virtual time at which the debt is paid. It has a meaning while the tenant counts
-	rest   uint64 // an amount below weight that was charged and is too small to move finish
-	due    uint64 // its order among the debtors: finish, or less if the tenant has spent since
-
-	barred   bool
-	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
-
-	tag  uint64 // in line: the virtual time at which the debt is paid after the cost that it is in line for
-	line line   // its callers in Wait
-	spot spot   // its place after a denial
-
-	tracked    bool       // it is in the table
-	index      [kinds]int // in each heap, or −1
-	known      bool       // it was granted a cost, or came back after a denial
-	next, prev *tenant[K]
-	idleSince  int64
-}
-
-func newTenant[K comparable](key K, weight uint64) *tenant[K] {
-	return &tenant[K]{key: key, weight: weight, index: [kinds]int{-1, -1, -1}}
-}
-
-// inLine reports whether a tenant counts for another reason than a debt.
-func (t *tenant[K]) inLine() bool { return t.line.first != nil || t.index[byExpires] >= 0 }
 
 // after returns how far one virtual time is after another, or 0.
 func after(a, b uint64) uint64 {
@@ -328,9 +292,6 @@ func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	t.rest = 0
 	s.settleIn(t)
 }
-
-// fewTenants is the least number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
-const fewTenants = 4
 
 // among returns the number and the weights of the tenants that count, this one included.
 func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {

@@ -128,3 +128,21 @@ func (l *Limiter[K]) unlistLocked(t *tenant[K]) {
 		t.next, t.prev = nil, nil
 	}
 }
+
+// Stats holds the counts of a [Limiter].
+type Stats struct {
+	Tracked int    // tenants in the table
+	InDebt  int    // tenants that share the rate now: they have a debt or are in line
+	Waiting int    // callers in Wait, and in Reserve with a maxDelay
+	Evicted uint64 // tenants with a debt or a place that were dropped from a full table
+}
+
+// Stats returns the counts.
+func (l *Limiter[K]) Stats() Stats {
+	reading := l.reading()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.wakeLocked()
+	l.advanceLocked(reading)
+	return Stats{Tracked: len(l.tenants), InDebt: l.shares.count, Waiting: l.waiting, Evicted: l.evicted}
+}

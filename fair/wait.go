@@ -12,24 +12,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// line is the queue of a tenant's callers in Wait, first come, first served.
-type line struct {
-	first, last *waiter
-	costs       int64 // of the callers behind the first
-	waiting     int   // the number of callers
-}
-
-// waiter is a caller in Wait.
-type waiter struct {
-	cost       int64
-	next, prev *waiter
-	keep       meter.Keep
-	served     bool
-	charge     *charge       // to fill in, unless it is nil
-	err        error         // why it will never be served
-	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
-}
-
 // Wait spends cost of the tenant's share and returns nil when its time has come. Callers of one tenant are served first come,
 // first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
@@ -151,14 +133,6 @@ func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	case l.places.has(t):
 		l.places.fix(t, t.tag)
 	}
-}
-
-// cost returns the cost that a tenant is in line for.
-func (t *tenant[K]) cost() int64 {
-	if t.line.first != nil {
-		return t.line.first.cost
-	}
-	return t.spot.cost
 }
 
 // await sleeps until a waiter is served or its context ends. The first waiter of all tenants sleeps on the clock, the others

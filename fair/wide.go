@@ -2,6 +2,12 @@ package fair
 
 import "math/bits"
 
+// A unit of cost is divided into fractions, so that shares by weight are whole numbers.
+const (
+	fractionBits = 20
+	fraction     = 1 << fractionBits
+)
+
 // wide is a number of 128 bits without a sign: a product of two of 64 bits.
 type wide struct{ hi, lo uint64 }
 

@@ -10,17 +10,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// The first byte of an answer.
-const (
-	answerDenied    = 0
-	answerAllowed   = 1
-	answerWrongType = 2
-	answerNotOurs   = 3
-	answerOther     = 4
-	answerOutside   = 5 // the call has no data about this time
-	answerFull      = 6 // of one key: no more can be booked ahead
-)
-
 // The first byte of an answer in the usual case, in words: the time and states as they are
 // stored follow.
 const (
@@ -336,9 +325,3 @@ func (c *charge) standing(reading int64, d *ratelimit.Decision) {
 		d.NextAfter = between(reading, c.nextUnit())
 	}
 }
-
-func get7(s string) int64 {
-	return int64(s[0])<<48 | int64(s[1])<<40 | int64(s[2])<<32 | int64(s[3])<<24 | int64(s[4])<<16 | int64(s[5])<<8 | int64(s[6])
-}
-
-func get3(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(s[2]) }

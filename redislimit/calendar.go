@@ -16,10 +16,6 @@ import (
 // this machine's clock is wrong by more than that, or a window has just ended, the script returns its time, and the call is
 // made again.
 
-// ordinalZero is the number of seconds before 1970 from which the seconds of calendars are counted, so that they are whole
-// numbers above 0.
-const ordinalZero = 1 << 37
-
 // maxOutside is how often a call is made again because of the time.
 const maxOutside = 2
 

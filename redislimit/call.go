@@ -40,6 +40,17 @@ type call struct {
 	prev, next *call
 }
 
+// waitState is the progress of a call whose caller waits.
+type waitState byte
+
+const (
+	isOut     waitState = iota // in no lane: it was never put there, or its caller has left
+	isQueued                   // it has not been sent
+	isInBatch                  // it is in a batch
+	isAnswered
+	isLate // its deadline has passed
+)
+
 // again returns a copy of the call that can be sent. No part of the first one was run.
 func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, ctx: c.ctx, deadline: c.deadline}
@@ -230,3 +241,41 @@ func (d *deadline) stop() {
 		d.timer.Stop()
 	}
 }
+
+// runInline runs a call on the caller's goroutine, for as long as the client takes.
+func (c *call) runInline(client processor) (reply any, err error, sent bool) {
+	c.batch = &c.alone
+	ctx, stop := c.bounded()
+	defer stop()
+	c.run(ctx, client)
+	return c.reply, c.err, c.batch.written()
+}
+
+// answeredSoon waits for an answer after a call's context has ended: not at all, unless the
+// call is to be taken back.
+func (c *call) answeredSoon(answered <-chan struct{}) bool {
+	if !c.undone {
+		select {
+		case <-answered:
+			return true
+		default:
+			return false
+		}
+	}
+	left := lingering
+	if !c.deadline.IsZero() {
+		left = min(left, time.Until(c.deadline))
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-answered:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// lingering is how long a Wait whose context has ended waits for the answer of its booking, to
+// give it back.
+const lingering = 50 * time.Millisecond

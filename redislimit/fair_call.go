@@ -18,11 +18,6 @@ const (
 
 	fairChunk   = 500 // the number of tenants in a call
 	fairRefunds = 100 // the number of a tenant's refunds in a call
-
-	fairProcess = 16 // bytes of a process's id
-	fairLeasts  = 24 // least debts that the script keeps
-	fairLeaves  = 100
-	fairZero    = int64(1) << 52 // of a credit in a reply
 )
 
 // fairPace spaces the calls: at least fairSoon apart, and on average as many a second as the process's part of fairCalls.

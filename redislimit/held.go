@@ -14,9 +14,6 @@ import (
 // Units under ratelimit.Concurrent are counted in lua/held.lua. Each reservation has an owner, a number that it is settled and
 // extended by.
 
-// leastRetry is the shortest estimate of the time until units in use come back, in µs.
-const leastRetry = 10_000
-
 // newOwner returns a random number for a reservation, which is not 0. Two reservations of a key have the same number once in 2^52.
 func newOwner() int64 { return 1 + rand.Int64N(most-1) }
 

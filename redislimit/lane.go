@@ -57,17 +57,6 @@ func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
 	return &lane{client: client, batchSize: batchSize, heeds: heeds}
 }
 
-// waitState is the progress of a call whose caller waits.
-type waitState byte
-
-const (
-	isOut     waitState = iota // in no lane: it was never put there, or its caller has left
-	isQueued                   // it has not been sent
-	isInBatch                  // it is in a batch
-	isAnswered
-	isLate // its deadline has passed
-)
-
 // push puts a call at the end. It and the three after it are called under the lock.
 func (l *lane) push(c *call) {
 	c.prev = l.last

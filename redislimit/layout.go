@@ -3,6 +3,11 @@ package redislimit
 import (
 	"fmt"
 	"regexp"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/micros"
 )
 
 // Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes unless noted. Here the parts
@@ -25,6 +30,29 @@ const (
 	kindOpen     = 0xFE // of a token bucket with open reservations, as it is stored
 	kindHeld     = 0xFF // of units in use
 )
+
+// kinds has every algorithm. Kind 0 counts nothing.
+var kinds = map[ratelimit.Algorithm]byte{
+	ratelimit.AlgorithmUnlimited:      0,
+	ratelimit.AlgorithmBlocked:        0,
+	ratelimit.AlgorithmTokenBucket:    kindToken,
+	ratelimit.AlgorithmLeakyBucket:    kindLeaky,
+	ratelimit.AlgorithmFixedWindow:    kindFixed,
+	ratelimit.AlgorithmSlidingLog:     kindLog,
+	ratelimit.AlgorithmSlidingCounter: kindCounter,
+	ratelimit.AlgorithmCalendar:       kindCalendar,
+	ratelimit.AlgorithmConcurrent:     kindHeld,
+}
+
+var meters = map[byte]meter.Kind{
+	kindToken:    meter.TokenBucket,
+	kindLeaky:    meter.LeakyBucket,
+	kindFixed:    meter.FixedWindow,
+	kindLog:      meter.SlidingLog,
+	kindCounter:  meter.SlidingCounter,
+	kindCalendar: meter.Calendar,
+	kindHeld:     meter.Concurrent,
+}
 
 // A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
 const (
@@ -60,6 +88,17 @@ const (
 	generations = 1 << 24
 )
 
+// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers are doubles, count them
+// exactly. A leaky bucket with a maximum delay of most delays without bound.
+const (
+	century = 876_600 * 3600 * int64(1e6) // µs
+	most    = micros.Most                 // the most that is counted of anything
+)
+
+// ordinalZero is the number of seconds before 1970 from which the seconds of calendars are counted, so that they are whole
+// numbers above 0.
+const ordinalZero = 1 << 37
+
 // The request for one key: the offsets of its parts.
 const (
 	askID     = 2              // after the index of the key, and how: the kind and the figures
@@ -89,6 +128,96 @@ const (
 	digestNewest  = 32
 	digestNext    = 39
 	digestSize    = 1 + 46 // with the verdict
+)
+
+// The first byte of a call, for the script that decides …
+const (
+	opTake = 0 // a booking ahead cannot be given back
+	opPeek = 2
+	opKeep = 4 // a booking ahead may be given back
+	opOpen = 8 // and the real cost follows in a settlement
+)
+
+// … and for the script that settles.
+const (
+	opSettle = 0
+	opAdjust = 1
+	opExtend = 2
+)
+
+// The usual case's classes of charges: by kind, or none of its business.
+const (
+	howNothing = 0 // a charge of 0 beside others
+	howShadow  = 9 // a shadow layer's
+)
+
+// The first byte of an answer.
+const (
+	answerDenied    = 0
+	answerAllowed   = 1
+	answerWrongType = 2
+	answerNotOurs   = 3
+	answerOther     = 4
+	answerOutside   = 5 // the call has no data about this time
+	answerFull      = 6 // of one key: no more can be booked ahead
+)
+
+// The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
+const (
+	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
+	attemptSize     = 12
+	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the owner's text follows
+
+	lineOffset  = 9_000_000_000_000_000 // with it scores order the set: places in line, permits' first times, ends
+	sinceOffset = 5_000_000_000_000_000
+
+	// placeFor is the time for which a waiting process may be silent, in addition to Timeout.
+	placeFor = time.Second
+
+	// claimFor is the time for which slots are reserved for a waiting request, in addition to Timeout.
+	claimFor = 200 * time.Millisecond
+
+	// freshFor is the time after a call for which a waiting process gets slots without a claim. If it stops within that time, it
+	// keeps these slots for Hold.
+	freshFor = 50 * time.Millisecond
+
+	// revokedFor is the time for which Redis refuses calls for a request that was revoked.
+	revokedFor = 15 * time.Second
+
+	// maxGrants is the maximum number of requests that a call serves, and maxDrops of requests of dead processes that it passes by.
+	maxGrants = 128
+	maxDrops  = 1024
+)
+
+// The ways of taking slots.
+const (
+	howTry    = iota // without waiting
+	howPoll          // waiting, without messages
+	howListen        // waiting for a message
+)
+
+// The states of a request, as scripts return them.
+const (
+	slotsWaiting = iota
+	slotsTaken
+	slotsLost    // it has neither slots nor a place in line
+	slotsRevoked // it was given back before
+	slotsLate    // the call arrived after its caller had gone
+)
+
+// The states of a channel, as a beat returns them.
+const (
+	channelSilent  = iota // no one receives its messages
+	channelHeard          // this process does
+	channelRefused        // Redis refuses messages, as an ACL demands
+)
+
+// The format of a call of [Fair].
+const (
+	fairProcess = 16 // bytes of a process's id
+	fairLeasts  = 24 // least debts that the script keeps
+	fairLeaves  = 100
+	fairZero    = int64(1) << 52 // of a credit in a reply
 )
 
 // names are the figures that a script's text may use. A position in a string counts from 1 there.
@@ -125,3 +254,22 @@ func named(text string) string {
 		return fmt.Sprint(figure)
 	})
 }
+
+// head begins a call.
+func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items)) }
+
+// put7 and put3 append a number, which get7 and get3 read.
+func put7(b []byte, n int64) []byte {
+	return append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}
+
+func put3(b []byte, n uint32) []byte { return append(b, byte(n>>16), byte(n>>8), byte(n)) }
+
+func get7(s string) int64 {
+	return int64(s[0])<<48 | int64(s[1])<<40 | int64(s[2])<<32 | int64(s[3])<<24 | int64(s[4])<<16 | int64(s[5])<<8 | int64(s[6])
+}
+
+func get3(s string) uint32 { return uint32(s[0])<<16 | uint32(s[1])<<8 | uint32(s[2]) }
+
+// inMicros returns a time in microseconds, as all times are sent.
+func inMicros(d time.Duration) int64 { return int64(d / time.Microsecond) }

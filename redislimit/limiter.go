@@ -341,3 +341,19 @@ func (l *Limiter) Describe() ratelimit.Description {
 	limits := l.limits()
 	return ratelimit.Description{Limits: limits, BooksAhead: l.leases == nil, Holds: limits[0].Algorithm == ratelimit.AlgorithmConcurrent}
 }
+
+// one makes the request one of a single charge. Its store is the limiter's, unless it has one.
+func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
+	if r.store == nil {
+		r.store = l.store
+	}
+	r.oneKey[0] = key
+	r.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
+	if p.kind == kindHeld {
+		r.oneCharge[0].owner = newOwner()
+	}
+	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
+	if p.kind == kindLeaky || op == opKeep || op == opOpen {
+		r.charges[0].ahead = p.clampAhead(ahead)
+	}
+}

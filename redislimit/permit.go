@@ -15,49 +15,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
-const (
-	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
-	attemptSize     = 12
-	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the owner's text follows
-
-	lineOffset  = 9_000_000_000_000_000 // with it scores order the set: places in line, permits' first times, ends
-	sinceOffset = 5_000_000_000_000_000
-
-	// placeFor is the time for which a waiting process may be silent, in addition to Timeout.
-	placeFor = time.Second
-
-	// claimFor is the time for which slots are reserved for a waiting request, in addition to Timeout.
-	claimFor = 200 * time.Millisecond
-
-	// freshFor is the time after a call for which a waiting process gets slots without a claim. If it stops within that time, it
-	// keeps these slots for Hold.
-	freshFor = 50 * time.Millisecond
-
-	// revokedFor is the time for which Redis refuses calls for a request that was revoked.
-	revokedFor = 15 * time.Second
-
-	// maxGrants is the maximum number of requests that a call serves, and maxDrops of requests of dead processes that it passes by.
-	maxGrants = 128
-	maxDrops  = 1024
-)
-
-// The ways of taking slots.
-const (
-	howTry    = iota // without waiting
-	howPoll          // waiting, without messages
-	howListen        // waiting for a message
-)
-
-// The states of a request, as scripts return them.
-const (
-	slotsWaiting = iota
-	slotsTaken
-	slotsLost    // it has neither slots nor a place in line
-	slotsRevoked // it was given back before
-	slotsLate    // the call arrived after its caller had gone
-)
-
 // ErrLost is the error of [Permit.Extend] and [Permit.Release] if the permit's slots have ended: other work may have begun since. It is a
 // [ratelimit.ErrLost] too.
 var ErrLost = fmt.Errorf("redislimit: the permit's slots have ended: %w", ratelimit.ErrLost)

@@ -12,35 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// kinds has every algorithm. Kind 0 counts nothing.
-var kinds = map[ratelimit.Algorithm]byte{
-	ratelimit.AlgorithmUnlimited:      0,
-	ratelimit.AlgorithmBlocked:        0,
-	ratelimit.AlgorithmTokenBucket:    kindToken,
-	ratelimit.AlgorithmLeakyBucket:    kindLeaky,
-	ratelimit.AlgorithmFixedWindow:    kindFixed,
-	ratelimit.AlgorithmSlidingLog:     kindLog,
-	ratelimit.AlgorithmSlidingCounter: kindCounter,
-	ratelimit.AlgorithmCalendar:       kindCalendar,
-	ratelimit.AlgorithmConcurrent:     kindHeld,
-}
-
-var meters = map[byte]meter.Kind{
-	kindToken:    meter.TokenBucket,
-	kindLeaky:    meter.LeakyBucket,
-	kindFixed:    meter.FixedWindow,
-	kindLog:      meter.SlidingLog,
-	kindCounter:  meter.SlidingCounter,
-	kindCalendar: meter.Calendar,
-	kindHeld:     meter.Concurrent,
-}
-
-// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers are doubles, count them
-// exactly. A leaky bucket with a maximum delay of most delays without bound.
-const (
-	century = 876_600 * 3600 * int64(1e6) // µs
-	most    = micros.Most                 // the most that is counted of anything
-)
+// leastRetry is the shortest estimate of the time until units in use come back, in µs.
+const leastRetry = 10_000
 
 // plan is a limit prepared for decisions: immutable, except since.
 type plan struct {

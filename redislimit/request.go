@@ -3,25 +3,9 @@ package redislimit
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
-)
-
-// The first byte of a call, for the script that decides …
-const (
-	opTake = 0 // a booking ahead cannot be given back
-	opPeek = 2
-	opKeep = 4 // a booking ahead may be given back
-	opOpen = 8 // and the real cost follows in a settlement
-)
-
-// … and for the script that settles.
-const (
-	opSettle = 0
-	opAdjust = 1
-	opExtend = 2
 )
 
 // request is one decision of a caller, with its result. The call that is sent refers to it, and may be read after the caller
@@ -65,22 +49,6 @@ type charge struct {
 	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
-}
-
-// one makes the request one of a single charge. Its store is the limiter's, unless it has one.
-func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
-	if r.store == nil {
-		r.store = l.store
-	}
-	r.oneKey[0] = key
-	r.oneCharge[0] = charge{plan: p, cost: cost, shares: 1}
-	if p.kind == kindHeld {
-		r.oneCharge[0].owner = newOwner()
-	}
-	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
-	if p.kind == kindLeaky || op == opKeep || op == opOpen {
-		r.charges[0].ahead = p.clampAhead(ahead)
-	}
 }
 
 // run sends the decision, and reads the answer.
@@ -173,12 +141,6 @@ func (r *request) scriptFor(op byte) *script {
 	return d.take
 }
 
-// The usual case's classes of charges: by kind, or none of its business.
-const (
-	howNothing = 0 // a charge of 0 beside others
-	howShadow  = 9 // a shadow layer's
-)
-
 var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6, kindHeld & 7: 7}
 
 // ask appends a charge's request. The part for the usual case comes first: the key, the operation, the beginning of a usual
@@ -212,12 +174,3 @@ func (p *plan) bucketFigures(cost int64) [5]int64 {
 	}
 	return [5]int64{room, frac, p.units, price, part}
 }
-
-// head begins a call.
-func head(b []byte, op byte, items int) []byte { return append(b, op, byte(items)) }
-
-func put7(b []byte, n int64) []byte {
-	return append(b, byte(n>>48), byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-}
-
-func put3(b []byte, n uint32) []byte { return append(b, byte(n>>16), byte(n>>8), byte(n)) }

@@ -328,8 +328,6 @@ func (s *Semaphore) eval(ctx context.Context, c *call) (string, error) {
 	return reply, err
 }
 
-func inMicros(d time.Duration) int64 { return int64(d / time.Microsecond) }
-
 // slotScripts are the scripts of a semaphore. Only a request for slots needs memory that Redis may not have.
 type slotScripts struct {
 	take, extend, release, beat, look, reset, holders, revoke *script

@@ -16,13 +16,6 @@ const (
 	maxBeatKeys  = 64 // of a call
 )
 
-// The states of a channel, as a beat returns them.
-const (
-	channelSilent  = iota // no one receives its messages
-	channelHeard          // this process does
-	channelRefused        // Redis refuses messages, as an ACL demands
-)
-
 // localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
 //
 // Its beats keep the places in Redis, serve the line there if slots have ended, and find the grants whose messages were lost.

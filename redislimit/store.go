@@ -34,35 +34,6 @@ type store struct {
 	grace int64        // µs that keys live longer, since that clock is not Redis's
 }
 
-// lingering is how long a Wait whose context has ended waits for the answer of its booking, to
-// give it back.
-const lingering = 50 * time.Millisecond
-
-// answeredSoon waits for an answer after a call's context has ended: not at all, unless the
-// call is to be taken back.
-func (c *call) answeredSoon(answered <-chan struct{}) bool {
-	if !c.undone {
-		select {
-		case <-answered:
-			return true
-		default:
-			return false
-		}
-	}
-	left := lingering
-	if !c.deadline.IsZero() {
-		left = min(left, time.Until(c.deadline))
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-answered:
-		return true
-	case <-timer.C:
-		return false
-	}
-}
-
 // maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
 const maxGoroutines = 256
 
@@ -196,15 +167,6 @@ func (s *store) run(c *call) (reply any, err error, sent bool) {
 		return c.runInline(s.client)
 	}
 	return s.aside(c)
-}
-
-// runInline runs a call on the caller's goroutine, for as long as the client takes.
-func (c *call) runInline(client processor) (reply any, err error, sent bool) {
-	c.batch = &c.alone
-	ctx, stop := c.bounded()
-	defer stop()
-	c.run(ctx, client)
-	return c.reply, c.err, c.batch.written()
 }
 
 // aside runs a call in a goroutine, since the client may take longer than the caller.
