@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/estimates"
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/meter"
@@ -33,6 +34,9 @@ type joined[R any] struct {
 	spent      bool // the decision was allowed and charged
 	failedWait bool // the charge has been given back, because a Wait has failed
 	settle     func(costs []int) error
+
+	follower follower         // the request, if it follows the spending of its keys
+	watch    *estimates.Watch // by which the store answers it
 }
 
 // ask is one layer's part of a request.
@@ -87,8 +91,13 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 	allowed := true
 	if len(s.charges) > 0 {
 		q.Peek, q.free = peek, cost == 0 && !q.Peek
+		if !q.Peek {
+			s.follower = s.l.followerOf(r)
+		}
+		var asked context.Context
+		asked, s.watch = watch(ctx, s.follower, s.charges)
 		var err error
-		s.settle, err = s.l.joint.Decide(ctx, s.charges, q)
+		s.settle, err = s.l.joint.Decide(asked, s.charges, q)
 		if err != nil && ctx.Err() == nil && s.shadowsFail(err) {
 			err = nil
 		}
@@ -103,6 +112,7 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 		}
 	}
 	s.spent = allowed && !peek
+	decided(s.follower, s.charges, s.watch, s.spent)
 	s.answer(allowed)
 	if cost == 0 {
 		s.d.Delay = 0
@@ -159,6 +169,16 @@ func (s *joined[R]) endless() error {
 			return &layerError{layer: a.layer, err: err}
 		}
 		a.err = err
+	}
+	return nil
+}
+
+// followerOf returns a request that follows the spending of its keys, nil for another.
+func (l *Layered[R]) followerOf(r R) follower {
+	if l.takes {
+		if f, ok := any(r).(follower); ok && f.Following() {
+			return f
+		}
 	}
 	return nil
 }
@@ -421,7 +441,7 @@ func (s *joined[R]) event(a *ask, y *layer[R], err error) Event[string] {
 
 // settler returns how to settle the charges. The real costs of layers with an Actual are read from the request then.
 func (s *joined[R]) settler(r R, cost int) func(actual int) error {
-	j, charges, parts := s.l.joint, s.charges, s.parts
+	j, charges, parts, f := s.l.joint, s.charges, s.parts, s.l.followerOf(r)
 	switch {
 	case !s.d.Allowed || len(charges) == 0:
 		return nil
@@ -433,19 +453,21 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 				return err
 			}
 			back(charges, costs)
-			return adjustJoint(context.Background(), j, charges, costs)
+			return adjustJoint(context.Background(), j, charges, costs, f)
 		}
 	case s.settle == nil:
 		return nil
 	}
-	settle, actuals := s.settle, s.actuals(r, false)
+	settle, actuals, w := s.settle, s.actuals(r, false), s.watch
 	return func(actual int) error {
 		costs, err := actuals.costs(parts, actual)
 		if err != nil {
 			return err
 		}
 		back(charges, costs)
-		return settle(costs)
+		err = settle(costs)
+		corrected(f, charges, w)
+		return err
 	}
 }
 
@@ -551,8 +573,8 @@ func (p part) cost(actual int) int {
 	return int(min(cost, math.MaxInt))
 }
 
-// adjustJoint charges the costs that are not 0.
-func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int) error {
+// adjustJoint charges the costs that are not 0, for a request that follows the keys, or nil.
+func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int, f follower) error {
 	var all []Charge
 	for i, c := range charges {
 		if c.Cost = costs[i]; c.Cost != 0 {
@@ -562,7 +584,10 @@ func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int) er
 	if len(all) == 0 {
 		return nil
 	}
-	return j.Adjust(ctx, all)
+	ctx, w := watch(ctx, f, all)
+	err := j.Adjust(ctx, all)
+	corrected(f, all, w)
+	return err
 }
 
 // times returns n·shares, or the nearest number that can be counted.
@@ -650,7 +675,7 @@ func (l *Layered[R]) adjustJoined(ctx context.Context, r R, delta int) error {
 	for i, p := range s.parts {
 		costs[i] = times(delta, p.shares)
 	}
-	return adjustJoint(wait.OrBackground(ctx), l.joint, s.charges, costs)
+	return adjustJoint(wait.OrBackground(ctx), l.joint, s.charges, costs, l.followerOf(r))
 }
 
 func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {

@@ -370,11 +370,11 @@ func init() {
 // Under [Unlimited] and [Blocked] it does nothing. The errors wrap [ErrInvalidKey], [ErrInvalidLimit] or [ErrTableFull]; then
 // nothing has changed. The context is not used.
 func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
-	return l.debit(key, int64(delta))
+	return l.debit(key, int64(delta), nil)
 }
 
 // debit is Adjust, of any number of units.
-func (l *Keyed[K]) debit(key K, delta int64) error {
+func (l *Keyed[K]) debit(key K, delta int64, f *followed) error {
 	if err := l.check(key, 0); err != nil {
 		return err
 	}
@@ -383,11 +383,11 @@ func (l *Keyed[K]) debit(key K, delta int64) error {
 	if err != nil {
 		return err
 	}
-	return l.adjust(key, p, delta, refreshed)
+	return l.adjust(key, p, delta, refreshed, f)
 }
 
-// adjust is Adjust under a plan that was found when the counter stood at refreshed.
-func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
+// adjust is Adjust under a plan that was found when the counter stood at refreshed. A request that follows the key gets the change, unless f is nil.
+func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *followed) error {
 	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
 		return nil
 	}
@@ -402,7 +402,10 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64) error {
 			a.adopt(p, now)
 		}
 	}
-	a.adjust(max(now, a.last), delta)
+	at := max(now, a.last)
+	before := f.before(a, at)
+	a.adjust(at, delta)
+	f.after(a, at, before)
 	if delta < 0 {
 		l.keys.forgetPast(key)
 	}

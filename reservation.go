@@ -99,11 +99,11 @@ func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	}
 	switch {
 	case x.a != nil:
-		if late := x.a.settleAt(x.l.clock, &x.sp, actual); late > 0 {
-			return unlessFull(x.l.debit(x.key, late))
+		if late := x.a.settleAt(x.l.clock, &x.sp, actual, nil); late > 0 {
+			return unlessFull(x.l.debit(x.key, late, nil))
 		}
 	case x.sp.Cost == 0 && x.Limit.Algorithm != AlgorithmConcurrent:
-		return x.l.debit(x.key, actual)
+		return x.l.debit(x.key, actual, nil)
 	}
 	return nil
 }
@@ -273,8 +273,9 @@ func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 }
 
 // settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to give back,
-// and the rest to be charged to it is returned. If it was reset or evicted, there is nothing to settle.
-func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late int64) {
+// and the rest to be charged to it is returned. If it was reset or evicted, there is nothing to settle. A request that follows the key
+// gets the change, unless f is nil or there is a rest to be charged.
+func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *followed) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()
 	for t := charged.turn; t != nil && t.Line.Owner.Load() != a; { // the key was dropped, and its line has brought it back
@@ -282,6 +283,18 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64) (late i
 		a = lockOwner(t.Line)
 	}
 	defer a.mu.Unlock()
+	if f != nil {
+		at := now
+		if a.plan != nil {
+			at = max(now, a.last)
+		}
+		before := f.before(a, at)
+		defer func() {
+			if late == 0 {
+				f.after(a, at, before)
+			}
+		}()
+	}
 	if charged.turn != nil && a.settleTurn(now, charged, actual) {
 		return 0
 	}

@@ -78,6 +78,8 @@ type stack[R any] struct {
 	wanted bool        // this one wants them
 	taker  answerTaker // this one, if it takes answers
 
+	follower follower // this one, if it follows the spending of its keys
+
 	// The charge of the one account that all requests share is checked, committed and unlocked by itself if other
 	// decisions have waited for the account lately: see unlockCommon. Without contention that takes more time, not less.
 	common  bool // there is such an account
@@ -136,7 +138,7 @@ func (s *stack[R]) clear() {
 	s.charges, s.firm, s.shadows = s.charges[:0], nil, nil
 	s.answers = s.answers[:0]
 	if s.taker != nil {
-		s.taker, s.wanted = nil, false
+		s.taker, s.wanted, s.follower = nil, false, nil
 	}
 	s.brief, s.every, s.changed, s.asked, s.err, s.d = false, false, false, false, nil, Decision{}
 }
@@ -183,6 +185,9 @@ func (s *stack[R]) load(r R, cost int) error {
 func (s *stack[R]) choose(r R) error {
 	if s.takes {
 		s.taker, _ = any(r).(answerTaker)
+		if f, ok := any(r).(follower); ok && f.Following() {
+			s.follower = f
+		}
 	}
 	s.which = s.pick(r, s.which[:0])
 	if s.areMembers(s.which) {
@@ -559,10 +564,12 @@ func (s *stack[R]) commit(q request) {
 	} else {
 		for i := range s.firm {
 			s.firm[i].commit(q.keep)
+			s.follow(&s.firm[i])
 		}
 	}
 	for i := range s.shadows {
 		s.shadows[i].try(s.reading, &q)
+		s.follow(&s.shadows[i])
 	}
 	if s.changed {
 		s.unpin()
@@ -574,10 +581,12 @@ func (s *stack[R]) commit(q request) {
 // commitLate commits the charges of the enforcing layers, first the charge of the account that all requests share.
 func (s *stack[R]) commitLate(keep meter.Keep) {
 	s.firm[s.late].commit(keep)
+	s.follow(&s.firm[s.late])
 	s.unlockCommon()
 	for i := range s.firm {
 		if i != s.late {
 			s.firm[i].commit(keep)
+			s.follow(&s.firm[i])
 		}
 	}
 }
@@ -837,6 +846,7 @@ func (s *stack[R]) charged() *stackReservation {
 		if c := &s.charges[i]; c.spent {
 			key := s.members[c.first].key
 			spent := c.settlement(key.debit(c.p))
+			spent.follow = followedBy(s.follower, s.members[c.first].index)
 			if i < len(s.firm) {
 				spent.room = key.waiting()
 			}
@@ -859,14 +869,18 @@ func (s *stack[R]) charged() *stackReservation {
 func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) error {
 	var debits []func(int64) error
 	var own actuals
+	add := func(m *member[R]) {
+		debit, f := m.key.debit(m.p), followedBy(s.follower, m.index)
+		debits = append(debits, func(n int64) error { return debit(n, f) })
+	}
 	for _, m := range s.members {
 		switch {
 		case m.p == nil || m.shadow || m.p.holds(): // of Concurrent, only a reservation holds units
 		case m.actual != nil && bind != nil:
 			own = append(own, actual{len(debits), m.index, bind(m.actual)})
-			debits = append(debits, m.key.debit(m.p))
+			add(m)
 		case m.cost == nil:
-			debits = append(debits, m.key.debit(m.p))
+			add(m)
 		}
 	}
 	return func(given int) error {

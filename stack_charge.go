@@ -206,7 +206,7 @@ func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
 // settlement returns the settlement of the charge, if debit charges its key.
-func (c *charge) settlement(debit func(int64) error) settlement {
+func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	sp := spendingOf(c.o, c.cost, c.keep)
 	if c.o.At > c.m.Now {
 		sp.number = meter.Arrival()
@@ -220,7 +220,8 @@ type settlement struct {
 	a           *account
 	sp          spending
 	shares, own int64
-	debit       func(int64) error
+	debit       func(int64, *followed) error
+	follow      *followed    // by the request, else nil
 	holds       bool         // under Concurrent: it ends, whatever the real cost
 	home        home         // of a charge that is booked for later
 	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
@@ -244,8 +245,8 @@ func (x *settlement) settle(clock Clock, cost int64) error {
 	if x.holds {
 		cost = 0
 	}
-	if late := x.a.settleAt(clock, &x.sp, cost); late > 0 {
-		return unlessFull(x.debit(late))
+	if late := x.a.settleAt(clock, &x.sp, cost, x.follow); late > 0 {
+		return unlessFull(x.debit(late, x.follow))
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ type anyKey[R any] interface {
 	// withdraw removes the entry that insert has added, unless another decision has spent from it.
 	withdraw(a *account, clock Clock)
 	// debit returns how to charge the key later, when it may not be tracked.
-	debit(p *plan) func(n int64) error
+	debit(p *plan) func(n int64, f *followed) error
 	// adopted notes that the key's account is under a plan of LimitFor's.
 	adopted(p *plan)
 	// waiting counts the calls that wait in the limiter.
@@ -244,12 +244,12 @@ func (k *layerKey[R, K]) insert(p *plan, clock Clock) (*account, bool, error) {
 
 func (k *layerKey[R, K]) withdraw(a *account, clock Clock) { k.l.keys.withdraw(k.key, a, clock) }
 
-func (k *layerKey[R, K]) debit(p *plan) func(n int64) error {
+func (k *layerKey[R, K]) debit(p *plan) func(n int64, f *followed) error {
 	l, key := k.l, k.key
 	if !p.ofRequest() {
-		return func(n int64) error { return l.debit(key, n) }
+		return func(n int64, f *followed) error { return l.debit(key, n, f) }
 	}
-	return func(n int64) error { return l.adjust(key, p, n, l.refreshed.Load()) }
+	return func(n int64, f *followed) error { return l.adjust(key, p, n, l.refreshed.Load(), f) }
 }
 
 func (k *layerKey[R, K]) adopted(p *plan) { k.l.adopted(k.key, p) }

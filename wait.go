@@ -62,7 +62,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		err = await(ctx, l.clock, t)
 	} else if err = wait.Sleep(ctx, d.Delay); err != nil { // the clock was set back
 		sp := spendingOf(o, int64(cost), meter.Booked)
-		a.settleAt(l.clock, &sp, 0)
+		a.settleAt(l.clock, &sp, 0, nil)
 	}
 	return a != nil, err
 }

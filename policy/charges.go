@@ -37,6 +37,13 @@ type charges struct {
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
+
+	// The spending of the keys, if a rule notifies of it.
+	opens     *opens  // nil if none does
+	followed  []*rule // of the set
+	estimates bool    // the charges are settled at their real costs later
+	changes   []change
+	corrected []corrected
 }
 
 // clear forgets the request.
@@ -44,6 +51,10 @@ func (c *charges) clear() {
 	clear(c.List)
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 	c.request, c.given, c.failed, c.rules = nil, 0, nil, nil
+	c.opens, c.followed, c.estimates = nil, nil, false
+	clear(c.changes)
+	clear(c.corrected)
+	c.changes, c.corrected = c.changes[:0], c.corrected[:0]
 }
 
 // append appends the rules that apply, without shared limits. A [ratelimit.Layered] asks for them.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/owed"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
@@ -28,11 +29,21 @@ type Options struct {
 	Engine Engine
 	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
-	// OnThreshold is called when the spending of a key reaches a share of its limit, for rules with [Rule.Notify]. It is called once
-	// for each key and threshold until the key is fresh again, after a charge by Take, Settle or Adjust; once more for each limit
-	// to which the key's limit is raised. Reserve charges an estimate, which calls it for nothing: Settle does, for the real cost. A denial
-	// for lack of budget counts as 100 %, also if some units are left. It runs in the caller's goroutine, under no lock. With budgets on Redis, each process may
-	// call it once, and at least one does. It may be called again after a restart.
+	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit: by Take, Wait, Settle or Adjust, if the key's
+	// spending was below the share before it, and is not after it. The answer of the engine has both, so it is one call for each crossing, in the process
+	// that charges, also if many processes share the budgets. A charge that crosses several shares calls it for each, the lowest first.
+	//
+	// The estimate of a Reserve calls it for nothing, and is no spending until Settle, which calls it for the real cost; units under
+	// [ratelimit.Concurrent] are in use from the Reserve on. Spending is then what was spent and not regained, less the estimates of open reservations. Of a reservation that is never
+	// settled, the estimate counts as open until the key is fresh.
+	//
+	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again. Under
+	// limits that regain all the time, those other than fixed windows and calendars, a process that was called for a share is not called for it
+	// again until it finds less than a quarter of the share spent, or the key is fresh: traffic near a share may cross it every second. For both,
+	// each Policies remembers up to 65,536 keys that it was called for; beyond them a call may come early. A limit that becomes lower, or
+	// a set with other shares, calls it for nothing.
+	//
+	// It runs in the caller's goroutine, under no lock.
 	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool
@@ -53,6 +64,7 @@ type Policies struct {
 	onDecision  func(Decision)
 	onThreshold func(Threshold)
 	notices     notices
+	opens       opens
 	reuseRules  bool
 	log         *slog.Logger
 	current     atomic.Pointer[generation]
@@ -267,7 +279,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if b := p.debts.Load(); b != nil {
 		record(b.of(ctx, q, &d, err))
 	}
-	p.report(ctx, q, &d, err, false)
+	p.report(ctx, q, &d, err)
 	p.free(q)
 	return d, err
 }
@@ -283,22 +295,23 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	q := p.newQuery(r, cost)
 	if q.answered() {
 		defer p.free(q)
-		p.report(ctx, q, &q.decision, q.err, true)
+		p.report(ctx, q, &q.decision, q.err)
 		return ratelimit.NewReservation(q.decision, nil), q.err
 	}
 	if q.in.settles {
 		q.charges.request = r
 	}
+	q.charges.estimates = !optional.IsPassing(ctx)
 	res, err := q.in.decider.reserve(ctx, &q.charges, cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
 	}
 	res.Decision = q.show(res.Decision, err)
 	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
-	p.report(ctx, q, &res.Decision, err, true)
+	p.report(ctx, q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q
 	if p.notifying(q.in) {
-		res = p.settling(q.in, q.charges.List, res)
+		res = p.settling(q.in, &q.charges, res)
 	}
 	return res, err
 }
@@ -311,7 +324,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
 	if q.answered() {
-		p.report(ctx, q, &q.decision, q.err, false)
+		p.report(ctx, q, &q.decision, q.err)
 		return q.err
 	}
 	if q.charges.results == nil {
@@ -319,7 +332,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	}
 	err := q.in.decider.wait(ctx, &q.charges, cost)
 	d := q.waited(err)
-	p.report(ctx, q, &d, err, false)
+	p.report(ctx, q, &d, err)
 	return err
 }
 

@@ -85,6 +85,9 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 	if q.in.graces {
 		q.charges.rules = q.in.rules
 	}
+	if p.notifying(q.in) {
+		q.charges.follow(&p.opens, q.in.rules)
+	}
 	if p.onDecision != nil || p.notifying(q.in) || q.in.graces {
 		q.charges.results = p.room(q, len(q.charges.List))
 	}
@@ -161,8 +164,8 @@ func (p *Policies) free(q *query) {
 	p.queries.Put(q)
 }
 
-// report counts the keys that a decision has denied, and calls the observers. The decision may be settled later.
-func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error, settled bool) {
+// report counts the keys that a decision has denied, and calls the observers.
+func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
 	if !q.answered() {
 		if !q.in.inMemory() {
 			p.lasts.note(q)
@@ -174,7 +177,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		}
 	}
 	if p.notifying(q.in) {
-		p.notifyDecided(q, settled)
+		p.notifyDecided(q)
 	}
 	if p.onDecision == nil {
 		return

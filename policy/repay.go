@@ -138,7 +138,7 @@ func (p *Policies) Repay(ctx context.Context) error {
 			if i < 0 {
 				return nil // the rule has gone, and its budgets with it
 			}
-			return g.decider.adjust(ctx, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
+			return b.lead.adjust(ctx, g, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
 		})
 		failed = cmp.Or(failed, err)
 		if err != nil && ctx.Err() != nil {

@@ -50,6 +50,7 @@ type rule struct {
 	actual  needed   // the attribute that holds its real cost
 	ownCost bool     // it has a cost of its own, for some requests at least
 	varies  bool     // some keys have another limit
+	moved   bool     // earlier sets had another limit
 	grace   int      // in percent
 	dated   bool     // it is in force for a time
 }
@@ -348,6 +349,7 @@ const maxPlanLimits = 10_000
 func (c *rule) succeeds(last *rule) {
 	c.planOf = make(map[ratelimit.Limit]string, len(c.plans))
 	if last != nil {
+		c.moved = last.moved || last.limit.Named("") != c.limit.Named("")
 		for limit, plan := range last.planOf {
 			if len(c.planOf) < maxPlanLimits {
 				c.planOf[limit] = plan

@@ -116,7 +116,7 @@ type Rule struct {
 	// with 10 under "token-bucket 100/s burst 200", the limit is 10/s burst 20. The number 0 is [ratelimit.Blocked]. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
 	// holds, and [Policies.Stats] counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
-	// Notify lists shares of the limit, such as "80%", at which [Options.OnThreshold] is called.
+	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
 	// Grace is a share of the limit, such as "10%", that is allowed above it: the rule denies above 110 % of the units of a window, or of the
 	// burst of a bucket, rounded down. Limit, Remaining and Notify count from the limit, and Debt is what was used above it.

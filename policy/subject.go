@@ -51,19 +51,40 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 // the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. The errors
 // are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, delta > 0, func(d *decider, c *charges) error { return d.adjust(ctx, c, delta) },
-		func(g *generation, list []charge) { p.notifyChanged(ctx, g, list) })
+	return p.keep(r, delta > 0, func(g *generation, c *charges) error { return p.adjust(ctx, g, c, delta) })
 }
 
 // Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
 // that matches. The errors are the same as Peek's.
 func (p *Policies) Reset(ctx context.Context, r Request) error {
-	return p.keep(r, false, func(d *decider, c *charges) error { return d.reset(ctx, c) },
-		func(g *generation, list []charge) {
-			for _, ch := range list {
-				p.notices.forget(noticeKey{g.rules[ch.Rule].id, ch.Key})
+	return p.keep(r, false, func(g *generation, c *charges) error {
+		err := g.decider.reset(ctx, c)
+		for i := range c.List {
+			id := noticeKey{g.rules[c.List[i].Rule].id, c.List[i].Key}
+			p.notices.forget(id)
+			p.opens.forget(id)
+		}
+		return err
+	})
+}
+
+// adjust adjusts budgets, and notifies of the thresholds that this crosses.
+func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
+	if !p.notifying(g) {
+		return g.decider.adjust(ctx, c, delta)
+	}
+	c.follow(&p.opens, g.rules)
+	err := g.decider.adjust(ctx, c, delta)
+	if err == nil {
+		p.lookAfter(ctx, g, c, func(ch *charge) int64 {
+			if r := g.rules[ch.Rule]; !c.Bare && (r.Shadow || r.ownCost) {
+				return 0
 			}
+			return int64(delta)
 		})
+	}
+	p.notifyCorrected(g, c)
+	return err
 }
 
 // Describe reports whether a rule in force has a cost of its own, and whether one has a limit that is [ratelimit.Concurrent]. Limits is nil, and
@@ -76,17 +97,14 @@ func (p *Policies) Describe() ratelimit.Description {
 	}
 }
 
-// keep changes the spending of the budgets that r names, and calls changed for each budget whose rule notifies the program.
-func (p *Policies) keep(r Request, charges bool, do func(*decider, *charges) error, changed func(*generation, []charge)) error {
+// keep changes the spending of the budgets that r names.
+func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) error) error {
 	q := p.about(r, 1, charges)
 	defer p.free(q)
 	if q.answered() {
 		return q.err
 	}
-	err := do(q.in.decider, &q.charges)
-	if err == nil && p.notifying(q.in) {
-		changed(q.in, q.in.notified(q.charges.List))
-	}
+	err := do(q.in, &q.charges)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("policy: the engine cannot change spending: %w", err)
 	}

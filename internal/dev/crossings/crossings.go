@@ -1,0 +1,173 @@
+// Package crossings plays random traffic of a fleet whose rule notifies of shares of its limit, and compares the notices with a model that adds up
+// what is settled: for the tests of packages policy and policyredis.
+package crossings
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Process is one process of the fleet, as its callers use it. The rule has a window, the plans "" with 100 units and "pro" with 300, and
+// notifies at the Shares.
+type Process struct {
+	Take    func(user, plan string, cost int) (allowed bool)
+	Reserve func(user, plan string, cost int) (settle func(actual int), allowed bool)
+	Adjust  func(user, plan string, delta int)
+	Reset   func(user string)
+}
+
+// Shares are the percentages of which the rule notifies.
+var Shares = []int{50, 80, 100}
+
+// Fleet is what is played on.
+type Fleet struct {
+	Processes []Process
+	Advance   func() // lets time pass
+	Window    func() int
+	Notices   func() []string // since the last call: "process user percent"
+}
+
+// key is a user in the model.
+type key struct {
+	window  int
+	settled int // in this window
+	open    int // estimates of reservations of this window
+	plan    string
+	made    int           // how often it was reset
+	told    map[int][]int // by process: the capacities of which it has notified of 100 %
+}
+
+type reservation struct {
+	user         int
+	process      int
+	cost         int
+	window, made int
+	settle       func(int)
+}
+
+func capacityOf(plan string) int {
+	if plan == "pro" {
+		return 300
+	}
+	return 100
+}
+
+// Play plays as many calls for as many users, and returns the number of notices.
+func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 74))
+	keys := make([]key, users)
+	var open []reservation
+	for call := range calls {
+		f.Advance()
+		u, process := random.IntN(users), random.IntN(len(f.Processes))
+		p, k, name := &f.Processes[process], &keys[u], fmt.Sprint("user", u)
+		if w := f.Window(); w != k.window {
+			*k = key{window: w, plan: k.plan, made: k.made}
+		}
+		n := random.IntN(20)
+		if n < 13 && k.settled+k.open <= 100 && random.IntN(10) == 0 { // the limit of the last decision stays in force
+			k.plan = []string{"", "pro"}[random.IntN(2)]
+		}
+		capacity := capacityOf(k.plan)
+		var want []string
+		what := ""
+		change := func(before, after int, denied bool) {
+			want = k.change(process, name, before, after, capacity, denied)
+		}
+		switch {
+		case n < 8:
+			cost := 1 + random.IntN(12)
+			fits := k.settled+k.open+cost <= capacity
+			what = fmt.Sprintf("take %d under %d", cost, capacity)
+			if p.Take(name, k.plan, cost) != fits {
+				t.Fatalf("seed %d, call %d: %s of %s: want allowed %v", seed, call, what, name, fits)
+			}
+			if change(k.settled, k.settled+cost, !fits); fits {
+				k.settled += cost
+			}
+		case n < 13:
+			cost := 1 + random.IntN(capacity/2)
+			fits := k.settled+k.open+cost <= capacity
+			what = fmt.Sprintf("reserve %d under %d", cost, capacity)
+			settle, allowed := p.Reserve(name, k.plan, cost)
+			if allowed != fits {
+				t.Fatalf("seed %d, call %d: %s of %s: want allowed %v", seed, call, what, name, fits)
+			}
+			if fits {
+				k.open += cost
+				open = append(open, reservation{u, process, cost, k.window, k.made, settle})
+			} else {
+				change(k.settled, k.settled, true)
+			}
+		case n < 18 && len(open) > 0:
+			i := random.IntN(len(open))
+			r := open[i]
+			open = slices.Delete(open, i, i+1)
+			k, process, name = &keys[r.user], r.process, fmt.Sprint("user", r.user)
+			if w := f.Window(); w != k.window {
+				*k = key{window: w, plan: k.plan, made: k.made}
+			}
+			capacity = capacityOf(k.plan)
+			actual := random.IntN(r.cost + 1)
+			what = fmt.Sprintf("settle %d at %d", r.cost, actual)
+			r.settle(actual)
+			if r.window == k.window && r.made == k.made {
+				k.open -= r.cost
+				change(k.settled, k.settled+actual, false)
+				k.settled += actual
+			}
+		case n == 18 && k.settled > 0:
+			delta := 1 + random.IntN(30)
+			if random.IntN(2) == 0 {
+				delta = -min(delta, k.settled)
+			} else if k.settled+k.open+delta > 100 {
+				continue
+			}
+			what = fmt.Sprintf("adjust %d", delta)
+			p.Adjust(name, k.plan, delta)
+			change(k.settled, k.settled+delta, false)
+			k.settled += delta
+		case n == 19 && random.IntN(4) == 0:
+			what = "reset"
+			p.Reset(name)
+			told := k.told
+			delete(told, process)
+			*k = key{window: k.window, plan: k.plan, made: k.made + 1, told: told}
+		default:
+			continue
+		}
+		got := f.Notices()
+		if !slices.Equal(got, want) {
+			t.Fatalf("seed %d, call %d: process %d, %s: %s: %d settled, %d open: notices %q, want %q", seed, call, process, name, what, k.settled, k.open, got, want)
+		}
+		notices += len(got)
+	}
+	return notices
+}
+
+// change returns the notices of a change of the settled spending, or of a denial.
+func (k *key) change(process int, user string, before, after, capacity int, denied bool) (want []string) {
+	if k.told == nil {
+		k.told = map[int][]int{}
+	}
+	k.told[process] = slices.DeleteFunc(k.told[process], func(of int) bool { return 4*before < of })
+	if denied {
+		if slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity }) {
+			return nil
+		}
+		k.told[process] = append(k.told[process], capacity)
+		return []string{fmt.Sprintf("%d %s 100", process, user)}
+	}
+	for _, percent := range Shares {
+		if before*100 < percent*capacity && after*100 >= percent*capacity {
+			want = append(want, fmt.Sprintf("%d %s %d", process, user, percent))
+			if percent == 100 {
+				k.told[process] = append(k.told[process], capacity)
+			}
+		}
+	}
+	return want
+}

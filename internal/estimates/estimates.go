@@ -1,0 +1,37 @@
+// Package estimates lets the stack of a store ask it for what keys have spent before and after a call, and for the estimates of their open
+// reservations. A store that does not know it does not answer.
+package estimates
+
+import "context"
+
+// Watch asks for the spending of the keys of a call, and of the settlement after it.
+type Watch struct {
+	Keys []Key // one for each charge, in order
+}
+
+// Key is one charge's key, with the answer of the store.
+type Key struct {
+	Wanted bool
+
+	// Open is the sum of the estimates of the key's open reservations before the decision, and -1 if it is not known.
+	Open int64
+
+	// The settlement or the adjustment, once it is Answered. After is the ratelimit.Decision that the key stands at, nil if the key has no
+	// spending any more.
+	Answered   bool
+	Before     int64
+	OpenBefore int64
+	After      any
+}
+
+// key is the key of a context's Watch.
+type key struct{}
+
+// With returns the context of a call that is to be answered with the spending.
+func With(ctx context.Context, w *Watch) context.Context { return context.WithValue(ctx, key{}, w) }
+
+// Of returns the Watch of a call, nil if it has none.
+func Of(ctx context.Context) *Watch {
+	w, _ := ctx.Value(key{}).(*Watch)
+	return w
+}

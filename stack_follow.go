@@ -1,0 +1,144 @@
+package ratelimit
+
+import (
+	"context"
+
+	"github.com/weir-go/ratelimit/internal/estimates"
+	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
+)
+
+// follower is implemented by an [answerTaker] that follows the spending of its keys, charge by charge, as requests of package policy do
+// whose rules notify. Of a key in memory it receives all charges and corrections in the order in which they take effect.
+type follower interface {
+	// Following reports whether the request follows keys, and Follows whether it follows a layer's. The other methods are called only for
+	// keys that it follows.
+	Following() bool
+	Follows(layer int) bool
+
+	// Charged is called when the cost of a layer has been spent, with the spending of the key before it. In memory it is called under the
+	// lock of the key's account, so it must be quick and must not call the limiter. Of another store, open is the sum of the key's
+	// open estimates before the charge, and -1 if the store does not keep it.
+	Charged(layer int, before, open int64)
+
+	// Opened is called if another store has denied a charge, with the sum of the key's open estimates.
+	Opened(layer int, open int64)
+
+	// Corrected is called when a settlement or an adjustment of a layer's key has taken effect, likewise, with the spending before it, and with
+	// how the key stands after it: d has Limit, Remaining, Debt and ResetAfter. It is nil if the key has no spending, and nothing was
+	// corrected.
+	Corrected(layer int, before, open int64, d *Decision)
+}
+
+// followed is one key's layer of a request that follows it.
+type followed struct {
+	follower
+	layer int
+}
+
+// unknownOpen stands for the sum of open estimates of a store that does not keep it.
+const unknownOpen = -1
+
+// spent returns the units that a key has spent and not regained at an instant, rounded up: its limit's capacity, less the remaining
+// budget, plus the debt.
+func (p *plan) spent(s meter.State, now int64) int64 {
+	remaining, debt, _ := p.Standing(s, now)
+	return meter.Add(max(0, p.capacity-remaining), debt)
+}
+
+// spentOf returns the spending of which a decision is the standing.
+func spentOf(d *Decision) int64 {
+	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
+}
+
+// follow reports a charge that was spent to the request's follower. The account is locked.
+func (s *stack[R]) follow(c *charge) {
+	if s.follower == nil || !c.spent || !s.follower.Follows(s.members[c.first].index) {
+		return
+	}
+	before := max(0, c.p.spent(c.a.State, c.m.Now)-c.cost)
+	s.follower.Charged(s.members[c.first].index, before, unknownOpen)
+}
+
+// before returns the spending of an account whose correction is followed, as of an instant. The caller holds the lock.
+func (f *followed) before(a *account, now int64) int64 {
+	if f == nil || a.plan == nil {
+		return 0
+	}
+	a.plan.Advance(&a.State, now)
+	return a.plan.spent(a.State, now)
+}
+
+// after reports a correction of an account. The caller holds the lock.
+func (f *followed) after(a *account, now, before int64) {
+	if f == nil {
+		return
+	}
+	if a.plan == nil {
+		f.Corrected(f.layer, 0, unknownOpen, nil)
+		return
+	}
+	var d Decision
+	a.plan.Refresh(&a.State)
+	a.plan.standing(a.State, meter.Moment{Reading: now, Now: now}, &d)
+	f.Corrected(f.layer, before, unknownOpen, &d)
+}
+
+// followedBy returns a layer of a request that follows it, nil if it does not.
+func followedBy(f follower, layer int) *followed {
+	if f == nil || !f.Follows(layer) {
+		return nil
+	}
+	return &followed{f, layer}
+}
+
+// watch makes a call of the store answer with the spending of the keys that the request follows.
+func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
+	if f == nil {
+		return ctx, nil
+	}
+	w := &estimates.Watch{Keys: make([]estimates.Key, len(charges))}
+	for i := range charges {
+		w.Keys[i] = estimates.Key{Wanted: f.Follows(charges[i].Limiter), Open: unknownOpen}
+	}
+	watched := estimates.With(ctx, w)
+	if optional.IsPassing(ctx) {
+		watched = new(optional.Passing).From(watched)
+	}
+	return watched, w
+}
+
+// decided reports the charges of a decision of the store.
+func decided(f follower, charges []Charge, w *estimates.Watch, spent bool) {
+	if w == nil {
+		return
+	}
+	for i := range charges {
+		c, k := &charges[i], &w.Keys[i]
+		switch {
+		case !k.Wanted || !c.Decided:
+		case spent && c.Decision.Allowed && c.Cost > 0:
+			f.Charged(c.Limiter, max(0, spentOf(&c.Decision)-int64(c.Cost)), k.Open)
+		case k.Open >= 0:
+			f.Opened(c.Limiter, k.Open)
+		}
+	}
+}
+
+// corrected reports the settlement or the adjustment of charges.
+func corrected(f follower, charges []Charge, w *estimates.Watch) {
+	if w == nil {
+		return
+	}
+	for i := range charges {
+		k := &w.Keys[i]
+		if !k.Wanted || !k.Answered {
+			continue
+		}
+		if d, ok := k.After.(Decision); ok {
+			f.Corrected(charges[i].Limiter, k.Before, k.OpenBefore, &d)
+		} else {
+			f.Corrected(charges[i].Limiter, 0, k.OpenBefore, nil)
+		}
+	}
+}
