@@ -128,6 +128,35 @@ func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	}))
 }
 
+// TestTermsAreLinkedWhereTheyFirstStand: a term of the glossary that has an anchor is a word of this project, and a page that uses it links it.
+func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
+	contributing, err := os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	anchors := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\| <a id="([\w-]+)"></a>(\S+) \|`).FindAllStringSubmatch(string(contributing), -1) {
+		assert.Equal(t, m[2], m[1], "an anchor of the glossary")
+		anchors[m[1]] = false
+	}
+	for _, term := range []string{"stack", "shadow", "stand-in", "lease", "grant", "regain"} {
+		assert.Contains(t, anchors, term)
+	}
+	require.NoError(t, filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for term := range anchors {
+			if strings.Contains(string(text), "CONTRIBUTING.md#"+term+")") {
+				anchors[term] = true
+			}
+		}
+		return err
+	}))
+	for term, linked := range anchors {
+		assert.True(t, linked, "no page links %s", term)
+	}
+}
+
 // The code of docs/recipes.md.
 
 func Example_pacing() {

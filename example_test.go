@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -25,6 +27,21 @@ func Example() {
 	// 1 true
 	// 2 true
 	// 3 false
+}
+
+// The lines that README.md begins with, in a handler.
+func ExampleKeyed_Allow() {
+	w, ip := httptest.NewRecorder(), "192.0.2.1"
+
+	limiter := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 50), nil))
+
+	if !limiter.Allow(ip, 1) { // an address may send 50 requests at once, and 10 more each second
+		http.Error(w, "too many requests", http.StatusTooManyRequests)
+		return
+	}
+
+	fmt.Println(w.Code, limiter.Allow(ip, 49), limiter.Allow(ip, 1))
+	// Output: 200 true false
 }
 
 func ExampleKeyed_Take() {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// The statements of docs/redis.md about a kill -9 and a restart.
+// The statements of redislimit/README.md about a kill -9 and a restart.
 func TestARestartOfRedisKeepsWrittenSpendingAlone(t *testing.T) {
 	for _, c := range []struct {
 		name string

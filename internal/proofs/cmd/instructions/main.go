@@ -1,4 +1,4 @@
-// Instructions counts the instructions that a Redis server executes for one call: the figures of docs/redis.md. They do not
+// Instructions counts the instructions that a Redis server executes for one call: the figures of redislimit/README.md. They do not
 // depend on other load on the machine. It needs valgrind. Run it in proofs:
 //
 //	go run ./cmd/instructions            the table, as Markdown: three to six minutes
