@@ -14,6 +14,7 @@ type charge struct {
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
 	Fixed bool             // the cost is the rule's, not the caller's
+	Empty bool             // nothing was left under the limit by which the rule denies
 	Real  int              // the real cost, once the charge is settled by a rule with settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
@@ -35,6 +36,8 @@ type charges struct {
 
 	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
+	beside  []int                // the charges that were made beside the stack's, of rules that are charged always
+	rest    []int                // those of shadows that a reservation settles
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
 
@@ -50,6 +53,7 @@ type charges struct {
 func (c *charges) clear() {
 	clear(c.List)
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
+	c.beside, c.rest = c.beside[:0], c.rest[:0]
 	c.request, c.given, c.failed, c.rules = nil, 0, nil, nil
 	c.opens, c.followed, c.estimates = nil, nil, false
 	clear(c.changes)
@@ -103,6 +107,7 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	if !ok {
 		return
 	}
+	c.List[i].Empty = empty(d)
 	if i < len(c.results) {
 		r := &c.results[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true

@@ -33,6 +33,7 @@ type Explained struct {
 	Share    int             // the weight by which the key shares Limit with others; 0 if it has a budget of its own
 	Cost     int
 	Grace    string              // the share of the limit that is allowed above it, or ""
+	Charge   string              // "always" if the rule is charged whatever the decision, or ""
 	Actual   string              // the attribute at which a reservation settles the cost, or ""
 	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
 }
@@ -101,10 +102,13 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
 		e.Given = rule.LimitFrom
 	}
-	e.Grace, e.Actual = rule.Grace, rule.Actual
+	e.Grace, e.Actual, e.Charge = rule.Grace, rule.Actual, rule.Charge
 	ch.Rule = i
 	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
-	d = rule.show(d)
+	used := ch.Cost == 0 && rule.always() && err == nil && empty(&d)
+	if d = rule.show(d); used {
+		d = denyEmpty(d)
+	}
 	switch {
 	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):
 		e.Decision = &d
@@ -131,7 +135,7 @@ func (ex Explanation) plain() shown.Explanation {
 }
 
 func (e Explained) plain() shown.Rule {
-	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual, Dated: e.Dated, Grace: e.Grace}
+	r := shown.Rule{Rule: e.Rule, Shadow: e.Shadow, Skipped: e.Skipped, Instead: e.Instead, Key: e.Key, Cost: e.Cost, Actual: e.Actual, Charge: e.Charge, Dated: e.Dated, Grace: e.Grace}
 	if e.Limit.Algorithm == 0 {
 		return r
 	}

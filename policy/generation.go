@@ -25,6 +25,7 @@ type generation struct {
 	notifies bool          // a rule has thresholds
 	settles  bool          // a rule has Actual
 	graces   bool          // a rule has Grace
+	always   bool          // a rule has Charge
 	left     []left        // limiters of earlier sets
 }
 
@@ -67,6 +68,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		next.notifies = next.notifies || len(r.thresholds) > 0
 		next.settles = next.settles || r.Actual != ""
 		next.graces = next.graces || r.grace > 0
+		next.always = next.always || r.always()
 		matches = append(matches, &r.match)
 	}
 	next.replaces = replacementsOf(next.rules)

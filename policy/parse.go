@@ -519,6 +519,7 @@ func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 		"grace":       p.text(&r.Grace, p.word),
 		"costs":       p.costs(&r.Costs),
 		"actual":      p.text(&r.Actual, p.word),
+		"charge":      p.charge(&r.Charge),
 		"cost":        p.cost(&r.Cost),
 		"optional":    p.flag(&r.Optional),
 		"shadow":      p.flag(&r.Shadow),

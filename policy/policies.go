@@ -244,7 +244,7 @@ func (p *Policies) mustBeMade() {
 
 // Allow is like Take, but only reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifying(g) || cost == 0 { // an engine may allow a cost of 0 without looking
+	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifying(g) || g.always || cost == 0 { // an engine may allow a cost of 0 without looking
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
@@ -273,8 +273,7 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	if q.answered() {
 		d, err = q.decision, q.err
 	} else {
-		d, err = q.in.decider.take(ctx, &q.charges, cost)
-		d = q.show(d, err)
+		d, err = p.decide(ctx, q)
 	}
 	if b := p.debts.Load(); b != nil {
 		record(b.of(ctx, q, &d, err))
@@ -302,11 +301,7 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 		q.charges.request = r
 	}
 	q.charges.estimates = !optional.IsPassing(ctx)
-	res, err := q.in.decider.reserve(ctx, &q.charges, cost, maxDelay)
-	if res == nil {
-		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
-	}
-	res.Decision = q.show(res.Decision, err)
+	res, err := p.reserve(ctx, q, maxDelay)
 	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
 	p.report(ctx, q, &res.Decision, err)
 	q.request = nil // the reservation keeps the charges, and with them q
@@ -330,8 +325,14 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	if q.charges.results == nil {
 		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
 	}
-	err := q.in.decider.wait(ctx, &q.charges, cost)
+	err := p.waitEmpty(ctx, q)
+	if err == nil {
+		err = q.in.decider.wait(ctx, &q.charges, cost)
+	}
 	d := q.waited(err)
+	if err == nil && q.in.always {
+		_, err = p.chargeRest(ctx, q, d, nil) // of shadows
+	}
 	p.report(ctx, q, &d, err)
 	return err
 }

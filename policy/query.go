@@ -88,7 +88,7 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 	if p.notifying(q.in) {
 		q.charges.follow(&p.opens, q.in.rules)
 	}
-	if p.onDecision != nil || p.notifying(q.in) || q.in.graces {
+	if p.onDecision != nil || p.notifying(q.in) || q.in.graces || q.in.always {
 		q.charges.results = p.room(q, len(q.charges.List))
 	}
 	return q

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 
@@ -39,7 +40,8 @@ type debt struct {
 
 // of returns what a decision of the stand-in owes. Keys that share a limit owe nothing of it: no later call has less because of them.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
-	if b == nil || q.answered() || err != nil || !d.Allowed || owed.IsUncertain(ctx) {
+	denied := err != nil || !d.Allowed
+	if b == nil || q.answered() || owed.IsUncertain(ctx) || denied && (!q.in.always || err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit)) {
 		return nil
 	}
 	lead := b.lead.now()
@@ -47,7 +49,7 @@ func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err err
 		ch := &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
 		k := lead.position(r.id)
-		if ch.Cost <= 0 || ch.Weight > 0 || k < 0 || slices.Contains(q.charges.denied, i) {
+		if ch.Cost <= 0 || ch.Weight > 0 || k < 0 || !r.always() && (denied || slices.Contains(q.charges.denied, i)) {
 			continue
 		}
 		whole, _ := lead.rules[k].limitOf(q.request, ch.Key)
@@ -80,9 +82,13 @@ func record(all []debt) {
 
 func (d *debt) record(units int) { d.ledger.Charge(d.debtor, units, d.share) }
 
-// owing returns a reservation that owes its real cost when it is settled.
+// owing returns a reservation that owes its real cost when it is settled. One that was denied never is.
 func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(all) == 0 {
+		return inner
+	}
+	if !inner.Allowed {
+		record(all)
 		return inner
 	}
 	r := ratelimit.NewReservation(inner.Decision, func(actual int) error {

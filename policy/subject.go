@@ -41,6 +41,7 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	} else {
 		d, err = q.in.decider.peek(ctx, &q.charges, cost)
 	}
+	d, err = q.peekAlways(ctx, d, err)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("policy: the engine cannot look: %w", err)
 	}

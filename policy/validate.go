@@ -296,6 +296,7 @@ func (r *Rule) validate(named lists, tree *match.Tree, report reporter) {
 		{"actual", r.checkActual()},
 		{"until", r.span().check()},
 		{"grace", r.checkGrace()},
+		{"charge", r.checkCharge()},
 	} {
 		if check.err != nil {
 			report(check.field, check.err)
@@ -357,7 +358,7 @@ func (r *Rule) checkAllow(report reporter) {
 		{"limit", r.Limit != ratelimit.Limit{}}, {"key", len(r.Key) > 0}, {"plans", r.Plans != nil}, {"overrides", r.Overrides != nil},
 		{"cost", r.Cost != Cost{}}, {"optional", r.Optional}, {"shadow", r.Shadow}, {"instead", len(r.Instead) > 0},
 		{"limit_from", r.LimitFrom != ""}, {"notify", len(r.Notify) > 0}, {"share", r.Share != 0}, {"shares", r.Shares != nil},
-		{"costs", r.Costs != nil}, {"actual", r.Actual != ""}, {"budget", r.Budget != ""}, {"grace", r.Grace != ""},
+		{"costs", r.Costs != nil}, {"actual", r.Actual != ""}, {"budget", r.Budget != ""}, {"grace", r.Grace != ""}, {"charge", r.Charge != ""},
 	} {
 		if f.given {
 			report(f.name, errors.New("the rule allows the requests that it matches, whatever the limits: it has a match only"))

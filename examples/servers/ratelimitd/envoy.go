@@ -20,9 +20,10 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// ShouldRateLimit answers Envoy. The entries of all descriptors are the attributes of one request, since a decision for
-// each descriptor would charge a rule that matches two of them twice. Only descriptors that have other values of the same
-// key are decided apart, all or none. An error does not deny: Envoy lets such requests pass, unless failure_mode_deny is set.
+// ShouldRateLimit answers Envoy. The entries of all descriptors with one addend are the attributes of one request, since a decision for
+// each descriptor would charge a rule that matches two of them twice. Descriptors that have other values of the same
+// key, or another addend, are decided apart, all or none: a request of 90 tokens is one request. A rule with charge always counts what it denies,
+// and denies an addend of 0 while nothing is left: Envoy asks with 0 before a stream, and charges it when it is done. An error does not deny: Envoy lets such requests pass, unless failure_mode_deny is set.
 func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) (*rls.RateLimitResponse, error) {
 	if len(r.GetDescriptors()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "the request has no descriptors")
@@ -68,7 +69,7 @@ func (s *service) ShouldRateLimit(ctx context.Context, r *rls.RateLimitRequest) 
 	return resp, nil
 }
 
-// ruleRequest is one request for the rules: the entries of descriptors that agree.
+// ruleRequest is one request for the rules: the entries of descriptors that agree, and have one addend.
 type ruleRequest struct {
 	attributes policy.Attributes
 	cost       int
@@ -87,17 +88,16 @@ func grouped(r *rls.RateLimitRequest) (groups []ruleRequest, group []int, err er
 		if err := complete(a); err != nil {
 			return nil, nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		at := 0
-		for at < len(groups) && !agree(groups[at].attributes, a) {
+		units, at := cost(r, d), 0
+		for at < len(groups) && (groups[at].cost != units || !agree(groups[at].attributes, a)) {
 			at++
 		}
 		if at == len(groups) {
-			groups = append(groups, ruleRequest{policy.Attributes{}, 0})
+			groups = append(groups, ruleRequest{policy.Attributes{}, units})
 		}
 		for key, value := range a {
 			groups[at].attributes[key] = value
 		}
-		groups[at].cost = max(groups[at].cost, cost(r, d))
 		group = append(group, at)
 	}
 	return groups, group, nil

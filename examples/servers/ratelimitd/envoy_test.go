@@ -320,3 +320,80 @@ func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 		}
 	}
 }
+
+// tokenRules are those of README.md.
+func tokenRules(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	_, rules, found := strings.Cut(string(page), "  ```yaml\n  - {name: requests")
+	require.True(t, found)
+	rules, _, _ = strings.Cut(rules, "```")
+	return "rules:\n- {name: requests" + strings.ReplaceAll(rules, "\n  -", "\n-")
+}
+
+// TestEnvoyChargesAStreamWhenItIsDone plays the two patterns of Envoy: its rate limit filter, which asks with an addend of 0 and charges with
+// apply_on_stream_done, and the AI gateway, whose request has a descriptor for requests, too.
+func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
+	s := start(t, config{})
+	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [asked]}}, limit: blocked}\n")
+	c := envoy(t, s)
+	call := func(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitResponse {
+		t.Helper()
+		resp, err := c.ShouldRateLimit(t.Context(), ask(of...))
+		require.NoError(t, err)
+		require.Len(t, resp.Statuses, len(of))
+		return resp
+	}
+	require.Eventually(t, func() bool { return call(entries("ready", "asked")).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
+	with := func(addend uint64, pairs ...string) *descriptors.RateLimitDescriptor {
+		d := entries(pairs...)
+		d.HitsAddend = wrapperspb.UInt64(addend)
+		return d
+	}
+
+	t.Run("the rate limit filter", func(t *testing.T) {
+		passed := 0
+		for range 100 {
+			if call(with(0, "user", "ann", "model", "m")).OverallCode == over {
+				continue
+			}
+			passed++
+			call(with(300, "user", "ann", "model", "m")) // Envoy ignores the answer
+		}
+		assert.Equal(t, 4, passed, "of a limit of 1,000 tokens")
+		denied := call(with(0, "user", "ann", "model", "m"))
+		require.Len(t, denied.ResponseHeadersToAdd, 1)
+		assert.Equal(t, "Retry-After", denied.ResponseHeadersToAdd[0].Key)
+		assert.InDelta(t, 201*3.6, denied.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60, "200 tokens are owed, at 1,000 an hour")
+		assert.Equal(t, "tokens", denied.Statuses[0].CurrentLimit.Name)
+		assert.Equal(t, ok, call(with(0, "user", "ann", "model", "other")).OverallCode)
+
+		assert.Equal(t, over, call(with(30_000, "user", "eve", "model", "m")).OverallCode)
+		denied = call(with(0, "user", "eve", "model", "m"))
+		assert.Equal(t, over, denied.OverallCode)
+		assert.InDelta(t, 29*3600, denied.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
+	})
+	t.Run("the AI gateway", func(t *testing.T) {
+		passed := 0
+		var last *rls.RateLimitResponse
+		for range 20 {
+			last = call(entries("user", "bob"), with(0, "user", "bob", "model", "m"))
+			if last.OverallCode == over {
+				continue
+			}
+			passed++
+			call(with(300, "user", "bob", "model", "m"))
+		}
+		assert.Equal(t, 4, passed)
+		assert.Equal(t, []rls.RateLimitResponse_Code{ok, over}, []rls.RateLimitResponse_Code{last.Statuses[0].Code, last.Statuses[1].Code})
+		left := call(with(0, "user", "bob"))
+		assert.EqualValues(t, 56, left.Statuses[0].LimitRemaining, "four requests passed, and each is one")
+	})
+	t.Run("one request of 90 tokens", func(t *testing.T) {
+		resp := call(entries("user", "carl"), with(90, "user", "carl", "model", "m"))
+		assert.Equal(t, ok, resp.OverallCode)
+		assert.EqualValues(t, 59, resp.Statuses[0].LimitRemaining)
+		assert.InDelta(t, 910, resp.Statuses[1].LimitRemaining, 20)
+	})
+}

@@ -357,6 +357,40 @@ var engineCases = []struct {
 		require.NoError(t, x.Reset(t.Context(), policy.Subject{Rule: "streams", Key: []string{"bob"}}))
 		assert.True(t, reserve(other, given, 3).Allowed)
 	}},
+	{"charged always", `
+- {name: tokens, key: user, limit: fixed-window 100/d, charge: always, plans: {off: blocked}}
+- {name: requests, key: user, limit: fixed-window 9/d, cost: 1}
+- {name: trial, key: user, limit: fixed-window 50/d, charge: always, shadow: true}`, func(t *testing.T, _ engine, x, other *served) {
+		ok, _ := x.take(ann, 0)
+		assert.True(t, ok)
+		ok, _ = other.take(ann, 70)
+		assert.True(t, ok)
+		d, err := x.Take(t.Context(), ann, 70)
+		require.NoError(t, err)
+		assert.Equal(t, []any{false, "tokens", 0, 40}, []any{d.Allowed, d.Limit.Name, d.Remaining, d.Debt})
+		assert.Positive(t, d.RetryAfter)
+		d, err = other.Take(t.Context(), ann, 0)
+		require.NoError(t, err)
+		assert.Equal(t, []any{false, "tokens", 40}, []any{d.Allowed, d.Limit.Name, d.Debt})
+		assert.Positive(t, d.RetryAfter)
+		_, err = x.Take(t.Context(), ann, 300)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		for rule, debt := range map[string]int{"tokens": 340, "requests": 0, "trial": 390} {
+			d, err := other.Peek(t.Context(), policy.Subject{Rule: rule, Key: []string{"ann"}}, 1)
+			require.NoError(t, err)
+			assert.Equal(t, debt, d.Debt, rule)
+		}
+		assert.Equal(t, 8, x.left("requests", "ann"))
+		res, err := x.Reserve(t.Context(), bob, 60, 0)
+		require.NoError(t, err)
+		require.NoError(t, res.Settle(95))
+		res, err = other.Reserve(t.Context(), bob, 60, 0)
+		require.NoError(t, err)
+		assert.False(t, res.Allowed)
+		assert.Equal(t, 55, res.Debt)
+		ok, _ = x.take(policy.Attributes{"user": "eve", "plan": "off"}, 0)
+		assert.False(t, ok)
+	}},
 	{"callers at once", `
 - {name: api, key: user, limit: fixed-window 40/d}
 - {name: all, limit: fixed-window 60/d}`, func(t *testing.T, _ engine, x, other *served) {

@@ -30,6 +30,7 @@ type Rule struct {
 	Hidden   bool      `json:"key_hidden,omitempty"` // there is a key, and the service does not show it
 	Cost     int       `json:"cost"`
 	Grace    string    `json:"grace,omitempty"`  // the share of the limit that is allowed above it
+	Charge   string    `json:"charge,omitempty"` // "always": it is charged whatever the decision
 	Actual   string    `json:"actual,omitempty"` // the attribute at which a reservation settles the cost
 	Shadow   bool      `json:"shadow,omitempty"`
 	Dated    bool      `json:"dated,omitempty"` // it is not the rule's time
@@ -100,6 +101,9 @@ func (r Rule) Text() string {
 		line += fmt.Sprintf("cost %d of %d", r.Cost, r.Capacity)
 		if r.Grace != "" {
 			line += " and " + r.Grace + " above"
+		}
+		if r.Charge != "" {
+			line += ", charged " + r.Charge
 		}
 		if r.Actual != "" {
 			line += ", settled at " + r.Actual

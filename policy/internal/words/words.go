@@ -30,13 +30,14 @@ func Of(r *policy.Rule, values bool) []Word {
 		{"grace", r.Grace},
 		{"costs", costs(r.Costs, values)},
 		{"actual", r.Actual},
+		{"charge", r.Charge},
 	}
 }
 
 // Copy gives a rule the words of another.
 func Copy(to, from *policy.Rule) {
 	to.Budget, to.From, to.Until = from.Budget, from.From, from.Until
-	to.Grace, to.Costs, to.Actual = from.Grace, from.Costs, from.Actual
+	to.Grace, to.Costs, to.Actual, to.Charge = from.Grace, from.Costs, from.Actual, from.Charge
 }
 
 // Names returns the names of the words.

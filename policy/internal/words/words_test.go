@@ -19,6 +19,7 @@ const all = `rules:
   limit: fixed-window 9/s
   costs: [{match: {route: [POST /x, /y], attributes: {user: [ann, bob]}, absent: [z]}, cost: 2}, {match: {suffix: {a: b}}, cost: n}, {match: {not: {a: b}}, cost: ""}]
   actual: tokens
+  charge: always
   budget: old
   grace: 10%
   from: 2026-01-01T00:00:00Z

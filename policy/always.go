@@ -1,0 +1,334 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
+	"github.com/weir-go/ratelimit/internal/wait"
+)
+
+// A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none, so what it has not charged is charged
+// afterwards, whatever remains: as a debt if need be. Between the two other calls may be decided. They find what they would have found before the
+// denial, and the sum of the charges is the same in any order.
+
+// chargeAlways is the only value of [Rule.Charge].
+const chargeAlways = "always"
+
+// always reports whether the rule is charged whatever the decision.
+func (r *Rule) always() bool { return r.Charge == chargeAlways }
+
+// empty reports whether a decision leaves nothing, under the limit by which the rule denies: then a cost of 0 is denied.
+func empty(d *ratelimit.Decision) bool {
+	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
+}
+
+// denyEmpty makes a decision on a cost of 0 a denial.
+func denyEmpty(d ratelimit.Decision) ratelimit.Decision {
+	d.Allowed, d.Delay, d.RetryAfter = false, 0, d.NextAfter
+	return d
+}
+
+// decide takes the charges of a query.
+func (p *Policies) decide(ctx context.Context, q *query) (ratelimit.Decision, error) {
+	if q.in.always {
+		return p.decideAlways(ctx, q, func() (ratelimit.Decision, error) { return q.take(ctx) })
+	}
+	return q.take(ctx)
+}
+
+func (q *query) take(ctx context.Context) (ratelimit.Decision, error) {
+	d, err := q.in.decider.take(ctx, &q.charges, q.cost)
+	return q.show(d, err), err
+}
+
+// reserve reserves the charges of a query. The reservation is never nil.
+func (p *Policies) reserve(ctx context.Context, q *query, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	if !q.in.always {
+		return q.reserve(ctx, maxDelay)
+	}
+	var res *ratelimit.Reservation
+	d, err := p.decideAlways(ctx, q, func() (ratelimit.Decision, error) {
+		var err error
+		res, err = q.reserve(ctx, maxDelay)
+		return res.Decision, err
+	})
+	if res == nil || res.Allowed && !d.Allowed { // of a cost of 0, so it holds nothing
+		res = ratelimit.NewReservation(d, nil)
+	}
+	res.Decision = d
+	return p.settlingRest(q.in, &q.charges, res), err
+}
+
+func (q *query) reserve(ctx context.Context, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	res, err := q.in.decider.reserve(ctx, &q.charges, q.cost, maxDelay)
+	if res == nil {
+		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
+	}
+	res.Decision = q.show(res.Decision, err)
+	return res, err
+}
+
+// decideAlways decides by the function decide, which has the stack decide on the charges of a query, and then charges the rules that are
+// charged always, unless decide has charged them.
+func (p *Policies) decideAlways(ctx context.Context, q *query, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
+		return decide()
+	}
+	d, err, denied := ratelimit.Decision{}, error(nil), false
+	if q.asksAndCharges() { // the stack would charge the other rules before the budget that is asked for is known
+		d, err, denied = q.askEmpty(ctx)
+	}
+	if !denied && err == nil {
+		if d, err = decide(); err == nil && d.Allowed {
+			d = q.emptyIn(d)
+		}
+	}
+	if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+		return d, err
+	}
+	return p.chargeRest(ctx, q, d, err)
+}
+
+// asksAndCharges reports whether a query asks a rule that is charged always for nothing, and charges another.
+func (q *query) asksAndCharges() bool {
+	asks, charges := false, false
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		asks = asks || ch.Cost == 0 && q.in.rules[ch.Rule].always()
+		charges = charges || ch.Cost > 0
+	}
+	return asks && charges
+}
+
+// askEmpty looks at the budgets of the rules that are charged always, and with nothing. If one is used up, it returns its denial.
+func (q *query) askEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		r := q.in.rules[ch.Rule]
+		if ch.Cost > 0 || !r.always() {
+			continue
+		}
+		d, err := q.in.decider.standing(ctx, ch)
+		if err != nil {
+			return ratelimit.Decision{}, err, false
+		}
+		if ch.Empty = empty(&d); !ch.Empty {
+			continue
+		}
+		d = denyEmpty(r.show(d))
+		q.note(i, d, false)
+		if !r.Shadow && (!denied || longer(&d, &denial)) {
+			denial, denied = d, true
+		}
+	}
+	return denial, nil, denied
+}
+
+// emptyIn returns the decision of a stack that has allowed a query, or the denial of a rule that it has asked for nothing, and whose budget is
+// used up.
+func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
+	d := allowed
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		r := q.in.rules[ch.Rule]
+		if !r.always() || ch.Cost > 0 || !ch.Empty || i >= len(q.charges.results) {
+			continue
+		}
+		denial := denyEmpty(q.charges.results[i].Decision)
+		q.note(i, denial, false)
+		if !r.Shadow && (d.Allowed || longer(&denial, &d)) {
+			d = denial
+		}
+	}
+	return d
+}
+
+// longer reports whether a denial lasts longer than another. One without an end lasts longest.
+func longer(a, b *ratelimit.Decision) bool {
+	endless := func(d *ratelimit.Decision) bool { return d.RetryAfter == 0 }
+	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
+}
+
+// standing returns how a key stands under a rule, before show.
+func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision, error) {
+	one := *ch
+	one.Cost = 1
+	standing, err := d.peek(ctx, &charges{List: []charge{one}, Bare: true}, 1)
+	if errors.Is(err, ratelimit.ErrExceedsLimit) {
+		err = nil
+	}
+	return standing, err
+}
+
+// note records the decision of a rule in place of the one that the stack has made.
+func (q *query) note(i int, d ratelimit.Decision, spent bool) {
+	if i < len(q.charges.results) {
+		r := &q.charges.results[i]
+		r.Decision, r.Spent, r.Told = d, spent, true
+	}
+	if !d.Allowed && !slices.Contains(q.charges.denied, i) {
+		q.charges.denied = append(q.charges.denied, i)
+	}
+}
+
+// chargeRest charges the rules that are charged always, and that the stack has not charged, and returns the decision with their figures. The
+// charge does not end with the caller's context: what was used stays used if the client leaves.
+func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
+	allowed := d.Allowed && exceeds == nil
+	ctx = context.WithoutCancel(wait.OrBackground(ctx))
+	for i := range q.charges.List {
+		ch := &q.charges.List[i]
+		r := q.in.rules[ch.Rule]
+		if r.always() && allowed && r.Shadow && ch.Cost == 0 { // the stack does not settle it
+			q.charges.rest = append(q.charges.rest, i)
+		}
+		if !r.always() || ch.Cost == 0 || allowed && (!r.Shadow || !slices.Contains(q.charges.denied, i)) {
+			continue
+		}
+		one := &charges{List: []charge{*ch}, Bare: true}
+		var err error
+		if allowed && q.charges.estimates { // of which its settlement notifies
+			err = q.in.decider.adjust(ctx, one, ch.Cost)
+		} else {
+			err = p.adjust(ctx, q.in, one, ch.Cost)
+		}
+		q.charges.beside = append(q.charges.beside, i)
+		var now ratelimit.Decision
+		if err == nil {
+			now, err = q.in.decider.peekStack(ctx, one, ch.Cost)
+		}
+		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
+			return d, fmt.Errorf("policy: rule %q: the cost was denied, and could not be charged: %w", r.Name, err)
+		}
+		if allowed {
+			q.charges.rest = append(q.charges.rest, i)
+		}
+		never := err != nil
+		now = r.show(now)
+		if slices.Contains(q.charges.denied, i) || never {
+			now.Allowed = false
+			q.note(i, now, true)
+		} else {
+			own := now // the rule itself has allowed the cost, or was not asked
+			own.Allowed, own.RetryAfter = true, 0
+			q.note(i, own, true)
+		}
+		switch {
+		case r.Shadow || allowed:
+		case never && d.Limit == now.Limit, exceeds == nil && !never && !now.Allowed && now.RetryAfter >= d.RetryAfter && d.RetryAfter > 0:
+			d = now
+		}
+	}
+	return d, exceeds
+}
+
+// settlingRest returns a reservation that settles the charges beside the stack's, too: those of shadows that were charged although they
+// deny.
+func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
+	if len(c.rest) == 0 || !inner.Allowed {
+		return inner
+	}
+	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+		errs := []error{inner.Settle(actual)}
+		for _, i := range c.rest {
+			ch := &c.List[i]
+			real := actual
+			switch r := g.rules[ch.Rule]; {
+			case actual == 0:
+			case r.settles():
+				real = c.real(r, ch)
+			case ch.Fixed:
+				real = ch.Cost
+			}
+			if real != ch.Cost {
+				errs = append(errs, p.adjust(context.Background(), g, &charges{List: []charge{*ch}, Bare: true}, real-ch.Cost))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
+	if inner.Delay > 0 {
+		follow.Wait(res, inner.Wait)
+	}
+	return res
+}
+
+// waitEmpty waits until no rule that is charged always, and with nothing, denies for its budget.
+func (p *Policies) waitEmpty(ctx context.Context, q *query) error {
+	if !q.in.always {
+		return nil
+	}
+	ctx = wait.OrBackground(ctx)
+	for {
+		left, err := wait.Left(ctx)
+		if err != nil {
+			return err
+		}
+		denial, err, denied := q.askEmpty(ctx)
+		switch {
+		case err != nil || !denied:
+			return err
+		case denial.RetryAfter <= 0:
+			return fmt.Errorf("policy: %w: a cost of 0 is denied under %v, without a time to wait for", ratelimit.ErrLimited, denial.Limit)
+		case denial.RetryAfter > left:
+			return &ratelimit.LateError{Package: "policy", Limit: denial.Limit, After: denial.RetryAfter, Reason: context.DeadlineExceeded}
+		}
+		q.charges.denied = q.charges.denied[:0]
+		if err := wait.Sleep(ctx, min(denial.RetryAfter, peekAgain)); err != nil {
+			return err
+		}
+	}
+}
+
+// peekAlways returns the decision that a query would meet if it asks rules that are charged always for nothing.
+func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
+	if !q.in.always || err != nil || !d.Allowed {
+		return d, err
+	}
+	if q.charges.Bare { // a subject has the caller's cost
+		if q.cost > 0 {
+			return d, nil
+		}
+		for i := range q.charges.List {
+			q.charges.List[i].Cost = 0
+		}
+	}
+	denial, err, denied := q.askEmpty(ctx)
+	if err != nil || denied {
+		return denial, err
+	}
+	return d, nil
+}
+
+// charge reads when a rule is charged.
+func (p *parser) charge(to *string) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.text(to, p.word)(n, field); err != nil || *to != "" {
+			return err
+		}
+		return p.wrong(n, field, errors.New(`"", want always`))
+	}
+}
+
+// checkCharge checks when the rule is charged.
+func (r *Rule) checkCharge() error {
+	switch {
+	case r.Charge == "":
+		return nil
+	case !r.always():
+		return fmt.Errorf("%q, want always, or nothing for a rule that is charged with what it allows", r.Charge)
+	case r.Share > 0:
+		return fmt.Errorf("%s, and the rule has share %d: its keys have no budgets of their own, of which to owe", r.Charge, r.Share)
+	case r.holds():
+		return fmt.Errorf("%s, and the rule has a limit of units in use: a call that is denied uses none", r.Charge)
+	}
+	return nil
+}
