@@ -53,6 +53,10 @@ func (r *Reservation) replaced() *instead {
 }
 
 func init() {
+	follow.Moves = func(r any) bool {
+		res, _ := r.(*Reservation)
+		return res != nil && res.Delay > 0 && (res.local != nil || res.instead != nil && res.instead.wait != nil)
+	}
 	follow.Wait = func(r any, wait func(context.Context) error) { r.(*Reservation).replaced().wait = wait }
 	held.Extend = func(r any, hold time.Duration, extend func(context.Context) error) {
 		x := r.(*Reservation)

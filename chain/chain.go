@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -152,6 +153,7 @@ func (c *Limiter[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	}
 	p.done = true
 	res := ratelimit.NewReservation(p.d, func(actual int) error { return errors.Join(settleAll(p.charged, actual)...) })
+	follow.Inner(res, p.charged[len(p.charged)-1]) // the only one that may be delayed
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, p.charged...)
 	return res, nil
 }

@@ -142,10 +142,8 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 		return answer{decision: res.Decision, res: res, err: err}
 	}})
 	r := ratelimit.NewReservation(a.decision, l.settling(a))
-	if a.res != nil && a.err == nil && r.Delay > 0 {
-		follow.Wait(r, a.res.Wait)
-	}
 	if a.res != nil && a.err == nil {
+		follow.Inner(r, a.res)
 		held.Follow(r, l.extending(a), a.res)
 	}
 	return r, a.err

@@ -2,9 +2,8 @@ package failover_test
 
 import (
 	"context"
-	"sync"
+	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,10 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/ban"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/linetest"
 	"github.com/weir-go/ratelimit/lease"
 )
 
-// wrappers are the limiters that decide by another one. Their waiting calls follow each change of it.
+// wrappers are the limiters that decide by another one.
 var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string]{
 	"itself": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] { return l },
 	"map": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
@@ -25,12 +27,15 @@ var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[st
 	"stack": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 		return ratelimit.Must(ratelimit.All(ratelimit.By(l, func(k string) (string, error) { return k, nil })))
 	},
+	"stack of two": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
+		return ratelimit.Must(ratelimit.All(ratelimit.By(ample(), func(k string) (string, error) { return k, nil }),
+			ratelimit.By(l, func(k string) (string, error) { return k, nil })))
+	},
 	"chain": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 		return ratelimit.Must(chain.New[string](l))
 	},
 	"chain of two": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
-		wide := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10_000), 10_000), nil))
-		return ratelimit.Must(chain.New[string](wide, l))
+		return ratelimit.Must(chain.New[string](ample(), l))
 	},
 	"ban": func(l *ratelimit.Keyed[string]) ratelimit.Reserver[string] {
 		many := ratelimit.FixedWindow(ratelimit.PerHour(1_000_000))
@@ -44,108 +49,84 @@ var wrappers = map[string]func(l *ratelimit.Keyed[string]) ratelimit.Reserver[st
 	},
 }
 
-// queue is the calls that wait behind a wrapper.
-type queue struct {
-	l      *ratelimit.Keyed[string]
-	behind ratelimit.Reserver[string]
-	wg     sync.WaitGroup
-	mu     sync.Mutex // guards the fields below
-	served int
-	errs   []error
+// ample returns a limiter that delays no call.
+func ample() *ratelimit.Keyed[string] {
+	return ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10_000), 10_000), nil))
 }
 
-// comes adds calls of cost 1.
-func (c *queue) comes(ctx context.Context, n int) {
-	for range n {
-		c.wg.Go(func() {
-			err := ratelimit.Wait(ctx, c.behind, "k", 1)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if err != nil {
-				c.errs = append(c.errs, err)
-			} else {
-				c.served++
-			}
-		})
-		synctest.Wait()
+// Calls that wait behind another limiter follow each change of it.
+func TestWaitsBehindWrappersFollowEachChange(t *testing.T) {
+	for name, wrap := range wrappers {
+		w := linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
+			l := ratelimit.Must(ratelimit.New[string](limit, nil))
+			behind := wrap(l)
+			return l, func(ctx context.Context, cost int) error { return ratelimit.Wait(ctx, behind, "k", cost) }
+		}}
+		if name == "chain of two" { // it looks again each second
+			w.Late = 2 * time.Second
+		}
+		t.Run(name, w.Test)
 	}
 }
 
-// requireServed checks how many have been served by now.
-func (c *queue) requireServed(t *testing.T, least, most int) {
-	t.Helper()
-	synctest.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	require.GreaterOrEqual(t, c.served, least)
-	require.LessOrEqual(t, c.served, most)
-}
-
-// behindWrappers runs a test with calls that wait behind each wrapper, but for some. All that the key may spend is spent.
-func behindWrappers(t *testing.T, limit ratelimit.Limit, but string, test func(t *testing.T, c *queue)) {
+// Reservations that wait follow each change, too.
+func TestReservationsBehindWrappersFollowEachChange(t *testing.T) {
 	for name, wrap := range wrappers {
-		if name == but {
+		switch name {
+		case "chain of two", "stack", "stack of two": // they do not book ahead
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &queue{l: ratelimit.Must(ratelimit.New[string](limit, nil))}
-				c.behind = wrap(c.l)
-				require.True(t, c.l.Allow("k", limit.Capacity()))
-				test(t, c)
-				c.wg.Wait()
-			})
-		})
+		t.Run(name, linetest.Way{New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
+			l := ratelimit.Must(ratelimit.New[string](limit, nil))
+			behind := wrap(l)
+			return l, func(ctx context.Context, cost int) error {
+				r, err := behind.Reserve(ctx, "k", cost, 200*time.Hour)
+				if err != nil {
+					return err
+				}
+				return r.Wait(ctx)
+			}
+		}}.Test)
 	}
 }
 
-func TestWaitsBehindWrappersFollowARaise(t *testing.T) {
-	behindWrappers(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), "", func(t *testing.T, c *queue) {
-		c.comes(t.Context(), 100)
-		require.NoError(t, c.l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(100), 1)))
-		time.Sleep(5 * time.Second)
-		c.requireServed(t, 100, 100)
-	})
+// Tenants of one rate follow each change of it. A tenant that is alone leaves a part of the burst to those who may come.
+func TestWaitsOfTenantsFollowEachChange(t *testing.T) {
+	linetest.Way{Kept: 2, New: func(_ *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
+		l := ratelimit.Must(fair.New[string](limit, nil))
+		return l, func(ctx context.Context, cost int) error { return l.Wait(ctx, "k", cost) }
+	}}.Test(t)
 }
 
-func TestWaitsBehindWrappersFollowABrake(t *testing.T) {
-	behindWrappers(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 1), "", func(t *testing.T, c *queue) {
-		c.comes(t.Context(), 120)
-		require.NoError(t, c.l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(10), 1)))
-		time.Sleep(5 * time.Second)
-		c.requireServed(t, 48, 52)
-	})
-}
-
-// A chain of several limiters sleeps until it tries again.
-func TestWaitsBehindWrappersEndWithABlockedKey(t *testing.T) {
-	behindWrappers(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), "chain of two", func(t *testing.T, c *queue) {
-		c.comes(t.Context(), 20)
-		begin := time.Now()
-		require.NoError(t, c.l.SetLimit(ratelimit.Blocked()))
-		c.wg.Wait()
-		require.Zero(t, time.Since(begin))
-		require.Len(t, c.errs, 20)
-		for _, err := range c.errs {
-			require.ErrorIs(t, err, ratelimit.ErrBlocked)
+// Requests of a client follow each change of its limiter, but for those whose instants are at most 100 ms ahead.
+func TestRequestsOfAClientFollowEachChange(t *testing.T) {
+	for name, wrap := range wrappers {
+		w := linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
+			l := ratelimit.Must(ratelimit.New[string](limit, nil))
+			requests := ratelimit.Map[*http.Request, string](wrap(l), func(*http.Request) (string, error) { return "k", nil })
+			client, err := httplimit.NewTransport(serves{}, requests, &httplimit.TransportOptions{MaxWait: -1})
+			require.NoError(t, err)
+			return l, func(ctx context.Context, cost int) error {
+				r, err := http.NewRequestWithContext(httplimit.WithCost(ctx, cost), http.MethodGet, "http://a.test", nil)
+				require.NoError(t, err)
+				res, err := client.RoundTrip(r)
+				if err != nil {
+					return err
+				}
+				return res.Body.Close()
+			}
+		}}
+		switch name {
+		case "chain of two", "stack", "stack of two": // they book nothing, and a request looks again each second
+			w.Late = 2 * time.Second
 		}
-	})
+		t.Run(name, w.Test)
+	}
 }
 
-func TestWaitsBehindWrappersFollowAGrantASettlementAndALeaver(t *testing.T) {
-	behindWrappers(t, ratelimit.TokenBucket(ratelimit.PerMinute(10), 10), "chain of two", func(t *testing.T, c *queue) {
-		require.NoError(t, c.l.Reset(t.Context(), "k"))
-		r, err := c.l.Reserve(t.Context(), "k", 10, 0)
-		require.NoError(t, err)
-		gone, leave := context.WithCancel(t.Context())
-		c.comes(gone, 1)
-		c.comes(t.Context(), 12)
-		leave()
-		require.NoError(t, r.Settle(6))
-		c.requireServed(t, 4, 4)
-		require.NoError(t, c.l.Adjust(t.Context(), "k", -3))
-		c.requireServed(t, 7, 7)
-		time.Sleep(6 * time.Second)
-		c.requireServed(t, 8, 8)
-	})
+// serves is a server that serves each request at once.
+type serves struct{}
+
+func (serves) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -178,6 +179,7 @@ func (l *Limiter[K]) reserve(ctx context.Context, key K, cost int, maxDelay time
 		defer l.corrected(key, actual-cost)
 		return part.settle(res, actual)
 	})
+	follow.Inner(whole, res)
 	held.Follow(whole, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, res)
 	return whole, err
 }

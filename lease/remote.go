@@ -9,6 +9,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/failures"
+	"github.com/weir-go/ratelimit/internal/follow"
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
@@ -42,6 +43,7 @@ func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.
 	defer cancel()
 	res, err := r.ask(bounded, key, cost, maxDelay)
 	counted := ratelimit.NewReservation(res.Decision, func(actual int) error { return r.settle(res, actual) })
+	follow.Inner(counted, res)
 	held.Follow(counted, r.extend, res)
 	return counted, r.explain(ctx, bounded, err)
 }

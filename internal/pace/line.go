@@ -16,7 +16,8 @@ import (
 //
 // A request arrives, books an instant in the limiter, is sent at that instant, and is
 // answered. Requests book in the order of their arrival, one at a time, and are sent in
-// that order. When the server demands a wait, all bookings are cancelled, and
+// that order. If the head's booking is further ahead than bookAhead, the head waits as its reservation does, which moves when the key or
+// its limit changes. When the server demands a wait, all bookings are cancelled, and
 // all requests in the queue book again, in order, when the wait is over.
 //
 // The queue is in the order of tickets, and its first places have the bookings. So the
@@ -68,10 +69,11 @@ type vacancy struct {
 type step uint8
 
 const (
-	stepWait step = iota // until it is woken, or an instant has come
-	stepBook             // call the limiter
-	stepSend             // be sent: it leaves the queue
-	stepFail             // it cannot be sent before the instant, which is too late
+	stepWait   step = iota // until it is woken, or an instant has come
+	stepBook               // call the limiter
+	stepFollow             // wait as the booking does, which may move
+	stepSend               // be sent: it leaves the queue
+	stepFail               // it cannot be sent before the instant, which is too late
 )
 
 // misledFor is the number of served requests for which a server's figures are not believed, after it has refused a request while most was left:
@@ -80,6 +82,9 @@ const misledFor = 256
 
 // bookAhead is how far ahead the last booking may be when the next place books: the others book nothing.
 const bookAhead = 100 * time.Millisecond
+
+// peekEach is the time after which a place looks again at a limiter that has denied it for longer.
+const peekEach = time.Second
 
 // never is a time that does not come.
 var never time.Time
@@ -142,6 +147,8 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	switch todo {
 	case stepBook:
 		l.booking = p
+	case stepFollow:
+		l.followLocked(p)
 	case stepSend: // it is the first
 		l.sendLocked(now) // even if its context has ended since
 		l.wakeLocked(now)
@@ -167,14 +174,16 @@ func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.expireLocked(now)
 	l.backoff.widenForSilent(&l.flights, now)
 	switch {
-	case p.ctx.Err() != nil:
-		return stepWait, never // which ends at once
+	case p.ctx.Err() != nil, p.following != nil:
+		return stepWait, never // which ends at once, or by itself
 	case p.isLate(now):
 		return stepFail, now
 	case p.res == nil:
 		return l.bookingStepLocked(p, now)
 	case l.queue[0] != p:
 		return stepWait, never
+	case l.followsLocked(p, now):
+		return stepFollow, p.at
 	case now.Before(p.at):
 		return stepWait, p.at
 	}
@@ -184,9 +193,13 @@ func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 // bookingStepLocked is stepLocked for a place that has nothing booked.
 func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	opens := l.earliestLocked(p, now)
+	likely := opens
+	if first := l.firstLocked(); first.denied.After(likely) {
+		likely = first.denied
+	}
 	switch {
-	case p.isLate(opens):
-		return stepFail, opens
+	case p.isLate(likely):
+		return stepFail, likely
 	case l.firstLocked() != p || l.booking != nil || l.undoing > 0:
 		return stepWait, never
 	case now.Before(opens):
@@ -215,7 +228,7 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 		cancel = append(cancel, res)
 	default:
 		v := l.exchangeLocked(vacancy{res, now.Add(res.Delay), cost})
-		p.res, p.at, p.cost = v.res, v.at, v.cost
+		p.res, p.at, p.cost, p.denied = v.res, v.at, v.cost, time.Time{}
 		l.booked++
 	}
 	for _, v := range l.vacant {
@@ -261,9 +274,10 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 	if full || d.RetryAfter <= 0 {
 		return fmt.Errorf("%s: %w: cost %d is denied under %v", p.line.pkg, ratelimit.ErrLimited, cost, d.Limit)
 	}
-	if p.at = now.Add(d.RetryAfter); p.isLate(p.at) {
-		return p.tooLate(p.at, d.Limit)
+	if p.denied = now.Add(d.RetryAfter); p.isLate(p.denied) {
+		return p.tooLate(p.denied, d.Limit)
 	}
+	p.at = now.Add(min(d.RetryAfter, peekEach))
 	return nil
 }
 
@@ -501,9 +515,13 @@ func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 // limiter is under way, none are: its place cancels them afterwards, behind its own, which is the last.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
-		if p.res != nil {
-			bookings, p.res, p.at = append(bookings, p.res), nil, time.Time{}
+		if p.following != nil {
+			l.undoing++ // it gives its booking back itself
+			p.stop()
+		} else if p.res != nil {
+			bookings = append(bookings, p.res)
 		}
+		p.res, p.at = nil, time.Time{}
 	}
 	l.booked = from
 	if l.booking != nil {

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"errors"
 	"math"
 	"strings"
 	"sync"
@@ -101,6 +102,14 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 			if err := pc.book(p, r); err != nil && pc.giveUp(p) {
 				return pc.failed(p, err)
 			}
+		case stepFollow:
+			if !waited {
+				waited = true
+				pc.stats.waited.Add(1)
+			}
+			if err := pc.follow(p); err != nil && pc.giveUp(p) {
+				return pc.failed(p, err)
+			}
 		case stepWait:
 			if !waited {
 				waited = true
@@ -123,13 +132,34 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 		cost = pc.opts.Cost(r)
 	}
 	left := p.left(time.Now())
-	res, err := pc.limiter.Reserve(p.ctx, r, cost, left)
-	if err == nil && res != nil && !res.Allowed && left < math.MaxInt64 {
+	res, err := pc.look(p, r, cost), error(nil)
+	looked := res != nil
+	if !looked {
+		res, err = pc.limiter.Reserve(p.ctx, r, cost, left)
+	}
+	if err == nil && res != nil && !res.Allowed && !looked && left < math.MaxInt64 {
 		res, err = pc.limiter.Reserve(p.ctx, r, cost, 0)
 	}
 	cancel, err := p.booked(res, err, cost, time.Now())
 	pc.cancel(p.line, cancel)
 	return err
+}
+
+// look peeks at a limiter that has denied a place, before the time that the denial has named. It returns the present denial, or nil if
+// the place is to call Reserve. So a queue follows grants and changes of limits, and a denial is not counted each time.
+func (pc *Pacer[R]) look(p *Place, r R, cost int) *ratelimit.Reservation {
+	left := p.deniedFor(time.Now())
+	if left <= 0 {
+		return nil
+	}
+	d, err := ratelimit.Peek(p.ctx, ratelimit.Limiter[R](pc.limiter), r, cost)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, ratelimit.ErrUnavailable):
+		d = ratelimit.Decision{RetryAfter: left}
+	case err != nil, d.Allowed, d.RetryAfter <= 0:
+		return nil
+	}
+	return ratelimit.NewReservation(d, nil)
 }
 
 // giveUp takes a request that does not wait any longer out of the queue. It reports false if

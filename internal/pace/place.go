@@ -33,8 +33,12 @@ type Place struct {
 	res     *ratelimit.Reservation // nil if nothing is booked
 	at      time.Time              // the instant at which it may be sent, or if nothing is booked, call the limiter again
 	cost    int                    // of the booking
+	denied  time.Time              // the instant until which the limiter has denied it
 	waiting bool                   // it is in the queue
 	slotted bool                   // it was sent and holds a slot
+
+	following context.Context // of a booking that is waited for; else nil
+	stop      func()          // ends it
 }
 
 // left returns the time that the request can still wait.
@@ -43,6 +47,13 @@ func (p *Place) left(now time.Time) time.Duration {
 		return math.MaxInt64
 	}
 	return p.deadline.Sub(now)
+}
+
+// deniedFor returns the rest of the time for which the limiter has denied the request.
+func (p *Place) deniedFor(now time.Time) time.Duration {
+	p.line.mu.Lock()
+	defer p.line.mu.Unlock()
+	return p.denied.Sub(now)
 }
 
 // isLate reports whether an instant is past the deadline.
