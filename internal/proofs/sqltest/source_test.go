@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -443,5 +445,62 @@ func TestTheStatementsForMySQLAreComplete(t *testing.T) {
 		for _, table := range []string{"rate_limit_rule", "rate_limit_setting", "rate_limit_violation"} {
 			assert.Contains(t, strings.Join(d.Migration(), "\n"), "CREATE TABLE "+table, d)
 		}
+	}
+}
+
+// A table that was made before it had the column more is read after the statements at the end of the migration, and a change of the column is a
+// new version.
+func TestATableOfBeforeGetsTheColumnMore(t *testing.T) {
+	for name, file := range map[string]string{"postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"} {
+		d := databases()[name]
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile("../../../policy/sqlsource/migrations/" + file + ".sql")
+			require.NoError(t, err)
+			var upgrade []string
+			for line := range strings.Lines(string(text)) {
+				if statement, ok := strings.CutPrefix(line, "--   "); ok {
+					upgrade = append(upgrade, strings.TrimSuffix(strings.TrimSpace(statement), ";"))
+				}
+			}
+			require.NotEmpty(t, upgrade)
+			db := d.open(t)
+			column := regexp.MustCompile(`(?m)^\s+more .*\n`)
+			for _, statement := range d.dialect.Migration() {
+				if strings.HasPrefix(statement, "CREATE TABLE rate_limit_rule") {
+					require.Regexp(t, column, statement)
+					statement = column.ReplaceAllString(statement, "")
+				}
+				_, err := db.Exec(strings.Replace(statement, "cost, more,", "cost,", 1))
+				require.NoError(t, err)
+			}
+			_, err = db.Exec(d.sql(`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'fixed-window 9/s')`))
+			require.NoError(t, err)
+			source := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute})
+			_, err = source.Load(t.Context())
+			require.ErrorContains(t, err, "more")
+			for _, statement := range upgrade {
+				_, err := db.Exec(statement)
+				require.NoError(t, err, statement)
+			}
+			for _, statement := range d.dialect.Migration() {
+				if len(upgrade) > 1 && strings.HasPrefix(statement, "CREATE TRIGGER rate_limit_rule_update ") {
+					_, err := db.Exec(statement)
+					require.NoError(t, err)
+				}
+			}
+			set, err := source.Load(t.Context())
+			require.NoError(t, err)
+			before := set.Version
+			_, err = db.Exec(`UPDATE rate_limit_rule SET more = '{"charge": "always", "grace": "10%"}'`)
+			require.NoError(t, err)
+			set, err = source.Load(t.Context())
+			require.NoError(t, err)
+			assert.NotEqual(t, before, set.Version)
+			assert.Equal(t, []string{"always", "10%"}, []string{set.Rules[0].Charge, set.Rules[0].Grace})
+			_, err = db.Exec(`UPDATE rate_limit_rule SET match_attributes = '{"ip": "@bad"}'`)
+			require.NoError(t, err)
+			_, err = source.Load(t.Context())
+			require.ErrorContains(t, err, `rules[0].match.attributes.ip[0]: no list "bad"`)
+		})
 	}
 }

@@ -67,3 +67,6 @@ CREATE TABLE rate_limit_violation (
 	INDEX rate_limit_violation_last (last_at),    -- who is being limited now
 	INDEX rate_limit_violation_key (`key`, last_at) -- what happened to this key
 ) CHARACTER SET utf8mb4 /*!80017 COLLATE utf8mb4_0900_bin */ /*M!100202 COLLATE utf8mb4_nopad_bin */;
+
+-- A table that was made before it had the column more gets it by this statement:
+--   ALTER TABLE rate_limit_rule ADD COLUMN more MEDIUMTEXT NOT NULL DEFAULT ('');

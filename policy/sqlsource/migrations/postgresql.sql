@@ -64,3 +64,6 @@ CREATE TABLE rate_limit_violation (
 CREATE INDEX rate_limit_violation_last ON rate_limit_violation (last_at);      -- who is being limited now
 
 CREATE INDEX rate_limit_violation_key ON rate_limit_violation (key, last_at);  -- what happened to this key
+
+-- A table that was made before it had the column more gets it by this statement:
+--   ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT '';

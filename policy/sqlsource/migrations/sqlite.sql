@@ -69,3 +69,8 @@ CREATE TABLE rate_limit_violation (
 CREATE INDEX rate_limit_violation_last ON rate_limit_violation (last_at);      -- who is being limited now
 
 CREATE INDEX rate_limit_violation_key ON rate_limit_violation (key, last_at);  -- what happened to this key
+
+-- A table that was made before it had the column more gets it by this statement:
+--   ALTER TABLE rate_limit_rule ADD COLUMN more TEXT NOT NULL DEFAULT '';
+-- and then the trigger, so that a change of more is a new version, by this one and the statement of the trigger rate_limit_rule_update above:
+--   DROP TRIGGER rate_limit_rule_update;
