@@ -74,6 +74,7 @@ const (
 
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent; of units in use: since when, their number, their owner
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
+	tailPart    = 16 * recordSize           // of a longer one, which is read next
 	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and 7 bytes that are 0
 	bookingSize = 14                        // the instant and the cost
 )
@@ -224,7 +225,7 @@ const (
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
-	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "BASE_SIZE": baseSize,
+	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "TAIL_PART": tailPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,

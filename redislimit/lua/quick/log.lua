@@ -1,10 +1,13 @@
 -- A sliding log without a debt: x is the cost, y the units, z per. It is searched where it lies, and its digest is packed.
 if n > 0 then break end -- a debt
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
-local gen, changes
+local gen, changes, tail
 local function record(i) -- its instant, the sum up to it, and the reading at which it was spent
   local from = $WIDE_SIZE + 1 + $RECORD_SIZE * (i - 1)
   if from + $RECORD_SIZE - 1 <= $FIRST_PART then return unpack('>I7I7I7', raw, from) end
+  if not tail then tail = redis.call('GETRANGE', key, -$TAIL_PART, -1) end -- which has what a call with bookings needs, most often
+  local back = length - from
+  if back < $TAIL_PART then return unpack('>I7I7I7', tail, $TAIL_PART - back) end
   return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + $RECORD_SIZE - 2))
 end
 if raw then
@@ -35,11 +38,12 @@ if live < 0 or base > sum or sum + x > $TOP or newest > $TOP or now > $LATEST th
 at = newest > now and newest or now -- behind the bookings
 local function freed(at, room) -- the instant, from at on, at which no more than room counts
   if live <= room then return at end
-  local low, high = gone + 1, size
+  local low, high = math.max(gone + 1, size - room), size -- each has a unit at least
+  local mid = low
   while low < high do -- the first one whose passing leaves enough room
-    local mid = math.floor((low + high) / 2)
     local _, upto = record(mid)
     if sum - upto <= room then high = mid else low = mid + 1 end
+    mid = math.floor((low + high) / 2)
   end
   return math.max(at, record(low) + z)
 end
