@@ -1,0 +1,122 @@
+package redislimit
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+const (
+	killedProcesses = 4
+	killedCallers   = 20 // of each process
+)
+
+// killedLimit is what the fleet shares: about 60 calls a second, whose costs are at most 8.
+var killedLimit = ratelimit.TokenBucket(ratelimit.PerSecond(200), 20)
+
+// turnOf is one served call of a fleet's process.
+type turnOf struct{ process, caller, cost int }
+
+// A fleet whose processes are killed while their callers wait: those of the others are not barred, all of them are served again and again, and
+// the real costs stay within the bound.
+func TestAFleetServesItsWaitersThoughProcessesAreKilled(t *testing.T) {
+	if addr := os.Getenv("REDISLIMIT_KILLED"); addr != "" {
+		waitInFleet(addr)
+		return
+	}
+	if testing.Short() {
+		t.Skip("it starts processes")
+	}
+	testsize.Alone(t)
+	s := startServer(t)
+	probe := newOn(t, s.client(), killedLimit, "killed", Options{})
+	warm(t, probe)
+	begin := time.Now()
+	events := make(chan turnOf, 1<<12)
+	var all []*exec.Cmd
+	for i := range killedProcesses {
+		c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAFleetServesItsWaitersThoughProcessesAreKilled$")
+		c.Env = append(os.Environ(), "REDISLIMIT_KILLED="+s.addr)
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		go func() {
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				e := turnOf{process: i}
+				if n, _ := fmt.Sscanf(lines.Text(), "served %d %d", &e.caller, &e.cost); n == 2 {
+					events <- e
+				}
+			}
+		}()
+		all = append(all, c)
+	}
+	used := 0
+	// everyone waits until each caller of the processes from one on has been served some times.
+	everyone := func(from, times int) {
+		t.Helper()
+		counts, missing := map[turnOf]int{}, (killedProcesses-from)*killedCallers
+		for late := time.After(time.Minute); missing > 0; {
+			select {
+			case e := <-events:
+				used += e.cost
+				e.cost = 0
+				if counts[e]++; e.process >= from && counts[e] == times {
+					missing--
+				}
+			case <-late:
+				require.Failf(t, "callers starve", "%d of those behind process %d", missing, from)
+			}
+		}
+	}
+	everyone(0, 1)
+	for killed := range killedProcesses - 1 {
+		require.NoError(t, all[killed].Process.Kill()) // as kill -9 does
+		_ = all[killed].Wait()
+		d, err := probe.Peek(t.Context(), "k", 1)
+		require.NoError(t, err)
+		assert.LessOrEqual(t, d.RetryAfter, time.Second+50*time.Millisecond, "%d processes are dead", killed+1)
+		everyone(killed+1, 2)
+	}
+	took := time.Since(begin)
+	require.NoError(t, all[killedProcesses-1].Process.Kill())
+	most := float64(killedLimit.Burst) + took.Seconds()*float64(killedLimit.Rate.Units)
+	t.Logf("%d units, %.1f %% of the bound, in %v", used, 100*float64(used)/most, took)
+	assert.LessOrEqual(t, float64(used), most)
+}
+
+// waitInFleet is one process of the fleet: each caller waits with an estimate, gives back what it has not used, and comes again.
+func waitInFleet(addr string) {
+	l, err := New(redis.NewClient(&redis.Options{Addr: addr}), killedLimit.Named("killed"), &Options{Name: "killed", Timeout: 20 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	for caller := range killedCallers {
+		go func() {
+			for {
+				estimate := 1 + rand.IntN(8)
+				if err := l.Wait(ctx, "k", estimate); err != nil {
+					panic(err)
+				}
+				cost := 1 + rand.IntN(estimate)
+				if err := l.Adjust(ctx, "k", cost-estimate); err != nil {
+					panic(err)
+				}
+				fmt.Printf("served %d %d\n", caller, cost)
+			}
+		}()
+	}
+	select {}
+}
