@@ -13,51 +13,47 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// stack is the working memory of one decision over several layers. One goroutine uses it at a time. In between it refers to no
-// key and no account, so that the pool that keeps it keeps nothing of users alive.
+// stack is the working memory of one decision over several layers. One goroutine uses it at a time. Between decisions it refers to no key
+// and no account, so that its pool keeps no user data alive.
 //
 // A decision goes through these steps. User code runs only in the first and the last, and no lock is held then.
 //
 //  1. load: each layer determines its account, its cost and its plan.
-//  2. lock: the costs of layers that meet at one account are summed up, and all accounts are
-//     locked, in the one order that all decisions use.
-//  3. check: each account makes an offer. Nothing is spent yet. The account that all requests share, if there is one,
-//     is locked only now, makes its offer last, and is unlocked first: all other decisions wait for it.
-//  4. commit or refuse: if all of the enforcing layers' offers fit, each account spends its
-//     offer; then each shadow layer in turn is checked and commits if it fits. Otherwise
-//     nothing is spent.
+//  2. lock: the stack adds up the costs of layers with the same account, and locks all accounts in the order
+//     that every decision uses.
+//  3. check: each account makes an offer. Nothing is spent yet. An account that all requests share is locked only now,
+//     makes its offer last, and is unlocked first, because all other decisions wait for it.
+//  4. commit or refuse: if the offers of all enforcing layers fit, each account spends its offer. Then each shadow
+//     layer is checked in turn, and spends if its offer fits. Otherwise nothing is spent.
 //  5. report: each limiter receives its own layer's decision.
 //
-// No other decision sees a state between 3 and 4, because all accounts are locked: a denial charges nothing, not even for an
-// instant. An account is unlocked when all are locked and it has spent, so decisions take effect one after the other.
+// All accounts stay locked from 3 to 4, so no other decision sees a state in between: a denial charges nothing, not even for an instant.
+// An account is unlocked only after all are locked and it has spent. So decisions take effect one after the other.
 //
-// Keys that are not tracked are inserted between 3 and 4, if all offers fit, and then the decision starts again at 2. An
-// insertion locks an account of any address, so none may be locked during it. Inserted accounts, and accounts that were there
-// before, are pinned until the decision is over: otherwise the keys of one request could evict each other. A request that is
-// denied inserts nothing, so a client that is denied cannot fill a table.
+// If all offers fit, keys that are not tracked are inserted before 4, and the decision starts again at 2. An insertion may lock an account
+// of any address, so no account may be locked during it. All accounts of the request are pinned until the decision is over. Otherwise its
+// keys could evict each other. A denied request inserts nothing, so a denied client cannot fill a table.
 //
-// A layer, a member and a charge are three things. The layer is the user's configuration. The member is the layer in the
-// decision at hand: its key, account, plan and cost. The charge is the decision's cost to one account: the sum over the members
-// whose keys are the same key of the same limiter.
+// A layer is the user's configuration. A member is the layer in the decision at hand, with its key, account, plan and cost. A charge is the
+// decision's cost to one account: the sum over all members with the same key of the same limiter.
 type stack[R any] struct {
 	layers []layer[R]
 	places []int                // of layers in Limits
 	pick   func(R, []int) []int // nil: all layers
 	clock  Clock
 
-	// A member is made when its layer is first needed. AllOf may have a thousand layers
-	// of which a request needs three.
+	// A member is made when its layer is first used: AllOf may have a thousand layers, and a request may use three.
 	made    []*member[R] // by layer
 	members []*member[R] // this request's layers; with AllOf, between two requests, the layers of the last request
 	which   []int        // scratch memory for pick
-	watched bool         // one of the members is watched: an observer receives its decisions
+	watched bool         // an observer receives the decisions of a member
 	brief   bool         // the caller needs only the yes or no
 	every   bool         // the caller needs the decision of each layer
 
 	// The results of load and lock.
 	asked   bool // a LimitFor was called
-	absent  bool // one of the members' keys is not tracked
-	mixed   bool // of a key's members only some have found its account
+	absent  bool // the key of a member is not tracked
+	mixed   bool // two members with the same key disagree whether it is tracked
 	exceeds bool // the enforcing layers charge an account more than it can ever allow
 
 	changed bool // keys have been inserted or pinned, which withdraw takes back

@@ -67,7 +67,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	if e.Decision.Degraded && i.opts.DegradedTrailer != "" {
 		t.set(func() metadata.MD { return metadata.MD{i.opts.DegradedTrailer: {"true"}} })
 	}
-	if i.opts.LimitTrailers && t.tells(e.Outcome) {
+	if i.opts.LimitTrailers && t.announces(e.Outcome) {
 		t.set(func() metadata.MD { return i.limits(e, t) })
 	}
 	if e.Outcome == edge.Allowed || e.Outcome == edge.FailedOpen {
@@ -75,7 +75,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	ctx := e.Request.Context()
 	outcome.MarkRefused(ctx)
-	if t.tell { // a stream of which a message is denied was opened
+	if t.announce { // a stream of which a message is denied was opened
 		edge.MarkRefused(ctx, e.Cause())
 	}
 	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held

@@ -14,11 +14,11 @@ func (i *Interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	}
 	e := i.core.Event(c)
 	if !i.core.Settles && !i.opts.ChargeMessages {
-		_, err := i.serve(&e, trailers{stream: ss, tell: true}, nil, false, func(ctx context.Context) (any, error) { return nil, handler(srv, within(ss, ctx)) })
+		_, err := i.serve(&e, trailers{stream: ss, announce: true}, nil, false, func(ctx context.Context) (any, error) { return nil, handler(srv, within(ss, ctx)) })
 		return err
 	}
 	s := &chargedStream{watchedStream: watchedStream{ServerStream: ss}, i: i, call: c}
-	t := trailers{stream: ss, tell: true, first: true}
+	t := trailers{stream: ss, announce: true, first: true}
 	_, err := i.serve(&e, t, &s.watchedStream, i.core.Settles, func(ctx context.Context) (any, error) {
 		s.ServerStream = within(ss, ctx)
 		return nil, s.serve(srv, handler)

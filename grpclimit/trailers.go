@@ -18,11 +18,11 @@ const (
 // trailers sets a call's trailers. They are sent with the status, so that nothing is sent
 // before it.
 type trailers struct {
-	ctx    context.Context   // of a unary call
-	stream grpc.ServerStream // or of none
-	tell   bool              // announce the remaining budget; a message's decision does not
-	inner  *context.Context  // of the handler of a unary call; nil if the trailers hold nothing for inner interceptors
-	first  bool              // the decision is on a stream as it opens, or on its first message
+	ctx      context.Context   // of a unary call
+	stream   grpc.ServerStream // or of none
+	announce bool              // announce the remaining budget; a message's decision does not
+	inner    *context.Context  // of the handler of a unary call; nil if the trailers hold nothing for inner interceptors
+	first    bool              // the decision is on a stream as it opens, or on its first message
 }
 
 // within returns the context for the handler.
@@ -33,10 +33,10 @@ func (t trailers) within(e *event) context.Context {
 	return e.Request.Context()
 }
 
-// tells reports whether the trailers contain the remaining budget. The trailers of a served stream are sent when it ends: its budget at the
+// announces reports whether the trailers contain the remaining budget. The trailers of a served stream are sent when it ends: its budget at the
 // opening is out of date by then.
-func (t trailers) tells(o edge.Outcome) bool {
-	return t.tell && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
+func (t trailers) announces(o edge.Outcome) bool {
+	return t.announce && (o == edge.Denied || o == edge.Exceeds || o == edge.Allowed && t.stream == nil)
 }
 
 // set adds the trailers that a function returns, which are not changed. Outside of a server it has

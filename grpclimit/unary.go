@@ -22,7 +22,7 @@ func (i *Interceptor) call(c *Call, handler grpc.UnaryHandler) (any, error) {
 		return handler(c.ctx, req)
 	}
 	e := i.core.Event(c)
-	t := trailers{ctx: c.Context(), tell: true}
+	t := trailers{ctx: c.Context(), announce: true}
 	if i.opts.LimitTrailers {
 		inner := t.ctx
 		t.inner = &inner

@@ -32,7 +32,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	switch {
 	case abandoned:
 		if e.Outcome == edge.Denied {
-			m.tellLimits(w, e)
+			m.setFields(w, e)
 		}
 		wait, body = e.Decision.Delay, unavailable
 		blameClient(w) // the client has filled the queue

@@ -144,8 +144,8 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 		return nil, nil, false
 	}
 	degraded := e.Decision.Degraded && m.opts.DegradedHeader != ""
-	tells := e.Outcome == edge.Allowed && m.opts.Dialect != DialectNone
-	if !degraded && !tells {
+	announces := e.Outcome == edge.Allowed && m.opts.Dialect != DialectNone
+	if !degraded && !announces {
 		return nil, w, true
 	}
 	var values *[4]string
@@ -160,13 +160,13 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 	if degraded {
 		set(h, m.opts.DegradedHeader, "true", values[3:])
 	}
-	if tells {
+	if announces {
 		m.setLimits(h, m.view(h, e), &e.Decision, values[:3])
 	}
 	return watched, writer, true
 }
 
-func (m *Middleware) tellLimits(w http.ResponseWriter, e *event) {
+func (m *Middleware) setFields(w http.ResponseWriter, e *event) {
 	h := w.Header()
 	m.setLimits(h, m.view(h, e), &e.Decision, new([3]string)[:])
 }

@@ -5,7 +5,7 @@ type config struct {
 	limit    int // 0 means the limiter's own, and less than 0 that the key is blocked
 	weight   int
 	priority int
-	asked    uint64 // orders the calls of these functions, so that an older result never replaces a newer one
+	number   uint64 // orders the calls of these functions, so that an older result never replaces a newer one
 }
 
 // bound returns the upper bound of the key's limit. Base is the limiter's own.

@@ -5,10 +5,10 @@ import "time"
 // configureLocked puts a configuration into force. An adaptive limit keeps its learnt value, within the bound. The caller then
 // calls Limiter.changedLocked.
 func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
-	if cfg.asked < s.asked {
+	if cfg.number < s.number {
 		return
 	}
-	s.asked, s.configured = cfg.asked, cfg.limit
+	s.number, s.configured = cfg.number, cfg.limit
 	if s.common.timed {
 		s.pool().advanceLocked(s, s.atLocked(now)) // by the old weight
 	}

@@ -41,9 +41,9 @@ func (s *semaphore) learn() {
 		limit = *now
 		l.changed(at, old, limit)
 		l.updating = limit != old && l.report != nil // reports come one after the other
-		tells := l.updating
+		reports := l.updating
 		s.unlockAfter(busy)
-		if tells {
+		if reports {
 			defer func() {
 				s.mutex().Lock()
 				l.updating = false

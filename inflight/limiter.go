@@ -19,13 +19,13 @@ type Limiter[K comparable] struct {
 	common   *common
 	table    *table[K]
 	keys     keyCheck[K]
-	ask      func(K) config
+	lookUp   func(K) config
 	report   func(key K, old, new int) // OnLimit
 	hasTotal bool
 
 	base      atomic.Int64 // New's limit, or SetLimit's
 	setting   sync.Mutex   // one SetLimit, SetTotal or beginning of a Refresh at a time
-	asked     atomic.Uint64
+	numbers   atomic.Uint64
 	refreshed atomic.Uint64 // configurations from before this number are out of date
 }
 
@@ -43,7 +43,7 @@ func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 		return nil, err
 	}
 	o.defaults()
-	l := &Limiter[K]{common: o.common(), table: newTable[K](o.MaxKeys), keys: keyCheck[K]{keys.HoldInterfaces[K]()}, ask: o.config, report: o.OnLimit, hasTotal: o.Total > 0}
+	l := &Limiter[K]{common: o.common(), table: newTable[K](o.MaxKeys), keys: keyCheck[K]{keys.HoldInterfaces[K]()}, lookUp: o.config, report: o.OnLimit, hasTotal: o.Total > 0}
 	l.base.Store(int64(limit))
 	return l, nil
 }
@@ -156,7 +156,7 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 		return &old.semaphore, now, nil
 	}
 	s, err := l.insertUnlock(e, cfg, now)
-	if s == nil || cfg.asked > l.refreshed.Load() {
+	if s == nil || cfg.number > l.refreshed.Load() {
 		return s, now, err
 	}
 	s.mutex().Unlock()
@@ -183,9 +183,9 @@ func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*
 
 // configOf calls the functions in Options.
 func (l *Limiter[K]) configOf(key K) config {
-	asked := l.asked.Add(1)
-	cfg := l.ask(key)
-	cfg.asked = asked
+	number := l.numbers.Add(1)
+	cfg := l.lookUp(key)
+	cfg.number = number
 	return cfg
 }
 

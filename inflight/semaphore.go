@@ -40,7 +40,7 @@ type semaphore struct {
 	priority   int
 	at         int32  // place in its level's heap, or -1
 	busyAt     int32  // place in learner.busy, or -1
-	asked      uint64 // the number of the call that returned bound, weight and priority
+	number     uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
 	wait       time.Duration // recent waits of calls that were served from the queue

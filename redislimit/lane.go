@@ -10,32 +10,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// maxBatches is how many batches of a lane are under way at once, while calls wait for the next one:
-// the server works on one while another's answers are read and a third is being made.
+// maxBatches is the maximum number of batches under way in a lane. With three, the server runs one, the client reads the answers of
+// another, and a third one fills.
 const maxBatches = 3
 
 // maxStuck is the maximum number of batches without waiting callers in a lane.
 const maxStuck = 61
 
-// lane is the queue of calls to one server. No call waits for company: a call that comes while fewer than three batches are
-// under way is sent at once, with the calls of other goroutines that are ready at the same moment. The others queue. Whenever a
-// batch is answered, the next one has the whole queue, up to the batch size, as one pipeline.
+// lane queues the calls to one server. While fewer than three batches are under way, a call is sent at once, together with the calls that
+// are ready at the same moment. Otherwise it queues. When a batch is answered, the next batch takes the whole queue, up to the batch size,
+// as one pipeline.
 //
-// A call whose context never ends is sent by its caller, if it is sent at once and the client ends it in time. All others are
-// sent by a goroutine, so that their callers can leave when their contexts end. There are at most three, and each ends when the
-// queue is empty: nothing has to be closed.
+// The caller itself sends a call that need not queue, if its context never ends and the client heeds deadlines. A goroutine sends all other
+// calls, so that a caller can leave when its context ends. A lane has at most three such goroutines. Each ends when the queue is empty, so
+// nothing has to be closed.
 //
-// No goroutine outlives the deadlines of its calls, if the client heeds them. If it does not, a batch that all callers have
-// left is stuck: it no longer counts, so that later calls are sent, and it ends with the client's own timeouts. Beyond 61 stuck
-// batches, calls have to wait.
+// If the client heeds deadlines, no goroutine outlives the deadlines of its calls. If it does not, a batch may outlive its callers. Such a
+// stuck batch no longer counts, so later calls are sent, and it ends with the client's own timeouts. With 61 stuck batches, calls wait.
 type lane struct {
 	client    redis.UniversalClient
 	batchSize int
 	heeds     bool          // the client heeds the deadline of each call
-	share     atomic.Uint32 // which keys share a call: a sharing
+	share     atomic.Uint32 // a sharing: the keys that may share a call
 
-	// elsewhere returns a key that another server of the cluster serves than the given key's, "" if there is none. It is nil if
-	// keys of several slots must not share a call.
+	// elsewhere returns a key that a different server of the cluster serves, or "" if there is none. It is nil if keys of several slots
+	// must not share a call.
 	elsewhere func(key string) string
 	askAt     atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 
@@ -43,11 +42,11 @@ type lane struct {
 	batches int        // under way, and not stuck
 	stuck   int
 
-	// The calls whose callers wait, in the order of their arrival. Their deadlines are in that order too, because the timeout
-	// is the same for all. Sent calls come before unsent ones.
+	// The waiting calls in the order of arrival. This is also the order of their deadlines, because all have the same timeout. Sent calls
+	// come before unsent ones.
 	first, last *call
 	unsent      *call // the first unsent call
-	queued      int   // how many have not been sent
+	queued      int   // the number of unsent calls
 
 	timer *time.Timer // wakes callers whose deadlines have passed
 	armed bool
@@ -57,7 +56,7 @@ func newLane(client redis.UniversalClient, batchSize int, heeds bool) *lane {
 	return &lane{client: client, batchSize: batchSize, heeds: heeds}
 }
 
-// push puts a call at the end. It and the three after it are called under the lock.
+// push appends a call. The caller of push, enqueue, remove and take holds the lock.
 func (l *lane) push(c *call) {
 	c.prev = l.last
 	if l.last != nil {
@@ -68,7 +67,7 @@ func (l *lane) push(c *call) {
 	l.last = c
 }
 
-// enqueue puts a call at the end, to be sent later.
+// enqueue appends a call to be sent later.
 func (l *lane) enqueue(c *call) {
 	l.push(c)
 	c.state = isQueued
@@ -77,7 +76,7 @@ func (l *lane) enqueue(c *call) {
 	}
 }
 
-// remove takes a call out, wherever it is.
+// remove removes a call from the queue and from its batch.
 func (l *lane) remove(c *call) {
 	if c.state == isQueued {
 		l.queued--
@@ -98,7 +97,7 @@ func (l *lane) remove(c *call) {
 	c.prev, c.next = nil, nil
 }
 
-// take makes a batch of the calls that have waited longest.
+// take moves the calls that have waited longest into a new batch.
 func (l *lane) take() *batch {
 	n := min(l.queued, l.batchSize)
 	b := &batch{calls: make([]*call, 0, n), staying: n}
@@ -164,8 +163,7 @@ func (l *lane) await(c *call) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// linger waits a little longer for the answer of a call that is to be taken back when its
-// context ends, if it has been sent. It reports whether there is one.
+// linger waits a little longer for the answer of a sent call that must be undone when its context ends. It reports whether the answer came.
 func (l *lane) linger(c *call) bool {
 	l.mu.Lock()
 	sent := c.state == isInBatch
@@ -173,7 +171,7 @@ func (l *lane) linger(c *call) bool {
 	return sent && c.answeredSoon(c.wake)
 }
 
-// leave takes a call out whose context has ended, unless its caller is being woken.
+// leave removes a call whose context has ended, unless its caller is being woken.
 func (l *lane) leave(c *call) (left, sent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +184,7 @@ func (l *lane) leave(c *call) (left, sent bool) {
 	return true, c.batch.mayArrive()
 }
 
-// removeLocked takes a call out whose caller does not wait for the answer.
+// removeLocked removes a call whose caller no longer waits.
 func (l *lane) removeLocked(c *call) {
 	l.remove(c)
 	b := c.batch
@@ -200,7 +198,7 @@ func (l *lane) removeLocked(c *call) {
 	}
 }
 
-// startLocked sends waiting calls in the places of stuck batches.
+// startLocked starts batches in place of stuck ones.
 func (l *lane) startLocked() {
 	for !l.heeds && l.batches < maxBatches && l.queued > 0 {
 		l.batches++
@@ -208,15 +206,14 @@ func (l *lane) startLocked() {
 	}
 }
 
-// done ends a batch of one call that its caller has sent, and lets the next one start.
+// done ends a batch whose only call its caller has sent, and starts the next batch.
 func (l *lane) done() {
 	if b := l.next(nil); b != nil {
 		go l.sendAll(b)
 	}
 }
 
-// next returns the batch that follows one that has ended, or nil if no call waits. No batch follows a stuck one: its place was
-// taken.
+// next returns the batch that follows an ended one, or nil if no call waits. No batch follows a stuck one, whose place is taken.
 func (l *lane) next(ended *batch) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,8 +230,8 @@ func (l *lane) next(ended *batch) *batch {
 
 // sendAll sends batches until no call waits, beginning with the given one, if any.
 //
-// Before it takes the waiting calls, it lets other ready goroutines run: callers whose call was just answered often make
-// another one, and each of these would have a batch of its own.
+// Before it takes the waiting calls, it yields to other ready goroutines. A caller whose call was just answered often makes another call at
+// once, and the calls of several such callers then share a batch.
 func (l *lane) sendAll(b *batch) {
 	if b == nil {
 		runtime.Gosched()
@@ -258,7 +255,7 @@ func (l *lane) sendBatch(b *batch) {
 		c.run(ctx, l.client)
 		return
 	}
-	var last time.Time // the latest deadline: no caller's own bounds another one
+	var last time.Time // the latest deadline, so that no caller's deadline ends the call of another
 	for _, c := range b.calls {
 		if end := c.end(); end.After(last) {
 			last = end
@@ -286,8 +283,7 @@ func (l *lane) wakeAnswered(b *batch) {
 	}
 }
 
-// armLocked sets the one timer of all callers: a timer for each would take a tenth of a
-// decision's time, and hardly ever fire.
+// armLocked sets the timer that all callers share. A timer for each call would rarely fire, and take a tenth of a decision's time.
 func (l *lane) armLocked(at time.Time) {
 	l.armed = true
 	if l.timer == nil {
@@ -320,8 +316,8 @@ func (l *lane) wakeLate() {
 	l.startLocked()
 }
 
-// pipeline sends a batch of several calls, in as few calls as possible. A call on keys of several decisions may be refused,
-// whole or in part, because of the location of the keys: the undecided ones are sent once more, each decision by itself.
+// pipeline sends a batch in as few script calls as possible. A server may refuse a call for several decisions, in whole or in part, because
+// it does not serve all of the keys. Then pipeline sends each undecided decision once more, by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
 	sends := gather(b, sharing(l.share.Load()))
 	asked := l.ask(b, len(sends))
@@ -345,27 +341,27 @@ func (l *lane) pipeline(ctx context.Context, b *batch) {
 	}
 }
 
-// refusedTogether reports whether nothing of a call was run that may be run if each decision is sent by itself.
+// refusedTogether reports whether the server ran nothing of a call, and may run its decisions one by one.
 func (l *lane) refusedTogether(c *call) bool {
 	switch {
 	case redis.HasErrorPrefix(c.err, "CROSSSLOT"):
 		l.share.Store(uint32(shareSlot))
 		return true
-	case redis.HasErrorPrefix(c.err, "TRYAGAIN"): // a slot is being moved, and has some of the keys here and some there
+	case redis.HasErrorPrefix(c.err, "TRYAGAIN"): // the slot is moving, and its keys are on two servers
 		return true
 	case !c.script.undeclared || answerOf(c.err) == "":
 		return false
 	case refused(answerOf(c.err)): // with its key declared, each is redirected to the server that now serves it
 		return true
 	}
-	l.share.Store(uint32(shareSlot)) // a server of another kind has taken this one's place
+	l.share.Store(uint32(shareSlot)) // a server of another kind has replaced this one
 	l.askAt.Store(time.Now().Add(askEvery).UnixNano())
 	return false
 }
 
-// send sends calls at once; twice, if the server does not know the scripts. Then the first of each carries the text. A pipeline
-// is not atomic: scripts can be forgotten again in the middle of it, so it is repeated for the calls that were not run. Each
-// time at least the first is, or the context ends.
+// send sends calls at once. If the server does not know their scripts, it sends the calls again, and the first call of each script carries
+// the text. The server may forget a script within a pipeline, so send repeats until every call has run or the context ends. Each round runs
+// at least the first call.
 func (l *lane) send(ctx context.Context, calls []*call) {
 	for _, c := range calls {
 		c.command = c.bySHA(ctx)
@@ -379,7 +375,7 @@ func (l *lane) send(ctx context.Context, calls []*call) {
 	}
 }
 
-// unknown returns the calls whose scripts the server did not know.
+// unknown returns the calls whose script the server did not know.
 func unknown(calls []*call) (again []*call) {
 	for _, c := range calls {
 		if c.unknown() {
@@ -402,8 +398,8 @@ func (l *lane) teach(ctx context.Context, calls []*call) {
 	l.exec(ctx, calls)
 }
 
-// exec sends the commands of the calls. Each call has its own error afterwards. A Ring gets each call by itself, which is an error
-// if the Ring is closed during the call: in a pipeline, go-redis 9.22 then panics in a goroutine of its own.
+// exec sends the commands of the calls, and sets the error of each call. It sends calls to a Ring one by one: if a Ring is closed during a
+// pipeline, go-redis 9.22 panics in its own goroutine.
 func (l *lane) exec(ctx context.Context, calls []*call) {
 	if ring, ok := l.client.(*redis.Ring); ok {
 		var others sync.WaitGroup

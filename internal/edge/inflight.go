@@ -98,8 +98,8 @@ func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why R
 		return permit, false, why
 	}
 	key, err := i.key(r)
-	asked := err == nil
-	if asked {
+	called := err == nil
+	if called {
 		permit, err = i.acquire(r, key)
 	}
 	switch {
@@ -110,7 +110,7 @@ func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why R
 		i.skipped.Add(1)
 		return permit, false, why
 	}
-	return permit, false, i.refuse(r, key, err, asked)
+	return permit, false, i.refuse(r, key, err, called)
 }
 
 func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
@@ -127,9 +127,9 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 }
 
 // refuse counts a refusal and returns it. The error is the limiter's if that was called, else the key function's.
-func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
+func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	outcome.MarkRefused(r.Context())
-	why, count := Refusal{Err: err, Cause: causeOf(r, err, asked)}, &i.failed
+	why, count := Refusal{Err: err, Cause: causeOf(r, err, called)}, &i.failed
 	MarkRefused(r.Context(), why.Cause)
 	switch why.Cause {
 	case outcome.CauseLimited, outcome.CauseGone:
@@ -146,14 +146,14 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, asked bool) Refusal {
 }
 
 // causeOf returns the cause of a refusal. A limiter that has waited for MaxWait had no room.
-func causeOf[R Request](r R, err error, asked bool) outcome.Cause {
+func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	cause := outcome.CauseOf(err)
 	switch {
 	case r.Context().Err() != nil:
 		return outcome.CauseGone
-	case cause == outcome.CauseEnded && asked:
+	case cause == outcome.CauseEnded && called:
 		return outcome.CauseLimited
-	case cause == outcome.CauseLimited && !asked:
+	case cause == outcome.CauseLimited && !called:
 		return outcome.CauseOther
 	}
 	return cause

@@ -6,30 +6,29 @@ import (
 	"unsafe"
 )
 
-// array is the buckets of a Map: as many for each shard, a power of two. The low bits of a key's hash choose the shard, and
-// the bits above them the bucket. If that is full, the key goes into the next one of its shard that has room.
+// array holds the buckets of a Map. Each shard has the same number of buckets, a power of two. The low bits of a key's hash select the
+// shard, and the bits above them select the bucket. If the bucket is full, the key goes into the shard's next bucket with room.
 //
-// The buckets of a shard are made when the shard copies its entries: so no call clears the memory of them all.
+// A shard allocates its buckets when it copies its entries, so no call has to clear the memory of all shards.
 type array[K comparable, V any] struct {
 	parts []atomic.Pointer[bucket[K, V]] // the first bucket of each shard, or nil
 	shift int                            // the number of bits of a hash that choose the shard
 	mask  uint64                         // the number of buckets of a shard − 1
-	next  atomic.Pointer[array[K, V]]    // that replaces this one, or nil
-	left  atomic.Int64                   // shards that have this array, or one before it
-	limit int64                          // keys of one shard from which on the array is too small
-	full  int64                          // slots of one shard
+	next  atomic.Pointer[array[K, V]]    // the array that replaces this one, or nil
+	left  atomic.Int64                   // the number of shards that use this array or an earlier one
+	limit int64                          // the number of keys in a shard above which the array is too small
+	full  int64                          // the number of slots in a shard
 }
 
-// slotsInBucket makes a bucket a line of the cache of a 64-bit processor.
+// slotsInBucket makes a bucket fill one cache line of a 64-bit processor.
 const slotsInBucket = 7
 
-// bucket is up to seven entries. The lowest seven bytes of word are the tags of the slots, a part of the
-// entry's hash each, 0 for an empty slot. The highest byte counts the entries that went
-// on to another bucket because they found this one full. From 255 on it stays as it is:
-// such a bucket leads lookups to the next one for ever.
+// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots: a part of the entry's hash, or 0 for an empty
+// slot. The high byte counts the entries that found this bucket full and went on to another one. At 255 it stops counting, and lookups
+// that miss here always continue.
 //
-// A slot is written before its tag, and emptied after it. So a goroutine that reads a tag reads its entry, a later entry of the slot, or
-// none; it compares the key.
+// An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a goroutine that reads a tag may find the
+// entry, a later entry or none. It compares the key.
 type bucket[K comparable, V any] struct {
 	word  atomic.Uint64
 	slots [slotsInBucket]atomic.Pointer[Entry[K, V]]
@@ -38,28 +37,27 @@ type bucket[K comparable, V any] struct {
 const (
 	lows     = 0x01_01_01_01_01_01_01 // the lowest bit of each tag
 	overflow = 1 << 56                // one entry that went on
-	most     = 0xff                   // of them are counted
+	most     = 0xff                   // the highest count
 )
 
-// tagOf returns the part of a hash that distinguishes the entries of a bucket. It is not 0.
+// tagOf returns the part of a hash that distinguishes the entries of a bucket. It is never 0.
 func tagOf(hash uint64) uint64 { return max(hash>>56, 1) }
 
-// matches returns a number in which the highest bit of each byte is set that equals the tag. It may set the bit of
-// a higher byte too.
+// matches sets the highest bit of each byte that equals the tag. It may also set the bit of a byte above a match.
 func matches(word, tag uint64) uint64 {
 	x := word ^ tag*lows
 	return (x - lows) &^ x & (lows << 7)
 }
 
-// newArray returns an array of so many buckets for each shard, which no shard has yet.
+// newArray returns an array with the given number of buckets for each shard. No shard uses it yet.
 func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 	full := int64(buckets * slotsInBucket)
 	a := &array[K, V]{
 		parts: make([]atomic.Pointer[bucket[K, V]], shards),
 		shift: bits.TrailingZeros(uint(shards)),
 		mask:  uint64(buckets - 1),
-		// At seven eighths known keys are found as quickly. But where keys are replaced all the time, more and more entries
-		// lie behind their bucket, and a new key took twice as long.
+		// At seven eighths, known keys are found as fast. But with a steady turnover of keys, more and more entries lie beyond their own
+		// bucket, and an insertion took twice as long.
 		limit: full * 3 / 4,
 		full:  full,
 	}
@@ -70,13 +68,12 @@ func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 // buckets returns the number of buckets of a shard.
 func (a *array[K, V]) buckets() int { return int(a.mask + 1) }
 
-// makePart makes a shard's buckets. The shard's lock is held.
+// makePart allocates a shard's buckets. The caller holds the shard's lock.
 func (a *array[K, V]) makePart(shard int) {
 	a.parts[shard].Store(unsafe.SliceData(make([]bucket[K, V], a.mask+1)))
 }
 
-// part returns the first bucket of the shard of a hash, or nil, and the number of the hash's bucket, or a number that is
-// equal to it modulo the number of buckets.
+// part returns the first bucket of the hash's shard, or nil. It also returns the number of the hash's bucket, modulo the number of buckets.
 func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
 	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
 }
@@ -87,7 +84,7 @@ func (a *array[K, V]) bucket(first *bucket[K, V], at uint64) *bucket[K, V] {
 	return (*bucket[K, V])(unsafe.Add(unsafe.Pointer(first), (at&a.mask)*uint64(unsafe.Sizeof(*first))))
 }
 
-// find returns the entry of a key, or nil. Map.Lookup does the same with a chain of arrays.
+// find returns the key's entry, or nil. Map.Lookup does the same over a chain of arrays.
 func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 	first, begin := a.part(hash)
 	if first == nil {
@@ -109,8 +106,7 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 	}
 }
 
-// insert puts an entry that is not in the array into it. The shard's lock is held, it has its part, and one of its slots
-// is empty.
+// insert adds an entry to the array, which must not contain it. The caller holds the shard's lock, and the shard has buckets with an empty slot.
 func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
 
 // insertHashed is insert for a hash that has been read.
@@ -161,7 +157,7 @@ func (a *array[K, V]) remove(e *Entry[K, V]) bool {
 	}
 }
 
-// passedBack counts one entry less that went on.
+// passedBack decrements the number of entries that went on.
 func (b *bucket[K, V]) passedBack() {
 	if word := b.word.Load(); word>>56 < most {
 		b.word.Store(word - overflow)

@@ -6,13 +6,11 @@ import (
 	"unsafe"
 )
 
-// Cloner copies the text of keys. A string that is a part of a longer one keeps all of
-// that one in memory, and a table may hold its keys for long, so a table clones a key
-// before it stores it. The zero Cloner copies nothing.
+// Cloner copies the text of keys. A substring keeps the whole string in memory, for example a header for one of its fields. A table may hold
+// a key for long, so it clones the key first. The zero Cloner copies nothing.
 //
-// It copies the string if K is a string type, and each string in the fields and elements of
-// K if K is a struct or an array, however deep. It copies nothing
-// behind an interface, a pointer or a channel.
+// If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and elements at any depth.
+// It copies nothing behind an interface, a pointer or a channel.
 type Cloner[K comparable] struct {
 	strings []uintptr // where in a K the strings are
 }
@@ -22,8 +20,7 @@ func NewCloner[K comparable]() Cloner[K] {
 	return Cloner[K]{stringsIn(nil, reflect.TypeFor[K](), 0)}
 }
 
-// stringsIn appends the offsets of all strings in a value of a type that is itself at
-// an offset.
+// stringsIn appends the offsets of all strings in a value of type t at the given offset.
 func stringsIn(found []uintptr, t reflect.Type, at uintptr) []uintptr {
 	switch t.Kind() {
 	case reflect.String:

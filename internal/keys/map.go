@@ -1,5 +1,4 @@
-// Package keys finds values by keys of any comparable type, without a lock and
-// without allocating. The limiters of this module share it.
+// Package keys provides a concurrent map. A lookup takes no lock and allocates nothing. All limiters of this module use it.
 package keys
 
 import (
@@ -9,42 +8,39 @@ import (
 	"sync/atomic"
 )
 
-// Map is a hash table that grows and shrinks with the number of its entries. Keys are compared by Go's ==. A Map is safe for concurrent use. The zero Map cannot be used.
+// Map is a hash table that grows and shrinks with its number of entries. It compares keys with ==. It is safe for concurrent use. The zero Map
+// cannot be used.
 //
-// To find a key takes no lock: see array. To add or remove one takes the lock of its shard. Each shard
-// has buckets of its own in an array, and a key whose bucket is full goes to the next bucket of its shard. So one lock
-// guards everything that an addition or a removal writes.
+// A lookup takes no lock: see array. An addition or a removal takes the lock of the key's shard. Each shard has its own buckets, and a key
+// never leaves its shard, so that one lock guards everything that a call writes.
 //
-// If an array is too small or too large, one of another size is linked behind it. A shard
-// that is written to then copies its entries there, and helps one other shard; so no single
-// call copies the whole table. The old array keeps its entries for lookups that are reading it.
-// A key that is not in an array is looked for in the next one. When all shards have
-// copied their entries, lookups begin at the next array.
+// When an array is too small or too large, a call links an array of another size behind it. Each later write to a shard copies the shard's
+// entries there, and the entries of one other shard. So no call copies the whole table. The old array keeps its entries for lookups under
+// way. A lookup that misses in one array continues in the next. When all shards are copied, lookups start at the next array.
 //
-// Invariants. All keys of a shard are in the shard's array. An array to which a shard has
-// not copied its entries has none of that shard. A key that is removed is removed from all
-// arrays. Within an array an entry keeps its slot until it is removed.
+// Invariants: All keys of a shard are in the shard's array. An array has no entry of a shard until the shard is copied to it. A removal
+// removes the key from all arrays. An entry keeps its slot in an array until it is removed.
 type Map[K comparable, V any] struct {
 	first  atomic.Pointer[array[K, V]] // where lookups begin
 	hasher hasher[K]
 	shards []shard[K, V]
 	link   sync.Mutex    // held to link an array; taken after a shard's lock
-	turn   atomic.Uint64 // counts the shards that calls have looked at to help them
+	turn   atomic.Uint64 // the next shard to help
 }
 
-// shard is a part of the keys, by hash.
+// shard holds the keys with the same low bits of the hash.
 type shard[K comparable, V any] struct {
 	mu     sync.Mutex
 	number int
-	array  *array[K, V] // that has all keys of the shard
-	n      atomic.Int64 // of them; written under the lock
+	array  *array[K, V] // holds all keys of the shard
+	n      atomic.Int64 // the number of keys; written under the lock
 	gone   int          // the number of keys that were removed
 
-	_ [24]byte // keeps the locks of two shards off one cache line
+	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
 
-// Entry is a key in a Map and its value. The value's address does not change, and neither does the key while the entry is in a Map. The hash comes
-// first, so that it shares a line of the cache with the key's text: see Maker. It is atomic, since lookups read the hashes of entries that have left.
+// Entry is a key in a Map and its value. The value's address never changes, and the key does not change while the entry is in a Map. The hash
+// comes first, to share a cache line with the key's text: see Maker. It is atomic because lookups may read the hash of an entry that has left.
 type Entry[K comparable, V any] struct {
 	hash  uint64
 	Key   K
@@ -55,13 +51,13 @@ type Entry[K comparable, V any] struct {
 func (e *Entry[K, V]) Hash() uint64 { return atomic.LoadUint64(&e.hash) }
 
 const (
-	// sharded is the number of keys from which on a map has more than one shard.
+	// sharded is the smallest number of keys for which a map has more than one shard.
 	sharded      = 4096
 	fewestShards = 64
 	mostShards   = 512
 
-	// keysOfShard is the maximum number of keys in each shard of a full map of up to a million. One call copies two
-	// shards, so it bounds the time of a call. More than mostShards would slow down maps that are almost empty.
+	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. A call copies at most two shards, so this
+	// bounds its time. More than mostShards shards would slow down a map that is almost empty.
 	keysOfShard = 2048
 
 	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With
@@ -72,8 +68,7 @@ const (
 	helps = 8
 )
 
-// Shards returns the number of shards, a power of two, for a maximum number of keys: so many that the work for
-// all keys of one shard is short.
+// Shards returns the number of shards for a maximum number of keys. It is a power of two, large enough that a pass over one shard is short.
 func Shards(most int) int {
 	if most < sharded {
 		return 1
@@ -93,8 +88,7 @@ func NewMap[K comparable, V any](most int) *Map[K, V] {
 	return newMap[K, V](Shards(most), 1)
 }
 
-// newMap returns an empty Map with so many shards and so many buckets for each. Both are powers
-// of two.
+// newMap returns an empty Map. The numbers of shards and of buckets in each are powers of two.
 func newMap[K comparable, V any](shards, buckets int) *Map[K, V] {
 	m := &Map[K, V]{hasher: newHasher[K](), shards: make([]shard[K, V], shards)}
 	a := newArray[K, V](buckets, shards)
@@ -172,13 +166,12 @@ func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	return nil
 }
 
-// Add adds a key, and returns its entry and true; or it returns the entry that the key has already.
+// Add adds a key, and returns its entry and true. If the key is there, it returns the existing entry and false.
 func (m *Map[K, V]) Add(key K, v V) (e *Entry[K, V], added bool) {
 	return m.AddEntry(&Entry[K, V]{Key: key, Value: v})
 }
 
-// AddEntry adds an entry that the caller has made, and returns it and true; or it returns the entry that the key has
-// already.
+// AddEntry adds the caller's entry, and returns it and true. If the key is there, it returns the existing entry and false.
 func (m *Map[K, V]) AddEntry(e *Entry[K, V]) (kept *Entry[K, V], added bool) {
 	hash := m.hasher.hash(e.Key)
 	s := m.shard(hash)
@@ -216,7 +209,7 @@ func (m *Map[K, V]) RemoveEntry(e *Entry[K, V]) {
 	}
 }
 
-// Len returns how many keys there are.
+// Len returns the number of keys.
 func (m *Map[K, V]) Len() (n int) {
 	for i := range m.shards {
 		n += int(m.shards[i].n.Load())
@@ -224,9 +217,8 @@ func (m *Map[K, V]) Len() (n int) {
 	return n
 }
 
-// All returns an iterator over the entries, in no order. A key that is in the map all the time is yielded
-// once. An entry that is added or removed during the iteration is yielded once or not at all. No lock is held in
-// the body.
+// All returns an iterator over the entries in no order. It yields a key that stays in the map exactly once, and an entry that comes or goes
+// during the iteration at most once. The body runs without a lock.
 func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
 	return func(yield func(*Entry[K, V]) bool) {
 		var entries []*Entry[K, V]
@@ -262,8 +254,7 @@ func (m *Map[K, V]) makeRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// giveRoomLocked makes the table smaller if it is almost empty, and the shard has lost a key. To find that out looks at
-// all shards, so not each removal does.
+// giveRoomLocked shrinks a table that is almost empty. The check reads all shards, so only some removals run it.
 func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	a := s.array
 	s.gone++
@@ -278,9 +269,9 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// fitting returns the number of buckets of a shard that the keys of all shards need, at most as many as an array has. Each
-// shard has to fit with room to spare: keys may be removed shard by shard, and then the last shards are full when most of
-// the table is empty. An array that is too small for one of them would be replaced by a larger one at once, time and again.
+// fitting returns the number of buckets that every shard needs for its keys, at most the number in a. Every shard must fit with room to
+// spare. For example, a sweep removes keys shard by shard: the last shards are full while most of the table is empty. An array too small for
+// one of them would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {
@@ -295,21 +286,21 @@ func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	return buckets
 }
 
-// linkLocked links an array of so many buckets for each shard behind a, if there is none.
+// linkLocked links an array with the given number of buckets behind a, if none is linked yet.
 func (m *Map[K, V]) linkLocked(a *array[K, V], buckets int) {
 	if a.next.Load() == nil {
 		a.next.Store(newArray[K, V](buckets, len(m.shards)))
 	}
 }
 
-// extend links an array of twice the size behind a, if there is none.
+// extend links an array of twice the size behind a, if none is linked yet.
 func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.link.Lock()
 	defer m.link.Unlock()
 	m.linkLocked(a, 2*a.buckets())
 }
 
-// copyLocked copies the entries of the shard, and of one other shard, to the last array, unless they are there. The calls look at the other shards in turn.
+// copyLocked copies the entries of the shard, and of one other shard, to the last array. Calls help the other shards in turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {

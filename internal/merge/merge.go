@@ -1,5 +1,4 @@
-// Package merge holds the parts that stacks of limits have in common, in memory and in Redis: the merging of several limiters' decisions
-// on one cost into one decision, and the source of a layer.
+// Package merge combines the decisions of several limiters on one cost into one decision. Stacks in memory, on Redis and in SQL use it.
 package merge
 
 import (
@@ -7,8 +6,8 @@ import (
 	"time"
 )
 
-// Decision is the Decision of package ratelimit, with its type of limits. A pointer to one can be converted to a pointer to the other, and
-// cannot if a field is missing here: so a new field of ratelimit.Decision does not compile until this package defines its sum.
+// Decision has the fields of ratelimit.Decision, so a pointer to one converts to a pointer to the other. When ratelimit.Decision gains a
+// field, the conversion fails to compile until this package defines how to combine the field.
 type Decision[L any] struct {
 	Allowed    bool
 	Degraded   bool
@@ -21,18 +20,18 @@ type Decision[L any] struct {
 	Delay      time.Duration
 }
 
-// Sum adds answers up in a Decision. Begin it with [Of].
+// Sum combines decisions into one. Make it with [Of], and add each decision with [Sum.Add].
 type Sum[L any] struct {
-	d    *Decision[L]
-	n    int           // how many have been added
-	room int           // of the limiter that binds: its remaining budget for the caller
-	wait time.Duration // its RetryAfter
-	full time.Duration // its ResetAfter
-	said bool          // it allows the cost
-	dark bool          // one of them has no room, and no time of a next unit
+	d      *Decision[L]
+	n      int           // decisions added so far
+	room   int           // the binding limiter's remaining budget for the caller
+	wait   time.Duration // its RetryAfter
+	full   time.Duration // its ResetAfter
+	allows bool          // the binding limiter allows the cost
+	dark   bool          // a limiter without room does not know the time of its next unit
 }
 
-// Of returns the sum of no answer at all, kept in d: all is allowed, without a limit.
+// Of returns an empty sum, which writes its result to d: everything is allowed, without a limit.
 func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 	*d = Decision[L]{Allowed: true, Limit: unlimited, Remaining: math.MaxInt}
 	return Sum[L]{d: d}
@@ -41,13 +40,13 @@ func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 // Empty reports whether nothing has been added.
 func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
-// Add adds one more limiter's answer, of which the caller can spend room. If that is 0, the answer's NextAfter is the time until it is not.
+// Add adds a limiter's decision. The caller can spend room of its remaining budget. If room is 0, NextAfter is the time until room is above 0.
 //
-// The sum is allowed if all of them allow it. Its Limit comes from the limiter that binds, its Remaining is the least, its Debt is the
-// largest, and its times are the longest. NextAfter is 0 if it is not known of a limiter without room, or never comes.
+// The sum is allowed if every limiter allows the cost. It has the Limit of the binding limiter, the smallest Remaining, the largest Debt and
+// the longest times. NextAfter is 0 if a limiter without room does not know its next unit, or never has one.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
-		s.d.Limit, s.room, s.wait, s.full, s.said = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
+		s.d.Limit, s.room, s.wait, s.full, s.allows = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
 	}
 	s.n++
 	s.d.Allowed = s.d.Allowed && d.Allowed
@@ -62,7 +61,7 @@ func (s *Sum[L]) Add(d *Decision[L], room int) {
 	s.d.Degraded = s.d.Degraded || d.Degraded
 }
 
-// addNext adds the time after which a limiter without room has some again.
+// addNext adds the time until a limiter without room has its next unit.
 func (s *Sum[L]) addNext(after time.Duration) {
 	if s.dark = s.dark || after == 0; s.dark {
 		s.d.NextAfter = 0
@@ -71,13 +70,13 @@ func (s *Sum[L]) addNext(after time.Duration) {
 	s.d.NextAfter = max(s.d.NextAfter, after)
 }
 
-// binds reports whether an answer binds more than all before it: a denial more than an allowed decision, of denials the one with the longer
-// RetryAfter, else the one that leaves less. If they are equal in that, the answer with the longer ResetAfter binds more; and if in that
-// too, the answer that was added first.
+// binds reports whether a decision binds more than all earlier ones. A denial binds more than an allowed decision. Between two denials the
+// longer RetryAfter binds, between two allowed decisions the smaller room, and then the longer ResetAfter. If all are equal, the earlier
+// decision stays.
 func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	switch {
-	case d.Allowed != s.said:
-		return s.said
+	case d.Allowed != s.allows:
+		return s.allows
 	case !d.Allowed && d.RetryAfter != s.wait:
 		return d.RetryAfter > s.wait
 	case d.Allowed && room != s.room:
@@ -86,8 +85,8 @@ func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	return d.ResetAfter > s.full
 }
 
-// Room returns the largest cost of a caller that fits into the remaining budget of a key, if own units of it are charged besides, and the
-// cost is charged shares times.
+// Room returns the largest cost that fits into a key's remaining budget. The key is charged own units and shares times the cost: for example,
+// if two layers charge the caller's cost to one key, shares is 2.
 func Room(remaining, own, shares int64) int {
 	left := remaining - own
 	switch {
@@ -95,7 +94,7 @@ func Room(remaining, own, shares int64) int {
 		return 0
 	case shares == 0:
 		return math.MaxInt
-	case shares == 1: // as it mostly is, and a division takes long
+	case shares == 1: // the usual case, without a slow division
 		return int(min(left, math.MaxInt))
 	}
 	return int(min(left/shares, math.MaxInt))

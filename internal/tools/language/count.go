@@ -2,7 +2,11 @@ package main
 
 import (
 	"cmp"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,14 +29,18 @@ var kinds = [...]string{"Go", "Go tests", "Lua", "shell", "pages", "strings of G
 
 // figures are the numbers of words and of each rule's hits.
 type figures struct {
-	words int
-	hits  [len(rules)]int
+	words    int
+	hits     [len(rules)]int
+	measured [len(measured)]int
 }
 
 func (f *figures) add(g figures) {
 	f.words += g.words
 	for r := range f.hits {
 		f.hits[r] += g.hits[r]
+	}
+	for m := range f.measured {
+		f.measured[m] += g.measured[m]
 	}
 }
 
@@ -47,6 +55,8 @@ type counted struct {
 	kinds   [len(kinds)]figures
 	folders map[string]*figures // without strings
 	hits    []hit
+
+	identifiers, speech int // names that Go files declare, and of them the names of speech
 }
 
 // countFolder counts all files below a folder. Test data and Git's own files are skipped: test data holds earlier versions on purpose.
@@ -81,6 +91,11 @@ func (c *counted) countFile(root, path string) error {
 	if err != nil {
 		return err
 	}
+	if filepath.Ext(path) == ".go" {
+		if err := c.countNames(root, path, content); err != nil {
+			return err
+		}
+	}
 	name, err := filepath.Rel(root, path)
 	if err != nil {
 		return err
@@ -114,7 +129,75 @@ func (c *counted) countPassage(name string, p passage) figures {
 			c.hits = append(c.hits, hit{file: name, rule: joined[at[0]:at[1]], text: strings.TrimSpace(p.lines[n]), line: p.first + n})
 		}
 	}
+	for m := range measured {
+		f.measured[m] = len(measured[m].expr.FindAllStringIndex(joined, -1))
+	}
 	return f
+}
+
+// countNames counts the identifiers that a Go file declares, and records those of speech as hits.
+func (c *counted) countNames(root, path string, content []byte) error {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, content, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	name, err := filepath.Rel(root, path)
+	if err != nil {
+		return err
+	}
+	for id := range declared(file) {
+		c.identifiers++
+		if slices.ContainsFunc(parts(id.Name), speech.MatchString) {
+			c.speech++
+			c.hits = append(c.hits, hit{file: name, rule: "identifier", text: id.Name, line: set.Position(id.Pos()).Line})
+		}
+	}
+	return nil
+}
+
+// declared yields the names that a file declares: of functions, types, constants, variables, parameters, results and fields.
+func declared(file *ast.File) iter.Seq[*ast.Ident] {
+	return func(yield func(*ast.Ident) bool) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			var ids []*ast.Ident
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				ids = []*ast.Ident{n.Name}
+			case *ast.TypeSpec:
+				ids = []*ast.Ident{n.Name}
+			case *ast.ValueSpec:
+				ids = n.Names
+			case *ast.Field:
+				ids = n.Names
+			case *ast.AssignStmt:
+				for _, e := range n.Lhs {
+					if id, ok := e.(*ast.Ident); ok && n.Tok == token.DEFINE && id.Name != "_" {
+						ids = append(ids, id)
+					}
+				}
+			}
+			for _, id := range ids {
+				if !yield(id) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+}
+
+// parts returns the words of an identifier, such as ask and state of askState.
+func parts(name string) []string {
+	var words []string
+	begin := 0
+	for i, r := range name {
+		if i > begin && (r == '_' || r >= 'A' && r <= 'Z') {
+			words = append(words, strings.Trim(name[begin:i], "_"))
+			begin = i
+		}
+	}
+	return append(words, strings.Trim(name[begin:], "_"))
 }
 
 // words returns the number of words: fields that have a letter.

@@ -36,7 +36,9 @@ func TestPhrasesAreFoundInProseAlone(t *testing.T) {
 		{"a block comment", "a.go", "package a\n\n/* One\nwhat */\n", 2, []string{"4 what"}},
 		{"a directive", "a.go", "package a\n\n//go:generate what\n", 0, nil},
 		{"a program's output", "a.go", "package a\n\nfunc b() {\n\t// what\n\n\t// Output:\n\t// what says those\n}\n", 1, []string{"4 what"}},
-		{"names in code", "a.go", "package a\n\nvar what, told = 1, 2\n", 0, nil},
+		{"names in code", "a.go", "package a\n\nvar what, who = 1, 2\n", 0, nil},
+		{"identifiers named by speech", "a.go", "package a\n\ntype askState struct{ toldBy, task int }\n\nfunc (a askState) essay(says int) { hearMe, _ := 1, 2; _ = hearMe }\n", 0,
+			[]string{"3 identifier", "3 identifier", "5 identifier", "5 identifier"}},
 		{"a text of the program", "a.go", "package a\n\nimport _ \"what/is/this\"\n\nvar b, c = \"what is that\", \"what\"\n", 0, []string{"5 what"}},
 		{"a test's text", "a_test.go", "package a\n\nvar b = \"what is that\" // what\n", 1, []string{"3 what"}},
 		{"Lua", "a.lua", "-- One,\n-- that of x.\nlocal b = '-- what' -- told\nlocal c = 2--what\n", 5, []string{"2 that of", "3 told"}},
@@ -99,6 +101,19 @@ func TestFiguresAreAddedByFolderAndByKind(t *testing.T) {
 	found.table(&out)
 	assert.Regexp(t, `all but strings +10 +3 +1 +1 +0`, out.String())
 	assert.Regexp(t, `for 1,000 words +300.00 +100.00 +100.00 +0.00`, out.String())
+}
+
+func TestWordsOfChainsAreMeasuredBesideTheModels(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.go"), []byte("package a\n\n// The end of that of which, for example, a part is kept: of b.\nvar told, b = 1, 2\n"), 0o600))
+	found, err := countFolder(dir)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	found.chains(&out)
+	assert.Regexp(t, `for 1,000 words +of +which +that +whose +for example`, out.String())
+	assert.Regexp(t, `Go +214.29 +71.43 +71.43 +0.00 +71.43\n`, out.String())
+	assert.Regexp(t, `models +15-29 `, out.String())
+	assert.Contains(t, out.String(), "\n1 of 2 identifiers are named by speech\n")
 }
 
 // A file that is not Go is an error, not a file without comments.

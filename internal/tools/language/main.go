@@ -1,5 +1,6 @@
 // Language counts phrases that make comments and pages hard to read: clauses that stand for a noun, data flow described as speech, pronouns far from
-// their noun, and dated adverbs. It prints figures for each 1,000 words; no check fails because of them.
+// their noun, and dated adverbs. It also measures words of chains (of, which, that, whose), "for example", and identifiers named by speech. It prints figures for
+// each 1,000 words, beside those of four models; no check fails because of them.
 //
 //	go -C internal/tools run ./language -dir ../..          # a table of folders
 //	go -C internal/tools run ./language -dir ../../lease -hits # and each hit, with its file and line
@@ -65,6 +66,31 @@ func (c *counted) table(out io.Writer) {
 	}
 	fmt.Fprintln(w)
 	_ = w.Flush()
+	c.chains(out)
+}
+
+// chains writes the measured words of each kind of text, for each 1,000 of its words, beside the models.
+func (c *counted) chains(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	head, models := "\nfor 1,000 words\t", "models\t"
+	for _, m := range measured {
+		head += m.name + "\t"
+		models += m.models + "\t"
+	}
+	fmt.Fprintln(w, head)
+	for k, f := range c.kinds {
+		if f.words == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t", kinds[k])
+		for _, n := range f.measured {
+			fmt.Fprintf(w, "%.2f\t", 1000*float64(n)/float64(f.words))
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(w, models)
+	_ = w.Flush()
+	fmt.Fprintf(out, "\n%d of %d identifiers are named by speech\n", c.speech, c.identifiers)
 }
 
 // row writes the figures of one folder or of one kind of text.
