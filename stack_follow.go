@@ -27,7 +27,7 @@ type follower interface {
 	// Corrected is called when a settlement or an adjustment of a layer's key has taken effect, likewise, with the spending before it, and with
 	// how the key stands after it: d has Limit, Remaining, Debt and ResetAfter. It is nil if the key has no spending, and nothing was
 	// corrected.
-	Corrected(layer int, before, open int64, d *Decision)
+	Corrected(layer int, before, openBefore, openAfter int64, d *Decision)
 }
 
 // followed is one key's layer of a request that follows it.
@@ -75,13 +75,13 @@ func (f *followed) after(a *account, now, before int64) {
 		return
 	}
 	if a.plan == nil {
-		f.Corrected(f.layer, 0, unknownOpen, nil)
+		f.Corrected(f.layer, 0, unknownOpen, unknownOpen, nil)
 		return
 	}
 	var d Decision
 	a.plan.Refresh(&a.State)
 	a.plan.standing(a.State, meter.Moment{Reading: now, Now: now}, &d)
-	f.Corrected(f.layer, before, unknownOpen, &d)
+	f.Corrected(f.layer, before, unknownOpen, unknownOpen, &d)
 }
 
 // followedBy returns a layer of a request that follows it, nil if it does not.
@@ -136,9 +136,9 @@ func corrected(f follower, charges []Charge, w *estimates.Watch) {
 			continue
 		}
 		if d, ok := k.After.(Decision); ok {
-			f.Corrected(charges[i].Limiter, k.Before, k.OpenBefore, &d)
+			f.Corrected(charges[i].Limiter, k.Before, k.OpenBefore, k.OpenAfter, &d)
 		} else {
-			f.Corrected(charges[i].Limiter, 0, k.OpenBefore, nil)
+			f.Corrected(charges[i].Limiter, 0, k.OpenBefore, k.OpenAfter, nil)
 		}
 	}
 }

@@ -307,7 +307,11 @@ func (p *Policies) lookAfter(ctx context.Context, g *generation, c *charges, uni
 		if cost <= 0 {
 			continue
 		}
-		d, err := g.decider.peek(ctx, &charges{List: []charge{*ch}, Bare: true}, 1)
+		looked := *ch
+		if last, ok := p.lastLimit(g, ch.Rule, ch.Key); ok {
+			looked.Limit = &last
+		}
+		d, err := g.decider.peek(ctx, &charges{List: []charge{looked}, Bare: true}, 1)
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			continue
 		}

@@ -177,7 +177,7 @@ func (c *charges) Opened(rule int, open int64) {
 	}
 }
 
-func (c *charges) Corrected(rule int, before, open int64, d *ratelimit.Decision) {
+func (c *charges) Corrected(rule int, before, open, openAfter int64, d *ratelimit.Decision) {
 	i, ok := c.position(rule)
 	if !ok {
 		return
@@ -190,13 +190,10 @@ func (c *charges) Corrected(rule int, before, open int64, d *ratelimit.Decision)
 		x.open = nil
 		return
 	}
-	var openAfter int64
 	if open < 0 {
 		open = c.opens.of(id, before)
 		openAfter = c.opens.settle(x.open, id, int64(ch.Cost))
 		x.open = nil
-	} else if openAfter = open; c.isEstimate(ch) {
-		openAfter = max(0, open-int64(ch.Cost))
 	}
 	shown := r.show(*d)
 	c.corrected = append(c.corrected, corrected{*ch, notable{before: settled(before, open), after: settled(spentOf(&shown), openAfter), d: shown}})

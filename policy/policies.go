@@ -35,7 +35,8 @@ type Options struct {
 	//
 	// The estimate of a Reserve calls it for nothing, and is no spending until Settle, which calls it for the real cost; units under
 	// [ratelimit.Concurrent] are in use from the Reserve on. Spending is then what was spent and not regained, less the estimates of open reservations. Of a reservation that is never
-	// settled, the estimate counts as open until the key is fresh.
+	// settled, the estimate counts as open until the key is fresh. The engines in memory and on Redis know the estimates of all processes; with another one, and with leases,
+	// those of other processes count as spent, and Settle looks once more.
 	//
 	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again. Under
 	// limits that regain all the time, those other than fixed windows and calendars, a process that was called for a share is not called for it

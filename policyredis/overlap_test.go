@@ -23,6 +23,9 @@ import (
 // redislimit's own tests do.
 type onClock struct{ ratelimit.Clock }
 
+// clockEpoch is the Unix time at which such a clock stands at 0.
+const clockEpoch = 1_450_000_000
+
 func (h onClock) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h onClock) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -39,12 +42,12 @@ func (h onClock) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 
 // sent sends copies of the scripts' calls with the clock's time, and passes their replies on.
 func (h onClock) sent(cmds []redis.Cmder, send func([]redis.Cmder) error) error {
-	const epoch, outlive, mark = 1_450_000_000, int64(time.Hour / time.Microsecond), 1
+	const outlive = int64(time.Hour / time.Microsecond)
 	now := h.Now().Microseconds()
 	copies := make([]redis.Cmder, len(cmds))
 	for i, cmd := range cmds {
 		if copies[i] = cmd; strings.HasPrefix(cmd.Name(), "eval") {
-			copies[i] = redis.NewCmd(context.Background(), append(slices.Clone(cmd.Args()), epoch+now/1e6, now%1e6, outlive, mark)...)
+			copies[i] = redis.NewCmd(context.Background(), append(slices.Clone(cmd.Args()), clockEpoch+now/1e6, now%1e6, outlive, (clockEpoch*1_000_000+now)&0xFFFFFF)...)
 		}
 	}
 	err := send(copies)

@@ -21,7 +21,12 @@ const (
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
 // answer reads the reply of the script that decides.
-func (r *request) answer(reply string) error {
+func (r *request) answer(reply string) (err error) {
+	if r.follows {
+		if reply, err = r.sums(reply); err != nil {
+			return err
+		}
+	}
 	switch {
 	case len(reply) < 2:
 		return errAnswer

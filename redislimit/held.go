@@ -77,7 +77,7 @@ func (u *inUse) extend(ctx context.Context) error {
 	for i := range u.items {
 		b = u.items[i].pack(b, 0)
 	}
-	reply, err := u.store.correct(ctx, u.keys, b, func(b []byte, now int64) []byte {
+	reply, err := u.store.correct(ctx, u.keys, b, false, func(b []byte, now int64) []byte {
 		for i := range u.items { // the limiter may have a calendar now
 			b, now = u.items[i].plan.latest().putDates(b, u.store, now)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/estimates"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -187,12 +188,17 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	}
 	x.r.call.undone = q.Undone
 	x.ask(q)
+	w := estimates.Of(ctx)
+	x.r.follows = w != nil
 	allowed, err := x.lease(ctx, op, q.Settled, false)
 	if err == nil && (allowed || q.Peek) && len(x.r.charges) > 0 {
 		err = x.r.run(ctx, op)
 		allowed = allowed && x.r.allowed
 		if err == nil {
 			x.conclude(allowed && op != opPeek)
+			if w != nil {
+				x.follow(w)
+			}
 		}
 	}
 	if err != nil {
@@ -209,7 +215,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		return nil, nil
 	}
 	x.holds()
-	return x.settler(), nil
+	return x.settler(w), nil
 }
 
 // holds gives the first charge under Concurrent the function that extends all of them.
@@ -346,7 +352,7 @@ func (x *jointCall) close(spent bool) {
 }
 
 // settler returns a function that settles the charges.
-func (x *jointCall) settler() func(costs []int) error {
+func (x *jointCall) settler(w *estimates.Watch) func(costs []int) error {
 	store, keys, items, from := x.r.store, []string(nil), []settlement(nil), []int(nil)
 	for i, at := range x.at {
 		if at < 0 {
@@ -361,6 +367,10 @@ func (x *jointCall) settler() func(costs []int) error {
 		items, from = append(items, item), append(from, i)
 	}
 	leased := x.leased
+	var follow *correctionFollowed
+	if w != nil {
+		follow = &correctionFollowed{estimates: x.r.open}
+	}
 	return func(costs []int) error {
 		var errs []error
 		actual := 0
@@ -369,7 +379,16 @@ func (x *jointCall) settler() func(costs []int) error {
 			actual = max(actual, min(1, costs[from[n]]))
 		}
 		if len(items) > 0 {
-			errs = append(errs, store.settle(keys, items, int64(actual)))
+			reply, err := store.settle(keys, items, int64(actual), follow)
+			errs = append(errs, err)
+			if w != nil && err == nil {
+				reading, all := followedOf(reply, len(keys))
+				for n := range items {
+					if k := &w.Keys[from[n]]; k.Wanted && all != nil {
+						all[items[n].key].fill(k, reading, items[n].plan.latest(), items[n].plan)
+					}
+				}
+			}
 		}
 		for i, res := range leased {
 			if res != nil && res.Allowed {
@@ -391,5 +410,16 @@ func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
 		keys, item.key = withKey(keys, l.space.key(c.Key))
 		items = append(items, item)
 	}
-	return j.store.adjust(wait.OrBackground(ctx), keys, items...)
+	ctx = wait.OrBackground(ctx)
+	w := estimates.Of(ctx)
+	reply, err := j.store.adjust(ctx, keys, w != nil, items...)
+	if w != nil && err == nil {
+		reading, all := followedOf(reply, len(keys))
+		for i := range items {
+			if k := &w.Keys[i]; k.Wanted && all != nil {
+				all[items[i].key].fill(k, reading, items[i].plan)
+			}
+		}
+	}
+	return err
 }

@@ -20,6 +20,8 @@ const maxKey = 200
 //	name:{tag}:key     Slot's tag; or the hash of a key with a "}", or of ""
 //	name#{hash}        no Slot, a long key
 //	name#{tag}:hash    Slot, a long key
+//
+// The sum of a key's open estimates has "+" in the place of the colon, and "*" in that of "#": see sumKeys.
 type namespace struct {
 	begin string // prefix and name
 	slot  func(key string) string

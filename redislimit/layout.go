@@ -144,6 +144,8 @@ const (
 	opSettle = 0
 	opAdjust = 1
 	opExtend = 2
+	// opSettleOpen is opSettle of estimates, in a call that follows its keys.
+	opSettleOpen = 3
 )
 
 // The usual case's classes of charges: by kind, or none of its business.
@@ -231,7 +233,7 @@ var names = map[string]int64{
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SHADOW": howShadow,
+	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

@@ -282,7 +282,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || p.kind == 0 {
 		return err
 	}
-	err = l.store.adjust(ctx, []string{l.space.key(key)}, correction{plan: p, delta: int64(delta)})
+	_, err = l.store.adjust(ctx, []string{l.space.key(key)}, false, correction{plan: p, delta: int64(delta)})
 	l.lines.Moved(key)
 	return err
 }

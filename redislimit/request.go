@@ -18,7 +18,9 @@ type request struct {
 	test    []any // arguments that a test adds to the call
 	reading int64
 	allowed bool
-	open    bool // the charge is an open reservation
+	open    bool    // the charge is an open reservation
+	follows bool    // the answer has the sums of open estimates
+	opens   []int64 // these, by key
 
 	oneKey    [1]string
 	oneCharge [1]charge
@@ -78,6 +80,9 @@ func (r *request) prepare(c *call, op byte) {
 		op = opPeek
 	}
 	c.script, c.keys, c.test = r.scriptFor(op), r.keys, r.test
+	if r.follows {
+		c.script, c.keys = following.decide, sumKeys(r.keys)
+	}
 	b := c.room[:0]
 	if len(r.charges) > 1 {
 		b = make([]byte, 0, headSize+askSize*len(r.charges))

@@ -32,7 +32,10 @@ func (r *request) settler() func(actual int) error {
 		keys, item.key = withKey(keys, r.keys[c.key])
 		items = append(items, item)
 	}
-	return func(actual int) error { return store.settle(keys, items, int64(actual)) }
+	return func(actual int) error {
+		_, err := store.settle(keys, items, int64(actual), nil)
+		return err
+	}
 }
 
 // settlementOf returns the data needed to settle a charge.
@@ -60,23 +63,27 @@ func withKey(keys []string, key string) ([]string, int) {
 
 // settle sends the necessary corrections: none if the real cost equals the charged one. A cancellation begins with the last
 // charge, because a leaky bucket gives back only at its queue's end: then all that one decision has charged to a key comes
-// back.
-func (s *store) settle(keys []string, items []settlement, actual int64) error {
+// back. If the keys are followed, all charges are sent, and it returns the answers by key.
+func (s *store) settle(keys []string, items []settlement, actual int64, follow *correctionFollowed) (string, error) {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
 		item := &items[i]
 		if actual == 0 {
 			item = &items[len(items)-1-i]
 		}
-		if is := item.actual(actual); is != item.Cost {
+		if is := item.actual(actual); is != item.Cost || follow != nil {
 			b, n = item.pack(b, is), n+1
 		}
 	}
 	if n == 0 {
-		return nil
+		return "", nil
 	}
-	head(b[:0], opSettle, n)
-	_, err := s.correct(context.Background(), keys, b, func(b []byte, now int64) []byte {
+	op := byte(opSettle)
+	if follow != nil && follow.estimates {
+		op = opSettleOpen
+	}
+	head(b[:0], op, n)
+	return s.correct(context.Background(), keys, b, follow != nil, func(b []byte, now int64) []byte {
 		for i := range items {
 			p := items[i].plan
 			if b, now = p.putDates(b, s, now); p.latest() != p {
@@ -85,14 +92,21 @@ func (s *store) settle(keys []string, items []settlement, actual int64) error {
 		}
 		return b
 	})
-	return err
+}
+
+// correctionFollowed is how the keys of a settlement are followed.
+type correctionFollowed struct {
+	estimates bool // the charges were estimates
 }
 
 // correct runs the script that settles, extends and adjusts, with the necessary data of calendars, and returns its reply.
-func (s *store) correct(ctx context.Context, keys []string, payload []byte, dates func(b []byte, now int64) []byte) (string, error) {
-	c := new(call)
+func (s *store) correct(ctx context.Context, keys []string, payload []byte, follows bool, dates func(b []byte, now int64) []byte) (string, error) {
+	c, script := new(call), s.scripts.settle
+	if follows {
+		script, keys = following.correct, sumKeys(keys)
+	}
 	for tries := 0; ; tries++ {
-		c = &call{script: s.scripts.settle, keys: keys, payload: dates(slices.Clip(payload), 0), test: s.testWords(), deadline: c.deadline}
+		c = &call{script: script, keys: keys, payload: dates(slices.Clip(payload), 0), test: s.testWords(), deadline: c.deadline}
 		reply, err := s.eval(ctx, c)
 		switch {
 		case err != nil || len(reply) < 2 || reply[0] < answerWrongType:
@@ -160,19 +174,19 @@ func (c *correction) pack(b []byte) []byte {
 	return b
 }
 
-func (s *store) adjust(ctx context.Context, keys []string, items ...correction) error {
+// adjust corrects keys. It returns the reply, with the answers by key if they are followed.
+func (s *store) adjust(ctx context.Context, keys []string, follows bool, items ...correction) (string, error) {
 	b := make([]byte, 0, headSize+adjustSize*len(items))
 	b = head(b, opAdjust, len(items))
 	for i := range items {
 		b = items[i].pack(b)
 	}
-	_, err := s.correct(ctx, keys, b, func(b []byte, now int64) []byte {
+	return s.correct(ctx, keys, b, follows, func(b []byte, now int64) []byte {
 		for i := range items {
 			b, now = items[i].plan.putDates(b, s, now)
 		}
 		return b
 	})
-	return err
 }
 
 // adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
@@ -190,7 +204,8 @@ func (r *request) adjuster() func(actual int) error {
 		if len(items) == 0 {
 			return nil
 		}
-		return store.adjust(context.Background(), keys, items...)
+		_, err := store.adjust(context.Background(), keys, false, items...)
+		return err
 	}
 }
 

@@ -13,15 +13,15 @@ type Watch struct {
 type Key struct {
 	Wanted bool
 
-	// Open is the sum of the estimates of the key's open reservations before the decision, and -1 if it is not known.
+	// Open is the sum of the estimates of the key's open reservations before the decision, and -1 if the store does not keep it.
 	Open int64
 
 	// The settlement or the adjustment, once it is Answered. After is the ratelimit.Decision that the key stands at, nil if the key has no
 	// spending any more.
-	Answered   bool
-	Before     int64
-	OpenBefore int64
-	After      any
+	Answered              bool
+	Before                int64
+	OpenBefore, OpenAfter int64
+	After                 any
 }
 
 // key is the key of a context's Watch.

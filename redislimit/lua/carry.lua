@@ -224,7 +224,10 @@ local function carry(s, f, at)
     lowered(f, s, at, from, x)
   end
   s.cap = f.kind <= LEAKY and f.cap or nil
-  s.kind, s.units, s.per, s.changes = f.kind, f.units, f.per, (s.changes + 1) % 256
+  if s.kind ~= CALENDAR or f.kind ~= CALENDAR or s.per ~= f.per then -- else the windows are the same
+    s.changes = (s.changes + 1) % 256
+  end
+  s.kind, s.units, s.per = f.kind, f.units, f.per
   if buckets and #s.openFroms > 0 then reopen(from, f, s, at, tu, tp, x.aside) end
   if ats then rebook(f, s, at, ats, costs, buckets and opens) end
 end

@@ -27,14 +27,16 @@ type Fleet struct {
 	Advance   func() // lets time pass
 	Window    func() int
 	Notices   func() []string // since the last call: "process user percent"
+	Stored    bool            // in a store a denial leaves the key under its limit
 }
 
 // key is a user in the model.
 type key struct {
 	window  int
-	settled int // in this window
-	open    int // estimates of reservations of this window
-	plan    string
+	settled int           // in this window
+	open    int           // estimates of reservations of this window
+	plan    string        // of the last decision
+	charged string        // of the last charge
 	made    int           // how often it was reset
 	told    map[int][]int // by process: the capacities of which it has notified of 100 %
 }
@@ -65,7 +67,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 		u, process := random.IntN(users), random.IntN(len(f.Processes))
 		p, k, name := &f.Processes[process], &keys[u], fmt.Sprint("user", u)
 		if w := f.Window(); w != k.window {
-			*k = key{window: w, plan: k.plan, made: k.made}
+			*k = key{window: w, plan: k.plan, charged: k.charged, made: k.made}
 		}
 		n := random.IntN(20)
 		if n < 13 && k.settled+k.open <= 100 && random.IntN(10) == 0 { // the limit of the last decision stays in force
@@ -87,6 +89,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			}
 			if change(k.settled, k.settled+cost, !fits); fits {
 				k.settled += cost
+				k.charged = k.plan
 			}
 		case n < 13:
 			cost := 1 + random.IntN(capacity/2)
@@ -98,6 +101,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			}
 			if fits {
 				k.open += cost
+				k.charged = k.plan
 				open = append(open, reservation{u, process, cost, k.window, k.made, settle})
 			} else {
 				change(k.settled, k.settled, true)
@@ -108,9 +112,11 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			open = slices.Delete(open, i, i+1)
 			k, process, name = &keys[r.user], r.process, fmt.Sprint("user", r.user)
 			if w := f.Window(); w != k.window {
-				*k = key{window: w, plan: k.plan, made: k.made}
+				*k = key{window: w, plan: k.plan, charged: k.charged, made: k.made}
 			}
-			capacity = capacityOf(k.plan)
+			if capacity = capacityOf(k.plan); f.Stored {
+				capacity = capacityOf(k.charged)
+			}
 			actual := random.IntN(r.cost + 1)
 			what = fmt.Sprintf("settle %d at %d", r.cost, actual)
 			r.settle(actual)
@@ -130,12 +136,13 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			p.Adjust(name, k.plan, delta)
 			change(k.settled, k.settled+delta, false)
 			k.settled += delta
+			k.charged = k.plan
 		case n == 19 && random.IntN(4) == 0:
 			what = "reset"
 			p.Reset(name)
 			told := k.told
 			delete(told, process)
-			*k = key{window: k.window, plan: k.plan, made: k.made + 1, told: told}
+			*k = key{window: k.window, plan: k.plan, charged: k.plan, made: k.made + 1, told: told}
 		default:
 			continue
 		}
@@ -158,16 +165,24 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 		if slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity }) {
 			return nil
 		}
-		k.told[process] = append(k.told[process], capacity)
+		k.tell(process, capacity)
 		return []string{fmt.Sprintf("%d %s 100", process, user)}
+	}
+	if after+k.open == 0 { // the key is fresh
+		delete(k.told, process)
 	}
 	for _, percent := range Shares {
 		if before*100 < percent*capacity && after*100 >= percent*capacity {
 			want = append(want, fmt.Sprintf("%d %s %d", process, user, percent))
 			if percent == 100 {
-				k.told[process] = append(k.told[process], capacity)
+				k.tell(process, capacity)
 			}
 		}
 	}
 	return want
+}
+
+// tell records a notice of 100 % by a process. That of a larger limit stands for those of smaller ones.
+func (k *key) tell(process, capacity int) {
+	k.told[process] = append(slices.DeleteFunc(k.told[process], func(of int) bool { return of <= capacity }), capacity)
 }

@@ -1,0 +1,26 @@
+-- The sum of the estimates of a key's open reservations, for calls that follow the key's spending. It has a key of its own, which stands behind
+-- the keys of the call: gen 3, window 7, sum 7. It is 0 for another generation of the key, and once the window of a fixed window or
+-- calendar is over.
+local SUM = '>I3I7I7'
+
+local function windowOf(s)
+  if s.kind == FIXED then return s.at end
+  if s.kind == CALENDAR then return s.m end
+  return 0
+end
+
+local function sumOf(key, s)
+  if not s or not s.kind then return 0 end
+  local raw = redis.pcall('GET', key)
+  if type(raw) ~= 'string' or #raw ~= 17 then return 0 end
+  local gen, window, sum = unpack(SUM, raw)
+  if gen ~= s.gen or window ~= windowOf(s) then return 0 end
+  return sum
+end
+
+-- setSum keeps a sum as long as the key.
+local function setSum(key, s, sum)
+  if sum <= 0 then return redis.call('DEL', key) end
+  local life = max(1, (divide(s.expiry * 1000000 - reading + 999, 1000)))
+  redis.call('SET', key, pack(SUM, s.gen, windowOf(s), min(sum, TOP)), 'PX', life)
+end
