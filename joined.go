@@ -847,3 +847,59 @@ func shareOf(share func(Limit) Limit, limit Limit) Limit {
 	}
 	return local
 }
+
+// spentOf returns the spending of which a decision is the standing.
+func spentOf(d *Decision) int64 {
+	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
+}
+
+// watch makes a call of the store answer with the spending of the keys that the request follows.
+func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
+	if f == nil {
+		return ctx, nil
+	}
+	w := &estimates.Watch{Keys: make([]estimates.Key, len(charges))}
+	for i := range charges {
+		w.Keys[i] = estimates.Key{Wanted: f.Follows(charges[i].Limiter), Open: unknownOpen}
+	}
+	watched := estimates.With(ctx, w)
+	if optional.IsPassing(ctx) {
+		watched = new(optional.Passing).From(watched)
+	}
+	return watched, w
+}
+
+// decided reports the charges of a decision of the store.
+func decided(f follower, charges []Charge, w *estimates.Watch, spent bool) {
+	if w == nil {
+		return
+	}
+	for i := range charges {
+		c, k := &charges[i], &w.Keys[i]
+		switch {
+		case !k.Wanted || !c.Decided:
+		case spent && c.Decision.Allowed && c.Cost > 0:
+			f.Charged(c.Limiter, max(0, spentOf(&c.Decision)-int64(c.Cost)), k.Open)
+		case k.Open >= 0:
+			f.Opened(c.Limiter, k.Open)
+		}
+	}
+}
+
+// corrected reports the settlement or the adjustment of charges.
+func corrected(f follower, charges []Charge, w *estimates.Watch) {
+	if w == nil {
+		return
+	}
+	for i := range charges {
+		k := &w.Keys[i]
+		if !k.Wanted || !k.Answered {
+			continue
+		}
+		if d, ok := k.After.(Decision); ok {
+			f.Corrected(charges[i].Limiter, k.Before, k.OpenBefore, k.OpenAfter, &d)
+		} else {
+			f.Corrected(charges[i].Limiter, 0, k.OpenBefore, k.OpenAfter, nil)
+		}
+	}
+}

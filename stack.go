@@ -574,6 +574,15 @@ func (s *stack[R]) commit(q request) {
 	s.finish(true)
 }
 
+// follow reports a charge that was spent to the request's follower. The account is locked.
+func (s *stack[R]) follow(c *charge) {
+	if s.follower == nil || !c.spent || !s.follower.Follows(s.members[c.first].index) {
+		return
+	}
+	before := max(0, c.p.spent(c.a.State, c.m.Now)-c.cost)
+	s.follower.Charged(s.members[c.first].index, before, unknownOpen)
+}
+
 // commitLate commits the charges of the enforcing layers, first the charge of the account that all requests share.
 func (s *stack[R]) commitLate(keep meter.Keep) {
 	s.firm[s.late].commit(keep)

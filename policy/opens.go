@@ -143,7 +143,7 @@ func (c *charges) isEstimate(ch *charge) bool {
 }
 
 // Following, Follows, Charged, Opened and Corrected make the charges follow the spending of their keys: see follower in ratelimit's
-// stack_follow.go.
+// follow.go.
 func (c *charges) Following() bool { return c.opens != nil }
 
 func (c *charges) Follows(rule int) bool { return len(c.followed[rule].thresholds) > 0 }

@@ -51,6 +51,23 @@ func (r *request) answer(reply string) (err error) {
 	return nil
 }
 
+// sums takes the sums behind the reply of a decision off.
+func (r *request) sums(reply string) (string, error) {
+	size := sumSize * len(r.keys)
+	if reply == "" || reply[0] > answerAllowed {
+		return reply, nil
+	}
+	if len(reply) < size {
+		return "", errAnswer
+	}
+	sums := reply[len(reply)-size:]
+	r.opens = r.opens[:0]
+	for i := range r.keys {
+		r.opens = append(r.opens, get7(sums[sumSize*i:]))
+	}
+	return reply[:len(reply)-size], nil
+}
+
 // verdict reads the general case's reply about a charge.
 func (c *charge) verdict(s string, reading int64) {
 	if c.allowed = s[0] == answerAllowed; s[0] > answerAllowed && c.place == 0 {

@@ -1,12 +1,6 @@
 package ratelimit
 
-import (
-	"context"
-
-	"github.com/weir-go/ratelimit/internal/estimates"
-	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/optional"
-)
+import "github.com/weir-go/ratelimit/internal/meter"
 
 // follower is implemented by an [answerTaker] that follows the spending of its keys, charge by charge, as requests of package policy do
 // whose rules notify. Of a key in memory it receives all charges and corrections in the order in which they take effect.
@@ -46,20 +40,6 @@ func (p *plan) spent(s meter.State, now int64) int64 {
 	return meter.Add(max(0, p.capacity-remaining), debt)
 }
 
-// spentOf returns the spending of which a decision is the standing.
-func spentOf(d *Decision) int64 {
-	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
-}
-
-// follow reports a charge that was spent to the request's follower. The account is locked.
-func (s *stack[R]) follow(c *charge) {
-	if s.follower == nil || !c.spent || !s.follower.Follows(s.members[c.first].index) {
-		return
-	}
-	before := max(0, c.p.spent(c.a.State, c.m.Now)-c.cost)
-	s.follower.Charged(s.members[c.first].index, before, unknownOpen)
-}
-
 // before returns the spending of an account whose correction is followed, as of an instant. The caller holds the lock.
 func (f *followed) before(a *account, now int64) int64 {
 	if f == nil || a.plan == nil {
@@ -90,55 +70,4 @@ func followedBy(f follower, layer int) *followed {
 		return nil
 	}
 	return &followed{f, layer}
-}
-
-// watch makes a call of the store answer with the spending of the keys that the request follows.
-func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
-	if f == nil {
-		return ctx, nil
-	}
-	w := &estimates.Watch{Keys: make([]estimates.Key, len(charges))}
-	for i := range charges {
-		w.Keys[i] = estimates.Key{Wanted: f.Follows(charges[i].Limiter), Open: unknownOpen}
-	}
-	watched := estimates.With(ctx, w)
-	if optional.IsPassing(ctx) {
-		watched = new(optional.Passing).From(watched)
-	}
-	return watched, w
-}
-
-// decided reports the charges of a decision of the store.
-func decided(f follower, charges []Charge, w *estimates.Watch, spent bool) {
-	if w == nil {
-		return
-	}
-	for i := range charges {
-		c, k := &charges[i], &w.Keys[i]
-		switch {
-		case !k.Wanted || !c.Decided:
-		case spent && c.Decision.Allowed && c.Cost > 0:
-			f.Charged(c.Limiter, max(0, spentOf(&c.Decision)-int64(c.Cost)), k.Open)
-		case k.Open >= 0:
-			f.Opened(c.Limiter, k.Open)
-		}
-	}
-}
-
-// corrected reports the settlement or the adjustment of charges.
-func corrected(f follower, charges []Charge, w *estimates.Watch) {
-	if w == nil {
-		return
-	}
-	for i := range charges {
-		k := &w.Keys[i]
-		if !k.Wanted || !k.Answered {
-			continue
-		}
-		if d, ok := k.After.(Decision); ok {
-			f.Corrected(charges[i].Limiter, k.Before, k.OpenBefore, k.OpenAfter, &d)
-		} else {
-			f.Corrected(charges[i].Limiter, 0, k.OpenBefore, k.OpenAfter, nil)
-		}
-	}
 }
