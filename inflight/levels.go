@@ -8,13 +8,13 @@ import (
 
 // levels are the units in flight of each priority under a shared limit. Ignored work does not count.
 //
-// Work cannot be interrupted. After the limit has fallen, higher levels would get nothing until the work of lower ones ends. So they may exceed
-// the learnt limit then, up to its bound. And a lower level leaves the queue in the backend to the levels above, as its own work there would be
-// ahead of theirs, and may take long.
+// Work cannot be interrupted. When the limit falls, higher levels would get nothing until work of lower levels ends. So higher levels may then
+// exceed the learnt limit, up to its bound. A lower level also leaves the queue in the backend to the levels above: its own work would be ahead
+// of theirs, and may take long.
 //
-// Where the work of a lower level takes longer than a learnt limit needs to change, that is not enough: the limit grows while the higher level is
-// served well, the lower one fills it, and holds it for as long as its work takes. So a lower level also has a bound of its own, which changes at
-// the pace of its work: see levelHeld.
+// If the work of a lower level takes longer than a change of the learnt limit, this is not enough. The limit grows while the higher level is served
+// well, and the lower level fills it and holds it for the time of its work. So a lower level has its own bound, which changes at the pace of its
+// work: see levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // when work last began or ended
@@ -22,10 +22,10 @@ type levels struct {
 
 // levelHeld is a priority's units in flight.
 //
-// Its bound holds for the units of this level and those below, while a level above has work. When a call of a level above is late, the bound
-// becomes a sixteenth less than the units that they had. For each period without such a call in which it was reached it grows: by an eighth of the
-// distance to the value at which a call was late, and at least by a quarter. So it is near that value for most of the time, and leaves it behind
-// quickly where it was due to something else. CUBIC grows the window of a TCP connection by the same idea (RFC 9438).
+// The bound limits the units of this level and all lower ones while a higher level has work. When a call of a higher level is late, the bound
+// becomes a sixteenth less than these units. In each period in which the bound was reached and no such call was late, it grows by an eighth of
+// the distance to the value at which a call was late, and at least by a quarter of a unit. So it stays near that value for most of the time, and
+// passes it quickly if the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
 	last        time.Duration // when its work last began or ended
@@ -40,7 +40,7 @@ type levelHeld struct {
 // remembered is the time for which a level counts after its last work.
 const remembered = time.Minute
 
-// add counts units in flight of a priority, or subtracts them. Bounds change only where units are subtracted: the caller then serves those that wait.
+// add adds to the units in flight of a priority. Bounds change only when n is negative: the caller then serves the waiters.
 func (l *levels) add(priority, n int, now time.Duration) {
 	l.last = now
 	if n < 0 {

@@ -33,7 +33,7 @@ func (s *semaphore) fullLocked() bool {
 	return s.queued >= s.common.maxQueue && (!s.losing || s.first == nil)
 }
 
-// heldLocked takes in the time of work that has succeeded.
+// heldLocked adds the time of a success to the mean.
 func (s *semaphore) heldLocked(d time.Duration) {
 	if s.hold > 0 {
 		d = s.hold + (d-s.hold)/16
@@ -41,8 +41,8 @@ func (s *semaphore) heldLocked(d time.Duration) {
 	s.hold = max(1, d)
 }
 
-// tooLateLocked reports whether the context of a waiter ends before work that begins now ends, in time for its caller: after twice the key's usual
-// time, since the time of work varies; after half of the time that the caller had at first, if that is less; but never sooner than the usual time.
+// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably end first. Work is expected to take
+// twice the key's usual time, because times vary, or half of the caller's initial time if that is less, but never less than the usual time.
 func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
 	left, had := w.ends-now, w.ends-w.since
 	return left < max(s.hold, min(2*s.hold, had/2))

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// semaphore counts the slots of one key. Its lock guards all of it, but common, which never changes.
+// semaphore counts the slots of one key. Its lock guards all fields except common, which never changes.
 //
 // Its first 64 bytes, a line of the processor's cache, are all that a decision of a fixed limit without Total
 // touches. With many keys, or cores, most of the time goes to such lines.
@@ -115,8 +115,8 @@ func (c *common) reading(timed bool) time.Duration {
 
 const maxReading = math.MaxInt64 / 4 // differences do not overflow
 
-// atLocked returns the instant as which a reading counts: time never goes back. The clock is read
-// before the lock, so readings come in any order.
+// atLocked returns the instant for a reading of the clock. Callers read the clock before they lock, so readings come in any order, but time
+// never goes back.
 func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	if s.common.pool != nil {
 		return s.common.atLocked(reading)
@@ -183,7 +183,7 @@ func (s *semaphore) freeLocked(n int) bool {
 	return p == nil || p.fitsLocked(n, s.priority) && !p.passedLocked(s.priority)
 }
 
-// takeLocked takes n units, which are free.
+// takeLocked takes n free units.
 func (s *semaphore) takeLocked(n int, now time.Duration) Permit {
 	if s.common.timed {
 		return s.takeTimedLocked(n, now)
@@ -291,8 +291,7 @@ func (s *semaphore) waitedLocked(d, now time.Duration) {
 	s.wait, s.waited = d, now
 }
 
-// agedLocked is the mean of recent waits, of which half is left after each such time, and each
-// second at least, in which no call waits.
+// agedLocked returns the mean of recent waits. While no call waits, it halves in each such time, or each second if that is longer.
 func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
@@ -300,7 +299,7 @@ func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// delayedLocked records that a call for n units is late, if that is not due to the key's own limit.
+// delayedLocked records that a call for n units is late, unless the key's own limit is the reason.
 func (s *semaphore) delayedLocked(n int) {
 	if p := s.pool(); p.learner != nil && s.fitsLocked(n) {
 		p.learner.levels.delayed(s.priority)

@@ -6,38 +6,36 @@ import (
 	"time"
 )
 
-// A window ends with the first outcome at which it is at least minWindow long, has at least as
-// many outcomes as the algorithm wants, and three in four of its first requests have ended. So it lasts as long as requests do, and is not made of the quick ones.
+// A window ends with an outcome once it is at least minWindow long, has the number of outcomes that the algorithm wants, and three in four of
+// its first requests have ended. So it lasts as long as the requests do, and does not consist of the quick ones.
 const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20
 
-	// patience is the time, in means, for which a window waits for its first requests: some
-	// may be streams, or permits that are never released.
+	// patience is the number of mean times for which a window waits for its first requests. Some may be streams, for example, or permits
+	// that are never released.
 	patience = 8
 
-	// lower is a limit, as a part of the highest before, under which latency is another one.
+	// lower is the fraction of the highest limit so far below which latency is no longer comparable.
 	lower = 0.8
-	// higher is the same, as a part of the limit before.
+	// higher is the multiple of the previous limit above which it is not comparable either.
 	higher = 2.2
 
-	// longest is the maximum that a single time counts as.
+	// longest is the maximum for a single time: a longer one counts as this.
 	longest = 24 * time.Hour
 
-	// dropShare is the part of outcomes, one in so many, that makes a window Dropped:
-	// some failures among many successes are no evidence that the backend is overloaded,
-	// and a limit that is lower does not cure them.
+	// A window is Dropped if one in dropShare outcomes is. Fewer failures are no evidence of overload, and a lower limit does not cure them.
 	dropShare = 4
 
 	// hungDeviations is the distance of hung work from the mean time of the successes, in their standard deviations. By Cantelli's
 	// inequality, at most one in 17 of any distribution is that far above the mean.
 	hungDeviations = 4
 
-	// hungTail is the number of slow successes to expect if hung work were the slow part of all work. Where so many are expected, none
-	// is seen by chance in one case of fifty.
+	// hungTail is a number of slow successes. If hung work were merely the slow part of all work, a window with this expectation would have
+	// none of them in one case of fifty.
 	hungTail = 4
 
-	// leastGood is the least share of successes, one in so many, beside calls that hang.
+	// leastGood requires one success in so many outcomes beside calls that hang.
 	leastGood = 20
 )
 
@@ -230,10 +228,10 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 	return true
 }
 
-// addOlder takes in the outcome of work that began before the window. The share of drops counts it: drops that take less time
-// than successes would otherwise be overrepresented, as most of them begin and end within the window, and most successes do
-// not if they wait in a queue. That excess would go away with the queue under a lower limit, like drops that overload causes.
-// Drops that take longer than every success do not count, as they are not overrepresented, and hang at any limit.
+// addOlder adds the outcome of work that began before the window to the share of drops. Without it, quick drops would be overrepresented: most
+// begin and end within the window, while successes that queue do not. A lower limit would remove the queue and with it the excess, so the
+// excess would look like drops from overload. Drops that take longer than every success do not count: they are not overrepresented, and hang at
+// any limit.
 func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	switch {
 	case o == Success, o == Cancelled && rtt > w.usual/2:
@@ -247,9 +245,9 @@ func (w *window) addOlder(rtt time.Duration, o Outcome) {
 // plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// hangs reports whether work that failed after that time has hung: it took longer than each success of this window and the window
-// before, twice their mean, and so many of their standard deviations above it. A queue does not explain such a time: where clients
-// leave it, or timeouts end the wait in it, other work succeeds that has waited for nearly as long.
+// hangs reports whether failed work has hung. It has if it took longer than every success of this window and the previous one, than twice their
+// mean, and than the mean and hungDeviations standard deviations. A queue does not explain such a time: when clients leave a queue, or timeouts
+// end the wait, other work succeeds after nearly as long a wait.
 func (w *window) hangs(rtt time.Duration) bool {
 	n := float64(w.good.n + w.earlier.n)
 	if n == 0 || rtt <= max(w.longest, w.known) {
@@ -260,18 +258,17 @@ func (w *window) hangs(rtt time.Duration) bool {
 	return float64(rtt) > mean+max(mean, hungDeviations*math.Sqrt(variance))
 }
 
-// successesAlone reports whether calls hang beside others that succeed. Then the successes alone show the latency of the backend:
-// calls that hang take as long at any limit, and where they keep the backend busy, the successes wait for it. It lasts until as much
-// time has passed since a call that hung as that call took, since such calls begin together, and so end together, in windows far
-// apart. If hardly any call succeeds, all of the backend hangs.
+// successesAlone reports whether some calls hang while others succeed. Then only the successes show the backend's latency: a call that hangs takes
+// equally long at any limit, and if hung calls keep the backend busy, the successes wait for it. After a call has hung, this holds for as long as
+// that call took. Such calls begin together, so they also end together, in windows far apart. If hardly any call succeeds, the whole backend hangs.
 func (w *window) successesAlone(now time.Duration, outcomes int) bool {
 	return now < w.hanging && w.good.n > 0 && w.good.n*leastGood >= outcomes
 }
 
-// cancelled returns the number of ends that are due to a client's patience, without work that hung if the successes count alone. A
-// client leaves after a certain time, within which all successful work has ended. Work that fails for another reason takes as long as
-// successful work, or less: of the longest, some has failed too, on average unsure for each done, and rarely twice as many. Where
-// fewer than one in five succeed, all count: clients whose patience differs may all leave before the time of the longest success.
+// cancelled returns the number of calls that ended because a client left. If only the successes count, it leaves out hung work. A client leaves
+// after a certain time, and all successful work has ended within that time. Work that fails for another reason takes at most as long as
+// successful work. Among the longest some has failed too: on average unsure for each done, and rarely twice as many. If fewer than one in five
+// calls succeed, all count: clients of different patience may all leave before the longest success would end.
 func (w *window) cancelled(successesAlone bool) float64 {
 	late := w.late + w.expired
 	if successesAlone {
@@ -340,9 +337,8 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	return s
 }
 
-// times are how long work takes, in steps of a twelfth at most: how much of it was in flight in the window
-// at that age for the first time, ended, and lasted longer. Wider steps would not separate work that is about to
-// end from work that has just begun.
+// times is a histogram of the age of work, in steps of at most a twelfth. For each age it counts the work that entered the window, ended, and
+// lasted longer. Wider steps would not separate work that is about to end from work that has just begun.
 type times struct {
 	unit time.Duration // the first step; 0 until something is known
 	at   [1 + 11*8]struct {
@@ -354,7 +350,7 @@ type times struct {
 // span is the time that most work takes, in first steps.
 const span = 32
 
-// reset forgets all, and sets the steps for work that usually takes so long.
+// reset clears the histogram, and sets the steps for the usual time of work.
 func (t *times) reset(usual time.Duration) { *t = times{unit: usual / span} }
 
 // step returns the index of a time.
@@ -375,8 +371,8 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left removes an entry at that age which has failed: failed work is no evidence of the time that work takes. Counting it as
-// work that lasts longer would make the mean too long, because it would have ended at about that age.
+// left removes work that failed at that age: it is no evidence of the time that work takes. As work that lasts longer it would make the mean too
+// long, because it would have ended at about that age.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {
@@ -393,10 +389,9 @@ func (t *times) lasts(d time.Duration) {
 
 // moments returns the mean time, its standard deviation, and the number of ends. The estimate is a life table by E. L. Kaplan
 // and P. Meier, "Nonparametric estimation from incomplete observations", JASA 1958, with delayed entry: at each age, the share
-// of the work that reached this age in the window and ended there. So work that has not ended, or whose client did not wait,
-// counts as long as the work that is known to have taken longer, and as long as it has lasted if there is none; and work that
-// began before the window counts from the age that it had then. A mean over the work that began and ended within the window
-// would favour quick work.
+// of the work that reached this age in the window and ended there. So work that has not ended, or whose client did not wait, counts like the
+// known work that took longer, or else as long as it has lasted. Work that began before the window counts from its age at the beginning. A mean
+// over the work that began and ended within the window would favour quick work.
 func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
 	n := 0
@@ -410,7 +405,7 @@ func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 		if x.lasts > 0 {
 			last = float64(x.last) / float64(x.lasts)
 			if x.ended > 0 && last < float64(x.endedSum)/float64(x.ended) {
-				risk = max(int(x.ended), n-int(x.lasts)) // it has not come to the age at which the others ended
+				risk = max(int(x.ended), n-int(x.lasts)) // such work has not reached the age at which the others ended
 			}
 		}
 		if x.ended > 0 {
