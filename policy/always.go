@@ -10,8 +10,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/follow"
-	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -82,14 +80,15 @@ func (p *Policies) decideAlways(ctx context.Context, q *query, decide func() (ra
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
 	}
-	d, err, denied := ratelimit.Decision{}, error(nil), false
+	var d ratelimit.Decision
+	var err error
 	if q.asksAndCharges() { // the stack would charge the other rules before the budget that is asked for is known
-		d, err, denied = q.askEmpty(ctx)
-	}
-	if !denied && err == nil {
-		if d, err = decide(); err == nil && d.Allowed {
-			d = q.emptyIn(d)
+		denied := false
+		if d, err, denied = q.askEmpty(ctx); !denied && err == nil {
+			d, err = decide()
 		}
+	} else if d, err = decide(); err == nil && d.Allowed {
+		d = q.emptyIn(d)
 	}
 	if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 		return d, err
@@ -236,7 +235,7 @@ func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
 	}
-	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+	return settledAs(inner, func(actual int) error {
 		errs := []error{inner.Settle(actual)}
 		for _, i := range c.rest {
 			ch := &c.List[i]
@@ -254,11 +253,6 @@ func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 		}
 		return errors.Join(errs...)
 	})
-	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
-	if inner.Delay > 0 {
-		follow.Wait(res, inner.Wait)
-	}
-	return res
 }
 
 // waitEmpty waits until no rule that is charged always, and with nothing, denies for its budget.

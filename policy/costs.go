@@ -154,11 +154,16 @@ func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit
 	if inner == nil || !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return d.rules[ch.Rule].settles() }) {
 		return inner
 	}
-	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+	return settledAs(inner, func(actual int) error {
 		c.given = actual
 		err := inner.Settle(actual)
 		return errors.Join(append([]error{err}, c.failed...)...)
 	})
+}
+
+// settledAs returns a reservation of the charges of another, which it settles by a function.
+func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
+	res := ratelimit.NewReservation(inner.Decision, settle)
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
 	if inner.Delay > 0 {
 		follow.Wait(res, inner.Wait)

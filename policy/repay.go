@@ -8,8 +8,6 @@ import (
 	"sync"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/follow"
-	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/owed"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -91,7 +89,7 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 		record(all)
 		return inner
 	}
-	r := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+	return settledAs(inner, func(actual int) error {
 		err := inner.Settle(actual)
 		for i := range all {
 			switch d := &all[i]; {
@@ -106,11 +104,6 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 		}
 		return err
 	})
-	held.Follow(r, func(ctx context.Context, inner *ratelimit.Reservation) error { return inner.Extend(ctx) }, inner)
-	if inner.Delay > 0 {
-		follow.Wait(r, inner.Wait)
-	}
-	return r
 }
 
 // position returns the index of the rule with an id, -1 if there is none.
