@@ -233,7 +233,7 @@ func (p *Policies) notifyDecided(q *query) {
 		spent := spentOf(&rd.Decision)
 		x := notable{d: rd.Decision}
 		switch {
-		case rd.Decision.Allowed && rd.Spent && !q.charges.isEstimate(ch):
+		case rd.Decision.Allowed && rd.Spent && change.known && !q.charges.isEstimate(ch):
 			x.before, x.after = settled(change.before, change.openBefore), settled(spent, change.openAfter)
 		case rd.Decision.Allowed || rd.Decision.RetryAfter <= 0 || !counts(rd.Decision.Limit):
 			continue

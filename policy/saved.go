@@ -14,8 +14,9 @@ import (
 
 // Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of each, to be stored for
 // [Policies.Restore] when the program starts again: a monthly quota in memory then survives a deploy. See [ratelimit.Keyed.Saved], whose
-// notes hold here. A Subject's Plan is empty. The keys of a rule with Share are not saved, and neither are the budgets of an engine other than
-// [Memory], which outlive the program in their store: the iterator has none of them.
+// notes hold here. A Subject's Plan is empty. The iterator has no budgets of an engine other than [Memory], which outlive the
+// program in their store, and no keys of a rule with Share: their one limit is a token bucket, which after a restart is full, so that they are
+// served one Burst more at most, and the parts of keys depend on the calls that stand in line, which end with the program.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
 	return func(yield func(Subject, ratelimit.Saved) bool) {

@@ -49,8 +49,9 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 }
 
 // Adjust charges delta to a [Subject]'s budget, or refunds it if negative, whatever the limit. For any other request it adjusts
-// the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. The errors
-// are the same as Peek's.
+// the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. A refund of more than was
+// spent restores the full budget, and no more: for a higher limit until some time, write an entry in overrides with until, as the page of
+// package admin says in place of such a refund. The errors are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(g *generation, c *charges) error { return p.adjust(ctx, g, c, delta) })
 }
