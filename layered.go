@@ -261,11 +261,11 @@ func (l *Layered[R]) Describe() Description {
 }
 
 // Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they deny it, the
-// call waits in the line of the key that it waits longest for, among the calls of [Keyed.Wait], at the place of its arrival. It books
+// call waits in the line of the key that denies it longest, among the calls of [Keyed.Wait], at the place of its arrival. It books
 // nothing there: when it is the first and its time has come, it tries all layers, and may move on to the line of another
 // key, at the same place by arrival. So calls that wait for the same keys are served first come, first served, and a call whose own key
-// is exhausted delays no others at a key that they share. At a leaky bucket whose queue is full it sleeps for RetryAfter
-// instead, and tries again.
+// is exhausted delays no others at a key that they share. At a leaky bucket whose queue is full it stands in line until
+// the work before it has left the queue.
 //
 // It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
 // context's error when that ends; with [ErrLimited] if [Options.MaxWaiting] calls wait for the limiter in whose line it would begin; and with
@@ -332,8 +332,7 @@ type attempts struct {
 	number uint64 // of its arrival, 0 before the first line
 }
 
-// stand makes the call stand in the line of a charge that was denied, and reports true, unless that is a leaky bucket or its key is not in
-// the table. Only the first line needs room in its limiter: a call that waits already is not refused.
+// stand makes the call stand in the line of a charge that was denied, and reports true, unless its key is not in the table. Only the first line needs room in its limiter: a call that waits already is not refused.
 func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
 	if t := x.turn; t != nil {
 		if c.a != nil && t.stays(c.a, c.cost) {
@@ -341,7 +340,7 @@ func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waiti
 		}
 		x.end(clock)
 	}
-	if c.a == nil || c.p.Delays() {
+	if c.a == nil {
 		return false, nil
 	}
 	if x.number == 0 {

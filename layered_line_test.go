@@ -195,3 +195,42 @@ func TestMaxWaitingBoundsTheWaitsOfAStack(t *testing.T) {
 		require.Zero(t, l.Stats().Waiting)
 	})
 }
+
+// Calls that find the queue of a stack's leaky bucket full stand in its line.
+func TestAFullQueueOfAStackHasALine(t *testing.T) {
+	for _, work := range []int{1, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			x := newStackLine(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 100), ratelimit.LeakyBucket(ratelimit.PerSecond(10), work))
+			var want []string
+			for i := range 40 {
+				want = append(want, strconv.Itoa(i))
+				x.wait(t.Context(), "user", want[i], 1)
+			}
+			begin := time.Now()
+			x.wg.Wait()
+			require.Equal(t, 3900*time.Millisecond, time.Since(begin))
+			require.Equal(t, want, x.take())
+
+			for i := range 40 {
+				x.wait(t.Context(), "user", want[i], 1)
+			}
+			require.NoError(t, x.all.SetLimit(ratelimit.LeakyBucket(ratelimit.PerSecond(100), work)))
+			begin = time.Now()
+			x.wg.Wait()
+			require.LessOrEqual(t, time.Since(begin), time.Duration(work)*100*time.Millisecond+400*time.Millisecond, "a raise")
+			require.Equal(t, want, x.take())
+
+			for i := range 20 {
+				x.wait(t.Context(), "user", want[i], 1)
+			}
+			require.NoError(t, x.all.SetLimit(ratelimit.Blocked()))
+			begin = time.Now()
+			x.wg.Wait()
+			require.LessOrEqual(t, time.Since(begin), time.Duration(work)*10*time.Millisecond, "those in the queue go on")
+			for _, err := range x.errs {
+				require.ErrorIs(t, err, ratelimit.ErrBlocked)
+			}
+			require.GreaterOrEqual(t, len(x.errs), 20-work-1)
+		})
+	}
+}

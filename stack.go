@@ -802,12 +802,12 @@ func (s *stack[R]) wait() time.Duration {
 	return longest
 }
 
-// slowest returns the charge that determines wait.
+// slowest returns the charge that denies the cost for the longest time.
 func (s *stack[R]) slowest() *charge {
 	c := &s.firm[0]
 	for i := range s.firm {
-		if s.firm[i].wait() > c.wait() {
-			c = &s.firm[i]
+		if x := &s.firm[i]; between(x.m.Reading, x.o.Retry) > between(c.m.Reading, c.o.Retry) {
+			c = x
 		}
 	}
 	return c
