@@ -92,7 +92,10 @@ type notice struct {
 }
 
 // share is the highest threshold of a limit that was notified of.
-type share struct{ capacity, percent int }
+type share struct {
+	capacity, percent int
+	denied            bool // of a denial
+}
 
 // maxShares bounds the limits of one key whose notices are remembered.
 const maxShares = 8
@@ -106,6 +109,11 @@ func (n *notice) notified(capacity int) (percent int) {
 		}
 	}
 	return percent
+}
+
+// denied reports whether a denial was the notice of all of a limit, or of a larger one.
+func (n *notice) denied(capacity int) bool {
+	return slices.ContainsFunc(n.shares, func(s share) bool { return s.denied && s.capacity >= capacity })
 }
 
 // add records a notice.
@@ -158,6 +166,9 @@ func (n *notices) due(id noticeKey, thresholds []int, x *notable, now time.Durat
 			all = all[1:]
 		}
 	}
+	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial was the notice
+		all = all[:k]
+	}
 	if len(all) == 0 {
 		n.n.Store(int64(len(n.keys)))
 		return nil
@@ -166,7 +177,7 @@ func (n *notices) due(id noticeKey, thresholds []int, x *notable, now time.Durat
 		if known == nil {
 			known = n.new(id, now+x.d.ResetAfter)
 		}
-		known.add(share{capacity, highest})
+		known.add(share{capacity, highest, x.lacks})
 	}
 	n.n.Store(int64(len(n.keys)))
 	return all

@@ -38,7 +38,7 @@ type Options struct {
 	// settled, the estimate counts as open until the key is fresh. The engines in memory and on Redis know the estimates of all processes; with another one, and with leases,
 	// those of other processes count as spent, and Settle looks once more.
 	//
-	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again. Under
+	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again; the charge that spends the last unit is no further one there. Under
 	// limits that regain all the time, those other than fixed windows and calendars, a process that was called for a share is not called for it
 	// again until it finds less than a quarter of the share spent, or the key is fresh: traffic near a share may cross it every second. For both,
 	// each Policies remembers up to 65,536 keys that it was called for; beyond them a call may come early. A limit that becomes lower, or

@@ -33,12 +33,13 @@ type Fleet struct {
 // key is a user in the model.
 type key struct {
 	window  int
-	settled int           // in this window
-	open    int           // estimates of reservations of this window
-	plan    string        // of the last decision
-	charged string        // of the last charge
-	made    int           // how often it was reset
-	told    map[int][]int // by process: the capacities of which it has notified of 100 %
+	settled int                  // in this window
+	open    int                  // estimates of reservations of this window
+	plan    string               // of the last decision
+	charged string               // of the last charge
+	made    int                  // how often it was reset
+	denials map[int]map[int]bool // those of told that were denials
+	told    map[int][]int        // by process: the capacities of which it has notified of 100 %
 }
 
 type reservation struct {
@@ -142,7 +143,7 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 			p.Reset(name)
 			told := k.told
 			delete(told, process)
-			*k = key{window: k.window, plan: k.plan, charged: k.plan, made: k.made + 1, told: told}
+			*k = key{window: k.window, plan: k.plan, charged: k.plan, made: k.made + 1, told: told, denials: k.denials}
 		default:
 			continue
 		}
@@ -165,7 +166,7 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 		if slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity }) {
 			return nil
 		}
-		k.tell(process, capacity)
+		k.tell(process, capacity, true)
 		return []string{fmt.Sprintf("%d %s 100", process, user)}
 	}
 	if after+k.open == 0 { // the key is fresh
@@ -173,9 +174,12 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 	}
 	for _, percent := range Shares {
 		if before*100 < percent*capacity && after*100 >= percent*capacity {
+			if percent == 100 && slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity && k.denials[process][of] }) {
+				continue
+			}
 			want = append(want, fmt.Sprintf("%d %s %d", process, user, percent))
 			if percent == 100 {
-				k.tell(process, capacity)
+				k.tell(process, capacity, false)
 			}
 		}
 	}
@@ -183,6 +187,13 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 }
 
 // tell records a notice of 100 % by a process. That of a larger limit stands for those of smaller ones.
-func (k *key) tell(process, capacity int) {
+func (k *key) tell(process, capacity int, denied bool) {
 	k.told[process] = append(slices.DeleteFunc(k.told[process], func(of int) bool { return of <= capacity }), capacity)
+	if k.denials == nil {
+		k.denials = map[int]map[int]bool{}
+	}
+	if k.denials[process] == nil {
+		k.denials[process] = map[int]bool{}
+	}
+	k.denials[process][capacity] = denied
 }
