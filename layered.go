@@ -295,7 +295,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		s.clear()
 		q := queueRequest(left, meter.Open)
 		q.delay = true // without a delay there is nothing left to settle
-		q.first = x.turn
+		q.first, q.number = x.turn, x.number
 		if err := s.take(r, cost, q); err != nil {
 			return err
 		}

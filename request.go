@@ -23,7 +23,8 @@ type request struct {
 	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
 	turn **turn
 
-	first *turn // of a call in a stack that waits in one of its keys' lines
+	first  *turn  // of a call in a stack that waits in one of its keys' lines
+	number uint64 // of its arrival; 0 if it has waited for no key yet
 }
 
 // takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.

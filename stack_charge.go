@@ -39,6 +39,7 @@ type charge struct {
 	never   bool         // the cost can never be spent
 	checked bool         // the offer is the account's, and m is recorded; else it is a preview
 	spent   bool         // the account has spent it
+	passes  bool         // the offer comes before the key's line
 	keep    meter.Keep   // the part of the spending that may still change
 	viewed  meter.State  // the state that preview looked at
 }
@@ -48,7 +49,7 @@ type charge struct {
 func (c *charge) begin(a *account, p *plan, u *unseen, first int) {
 	c.a, c.p, c.unseen, c.first = a, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
-	c.overflowed, c.checked, c.spent, c.never = false, false, false, false
+	c.overflowed, c.checked, c.spent, c.never, c.passes = false, false, false, false, false
 }
 
 // add adds the cost of one more layer: its own, or the caller's cost. Sums do not overflow but stop at the largest number, and
@@ -75,8 +76,16 @@ func (c *charge) check(reading int64, q *request) {
 	c.a.adopt(c.p, reading)
 	c.p, c.checked = c.a.plan, true
 	if c.m = c.a.arrive(reading); !c.trivial() {
-		if t := q.first; t != nil && t.Cost == c.cost && c.a.State.Line() == t.Line && t.Line.First() == &t.Turn {
+		switch t, l := q.first, c.a.State.Line(); {
+		case l == nil || q.number == 0:
+		case t != nil && l == t.Line && l.First() == &t.Turn && t.Cost == c.cost:
 			c.o = c.p.OfferFirst(c.a.State, c.m)
+			c.o.Changes = c.a.changes
+			return
+		case l.First().Number > q.number:
+			// It is the oldest here, too. Asked at the end of the line it would be denied, go to the head of this line, be denied in the one that it has
+			// left for the same reason, and go back, without end.
+			c.o, c.passes = c.p.OfferBefore(c.a.State, c.m, c.cost), true
 			c.o.Changes = c.a.changes
 			return
 		}
@@ -144,7 +153,9 @@ func (c *charge) commit(keep meter.Keep) {
 	if c.a == nil || c.cost == 0 {
 		return
 	}
-	c.a.plan.Accept(&c.a.State, c.m.Now, c.o, c.cost, keep)
+	if c.a.plan.Accept(&c.a.State, c.m.Now, c.o, c.cost, keep); c.passes {
+		c.a.plan.Passed(&c.a.State)
+	}
 	c.a.use.allowed()
 	c.spent, c.keep = true, keep
 }

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 type operated struct {
 	*ratelimit.Keyed[string]
 	t     *testing.T
+	stack *ratelimit.Layered[string] // nil if the calls wait for this limiter alone
 	limit atomic.Pointer[ratelimit.Limit]
 	open  atomic.Int64 // tokens that the calls under way are going to give back
 }
@@ -35,31 +37,48 @@ func (o *operated) rate() float64 {
 	return float64(r.Units) / r.Per.Seconds()
 }
 
+// begin waits until a call may begin, and returns the function that settles its estimate.
+func (o *operated) begin(ctx context.Context, user string, estimate int) (settle func(actual int) error, err error) {
+	if o.stack != nil {
+		return func(actual int) error { return o.stack.Adjust(context.Background(), user, actual-estimate) }, o.stack.Wait(ctx, user, estimate)
+	}
+	r, err := o.Reserve(ctx, "k", estimate, 10*time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	return r.Settle, r.Wait(ctx)
+}
+
 // gateway plays calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens, of which they use a quarter in the
 // mean. Some leave. Each minute an operator does something, and returns the tokens that this allows beside those that the limit regains.
 // It returns the tokens used after the first minute, in which the burst is used up, and the tokens that were allowed.
-func gateway(t *testing.T, callers, minutes int, operate func(ctx context.Context, l *operated) (extra int)) (used, allowed float64) {
+//
+// In a stack the calls wait for a budget of their user, too, of which one has none left.
+func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx context.Context, l *operated) (extra int)) (used, allowed float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000)
 		l := &operated{Keyed: ratelimit.Must(ratelimit.New[string](limit, nil)), t: t}
 		l.limit.Store(&limit)
+		if stacked {
+			users := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(40_000), 40_000), nil))
+			require.NoError(t, users.Adjust(t.Context(), "0", 1_000_000_000))
+			all := ratelimit.By(l.Keyed, func(string) (string, error) { return "k", nil })
+			l.stack = ratelimit.Must(ratelimit.All(ratelimit.By(users, func(u string) (string, error) { return u, nil }), all))
+		}
 		ctx, end := context.WithCancel(t.Context())
 		var (
 			mu sync.Mutex
 			wg sync.WaitGroup
 		)
 		for i := range callers {
-			random := rand.New(rand.NewPCG(68, uint64(i)))
+			random, user := rand.New(rand.NewPCG(68, uint64(i))), strconv.Itoa(i%10)
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					estimate := 1000 + random.IntN(7001)
 					patience, leave := context.WithTimeout(ctx, time.Duration(5+random.IntN(120))*time.Second)
-					r, err := l.Reserve(patience, "k", estimate, 10*time.Minute)
-					if err == nil && r.Allowed {
-						err = r.Wait(patience)
-					}
+					settle, err := l.begin(patience, user, estimate)
 					leave()
-					if err != nil || !r.Allowed {
+					if err != nil {
 						time.Sleep(time.Second)
 						continue
 					}
@@ -73,7 +92,7 @@ func gateway(t *testing.T, callers, minutes int, operate func(ctx context.Contex
 						l.open.Add(int64(estimate - actual))
 					}
 					time.Sleep(time.Duration(random.Int64N(int64(6 * time.Second))))
-					_ = r.Settle(actual)
+					_ = settle(actual)
 					if counts {
 						l.open.Add(int64(actual - estimate))
 					}
@@ -112,7 +131,7 @@ func TestAnHourOfCallsInLineUsesTheLimitWhileTokensAreGrantedAndCharged(t *testi
 	all, minutes := crowds()
 	for _, callers := range all {
 		rnd := rand.New(rand.NewPCG(68, uint64(callers)))
-		used, allowed := gateway(t, callers, minutes, func(ctx context.Context, l *operated) int {
+		used, allowed := gateway(t, false, callers, minutes, func(ctx context.Context, l *operated) int {
 			extra := 0
 			switch rnd.IntN(3) {
 			case 1:
@@ -142,7 +161,7 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 			if what < mixed {
 				minutes = min(minutes, testsize.Of(12, 60))
 			}
-			used, allowed := gateway(t, callers, minutes, func(ctx context.Context, l *operated) int {
+			used, allowed := gateway(t, false, callers, minutes, func(ctx context.Context, l *operated) int {
 				bucket := func(tokens int) ratelimit.Limit {
 					return ratelimit.TokenBucket(ratelimit.PerMinute(tokens), 100_000)
 				}
@@ -173,5 +192,30 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 			})
 			assert.GreaterOrEqual(t, used, .95*allowed, "action %d", what)
 		}
+	}
+}
+
+// On a stack, too, where calls go from one key's line to another's: an operator raises and lowers the limit that the users share, blocks the key for a moment, and grants tokens.
+func TestAnHourOfCallsInLineUsesTheLimitsOfAStack(t *testing.T) {
+	all, minutes := crowds()
+	for _, callers := range all {
+		rnd := rand.New(rand.NewPCG(68, uint64(callers)))
+		used, allowed := gateway(t, true, callers, minutes, func(ctx context.Context, l *operated) int {
+			now := *l.limit.Load()
+			switch rnd.IntN(3) {
+			case 0:
+				l.set(ratelimit.TokenBucket(ratelimit.PerMinute(50_000+rnd.IntN(100_001)), 100_000))
+			case 1:
+				l.set(ratelimit.Blocked())
+				time.Sleep(time.Duration(1+rnd.IntN(2000)) * time.Millisecond)
+				l.set(now)
+			case 2:
+				require.NoError(t, l.Adjust(ctx, "k", -5000))
+				return 5000
+			}
+			return 0
+		})
+		assert.GreaterOrEqual(t, used, .95*allowed)
+		assert.LessOrEqual(t, used, 1.05*allowed)
 	}
 }

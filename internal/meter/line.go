@@ -336,8 +336,10 @@ func (m *Meter) Due(s *State) int64 {
 }
 
 // due returns where the cost of the first turn is spent, and the instant of the last booking before it.
-func (m *Meter) due(s State, l *Line) (at, part, after int64) {
-	t := l.first
+func (m *Meter) due(s State, l *Line) (at, part, after int64) { return m.dueAs(s, l, l.first) }
+
+// dueAs is due for a turn that would be the first.
+func (m *Meter) dueAs(s State, l *Line, t *Turn) (at, part, after int64) {
 	if m.bookings(s) == nil && (!m.log || s.log.newest() <= l.now) {
 		at, part = m.place(s, l.now, t.Cost)
 		return at, part, l.now
@@ -348,8 +350,18 @@ func (m *Meter) due(s State, l *Line) (at, part, after int64) {
 }
 
 // OfferFirst is Offer for the cost of the first turn.
-func (m *Meter) OfferFirst(s State, mo Moment) Offer {
-	at, part, _ := m.due(s, s.Line())
+func (m *Meter) OfferFirst(s State, mo Moment) Offer { return m.offerAs(s, mo, s.Line().first) }
+
+// OfferBefore is Offer for a cost that comes before the whole line. If it is accepted, the caller calls Passed.
+func (m *Meter) OfferBefore(s State, mo Moment, cost int64) Offer {
+	return m.offerAs(s, mo, &Turn{Cost: cost, behind: m.newest(s, s.Line().now)})
+}
+
+// Passed is called after a cost has been spent before a line.
+func (m *Meter) Passed(s *State) { *s = m.moved(*s) }
+
+func (m *Meter) offerAs(s State, mo Moment, t *Turn) Offer {
+	at, part, _ := m.dueAs(s, s.Line(), t)
 	o := Offer{At: max(at, mo.Now), Part: part, Retry: mo.Reading}
 	if o.At > mo.Now {
 		o.Retry = o.At
