@@ -332,7 +332,8 @@ type attempts struct {
 	number uint64 // of its arrival, 0 before the first line
 }
 
-// stand makes the call stand in the line of a charge that was denied, and reports true, unless its key is not in the table. Only the first line needs room in its limiter: a call that waits already is not refused.
+// stand puts the call into the line of a charge that was denied, and reports true; or false if the key is not in the table. Only the first
+// line needs room in its limiter: a call that waits already is not refused.
 func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
 	if t := x.turn; t != nil {
 		if c.a != nil && t.stays(c.a, c.cost) {

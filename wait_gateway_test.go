@@ -195,7 +195,8 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 	}
 }
 
-// On a stack, too, where calls go from one key's line to another's: an operator raises and lowers the limit that the users share, blocks the key for a moment, and grants tokens.
+// On a stack, calls go from one key's line to another's. An operator raises and lowers the limit that the users share, blocks the key for a
+// moment, and grants tokens.
 func TestAnHourOfCallsInLineUsesTheLimitsOfAStack(t *testing.T) {
 	all, minutes := crowds()
 	for _, callers := range all {

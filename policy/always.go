@@ -131,8 +131,8 @@ func (q *query) askEmpty(ctx context.Context) (denial ratelimit.Decision, err er
 	return denial, nil, denied
 }
 
-// emptyIn returns the decision of a stack that has allowed a query, or the denial of a rule that it has asked for nothing, and whose budget is
-// used up.
+// emptyIn returns the decision of a stack that has allowed a query. If a rule was asked for a cost of 0 and has no budget left, emptyIn returns its
+// denial instead.
 func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	d := allowed
 	for i := range q.charges.List {

@@ -257,8 +257,7 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 	return to.outlived(r, now)
 }
 
-// found returns a state in which the units that it has lost, and that are not regained, are set aside. The given state stays as it
-// is.
+// found returns the state with its lost units set aside, as far as they are not regained. The given state stays as it is.
 func (m *Meter) found(s State, now int64) State {
 	f := s.formers()
 	if f == nil || f.until <= now || f.lost <= f.over {

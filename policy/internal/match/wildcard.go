@@ -48,8 +48,8 @@ func (p Pattern) Wildcards() (names []string, rests string) {
 	return names, rests
 }
 
-// Value returns the text that a wildcard stands for in a request, by the first reading of its path that matches a pattern: that of a mux, if it
-// matches. It reports false if no pattern matches.
+// Value returns the text of a wildcard in a request. The first reading of the path that matches a pattern counts, and a mux's reading comes
+// first. Value reports false if no pattern matches.
 func (w *Wildcards) Value(r Request, name string) (value string, ok bool) {
 	w.values(r, name, func(v string) bool {
 		value, ok = v, true
