@@ -20,7 +20,8 @@ type Decision struct {
 	Remaining int
 	// Debt is the number of units that the key has spent or booked above the limit's capacity and not regained yet, rounded up;
 	// of several limits, the largest debt. [Keyed.Adjust], settlements above the reserved cost and bookings ahead make debts. A
-	// window that lies before a booking counts as full. Each call fills Debt in. Engines that do not know debts leave it 0.
+	// window that lies before a booking counts as full, unless the limit has changed since the booking was made: then a booking that fits at
+	// its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
 	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then; it does not succeed a
 	// nanosecond earlier. It is 0 if Allowed, or if the error means that the call can never succeed.

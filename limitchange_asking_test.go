@@ -228,7 +228,8 @@ func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, r.Delay)
 	require.NoError(t, l.SetLimit(ratelimit.SlidingLog(ratelimit.PerHour(8))))
-	d, err := l.Reserve(t.Context(), "k", 4, 9*time.Hour)
+	require.Equal(t, 5, remaining(t, l, "k")) // the booking does not count yet
+	d, err := l.Reserve(t.Context(), "k", 6, 9*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, d.Delay)
 	require.NoError(t, d.Cancel())

@@ -333,3 +333,62 @@ func TestSavedHasNoCallsThatWait(t *testing.T) {
 		})
 	}
 }
+
+// 600 calls are booked at 10 a second. At 1,000 a second they take 10 of each 1,000.
+func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
+	const seconds = 10
+	for i, from := range takeAll(10) {
+		t.Run(from.String(), func(t *testing.T) {
+			l, clock := newLimiter(t, from)
+			require.True(t, l.Allow("k", from.Capacity()))
+			for range 600 {
+				r, err := l.Reserve(t.Context(), "k", 1, 2*time.Minute)
+				require.NoError(t, err)
+				require.True(t, r.Allowed)
+			}
+			require.NoError(t, l.SetLimit(takeAll(1000)[i]))
+			d, err := l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Zero(t, d.Debt)
+			passed := 0
+			for ms := range seconds * 1000 {
+				clock.set(time.Duration(ms) * time.Millisecond)
+				for l.Allow("k", 1) {
+					passed++
+				}
+			}
+			require.GreaterOrEqual(t, passed, 990*(seconds-1))
+			require.LessOrEqual(t, passed, 990*seconds+1000)
+		})
+	}
+}
+
+func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T) {
+	for i, from := range takeAll(10) {
+		t.Run(from.String(), func(t *testing.T) {
+			bubble(t, from, func(t *testing.T, w *waiters) {
+				require.True(t, w.limiter.Allow("k", from.Capacity()))
+				var booked []*ratelimit.Reservation
+				for range 300 {
+					r, err := w.limiter.Reserve(t.Context(), "k", 1, 2*time.Minute)
+					require.NoError(t, err)
+					require.True(t, r.Allowed)
+					booked = append(booked, r)
+				}
+				for i := range 50 {
+					w.wait(t.Context(), strconv.Itoa(i), 1)
+				}
+				time.Sleep(1500 * time.Millisecond)
+				require.NoError(t, w.limiter.SetLimit(takeAll(20)[i]))
+				for w.limiter.Stats().Waiting > 0 {
+					require.False(t, w.limiter.Allow("k", 1), "a newcomer does not overtake")
+					time.Sleep(100 * time.Millisecond)
+				}
+				w.inOrder(t, 50, 9*time.Second)
+				for _, r := range booked {
+					require.NoError(t, r.Cancel())
+				}
+			})
+		})
+	}
+}

@@ -159,7 +159,8 @@ func playLowered(h *history) {
 	p.spend(lower.Capacity())
 }
 
-// playSetBooked changes the limit of a key that has booked ahead: bookings keep their instants, and no caller gets in before them.
+// playSetBooked changes the limit of a key that has booked ahead: bookings keep their instants, and their cost counts from then on, whether
+// others get in before them or not.
 func playSetBooked(h *history) {
 	if h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 		return
@@ -175,7 +176,12 @@ func playSetBooked(h *history) {
 	if cost > p.limit.Capacity() || h.beyond(times(2, h.limit.Capacity())) {
 		return
 	}
-	p.queued(r.Delay)
+	at := p.upto(r.Delay)
+	p.advance(at)
+	_, _ = p.take(1)
+	p.advance(r.Delay - at)
+	left := p.left()
+	p.must(left.Remaining <= p.limit.Capacity()-cost, reserveIsTrue, "a later caller gets in before what is booked: %d is due, and does not count: %s", cost, described(left, nil))
 }
 
 // playSetOften changes a limit several times at one instant, tightens it and raises it, also across algorithms, and has calls allowed and

@@ -202,6 +202,7 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 					}
 					left = true
 				}
+				w.passBookings()
 				w.limit = limit
 				w.nearby = w.limit.Algorithm == ratelimit.AlgorithmCalendar
 				w.note("SetLimit(%v)", w.limit)
@@ -244,7 +245,7 @@ func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 			}
 			require.NoError(t, memory.SetLimit(week))
 			require.NoError(t, l.SetLimit(week))
-			require.False(t, memory.Allow("k", 1) || l.Allow("k", 1))
+			require.False(t, l.Allow("k", 1))
 			for range 15 * 7 {
 				d, err := memory.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)
@@ -253,7 +254,7 @@ func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 				what := fmt.Sprintf("%d days, cost %d, at %v", days, cost, clock.Wall())
 				begins, _ := week.Period.Window(clock.Wall())
 				require.LessOrEqual(t, e.Remaining, max(0, 3-reserved[begins]), what)
-				require.LessOrEqual(t, (e.RetryAfter - d.RetryAfter).Abs(), 7*24*time.Hour, what)
+				require.LessOrEqual(t, d.RetryAfter-e.RetryAfter, 7*24*time.Hour, what) // in memory others go before bookings
 				clock.Advance(24 * time.Hour)
 			}
 		}

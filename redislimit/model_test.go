@@ -33,6 +33,14 @@ type twin struct {
 	granted time.Duration // the instant after the last grant
 }
 
+// passBookings waits until all bookings are due, before the limit changes: in memory others then go before them, and on Redis they do not.
+func (w *twin) passBookings() {
+	if d := w.newest - w.clock.Now(); d > 0 {
+		w.note("advance by %v", d)
+		w.clock.Advance(d)
+	}
+}
+
 // openPair is one reservation in both.
 type openPair struct {
 	memory, remote *ratelimit.Reservation

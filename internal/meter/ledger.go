@@ -56,6 +56,10 @@ type ledger struct {
 	line *Line     // the waiters; nil if there are none. A log has a ledger for this and the rest only
 	gone int       // how many have been popped since list was copied last
 
+	loose    bool  // there is room before bookings: see gaps.go
+	barKnown bool  // bar is up to date
+	bar      int64 // see barred
+
 	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
 	// state from there on shows it yet. If unchanged is 0, all is up to date.
 	changed, unchanged int
@@ -95,6 +99,7 @@ func (l *ledger) newest() int64 {
 // add appends a booking, given the state after it. Of several at one instant, the place in the
 // queue begins with the first.
 func (l *ledger) add(sp Spending, after State) {
+	l.barKnown = false
 	after.detail = nil
 	open := 0
 	if sp.Open {
@@ -119,6 +124,7 @@ func (l *ledger) stale() bool { return l.unchanged > 0 }
 
 // touch records a change at or before the i-th booking.
 func (l *ledger) touch(i int) {
+	l.barKnown = false
 	if !l.stale() {
 		l.changed = i
 	}

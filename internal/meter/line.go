@@ -38,8 +38,8 @@ type end struct {
 	left   int  // the cost of an exact end that has been put off: see Line.shorter
 	state  State
 	detail detail
-	ledger ledger
-	last   [1]booking // only its instant counts: later costs queue behind it
+	ledger ledger // it begins with a booking of no cost: later costs queue behind it, before or behind all that follow
+	room   [1]booking
 }
 
 // Turn is a place in a line. The caller sets the first fields.
@@ -434,12 +434,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 		s.log.insert(at, t.Cost)
 		s.N += t.Cost
 	case m.bookings(s) != nil:
-		if l.sample(at, l.total(m.token, at, l.base.owed(at))); t.Open {
-			l.opened(at, 1)
-		}
-		l.base = m.spend(l.base, at, t.Cost)
-		l.touch(0)
-		s = m.closeGaps(s)
+		s = m.spendBefore(s, at, t.Cost, t.Open)
 	case m.token != nil:
 		s = m.spendNow(s, at, t.Cost, keep)
 	default:
@@ -461,13 +456,8 @@ func (m *Meter) view(s State) State {
 		return e.state
 	}
 	r := m.replayed(s, l.now)
-	r.end(l)
-	e.state, e.known, e.late, e.left = r.s, true, false, 0
-	if e.detail.log = (totals{}); m.log && r.s.detail != nil {
-		e.detail.log = r.s.log
-	}
-	e.detail.ledger, e.ledger.list, e.state.detail = &e.ledger, e.last[:], &e.detail
-	e.last[0].at = r.now
+	r.end(l, e)
+	e.known, e.late, e.left = true, false, 0
 	return e.state
 }
 
@@ -503,14 +493,7 @@ func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 		return s
 	}
 	r = to.replayed(s, now)
-	if r.end(&rest); to.log {
-		return r.s
-	}
-	return r.s.Behind(r.now)
-}
-
-// spend adds a spending at the end.
-func (e *end) spend(m *Meter, at, cost int64) {
-	e.state = m.spend(e.state, at, cost)
-	e.last[0].at = max(e.last[0].at, at)
+	e := new(end)
+	r.end(&rest, e)
+	return e.state
 }

@@ -83,8 +83,8 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 				l.end.known = false // the end is to be computed anew, not extended
 				got := m.view(s)
 				requireEqualEnds(t, &m, want, got, now, name)
-				if last != l.end.last[0].at {
-					require.Equal(t, last, l.end.last[0].at, name)
+				if last != l.end.ledger.list[0].at {
+					require.Equal(t, last, l.end.ledger.list[0].at, name)
 				}
 				if !m.log {
 					require.Equal(t, want.alone(), got.alone(), name)

@@ -152,7 +152,7 @@ func (m *Meter) advanceTo(s *State, now int64) {
 		if !m.log {
 			*s = m.catchUp(*s, now)
 		}
-		*s = m.lapsed(*s, now)
+		*s = m.lapsed(m.tight(*s, now), now)
 	}
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -251,10 +251,10 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	if s.Line() != nil {
 		return m.leaky != nil && !m.Take(s, Moment{now, now}, cost, math.MaxInt64, Final).Denied(now)
 	}
-	if m.earliest(*s, now, cost) > now {
+	if m.first(*s, now, cost) > now {
 		return false
 	}
-	if m.leaky == nil && (s.detail == nil || m.log) {
+	if m.leaky == nil && (s.detail == nil || m.log && !s.loose()) {
 		*s = m.spend(*s, now, cost)
 		if m.log {
 			if p := s.formers(); p != nil {
@@ -265,7 +265,7 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	}
 	o := Offer{At: now}
 	if m.leaky != nil {
-		o.At, o.Part = m.leaky.leaves(*s, now)
+		o.At, o.Part = m.leaky.place(*s, now, cost)
 	}
 	m.Accept(s, now, o, cost, Final)
 	return true
@@ -295,7 +295,9 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	l := s.Line()
 	if l != nil {
 		l.forget(m.newest(*s, now))
-		if l.end.known {
+		if s.loose() {
+			l.end.known = false
+		} else if l.end.known {
 			defer l.end.spend(m, o.At, cost)
 		}
 	}
@@ -307,6 +309,10 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 		p = nil
 	}
 	switch {
+	case s.loose() && m.newest(*s, now) > o.At:
+		sp := o.Spending(cost)
+		sp.Open = keep == Open
+		*s = m.slip(*s, now, sp)
 	case m.token != nil && s.detail == nil && keep == Final: // the next case by a direct call, which takes less time
 		*s = m.token.spend(*s, o.At, cost)
 	case m.log, s.detail == nil && keep == Final:
@@ -353,7 +359,7 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 		return remaining, debt, t.regained(s)
 	}
 	v := m.view(s)
-	if c, ok := m.algorithm.(*calendar); ok {
+	if c, ok := m.algorithm.(*calendar); ok && !v.loose() {
 		return c.standing(v, now)
 	}
 	remaining, debt = m.left(s, v, now)
@@ -369,7 +375,7 @@ func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	if s.detail != nil {
 		s = m.view(s)
 	}
-	return m.earliest(s, now, cost)
+	return m.first(s, now, cost)
 }
 
 // Refresh updates a state after a booking has been cancelled, without advancing it. It must be called before a question about a
@@ -502,16 +508,19 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	if s.detail != nil {
 		s = m.view(s)
 	}
-	if t := m.token; t != nil { // as m.earliest, but a direct call takes less time
+	switch t := m.token; {
+	case s.detail != nil:
+		o.At = m.first(s, mo.Now, cost)
+	case t != nil: // as m.earliest, but a direct call takes less time
 		o.At = t.earliest(s, mo.Now, cost)
-	} else {
+	default:
 		o.At = m.earliest(s, mo.Now, cost)
 	}
 	if m.leaky != nil {
 		if o.At > mo.Now {
 			o.Retry = o.At // when the queue has room
 		}
-		o.At, o.Part = m.leaky.leaves(s, mo.Now)
+		o.At, o.Part = m.leaky.place(s, mo.Now, cost)
 	}
 	if m.token != nil && s.detail != nil && o.At == mo.Now {
 		o.Part = s.ledger.part(mo.Now)

@@ -16,7 +16,7 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	if to.held != nil {
 		return to.convert(from, s, now)
 	}
-	return to.under(from, s, now)
+	return to.loosened(from, to.under(from, s, now), now)
 }
 
 // convert is Migrate without former limits.

@@ -355,7 +355,14 @@ func newOpens() *detail {
 
 // trimmed drops a detail without content.
 func (m *Meter) trimmed(s State) State {
-	if s.detail == nil || s.ledger == nil || !s.ledger.empty() {
+	if s.detail == nil || s.ledger == nil {
+		return s
+	}
+	l := s.ledger
+	if l.loose && !m.log && len(l.list) == 0 && !l.stale() {
+		l.loose = false
+	}
+	if !l.empty() {
 		return s
 	}
 	if m.log {
@@ -368,7 +375,7 @@ func (m *Meter) trimmed(s State) State {
 
 // empty reports whether nothing is booked, open or set aside.
 func (l *ledger) empty() bool {
-	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil && l.formers == nil
+	return len(l.list) == 0 && !l.stale() && len(l.opens) == 0 && l.rest.units == 0 && l.line == nil && l.formers == nil && !l.loose
 }
 
 // settleToken settles a token bucket's spending.

@@ -3,6 +3,7 @@ package meter
 import (
 	"math"
 	"slices"
+	"sort"
 )
 
 // This file computes the end of a line: the state of a key once all who wait are served, if nothing changes.
@@ -13,12 +14,17 @@ type replayed struct {
 	s      State
 	now    int64
 	booked []booking // the later ones
+	loose  bool      // see gaps.go
+	bar    int64     // see barred
 }
 
 // replayed returns the state as of an instant, which is up to date.
 func (m *Meter) replayed(s State, now int64) replayed {
-	r := replayed{m: m, now: now}
+	r := replayed{m: m, now: now, loose: s.loose()}
 	if !m.log {
+		if r.loose {
+			r.bar = m.barred(s.ledger)
+		}
 		r.s, r.booked = m.parted(s, now)
 		r.s.detail = nil
 		return r
@@ -47,16 +53,26 @@ func (r *replayed) whole() State {
 	return s
 }
 
-// place returns where a turn is spent: behind the bookings that came before it, and the ones whose time comes first.
+// place returns where a turn is spent: behind the bookings that came before it, unless there is room, and the ones whose time comes first.
 func (r *replayed) place(t *Turn) (at, part int64) {
+	m := r.m
 	for {
-		at, part = r.m.place(r.s, r.now, t.Cost)
+		at, part = m.place(r.s, r.now, t.Cost)
 		if len(r.booked) == 0 || r.booked[0].at > t.behind && r.booked[0].at >= at {
+			return at, part
+		}
+		if r.loose && at < r.booked[0].at && (m.log || r.booked[0].at > r.bar) && m.harmless(r.s, at, t.Cost, r.before(t)) {
 			return at, part
 		}
 		r.spend(&r.booked[0])
 		r.booked = r.booked[1:]
 	}
+}
+
+// before returns the bookings that came before a turn.
+func (r *replayed) before(t *Turn) []booking {
+	k := sort.Search(len(r.booked), func(i int) bool { return r.booked[i].at > t.behind })
+	return r.booked[:k]
 }
 
 func (r *replayed) spend(b *booking) {
@@ -80,9 +96,9 @@ func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	return m.earliest(s, now, cost), 0
 }
 
-// end spends the turns of a line, and then the bookings that are left. Turns that cost more than the capacity are left out: they are about to be
+// turns spends the turns of a line. Turns that cost more than the capacity are left out: they are about to be
 // refused.
-func (r *replayed) end(l *Line) {
+func (r *replayed) turns(l *Line) {
 	capacity := r.m.capacity()
 	n, cost := l.n, l.cost // of the turns that are left
 	for t := l.first; t != nil; t = t.next {
@@ -97,15 +113,64 @@ func (r *replayed) end(l *Line) {
 			break
 		}
 	}
+}
+
+// end spends the turns of a line, and then the bookings that are left, and makes the end of the line from the state.
+func (r *replayed) end(l *Line, e *end) {
+	r.turns(l)
+	e.ledger.loose = r.loose && len(r.booked) > 0
+	e.ledger.list = append(e.room[:0], booking{at: r.now, after: r.s.alone()})
 	for i := range r.booked {
-		r.spend(&r.booked[i])
+		b := r.booked[i]
+		r.spend(&b)
+		if b.after = r.s.alone(); e.ledger.loose && !r.m.log {
+			e.ledger.list = append(e.ledger.list, b)
+		}
+	}
+	if !e.ledger.loose {
+		e.ledger.list[0] = booking{at: r.now, after: r.s.alone()}
+	}
+	e.ledger.base = e.ledger.list[0].after
+	e.state = r.s
+	if e.detail.log = (totals{}); r.m.log && r.s.detail != nil {
+		e.detail.log = r.s.log
+	}
+	e.detail.ledger, e.state.detail = &e.ledger, &e.detail
+}
+
+// spend adds a turn at the end.
+func (e *end) spend(m *Meter, at, cost int64) {
+	switch last := &e.ledger.list[len(e.ledger.list)-1]; {
+	case !e.ledger.loose:
+		e.state = m.spend(e.state, at, cost)
+		last.at = max(last.at, at)
+	case m.log:
+		e.state.log.insert(at, cost)
+		e.state.N += cost
+		last.at = at
+	default:
+		k := e.ledger.search(at+1) - 1
+		s := m.spend(e.ledger.list[k].after, at, cost)
+		e.ledger.list = e.ledger.list[k:]
+		e.ledger.list[0] = booking{at: at, after: s}
+		for i := range e.ledger.list[1:] {
+			b := &e.ledger.list[i+1]
+			s = m.replay(s, b)
+			b.after = s
+		}
+		e.ledger.base = e.ledger.list[0].after
+		e.state.At, e.state.N, e.state.M = s.At, s.N, s.M
 	}
 }
 
 // left returns how much is left at the end of a state's line, or its debt. The view of a log's line has dropped entries that will have left the
 // window by then, and that count now.
 func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
-	remaining, debt = m.remaining(view, now)
+	if view.loose() {
+		remaining, debt = m.among(view, now)
+	} else {
+		remaining, debt = m.remaining(view, now)
+	}
 	if line := s.Line(); m.log && line != nil && remaining == 0 {
 		debt = max(0, m.spent(s, now)+line.cost-m.capacity())
 	}

@@ -19,6 +19,7 @@ import (
 //	all but the log  bookings, {at, cost, and for a leaky bucket part} for each
 //	flagRest         units, until
 //	flagOlder        the longest window, entries, {at, cost} for each: a log's rest
+//	flagLoose        nothing: the bookings are loose, see gaps.go
 //	flagOpen         the open reservations of each booking, opens, and those of them from before the last change, {the span from there to the writing, part, count, least} for each, the newest first
 //
 // The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
@@ -39,6 +40,7 @@ const (
 	flagOpen = 1 << 33
 
 	flagOlder = 1 << 34
+	flagLoose = 1 << 35
 )
 
 // mostOpens is the number of open reservations that are written at most.
@@ -84,6 +86,9 @@ func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	}
 	if l != nil && l.isOpen() {
 		flags |= flagOpen
+	}
+	if s.loose() && m.newest(s, now) > now {
+		flags |= flagLoose
 	}
 	if log, ok := m.algorithm.(*slidingLog); ok {
 		buf = log.append(buf, log.advance(log.aside(s), now), now, flags)
@@ -282,6 +287,9 @@ func (r *reader) appendix(m *Meter, s State) State {
 	if r.err == nil && r.flags&flagOlder != 0 {
 		s = r.older(m, s)
 	}
+	if r.err == nil && r.flags&flagLoose != 0 {
+		s = m.loosened(m, s, r.now)
+	}
 	if r.err != nil || r.flags&flagOpen == 0 {
 		return s
 	}
@@ -379,7 +387,7 @@ func (r *reader) signed(least, most int64) int64 {
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
 	r.flags, n = n&^(flagRest-1), n&(flagRest-1)
-	if r.err == nil && r.flags&^(flagRest|flagOpen|flagOlder) != 0 {
+	if r.err == nil && r.flags&^(flagRest|flagOpen|flagOlder|flagLoose) != 0 {
 		r.err = ErrGarbage
 	}
 	if r.err == nil && n > int64(len(r.data)/bytes) {

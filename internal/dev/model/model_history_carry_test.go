@@ -13,7 +13,7 @@ import (
 func (m *model) adopt(l ratelimit.Limit, now int64) {
 	old := m.limit
 	m.record(now)
-	m.limit = l
+	m.limit, m.loose = l, len(m.ahead) > 0 && (m.loose || old.Named("") != l.Named(""))
 	again := m.left && !Alike(old, l)
 	m.left = m.left || !Alike(old, l)
 	switch {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/big"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -443,6 +444,7 @@ type model struct {
 	limit  ratelimit.Limit
 	base   spending     // spending at or before last
 	ahead  []*booking   // later bookings
+	loose  bool         // there is room before them: the limit has changed since they were made
 	known  bool         // the key is tracked
 	last   int64        // the highest reading it has seen
 	floor  int64        // a key that was swept away is created anew no earlier than it was fresh
@@ -481,6 +483,7 @@ func (m *model) record(now int64) {
 		m.base.spend(m.ahead[0])
 		m.ahead = m.ahead[1:]
 	}
+	m.loose = m.loose && len(m.ahead) > 0
 }
 
 // all is everything that is spent and booked.
@@ -542,11 +545,7 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 		}
 		return b, retry
 	}
-	from := now
-	if n := len(m.ahead); n > 0 {
-		from = max(from, m.ahead[n-1].at) // behind all bookings
-	}
-	b = &booking{at: s.earliest(from, cost), cost: cost}
+	b = &booking{at: m.first(now, cost), cost: cost}
 	if span := mul(b.at-raw, int64(m.limit.Rate.Units)); ahead > 0 && span.Cmp(mul(1<<61, int64(Span(m.limit)))) > 0 {
 		m.blurry = true // too many units come free until then to be counted: the distance of the booking is not specified
 	}
@@ -558,7 +557,8 @@ func (m *model) plan(raw, now, cost, ahead int64) (b *booking, retry int64) {
 
 func (m *model) book(b *booking, spend bool) *receipt {
 	if spend {
-		m.ahead = append(m.ahead, b)
+		i := sort.Search(len(m.ahead), func(i int) bool { return m.ahead[i].at > b.at })
+		m.ahead = slices.Insert(m.ahead, i, b)
 		m.record(m.last)
 		return &receipt{booking: b, life: m.life}
 	}
@@ -571,8 +571,12 @@ func (m *model) standing(raw int64, d *ratelimit.Decision) {
 	d.Limit = m.limit
 	if _, queue := s.(*modelQueue); queue || len(m.ahead) == 0 || m.ahead[len(m.ahead)-1].at <= now {
 		d.Remaining = int(s.remaining(now))
+	} else if m.loose {
+		d.Remaining = sort.Search(m.limit.Capacity(), func(n int) bool { return m.first(now, int64(n)+1) > now })
 	}
-	d.Debt = m.debt(s, now)
+	if d.Debt = m.debt(s, now); d.Remaining > 0 && d.Debt > 0 {
+		d.Debt = 0
+	}
 	d.ResetAfter = time.Duration(s.reset(now) - raw)
 	if d.Remaining == 0 {
 		d.NextAfter = time.Duration(m.next(raw, now, 1) - raw)
@@ -601,6 +605,16 @@ func (m *model) debt(s spending, now int64) int {
 		if len(m.ahead) > 0 && m.ahead[len(m.ahead)-1].at > now {
 			return unspecified
 		}
+	}
+	if _, left, _ := m.due(now); m.loose && len(left) > 0 {
+		spent := m.base.spent(now)
+		for i, s := 0, m.base.clone(); i < len(left); i++ {
+			if !fitsAt(m, s, left[i]) { // then all count
+				return int(max(0, m.all().spent(now)-int64(m.limit.Capacity())))
+			}
+			s.spend(left[i])
+		}
+		return int(max(0, spent-int64(m.limit.Capacity())))
 	}
 	return int(max(0, s.spent(now)-int64(m.limit.Capacity())))
 }
@@ -667,6 +681,7 @@ func (m *model) shared(i int) bool {
 func (m *model) lower(i int, cost int64) {
 	if m.ahead[i].cost = cost; cost == 0 {
 		m.ahead = slices.Delete(slices.Clone(m.ahead), i, i+1)
+		m.loose = m.loose && len(m.ahead) > 0
 	}
 }
 

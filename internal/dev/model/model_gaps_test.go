@@ -1,0 +1,79 @@
+package model
+
+import "github.com/weir-go/ratelimit"
+
+// The models' rules for bookings from before a change of the limit: they keep their instants, and others go before them where there is
+// room.
+
+// due returns the spending by an instant, the bookings that are left, and a copy of the spending.
+func (m *model) due(now int64) (s spending, left []*booking, from int64) {
+	s, left = m.base.clone(), m.ahead
+	for len(left) > 0 && left[0].at <= now {
+		s.spend(left[0])
+		left = left[1:]
+	}
+	return s, left, now
+}
+
+// first returns the first instant at which a cost fits: behind all bookings, or before those that have room. A booking that does not fit
+// itself leaves none before it.
+func (m *model) first(now, cost int64) int64 {
+	s, left, from := m.due(now)
+	full, log := len(left), m.limit.Algorithm == ratelimit.AlgorithmSlidingLog
+	if m.loose {
+		full = 0
+		for i, c := 0, s.clone(); i < len(left); i++ {
+			if !log && !fitsAt(m, c, left[i]) {
+				full = i + 1
+			}
+			c.spend(left[i])
+		}
+	}
+	for i, b := range left {
+		if i >= full {
+			if at := s.earliest(from, cost); at < b.at && m.leavesRoom(s, &booking{at: at, cost: cost}, left[i:]) {
+				return at
+			}
+		}
+		s.spend(b)
+		from = b.at
+	}
+	return s.earliest(from, cost)
+}
+
+func fitsAt(m *model, s spending, b *booking) bool {
+	return b.cost <= int64(m.limit.Capacity()) && s.earliest(b.at, b.cost) <= b.at
+}
+
+// leavesRoom reports whether later bookings fit after another one. None that would begin a window comes into one that has begun.
+func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
+	open := s.reset(b.at) > b.at // and b begins no window
+	with := s.clone()
+	with.spend(b)
+	s = s.clone()
+	for _, l := range later {
+		if m.limit.Algorithm == ratelimit.AlgorithmSlidingLog && l.at >= b.at+int64(m.limit.Rate.Per) {
+			return true // no window contains both
+		}
+		if s.reset(l.at) <= l.at && with.reset(l.at) > l.at && m.limit.Algorithm != ratelimit.AlgorithmTokenBucket && m.limit.Algorithm != ratelimit.AlgorithmSlidingLog &&
+			!(open && beginsAt(with, l.at)) {
+			return false
+		}
+		if !fitsAt(m, with, l) {
+			return false
+		}
+		s.spend(l)
+		with.spend(l)
+	}
+	return true
+}
+
+// beginsAt reports whether a sliding counter's next window begins at an instant.
+func beginsAt(s spending, t int64) bool {
+	c, ok := s.clone().(*modelCounter)
+	if !ok {
+		return false
+	}
+	c.pass(t)
+	return c.start == t
+}

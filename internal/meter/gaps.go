@@ -1,0 +1,355 @@
+package meter
+
+import (
+	"math"
+	"slices"
+)
+
+// This file finds room before bookings. They are made one behind the other, so there is none, and a cost queues behind the last one. But
+// once the limit has changed, they are loose: each keeps its instant, and may need only a part of what is regained until then. A
+// cost goes before loose bookings at the first instant at which it fits, and after which each of them still fits at its own instant. A
+// booking that does not fit at its instant, as after the limit was lowered, leaves no room before it.
+//
+// A booking that would begin a window still begins one: so a cost that would begin a window goes before it only if that window, and for a
+// sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in the queue. They have entered it, so they
+// are not loose any more under a limit without a queue.
+
+// loose reports whether costs may go before the bookings of a state.
+func (s *State) loose() bool { return s.detail != nil && s.ledger != nil && s.ledger.loose }
+
+// loosened marks the bookings of a state that has come from another limit.
+func (m *Meter) loosened(from *Meter, s State, now int64) State {
+	switch {
+	case m.held != nil, from.leaky != nil && m.leaky == nil:
+	case m.log && s.detail != nil && s.log.newest() > now:
+		if s.ledger == nil {
+			d := *s.detail
+			d.ledger = new(ledger)
+			s.detail = &d
+		}
+		s.ledger.loose = true
+	case m.bookings(s) != nil:
+		s.ledger.loose = true
+	}
+	return s
+}
+
+// tight is called when the bookings of a log may have passed.
+func (m *Meter) tight(s State, now int64) State {
+	if m.log && s.loose() && s.log.newest() <= now {
+		s.ledger.loose = false
+		return m.trimmed(s)
+	}
+	return s
+}
+
+// first is earliest for a state whose bookings may be loose.
+func (m *Meter) first(s State, now, cost int64) int64 {
+	if !s.loose() {
+		return m.earliest(s, now, cost)
+	}
+	switch a := m.algorithm.(type) {
+	case *slidingLog:
+		return a.gap(s, now, cost)
+	case *leakyBucket:
+		return a.enters(s, now, cost)
+	}
+	l := s.ledger
+	st, list, from := l.at(max(now, m.barred(l)))
+	for i := range list {
+		b := &list[i]
+		if b.cost > 0 {
+			if at := m.earliest(st, from, cost); at < b.at && m.harmless(st, at, cost, list[i:]) {
+				return at
+			}
+		}
+		st, from = b.after, b.at
+	}
+	return m.earliest(st, from, cost)
+}
+
+// at returns the state at an instant, without the later bookings, and these. It is up to date.
+func (l *ledger) at(now int64) (State, []booking, int64) {
+	k := l.search(now + 1)
+	if k == 0 {
+		return l.base, l.list, now
+	}
+	return l.list[k-1].after, l.list[k:], now
+}
+
+// barred returns the instant of the last booking that does not fit at its own, or one before all others.
+func (m *Meter) barred(l *ledger) int64 {
+	if !l.barKnown {
+		l.bar, l.barKnown = math.MinInt64, true
+		st := &l.base
+		for i := range l.list {
+			b := &l.list[i]
+			if b.cost > m.capacity() || m.earliest(*st, b.at, max(1, b.cost)) > b.at {
+				l.bar = b.at
+			}
+			st = &b.after
+		}
+	}
+	return l.bar
+}
+
+// harmless reports whether all later bookings fit at their instants after a cost that fits into a state at an instant before them.
+func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
+	if l, ok := m.algorithm.(*slidingLog); ok {
+		return l.harmless(s, at, cost, later)
+	}
+	if m.leaky != nil {
+		return len(later) == 0 || !later[0].begin().less(m.leaky.plus(m.leaky.end(s, at), m.leaky.price(cost)))
+	}
+	begins := m.kind == FixedWindow || m.kind == SlidingCounter
+	open := m.regained(m.advance(s, at)) > at // and the cost does not begin a window
+	with := m.spend(s, at, cost)
+	for i := range later {
+		b := &later[i]
+		if b.cost > m.capacity() || m.earliest(with, b.at, b.cost) > b.at {
+			return false
+		}
+		if begins {
+			if s, with = m.advance(s, b.at), m.advance(with, b.at); s != with && s.N == 0 && s.M == 0 && !(open && with.At == b.at) {
+				return false // the booking would not begin a window then
+			}
+		}
+		if s, with = m.replay(s, b), m.replay(with, b); s == with {
+			return true
+		}
+	}
+	return true
+}
+
+func (b *booking) begin() span { return Spending{At: b.at, Part: b.part}.begin() }
+
+// among returns the largest cost that can be spent now before loose bookings, 0 if there is none; and, only if it is 0, the debt. Bookings
+// that fit at their instants are none.
+func (m *Meter) among(s State, now int64) (n, debt int64) {
+	st, list, _ := s.ledger.at(now)
+	switch {
+	case m.leaky == nil && !m.log && m.barred(s.ledger) > now:
+		return m.remaining(s, now)
+	case m.log:
+		return m.algorithm.(*slidingLog).among(s, now)
+	case len(list) > 0 && list[0].cost == 0: // the end of a line
+		st, list = list[0].after, list[1:]
+	case m.leaky != nil:
+		n = m.leaky.among(st, now, list)
+	default:
+		if n, _ = m.remaining(st, now); n > 0 && !m.harmless(st, now, n, list) {
+			no := n
+			for n = 0; no-n > 1; {
+				if mid := n + (no-n)/2; m.harmless(st, now, mid, list) {
+					n = mid
+				} else {
+					no = mid
+				}
+			}
+		}
+	}
+	if n > 0 {
+		return n, 0
+	}
+	debt = m.spent(st, now) - m.capacity()
+	if m.leaky != nil {
+		for i := range list {
+			debt = Add(debt, list[i].cost)
+		}
+	}
+	return 0, max(0, debt)
+}
+
+// slip spends a cost, as was offered, before bookings. The state is up to date.
+func (m *Meter) slip(s State, now int64, sp Spending) State {
+	switch {
+	case m.log:
+		s.log.insert(sp.At, sp.Cost)
+		s.N += sp.Cost
+		return s
+	case sp.At <= now:
+		return m.spendBefore(s, sp.At, sp.Cost, sp.Open)
+	}
+	if p := s.formers(); p != nil {
+		p.booked(m, sp.At)
+	}
+	s.ledger.insert(sp)
+	return m.closeGaps(s)
+}
+
+// spendBefore spends a cost before all bookings.
+func (m *Meter) spendBefore(s State, at, cost int64, open bool) State {
+	l := s.ledger
+	if m.token != nil {
+		if l.sample(at, l.total(m.token, at, l.base.owed(at))); open {
+			l.opened(at, 1)
+		}
+	}
+	l.base = m.spend(l.base, at, cost)
+	l.touch(0)
+	return m.closeGaps(s)
+}
+
+// insert adds a booking before others.
+func (l *ledger) insert(sp Spending) {
+	b := booking{at: sp.At, part: sp.Part, cost: sp.Cost}
+	if sp.Open {
+		b.open = 1
+	}
+	i := l.search(sp.At)
+	if i < len(l.list) && l.list[i].at == sp.At {
+		other := &l.list[i]
+		if b.begin().less(other.begin()) {
+			other.part = b.part
+		}
+		other.cost += b.cost
+		other.open += b.open
+	} else {
+		l.list = slices.Insert(l.list, i, b)
+	}
+	l.touch(i)
+}
+
+// gap returns the state of a queue that ends where there is room for a cost before loose bookings, or behind them.
+func (l *leakyBucket) gap(s State, now, cost int64) State {
+	st, list, _ := s.ledger.at(now)
+	price := l.price(cost)
+	for i := range list {
+		b := &list[i]
+		if b.cost > 0 {
+			if end := l.end(st, now); !b.begin().less(l.plus(end, price)) {
+				return State{At: end.ticks, N: end.frac}
+			}
+		}
+		if st = b.after; b.cost == 0 {
+			now = max(now, b.at)
+		}
+	}
+	end := l.end(st, now)
+	return State{At: end.ticks, N: end.frac}
+}
+
+// end returns where a cost begins that enters the queue now or later.
+func (l *leakyBucket) end(s State, now int64) span {
+	if s.At >= now {
+		return span{s.At, s.N}
+	}
+	return span{ticks: now}
+}
+
+// enters returns the first instant at which a cost can enter the queue and leave within the time of a full one.
+func (l *leakyBucket) enters(s State, now, cost int64) int64 {
+	st, list, _ := s.ledger.at(now)
+	all := cost
+	for i := range list {
+		all += list[i].cost
+	}
+	for i := 0; i < len(list) && all > l.capacity; i++ { // until this booking leaves
+		all -= list[i].cost
+		st = list[i].after
+	}
+	now = l.fits(st, now, all)
+	return l.fits(l.gap(s, now, cost), now, cost)
+}
+
+// among returns the largest cost that can enter the queue now.
+func (l *leakyBucket) among(st State, now int64, list []booking) int64 {
+	last := span{now + l.full.ticks, l.full.frac}
+	most, _ := l.worth(l.less(last, l.end(st, now)))
+	n := int64(0)
+	for i := range len(list) + 1 {
+		end := l.end(st, now)
+		room := l.minus(last, end)
+		if room.ticks < 0 {
+			break
+		}
+		if i < len(list) {
+			if gap := l.minus(list[i].begin(), end); gap.less(room) {
+				room = gap
+			}
+			st = list[i].after
+		}
+		if room.ticks >= 0 {
+			fit, _ := l.worth(room)
+			n = max(n, fit)
+		}
+	}
+	for i := range list {
+		most -= list[i].cost
+	}
+	return max(0, min(n, most))
+}
+
+// gap returns the first instant from which on a cost counts beside the entries before it, and leaves room for all entries after it. A debt
+// leaves no room.
+func (l *slidingLog) gap(s State, now, cost int64) int64 {
+	r := &s.log
+	if s.M > 0 {
+		return l.earliest(s, now, cost)
+	}
+	at := max(now, s.ledger.newest()) // the end of a line
+next:
+	for {
+		i, j := r.search(at+1), r.search(at-l.per+1)
+		if excess := r.sum(i) - r.sum(j) - (l.units - cost); excess > 0 {
+			at = Add(r.mark(r.covering(r.sum(j)+excess)-1).at, l.per)
+			continue
+		}
+		// The last entry that leaves no room comes first: the cost goes behind it.
+		for k := r.search(at+l.per) - 1; k >= i; k-- {
+			if e := r.mark(k).at; r.sum(k+1)-r.sum(r.search(e-l.per+1)) > l.units-cost {
+				at = e + 1
+				continue next
+			}
+		}
+		return at
+	}
+}
+
+// among returns the largest cost that can be spent now, and the debt.
+func (l *slidingLog) among(s State, now int64) (n, debt int64) {
+	r := &s.log
+	if s.M > 0 || s.ledger.newest() > now {
+		return l.remaining(s, now)
+	}
+	i := r.search(now + 1) // the bookings
+	n = l.units - (r.sum(i) - r.sum(r.search(now-l.per+1)))
+	debt = max(0, -n)
+	for k := r.search(now+l.per) - 1; k >= i && n > 0; k-- {
+		n = min(n, l.units-(r.sum(k+1)-r.sum(r.search(r.mark(k).at-l.per+1))))
+	}
+	if n > 0 {
+		return n, 0
+	}
+	for k := i; k < r.len(); k++ {
+		if r.sum(k+1)-r.sum(r.search(r.mark(k).at-l.per+1)) > l.units { // then all count
+			return 0, max(0, l.spent(s, now)-l.units)
+		}
+	}
+	return 0, debt
+}
+
+// harmless is [Meter.harmless] for a state without the bookings.
+func (l *slidingLog) harmless(s State, at, cost int64, later []booking) bool {
+	if s.M > 0 {
+		return false
+	}
+	first, sum := 0, int64(0)
+	for i := range later {
+		b := &later[i]
+		if b.at >= at+l.per {
+			break
+		}
+		for sum += b.cost; later[first].at <= b.at-l.per; first++ {
+			sum -= later[first].cost
+		}
+		n := sum
+		if s.detail != nil {
+			n += s.log.sum(s.log.len()) - s.log.sum(s.log.search(b.at-l.per+1))
+		}
+		if n > l.units-cost {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,237 @@
+package meter
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// 600 calls are booked at 10 a second. At 1,000 a second they take 10 of each 1,000.
+func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
+	const second = 1000
+	for kind := TokenBucket; kind <= Calendar; kind++ {
+		low, high := limitOf(kind, 10, second, 600), limitOf(kind, 1000, second, 1000)
+		if kind == TokenBucket {
+			low.Burst = 10
+		}
+		from, to := New(low), New(high)
+		var s State
+		booked := 0
+		for range 600 {
+			if !from.Take(&s, Moment{}, 1, 60*second, Booked).Denied(0) {
+				booked++
+			}
+		}
+		require.GreaterOrEqual(t, booked, 300, "%v", kind) // a counter's spendings lie wider apart
+		s = to.Migrate(&from, s, 0)
+		_, debt, _ := to.Standing(s, 0)
+		require.Zero(t, debt, "%v", kind)
+		passed, least := 0, 1000
+		for second1 := range 58 {
+			before := passed
+			for ms := range int64(second) {
+				for to.Allow(&s, int64(second1)*second+ms, 1) {
+					passed++
+				}
+			}
+			if least = min(least, passed-before); least < 300 {
+				require.GreaterOrEqual(t, passed-before, 300, "%v, second %d", kind, second1)
+			}
+		}
+		require.GreaterOrEqual(t, passed, 58*989-600, "%v", kind)
+	}
+}
+
+// fitting is a state with loose bookings, and the same as a base and a slice.
+type fitting struct {
+	m    *Meter
+	base State
+	list []booking
+}
+
+// allFit reports whether a cost can be spent at an instant, and all later bookings fit with it and without it.
+func (f *fitting) allFit(at, cost int64) bool {
+	m := f.m
+	with, without := m.cloned(f.base), m.cloned(f.base)
+	put := func(s State, at, cost int64) (State, bool) {
+		fits := cost <= m.capacity() && m.earliest(s, at, cost) <= at
+		return m.spend(s, at, cost), fits
+	}
+	i := 0
+	for ; i < len(f.list) && f.list[i].at <= at; i++ {
+		with, _ = put(with, f.list[i].at, f.list[i].cost)
+		without, _ = put(without, f.list[i].at, f.list[i].cost)
+	}
+	open := m.regained(m.advance(without, at)) > at
+	with, fits := put(with, at, cost)
+	if !fits {
+		return false
+	}
+	for _, b := range f.list[i:] {
+		if m.log && b.at >= at+m.algorithm.(*slidingLog).per {
+			break // no window contains both
+		}
+		same := m.regainedEqual(with, without, b.at)
+		if (m.kind == FixedWindow || m.kind == SlidingCounter) && !same && m.regained(m.advance(without, b.at)) <= b.at && !(open && m.advance(with, b.at).At == b.at) {
+			return false // it would not begin a window
+		}
+		var fit bool
+		with, fits = put(with, b.at, b.cost)
+		if without, fit = put(without, b.at, b.cost); !fits || !fit && !m.log {
+			return false
+		}
+	}
+	return true
+}
+
+// regainedEqual reports whether two states are the same from an instant on.
+func (m *Meter) regainedEqual(a, b State, at int64) bool {
+	a, b = m.advance(m.cloned(a), at), m.advance(m.cloned(b), at)
+	if !m.log {
+		return a == b
+	}
+	return fmt.Sprint(entriesOf(a)) == fmt.Sprint(entriesOf(b))
+}
+
+func entriesOf(s State) (all []entry) {
+	if s.detail == nil {
+		return nil
+	}
+	for i := range s.log.len() {
+		all = append(all, s.log.get(i))
+	}
+	return all
+}
+
+// A cost goes before loose bookings at the first instant at which it fits beside all of them, and not before.
+func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
+	testsize.Arithmetic(t)
+	before := map[Kind]int{}
+	for seed := range uint64(testsize.Of(300, 20_000)) {
+		for _, kind := range []Kind{TokenBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
+			rnd := rand.New(rand.NewPCG(seed, uint64(kind)))
+			m := New(limitOf(kind, 1+rnd.Int64N(12), 1+rnd.Int64N(60), 1+rnd.Int64N(12)))
+			now := rnd.Int64N(100)
+			f := fitting{m: &m, base: State{At: now}}
+			for range rnd.IntN(4) {
+				if cost := 1 + rnd.Int64N(m.capacity()); m.earliest(f.base, now, cost) <= now {
+					f.base = m.spend(f.base, now, cost)
+				}
+				now += rnd.Int64N(20)
+			}
+			at := now
+			for range 1 + rnd.IntN(8) {
+				at += 1 + rnd.Int64N(30)
+				f.list = append(f.list, booking{at: at, cost: 1 + rnd.Int64N(m.capacity()+rnd.Int64N(2))})
+			}
+			var s State
+			if m.log {
+				s = m.advance(m.cloned(f.base), now)
+				for _, b := range f.list {
+					s = m.spend(s, b.at, b.cost)
+				}
+			} else {
+				s = m.fold(m.advance(f.base, now), slices.Clone(f.list))
+			}
+			s = m.loosened(&m, s, now)
+			require.True(t, s.loose())
+			name := fmt.Sprintf("%v, seed %d, now %d, %+v", kind, seed, now, f)
+			for cost := int64(1); cost <= m.capacity(); cost++ {
+				want := now
+				for want <= at && !f.allFit(want, cost) {
+					want++
+				}
+				got := m.first(s, now, cost)
+				if want > at { // behind all
+					require.Greater(t, got, at, name)
+					continue
+				}
+				require.Equal(t, want, got, "cost %d, %s", cost, name)
+				if want < at {
+					before[kind]++
+				}
+			}
+			n, debt := m.among(s, now)
+			require.GreaterOrEqual(t, n, int64(0))
+			if n > 0 {
+				require.Zero(t, debt)
+				require.Equal(t, now, m.first(s, now, n), name)
+			}
+			if n < m.capacity() {
+				require.Greater(t, m.first(s, now, n+1), now, name)
+			}
+			// Once it is spent, the bookings stand where they stood, and the state is the base with all spent in order.
+			cost := 1 + rnd.Int64N(m.capacity())
+			o := m.Offer(s, Moment{now, now}, cost, m.MaxAhead())
+			m.Accept(&s, now, o, cost, Booked)
+			want := m.cloned(f.base)
+			i := 0
+			for ; i < len(f.list) && f.list[i].at <= o.At; i++ {
+				want = m.spend(want, f.list[i].at, f.list[i].cost)
+			}
+			want = m.spend(want, o.At, cost)
+			for _, b := range f.list[i:] {
+				want = m.spend(want, b.at, b.cost)
+			}
+			require.Equal(t, m.regained(want), m.regained(s), name)
+			if !m.log {
+				s = s.alone()
+			}
+			require.True(t, m.regainedEqual(want, s, at), name)
+		}
+	}
+	t.Log(before)
+	for _, kind := range []Kind{TokenBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
+		require.Greater(t, before[kind], 50, "%v", kind)
+	}
+}
+
+// A cost enters a queue with loose bookings when there is room beside them, in a gap of its whole length.
+func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
+	testsize.Arithmetic(t)
+	before := 0
+	for seed := range uint64(testsize.Of(300, 20_000)) {
+		rnd := rand.New(rand.NewPCG(seed, 68))
+		m := New(limitOf(LeakyBucket, 1+rnd.Int64N(12), 1+rnd.Int64N(60), 1+rnd.Int64N(12)))
+		now := rnd.Int64N(100)
+		base := State{At: now + rnd.Int64N(3)*rnd.Int64N(20)}
+		at := base.At
+		var list []booking
+		for range 1 + rnd.IntN(8) {
+			at += 1 + rnd.Int64N(30)
+			list = append(list, booking{at: at, cost: 1 + rnd.Int64N(1+m.capacity()/4)})
+		}
+		s := m.loosened(&m, m.fold(base, list), now)
+		name := fmt.Sprintf("seed %d, now %d, base %v, %+v", seed, now, base, list)
+		for cost := int64(1); cost <= m.capacity(); cost++ {
+			want := now
+			for {
+				if n, _ := m.among(s, want); n >= cost {
+					break
+				}
+				want++
+			}
+			require.Equal(t, want, m.first(s, now, cost), "cost %d, %s", cost, name)
+		}
+		for range 5 {
+			cost, end := 1+rnd.Int64N(m.capacity()), m.regained(s)
+			o := m.Offer(s, Moment{now, now}, cost, m.MaxAhead())
+			if o.Denied(now) {
+				break
+			}
+			leaves := Spending{At: o.At, Part: o.Part}.begin()
+			taken := m.leaky.plus(leaves, m.leaky.price(cost))
+			require.False(t, (span{now + m.leaky.full.ticks, m.leaky.full.frac}).less(taken), name)
+			if m.Accept(&s, now, o, cost, Booked); o.At < at {
+				before++
+				require.Equal(t, end, m.regained(s), name)
+			}
+		}
+	}
+	require.Positive(t, before)
+}
