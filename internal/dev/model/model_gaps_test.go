@@ -47,6 +47,7 @@ func fitsAt(m *model, s spending, b *booking) bool {
 
 // leavesRoom reports whether later bookings fit after another one. None that would begin a window comes into one that has begun.
 func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
+	begins := m.limit.Algorithm == ratelimit.AlgorithmFixedWindow || m.limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 	open := s.reset(b.at) > b.at // and b begins no window
 	with := s.clone()
 	with.spend(b)
@@ -55,8 +56,7 @@ func (m *model) leavesRoom(s spending, b *booking, later []*booking) bool {
 		if m.limit.Algorithm == ratelimit.AlgorithmSlidingLog && l.at >= b.at+int64(m.limit.Rate.Per) {
 			return true // no window contains both
 		}
-		if s.reset(l.at) <= l.at && with.reset(l.at) > l.at && m.limit.Algorithm != ratelimit.AlgorithmTokenBucket && m.limit.Algorithm != ratelimit.AlgorithmSlidingLog &&
-			!(open && beginsAt(with, l.at)) {
+		if begins && s.reset(l.at) <= l.at && with.reset(l.at) > l.at && !(open && beginsAt(with, l.at)) {
 			return false
 		}
 		if !fitsAt(m, with, l) {
