@@ -11,8 +11,8 @@ import (
 // booking that does not fit at its instant, as after the limit was lowered, leaves no room before it.
 //
 // A booking that would begin a window still begins one: so a cost that would begin a window goes before it only if that window, and for a
-// sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in the queue. They have entered it, so they
-// are not loose any more under a limit without a queue.
+// sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in
+// the queue. They have entered it, so they are not loose any more under a limit without a queue.
 
 // loose reports whether costs may go before the bookings of a state.
 func (s *State) loose() bool { return s.detail != nil && s.ledger != nil && s.ledger.loose }

@@ -438,6 +438,31 @@ func (m *Meter) Adjust(s *State, now, delta int64) {
 	*s = m.moved(*s)
 }
 
+// capacity returns the most that can be spent at once.
+func (m *Meter) capacity() int64 {
+	if t := m.bucket(); t != nil {
+		return t.capacity
+	}
+	if c, ok := m.algorithm.(*calendar); ok {
+		return c.units
+	}
+	_, units := m.windows()
+	return units
+}
+
+// windows returns the length of a window and its units, for the algorithms that have windows.
+func (m *Meter) windows() (per, units int64) {
+	switch a := m.algorithm.(type) {
+	case *fixedWindow:
+		return a.per, a.units
+	case *slidingCounter:
+		return a.per, a.units
+	case *slidingLog:
+		return a.per, a.units
+	}
+	panic("meter: no windows of that kind")
+}
+
 // bucket returns the meter's algorithm as a token bucket, if it counts like one: a leaky
 // bucket's state is the same debt in time.
 func (m *Meter) bucket() *tokenBucket {

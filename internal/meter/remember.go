@@ -65,31 +65,6 @@ func (m *Meter) unitsOf(share uint8) int64 {
 	return max(n, 1)
 }
 
-// capacity returns the most that can be spent at once.
-func (m *Meter) capacity() int64 {
-	if t := m.bucket(); t != nil {
-		return t.capacity
-	}
-	if c, ok := m.algorithm.(*calendar); ok {
-		return c.units
-	}
-	_, units := m.windows()
-	return units
-}
-
-// windows returns the length of a window and its units, for the algorithms that have windows.
-func (m *Meter) windows() (per, units int64) {
-	switch a := m.algorithm.(type) {
-	case *fixedWindow:
-		return a.per, a.units
-	case *slidingCounter:
-		return a.per, a.units
-	case *slidingLog:
-		return a.per, a.units
-	}
-	panic("meter: no windows of that kind")
-}
-
 // Recall returns the state of a key from its record, which a meter of another limit may have made. It never understates the
 // key's spending, nor exceeds the units regained in the time that the whole capacity takes: a wrong clock or a slower limit
 // locks no key for longer. Only a calendar's meter accepts an ordinal. The caller ensures that the window is not over, and
