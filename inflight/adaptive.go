@@ -46,6 +46,7 @@ type Sample struct {
 	At time.Duration
 	// Median is the time within which half of the work that counts in RTT ends.
 	Median time.Duration
+	sized  bool // RTT is from amounts
 }
 
 // served is the mean time of the successes, or of all work if nothing succeeded.

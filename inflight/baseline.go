@@ -50,8 +50,12 @@ type measure struct {
 }
 
 // load is how much there was to do in a window: of the limit, inFlight was used on average, of
-// which busy is no queue. Noise is b.unrest, and doubt the baseline's. The units that hung calls hold are in addition to the others.
-type load struct{ limit, inFlight, busy, patience, noise, doubt, hung float64 }
+// which busy is no queue. Noise is b.unrest, and doubt the baseline's. The units that hung calls hold are in addition to the others. Sized means that
+// latency is from amounts.
+type load struct {
+	limit, inFlight, busy, patience, noise, doubt, hung float64
+	sized                                               bool
+}
 
 // aim returns the target of the whole limit, including the units that hung calls hold. Without a queue, a higher limit lets more calls
 // succeed, and in proportion more hang. The length of a queue does not change their number.
@@ -224,7 +228,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if rtt > 0 && !left {
 		b.mixed.observe(s)
 	}
-	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt, 0}
+	x := load{l.limit, s.Mean, s.Mean, b.patience, b.unrest(), b.doubt, 0, s.sized}
 	if s.Mean <= 0 {
 		x.inFlight, x.busy = l.limit, l.limit
 	}
@@ -267,7 +271,9 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		b.observe(float64(s.RTT), l.limit, ended)
 		x.busy = x.inFlight * b.slope(rtt)
 	}
-	if full := s.InFlight >= l.Limit() && x.inFlight+x.hung >= inUse*l.limit; b.begins(l.limit, rtt, full, l.stuck(s), s.At) {
+	full := s.InFlight >= l.Limit() && x.inFlight+x.hung >= inUse*l.limit
+	stuck := l.stuck(s) || s.sized && b.since >= soon // with amounts the limit grows so slowly that a queue may not show
+	if b.begins(l.limit, rtt, full, stuck, s.At) {
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	}
 	idle := l.idle(s) || x.hung > 0 && s.InFlight < l.Limit() // the limit grows in proportion, so only if it is needed

@@ -56,6 +56,9 @@ const (
 	quiet            = 0.5 // of the queue, where latency does not vary
 	unquiet          = 6   // standard deviations of the logarithm of a window's latency from which on all of the queue is allowed
 	leastQueue       = 4
+	sizedQueue       = 0.7  // with amounts: the queue, in the same roots, so that answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
+	sizedGrowth      = 2    // the same, by which the limit grows while no answer is slow
+	unslowed         = 1.05 // times the work that the backend does at once: no answer is slow
 )
 
 func (a *learnt) validate() error {
@@ -67,15 +70,31 @@ func (a *learnt) validate() error {
 
 // target is the limit that latency and the queue allow: its unused part, the work that the backend does at once, and the queue. The queue grows
 // less than in proportion to the work. So, of two processes in front of one backend, the process with more work has a shorter queue in
-// proportion, and shares become equal; in proportion, any shares would last.
+// proportion, and shares become equal; in proportion, any shares would last. With amounts it is much shorter: work that is more than the backend
+// does at once slows all of it, and the time per amount is known so well that a short queue is seen.
 func (a *learnt) target(l load) float64 {
-	queue := min(l.busy, growth*math.Sqrt(l.busy))
-	if l.inFlight > longer*l.busy {
-		queue = rootQueue * math.Sqrt(l.busy)
+	least := float64(leastQueue)
+	if l.sized {
+		least = 1
 	}
-	queue *= max(quiet, min(1, unquiet*math.Sqrt(l.noise)))
-	a.queue = l.bears(max(leastQueue, queue*(a.tolerance/(1-queueShare)-1)))
+	a.queue = l.bears(max(least, a.allowed(l)*(a.tolerance/(1-queueShare)-1)))
 	return l.free() + l.busy + a.queue
+}
+
+// allowed is the queue at a factor of 1.
+func (a *learnt) allowed(l load) float64 {
+	root := math.Sqrt(l.busy)
+	switch {
+	case l.sized && l.inFlight < unslowed*l.busy:
+		return sizedGrowth * root
+	case l.sized:
+		return sizedQueue * root
+	}
+	queue := min(l.busy, growth*root)
+	if l.inFlight > longer*l.busy {
+		queue = rootQueue * root
+	}
+	return queue * max(quiet, min(1, unquiet*math.Sqrt(l.noise)))
 }
 
 // Update returns the limit after a window.

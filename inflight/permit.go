@@ -43,7 +43,7 @@ func (p Permit) Ignore() {
 }
 
 // DoneAmount is Done for work whose time is in proportion to an amount, such as the tokens of an answer or the bytes of a file. Adaptive limits
-// then learn from the time per amount, so a long answer does not count as a slow one. The unit is any, if it is the same for all calls of a limit.
+// then learn from the time per amount, apart from a time that all calls have in common, so a long answer does not count as a slow one. The unit is any, if it is the same for all calls of a limit.
 // Report an amount with all successes of a limit, or with none: a window in which one has no amount is learnt from by time. An amount that is
 // 0, negative, infinite or not a number means none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
@@ -96,7 +96,7 @@ func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 		}
 	}
 	if s.learner != nil && o == Success && !ignored {
-		s.learner.window.sized.add(now-w.start, amount)
+		s.learner.window.addSized(now-w.start, w.start, amount)
 	}
 	due := false
 	switch {

@@ -199,7 +199,7 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 		b.measured(step.rtt, doubt)
 	}
 	b.mixed.measured(p.middle / p.ended)
-	return b.finish(target)
+	return b.finish(s.sized, target)
 }
 
 // measured puts the result of a probe into force. The result of a process alone may include the queue of others. So it raises the baseline to
@@ -261,7 +261,7 @@ func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
 }
 
 // finish ends a probe that has found a baseline, and returns the limit from now on.
-func (b *baseline) finish(target func(load) float64) float64 {
+func (b *baseline) finish(sized bool, target func(load) float64) float64 {
 	p := &b.probe
 	p.running, b.proven, b.ever, b.since, b.last, b.trend = false, true, true, 0, 0, 0
 	b.low, b.found = b.rtt, p.cut
@@ -274,6 +274,6 @@ func (b *baseline) finish(target func(load) float64) float64 {
 		b.every = math.MaxInt
 	}
 	from := p.from.limit
-	b.high = max(p.cut, min(from, target(load{from, from, from * b.slope(p.from.rtt), b.patience, b.unrest(), b.doubt, 0})))
+	b.high = max(p.cut, min(from, target(load{from, from, from * b.slope(p.from.rtt), b.patience, b.unrest(), b.doubt, 0, sized})))
 	return b.high
 }

@@ -78,16 +78,58 @@ type window struct {
 	sized   sized
 }
 
-// sized are sums over successes with an amount, including work that began before the window. Unit is the amount that counts as one: the mean of
-// the first window.
+// sized are sums over successes with an amount, including work that began before the window.
 type sized struct {
-	n                                          int
+	known                                      int // successes with an amount
+	n                                          int // of these, begun since the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
-	unit                                       float64
+	base                                       fixedPart
 }
 
-func (z *sized) add(d time.Duration, amount float64) {
+// fixedPart finds the part of a call's time that does not depend on its amount, such as the time until the first token, as an amount. Without it,
+// windows of short answers would look like those of a slower backend. It is from a straight line through the times of recent windows, each
+// divided by its time per amount: so it does not depend on the load. Unit is the amount that counts as one: the mean of the first window.
+type fixedPart struct {
+	unit                             float64
+	windows, time, amount, with, own float64 // sums of the recent windows' means and of their covariance and variance
+	part                             float64
+}
+
+const (
+	fixedMemory = 0.95 // the weight of all earlier windows
+	fixedMost   = 100  // mean amounts: above that, time does not depend on the amount
+)
+
+// add takes in a window.
+func (f *fixedPart) add(z *sized) {
+	n := float64(z.n)
+	if f.unit == 0 {
+		f.unit = z.amount / n
+	}
+	time, amount, each := z.time/n, z.amount/n, z.amount/max(1, z.time)
+	for _, x := range []struct {
+		sum *float64
+		of  float64
+	}{
+		{&f.windows, 1}, {&f.time, time * each}, {&f.amount, amount}, {&f.with, (z.products/n - time*amount) * each}, {&f.own, z.quadratic/n - amount*amount},
+	} {
+		*x.sum = fixedMemory**x.sum + x.of
+	}
+	f.part = 0
+	if mean := f.amount / f.windows; f.own > 0.001*f.windows*mean*mean { // else all amounts are alike
+		slope := max(1.0/fixedMost, f.with/f.own)
+		f.part = max(0, (f.time-slope*f.amount)/f.windows/slope)
+	}
+}
+
+// addSized takes in a success with an amount.
+func (w *window) addSized(d, start time.Duration, amount float64) {
+	z := &w.sized
 	if !(amount > 0 && amount <= mostFigure) {
+		return
+	}
+	z.known++
+	if start < w.low { // most of its time may have been that of a higher limit
 		return
 	}
 	t := float64(d)
@@ -99,14 +141,15 @@ func (z *sized) add(d time.Duration, amount float64) {
 	z.quadratic += amount * amount
 }
 
-// moments returns the time per unit over all work, and the standard deviation of the time of single calls from it.
+// moments returns the time of the amount that counts as one, and the standard deviation of the time of single calls from it.
 func (z *sized) moments() (mean, deviation float64) {
-	if z.unit == 0 {
-		z.unit = z.amount / float64(z.n)
-	}
-	r := z.time / z.amount
-	v := max(0, z.squares-2*r*z.products+r*r*z.quadratic) / float64(z.n) // of time - r × amount
-	return r * z.unit, math.Sqrt(v) * z.unit / (z.amount / float64(z.n))
+	z.base.add(z)
+	n, part := float64(z.n), z.base.part
+	amount := z.amount + n*part
+	r := z.time / amount
+	v := max(0, z.squares-2*r*(z.products+part*z.time)+r*r*(z.quadratic+2*part*z.amount+n*part*part)) / n // of time - r × amount
+	unit := z.base.unit + part
+	return r * unit, math.Sqrt(v) * unit / (amount / n)
 }
 
 // sums are sums over times.
@@ -123,12 +166,12 @@ func (s *sums) add(d time.Duration) {
 }
 
 func newWindow(count int) window {
-	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, times: new(times)}
+	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, low: math.MinInt64, times: new(times)}
 }
 
 // renew begins the window after this one, in which nothing has happened.
 func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
-	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{unit: w.sized.unit}}
+	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{base: w.sized.base}}
 	w.times.reset(w.usual)
 	w.from = max(w.low, now-patience*w.usual)
 	each(func(_ uint64, start time.Duration) bool {
@@ -330,9 +373,10 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 		})
 		s.RTT, s.Deviation, s.Median, s.Ended = w.times.moments()
 	}
-	if z := &w.sized; z.n > 0 && z.n >= w.good.n {
+	if z := &w.sized; z.n > 0 && z.known >= w.good.n {
 		mean, deviation := z.moments()
 		s.RTT, s.Deviation, s.Median, s.Ended = time.Duration(mean), time.Duration(deviation), 0, z.n
+		s.sized = true
 	}
 	return s
 }
