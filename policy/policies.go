@@ -35,8 +35,9 @@ type Options struct {
 	//
 	// The estimate of a Reserve calls it for nothing, and is no spending until Settle, which calls it for the real cost; units under
 	// [ratelimit.Concurrent] are in use from the Reserve on. Spending is then what was spent and not regained, less the estimates of open reservations. Of a reservation that is never
-	// settled, the estimate counts as open until the key is fresh. The engines in memory and on Redis know the estimates of all processes; with another one, and with leases,
-	// those of other processes count as spent, and Settle looks once more.
+	// settled, the estimate counts as open until the key is fresh. The engines in memory, on Redis and in a database know the estimates of all processes, and answer a Settle and
+	// an Adjust with the spending before and after it. Leases and engines of other authors do not: there the estimates of other processes count
+	// as spent, and a Settle or Adjust is followed by a look. If other calls charge the key before that look, the crossing may be missed.
 	//
 	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again; the charge that spends the last unit is no further one there. Under
 	// limits that regain all the time, those other than fixed windows and calendars, a process that was called for a share is not called for it

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/estimates"
 	"github.com/weir-go/ratelimit/internal/meter"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -94,6 +95,7 @@ type part struct {
 	limiter *Limiter
 	row     string
 	shadow  bool
+	charge  int // the index of its charge, if it follows the key
 }
 
 func (j *joint) parts(charges []ratelimit.Charge) []*part {
@@ -110,6 +112,7 @@ func (j *joint) parts(charges []ratelimit.Charge) []*part {
 func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q ratelimit.JointRequest) (func([]int) error, error) {
 	ctx = wait.OrBackground(ctx)
 	parts := j.parts(charges)
+	w := watched(ctx, parts)
 	keep := meter.Final
 	if q.Settled && optional.IsPassing(ctx) {
 		keep = meter.Booked
@@ -139,12 +142,15 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		c := &charges[i]
 		c.Decided, c.Decision, c.Err = p.err == nil, p.decision, p.err
 		c.Due = max(c.Decision.RetryAfter, c.Decision.Delay)
+		if p.follows && p.err == nil && !p.plan.meter.Holds() {
+			w.Keys[i].Open = p.followed.openBefore
+		}
 	}
 	if !q.Settled {
 		return nil, nil
 	}
 	j.extends(charges, parts)
-	return func(costs []int) error { return j.settle(parts, costs) }, nil
+	return func(costs []int) error { return j.settle(parts, costs, w) }, nil
 }
 
 // spendAll looks at all parts, and spends them if the enforcing ones allow it. If it fails, nothing is changed.
@@ -191,15 +197,16 @@ func (p *part) take(rows map[string]*account) error {
 	return a.take(&p.operation)
 }
 
-// settle corrects the charges of a request.
-func (j *joint) settle(spent []*part, costs []int) error {
+// settle corrects the charges of a request. The charges of keys that are followed are corrected, too, if they cost what was estimated.
+func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 	var parts []*part
 	for i, s := range spent {
-		if !s.decision.Allowed || s.err != nil || s.cost == 0 || int64(costs[i]) == s.cost && s.units == nil {
+		if !s.decision.Allowed || s.err != nil || s.cost == 0 || int64(costs[i]) == s.cost && s.units == nil && !s.follows {
 			continue
 		}
 		p, err := s.limiter.planFor(s.row[len(s.limiter.space):])
-		if err != nil || !p.tracks() || s.plan.limit != p.limit {
+		stays := err != nil || !p.tracks() || s.plan.limit != p.limit
+		if stays {
 			p = s.plan
 		}
 		if s.units != nil {
@@ -208,10 +215,14 @@ func (j *joint) settle(spent []*part, costs []int) error {
 			parts = append(parts, part)
 			continue
 		}
-		parts = append(parts, &part{limiter: s.limiter, row: s.row,
-			operation: operation{do: (*account).settle, plan: p, actual: int64(costs[i]), spending: s.spending, mark: s.mark, changes: s.changes}})
+		parts = append(parts, &part{limiter: s.limiter, row: s.row, charge: s.charge,
+			operation: operation{do: (*account).settle, plan: p, stays: stays, follows: w != nil && s.follows, actual: int64(costs[i]), spending: s.spending, mark: s.mark, changes: s.changes}})
 	}
-	return j.correct(context.Background(), parts)
+	err := j.correct(context.Background(), parts)
+	if err == nil {
+		fill(w, parts)
+	}
+	return err
 }
 
 // undo gives back the charges of a caller that has left, once they are known.
@@ -225,7 +236,7 @@ func (j *joint) undo(d *demand, parts []*part) {
 			return
 		}
 	}
-	_ = j.settle(parts, make([]int, len(parts)))
+	_ = j.settle(parts, make([]int, len(parts)), nil)
 }
 
 // Adjust implements [ratelimit.Joint].
@@ -234,7 +245,13 @@ func (j *joint) Adjust(ctx context.Context, charges []ratelimit.Charge) error {
 	for _, p := range parts {
 		p.do, p.actual = (*account).correct, p.cost
 	}
-	return j.correct(wait.OrBackground(ctx), parts)
+	ctx = wait.OrBackground(ctx)
+	w := watched(ctx, parts)
+	err := j.correct(ctx, parts)
+	if err == nil {
+		fill(w, parts)
+	}
+	return err
 }
 
 func (j *joint) correct(ctx context.Context, parts []*part) error {
@@ -249,7 +266,7 @@ func (j *joint) correct(ctx context.Context, parts []*part) error {
 		}
 		var errs []error
 		for _, p := range parts {
-			errs = append(errs, p.do(rows[p.row], &p.operation))
+			errs = append(errs, rows[p.row].carryOut(&p.operation))
 		}
 		return errors.Join(errs...)
 	}))

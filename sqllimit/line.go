@@ -37,6 +37,9 @@ type operation struct {
 	mark     uint32
 	changes  uint64
 	units    *units // to be extended or given back
+	follows  bool   // the spending of the key, before and after
+	followed followed
+	stays    bool // of a settlement: the key stays under its limit
 
 	// Of the last attempt:
 	answered bool

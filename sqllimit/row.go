@@ -31,6 +31,7 @@ func (r row) equals(old row) bool {
 //	version, flags                                   a byte each
 //	length of the limit's text, text                 the length as a varint
 //	mark, changes                                    4 bytes; a varint
+//	window, sum of open estimates                    varints, with flagOpen
 //	the output of meter.AppendState
 //
 // or the first two alone, for a key that was reset. The mark distinguishes a row from deleted rows of the same key; changes counts how
@@ -39,6 +40,7 @@ const (
 	version = 1
 
 	flagReset = 1 // the key was reset in this row, or has come from a row with this flag
+	flagOpen  = 2 // the row has the sum of the key's open estimates: see openSum
 )
 
 var errForeign = errors.New("the row's state is not one of this package and version")
@@ -54,6 +56,7 @@ type account struct {
 	reset   bool
 	mark    uint32
 	changes uint64
+	open    openSum
 	edits   int // how often the key was changed; if above 0, it is to be written
 
 	other      *plan // another limit than plan, under which the state was looked at last
@@ -67,12 +70,13 @@ func open(r row, p *plan) (*account, error) {
 		return a, nil
 	}
 	b := r.state
-	if len(b) < 2 || b[0] != version || b[1] > flagReset {
+	if len(b) < 2 || b[0] != version || b[1] > flagReset|flagOpen {
 		return nil, errForeign
 	}
-	a.reset = b[1] == flagReset
+	hasOpen := b[1]&flagOpen != 0
+	a.reset = b[1]&flagReset != 0
 	if b = b[2:]; len(b) == 0 {
-		if !a.reset {
+		if !a.reset || hasOpen {
 			return nil, errForeign
 		}
 		return a, nil // as if the key had never been seen, also if the clock has stepped back since
@@ -89,7 +93,13 @@ func open(r row, p *plan) (*account, error) {
 	if a.changes, n = binary.Uvarint(b[4:]); n <= 0 {
 		return nil, errForeign
 	}
-	a.stored, a.now = b[4+n:], max(r.reading, r.at)
+	b = b[4+n:]
+	if hasOpen {
+		if b = a.readOpen(b); b == nil {
+			return nil, errForeign
+		}
+	}
+	a.stored, a.now = b, max(r.reading, r.at)
 	if a.plan = p; p == nil || p.text != string(text) {
 		limit, err := ratelimit.ParseLimit(string(text))
 		if err != nil {
@@ -155,7 +165,7 @@ func (a *account) under(p *plan) (*meter.State, error) {
 func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
 		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use are no spending: nothing is left to settle
-			a.mark = rand.Uint32()
+			a.mark, a.open = rand.Uint32(), openSum{}
 		} else if was, is := a.plan.limit, p.limit; was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period {
 			a.changes++ // under other units of its period, a calendar's windows are the same
 		}
@@ -174,6 +184,9 @@ func (a *account) take(o *operation) error {
 	}
 	p.decided(a.reading)
 	m := meter.Moment{Reading: a.reading, Now: a.now}
+	if o.follows {
+		_, o.followed.openBefore = a.spent(p, s)
+	}
 	offer := m.Free()
 	if o.cost > 0 {
 		ahead := o.ahead
@@ -199,6 +212,13 @@ func (a *account) take(o *operation) error {
 		a.change(p, s)
 		s = &a.meters
 		o.mark, o.changes = a.mark, a.changes
+		if o.follows {
+			sum := o.followed.openBefore
+			if o.spending.Open && !p.meter.Holds() {
+				sum = meter.Add(sum, o.cost)
+			}
+			a.setOpen(sum)
+		}
 	}
 	remaining, debt, regained := p.meter.Standing(*s, a.now)
 	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))
@@ -219,7 +239,7 @@ func (a *account) settle(o *operation) error {
 		return nil
 	}
 	sp.Changed = a.changes != o.changes
-	if p.text == a.plan.text {
+	if o.stays || p.text == a.plan.text {
 		a.plan.meter.Settle(&a.meters, a.now, sp, o.actual)
 		a.change(a.plan, &a.meters)
 		return nil
@@ -272,10 +292,16 @@ func (a *account) next() row {
 	if a.reset {
 		b[1] = flagReset
 	}
+	if a.open.sum > 0 {
+		b[1] |= flagOpen
+	}
 	b = binary.AppendUvarint(b, uint64(len(a.plan.text)))
 	b = append(b, a.plan.text...)
 	b = binary.BigEndian.AppendUint32(b, a.mark)
 	b = binary.AppendUvarint(b, a.changes)
+	if a.open.sum > 0 {
+		b = a.open.appendTo(b)
+	}
 	r := row{at: a.now, state: m.AppendOpen(b, a.meters, a.now), expires: a.expires}
 	// As long as expires is to come it stays, so that the database need not write its index. It only determines when the row is looked at.
 	if !a.found || a.expires <= a.now {

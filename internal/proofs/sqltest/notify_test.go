@@ -1,0 +1,67 @@
+package sqltest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit/internal/dev/crossings"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/policy"
+)
+
+// TestAFleetOnADatabaseHasOneNoticeOfEachCrossing plays takes, reservations that another process settles beside, adjustments, resets and changes
+// of plan, by four processes. The clock is the database's, so all of it is in one window.
+func TestAFleetOnADatabaseHasOneNoticeOfEachCrossing(t *testing.T) {
+	testsize.Sequential(t)
+	for _, server := range []string{"postgresql", "mariadb"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			made := engines[server].open(t)
+			for seed := range testsize.Of[uint64](1, 10) {
+				playFleetOnDatabase(t, made, testsize.Seed(seed))
+			}
+		})
+	}
+}
+
+func playFleetOnDatabase(t *testing.T, made func(string) policy.Engine, seed uint64) {
+	var noted []string
+	var processes []crossings.Process
+	for i := range 4 {
+		p, err := policy.New(parsedRules(t, `- {name: quota, key: user, limit: calendar 100/year UTC, plans: {pro: calendar 300/year UTC}, notify: [50%, 80%, 100%]}`), &policy.Options{
+			Engine:      made(fmt.Sprint("seed", seed)),
+			OnThreshold: func(at policy.Threshold) { noted = append(noted, fmt.Sprintf("%d %s %d", i, at.Key, at.Percent)) },
+		})
+		require.NoError(t, err)
+		request := func(user, plan string) policy.Attributes { return policy.Attributes{"user": user, "plan": plan} }
+		processes = append(processes, crossings.Process{
+			Take: func(user, plan string, cost int) bool {
+				d, err := p.Take(t.Context(), request(user, plan), cost)
+				require.NoError(t, err)
+				return d.Allowed
+			},
+			Reserve: func(user, plan string, cost int) (func(int), bool) {
+				res, err := p.Reserve(t.Context(), request(user, plan), cost, 0)
+				require.NoError(t, err)
+				return func(actual int) { require.NoError(t, res.Settle(actual)) }, res.Allowed
+			},
+			Adjust: func(user, plan string, delta int) {
+				require.NoError(t, p.Adjust(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}, Plan: plan}, delta))
+			},
+			Reset: func(user string) {
+				require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "quota", Key: []string{user}}))
+			},
+		})
+	}
+	n := crossings.Play(t, seed, crossings.Fleet{
+		Processes: processes,
+		Advance:   func() {},
+		Window:    func() int { return 0 },
+		Notices:   func() []string { all := noted; noted = nil; return all },
+		Stored:    true,
+	}, 40, 1500)
+	assert.Greater(t, n, 50)
+}
