@@ -458,8 +458,9 @@ func (l *Keyed[K]) table() *table[K] {
 }
 
 // Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is negative, it succeeds only
-// if the work can begin now. Delay is how long to wait before the work begins; later callers queue behind it. On a leaky bucket
-// Delay is the time in the queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years
+// if the work can begin now. Delay is how long to wait before the work begins; later callers queue behind it, unless the limit
+// changes and leaves room before it. On a leaky bucket Delay is the time in the queue. RetryAfter is for the same call with the
+// same maxDelay. Nothing is booked more than 100 years
 // ahead.
 //
 // Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing; Settle then

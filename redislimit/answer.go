@@ -38,10 +38,17 @@ func (r *request) answer(reply string) (err error) {
 		return r.failed(failureOf(reply))
 	}
 	size := 8 + digestSize*len(r.charges)
-	if len(reply) == size+7 && reply[8] == answerFull {
-		r.charges[0].place, reply = get7(reply[size:]), reply[:size]
+	if len(reply) < size {
+		return errAnswer
 	}
-	if len(reply) != size {
+	rest := reply[size:]
+	if reply[8] == answerFull && len(rest) >= 7 {
+		r.charges[0].place, rest = get7(rest), rest[7:]
+	}
+	for ; len(rest) >= looseSize && int(rest[0])-1 < len(r.charges); rest = rest[looseSize:] {
+		r.charges[rest[0]-1].loosened(rest[1:])
+	}
+	if rest != "" {
 		return errAnswer
 	}
 	r.allowed, r.reading = reply[0] == answerAllowed, get7(reply[1:])
@@ -180,10 +187,18 @@ func (c *charge) digest(s string) {
 		c.state.At = c.now // the script keeps when the window ends
 	}
 	if c.plan.kind == kindLog {
-		c.state.M, c.newest, c.spent, c.next = 0, c.state.M, c.newest, get7(s[digestNext:])
+		c.state.M, c.newest, c.spent = 0, c.state.M, c.newest
+		if !c.loose {
+			c.next = get7(s[digestNext:])
+		}
 	} else if c.newest > c.now && !c.plan.meter.Delays() {
 		c.state = c.state.Behind(c.newest)
 	}
+}
+
+// loosened reads what the script reports of a key whose bookings are loose.
+func (c *charge) loosened(s string) {
+	c.loose, c.gap, c.left, c.owes, c.next = true, get7(s), get7(s[7:]), get7(s[14:]), get7(s[21:])
 }
 
 // check repeats the checks of the script, and makes further ones.
@@ -204,10 +219,10 @@ func (c *charge) weigh(reading int64) {
 	c.offer = now.Free()
 	switch p := c.plan; {
 	case c.cost == 0:
+	case c.loose && c.gap > 0:
+		c.at(c.gap, reading)
 	case p.kind == kindLog:
-		if c.offer.At = c.state.At; c.offer.At > c.now {
-			c.offer.Retry = max(reading, c.offer.At-c.ahead)
-		}
+		c.at(c.state.At, reading)
 	case p.kind == kindHeld:
 		c.offer.At = c.after(c.cost)
 		if c.offer.At > c.now {
@@ -224,6 +239,13 @@ func (c *charge) weigh(reading int64) {
 		}
 	}
 	c.offer.Retry = max(c.offer.Retry, c.place)
+}
+
+// at offers an instant.
+func (c *charge) at(at, reading int64) {
+	if c.offer.At = at; at > c.now {
+		c.offer.Retry = max(reading, at-c.ahead)
+	}
 }
 
 // full is the error of a cost for whose booking there is no place.
@@ -244,7 +266,7 @@ func (p *plan) mostBooked() int {
 func (c *charge) spend() {
 	p, at := c.plan, c.offer.At
 	switch {
-	case c.cost == 0:
+	case c.cost == 0, c.loose: // then the script has reported the state after it
 		return
 	case p.kind == kindLog:
 		c.newest = max(c.newest, at)
@@ -270,6 +292,8 @@ func (c *charge) spend() {
 // remaining returns the largest cost that would be spent at now.
 func (c *charge) remaining() int64 {
 	switch p := c.plan; {
+	case c.loose && c.left <= most:
+		return c.left
 	case p.kind == kindHeld:
 		return max(0, p.units-c.state.N)
 	case p.kind != kindLog:
@@ -283,10 +307,12 @@ func (c *charge) remaining() int64 {
 
 // debt returns the units that are spent or booked above the capacity.
 func (c *charge) debt() int64 {
-	switch p := c.plan; p.kind {
-	case kindLog:
+	switch p := c.plan; {
+	case c.loose && c.left <= most:
+		return c.owes
+	case p.kind == kindLog:
 		return max(0, c.spent-p.units)
-	case kindHeld:
+	case p.kind == kindHeld:
 		return max(0, c.state.N-p.units)
 	default:
 		return p.meter.Debt(c.state, c.now)
@@ -310,10 +336,10 @@ func (c *charge) regained() int64 {
 
 // nextUnit returns the instant at which one more unit fits, if none remains.
 func (c *charge) nextUnit() int64 {
-	switch c.plan.kind {
-	case kindLog:
+	switch {
+	case c.plan.kind == kindLog, c.loose && c.next > 0:
 		return c.next
-	case kindHeld:
+	case c.plan.kind == kindHeld:
 		return c.after(1)
 	}
 	return c.plan.meter.Earliest(c.state, c.now, 1)

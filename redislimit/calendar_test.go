@@ -202,7 +202,6 @@ func TestAChangeToAndFromACalendarIsAsInMemory(t *testing.T) {
 					}
 					left = true
 				}
-				w.passBookings()
 				w.limit = limit
 				w.nearby = w.limit.Algorithm == ratelimit.AlgorithmCalendar
 				w.note("SetLimit(%v)", w.limit)
@@ -245,7 +244,7 @@ func TestABookingKeepsItsWindowWhenTheLimitBecomesACalendar(t *testing.T) {
 			}
 			require.NoError(t, memory.SetLimit(week))
 			require.NoError(t, l.SetLimit(week))
-			require.False(t, l.Allow("k", 1))
+			require.False(t, memory.Allow("k", 1) || l.Allow("k", 1))
 			for range 15 * 7 {
 				d, err := memory.Peek(context.Background(), "k", 1)
 				require.NoError(t, err)

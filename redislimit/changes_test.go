@@ -93,7 +93,6 @@ func (c *changer) change() {
 			c.open, c.left = nil, true
 		}
 	}
-	c.passBookings()
 	c.note("SetLimit(%v)", limit)
 	require.NoError(c.t, c.memory.SetLimit(limit))
 	require.NoError(c.t, c.remote.SetLimit(limit))
@@ -245,7 +244,6 @@ func TestOpenReservationsSurviveRandomChangesAsInMemory(t *testing.T) {
 				w.note("adjust by 1")
 				require.NoError(t, w.memory.Adjust(t.Context(), twinKey, 1)) // see changer.change
 				require.NoError(t, w.remote.Adjust(t.Context(), twinKey, 1))
-				w.passBookings()
 				w.limit = openChanges(rng)
 				w.note("SetLimit(%v)", w.limit)
 				require.NoError(t, w.memory.SetLimit(w.limit))

@@ -75,8 +75,9 @@ const (
 	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent; of units in use: since when, their number, their owner
 	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
 	tailPart    = 16 * recordSize           // of a longer one, which is read next
-	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and 7 bytes that are 0
+	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize = 14                        // the instant and the cost
+	looseSize   = 1 + 4*7                   // behind a reply: which charge's bookings are loose, the instant of its cost, what remains, the debt, the next unit's instant
 )
 
 // Bounds of stored data.
@@ -85,6 +86,7 @@ const (
 	maxOpens    = 16   // open reservations of a key that are kept apart
 	olderFlag   = 128  // added to their number, if some are from before the last change and units are set aside
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
+	maxLooks    = 4096 // bookings that a call looks at in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )
@@ -229,7 +231,7 @@ var names = map[string]int64{
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "TAIL_PART": tailPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
-	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
+	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,

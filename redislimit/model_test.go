@@ -33,14 +33,6 @@ type twin struct {
 	granted time.Duration // the instant after the last grant
 }
 
-// passBookings waits until all bookings are due, before the limit changes: in memory others then go before them, and on Redis they do not.
-func (w *twin) passBookings() {
-	if d := w.newest - w.clock.Now(); d > 0 {
-		w.note("advance by %v", d)
-		w.clock.Advance(d)
-	}
-}
-
 // openPair is one reservation in both.
 type openPair struct {
 	memory, remote *ratelimit.Reservation
@@ -102,12 +94,7 @@ func (w *twin) step(n int) {
 	ctx, cost := context.Background(), w.cost()
 	switch w.rng.IntN(10) {
 	case 0, 1:
-		d, err := w.memory.Take(ctx, twinKey, cost)
-		e, err2 := w.remote.Take(ctx, twinKey, cost)
-		w.same(fmt.Sprintf("Take(%d)", cost), d, e, err, err2)
-		if d.Allowed && cost > 0 {
-			w.entered()
-		}
+		w.take(cost)
 	case 2:
 		d, err := w.memory.Peek(context.Background(), twinKey, cost)
 		e, err2 := w.remote.Peek(ctx, twinKey, cost)
@@ -123,6 +110,16 @@ func (w *twin) step(n int) {
 	e, err2 := w.remote.Peek(ctx, twinKey, 1)
 	w.same("Peek(1)", d, e, err, err2)
 	w.pause(d)
+}
+
+func (w *twin) take(cost int) {
+	ctx := context.Background()
+	d, err := w.memory.Take(ctx, twinKey, cost)
+	e, err2 := w.remote.Take(ctx, twinKey, cost)
+	w.same(fmt.Sprintf("Take(%d)", cost), d, e, err, err2)
+	if d.Allowed && cost > 0 {
+		w.entered()
+	}
 }
 
 func (w *twin) reserve(cost int) {

@@ -47,7 +47,11 @@ type charge struct {
 	state  meter.State
 	newest int64 // the last booking, of a log the last spending; 0 if there is none
 	spent  int64 // of a log: its spendings, and its debt
-	next   int64 // of a log: when one more unit fits, if none remains
+	next   int64 // of a log, and before loose bookings: when one more unit fits, if none remains
+	loose  bool  // there is room before bookings. The state is that after the decision then, and the next three count: see report in lua/gaps.lua
+	gap    int64 // when the cost is spent, 0 if that is as of other keys
+	left   int64 // what remains, above most if it is as of other keys
+	owes   int64 // the debt
 	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer

@@ -86,7 +86,7 @@ func acrossSlots(blocks ...string) *script {
 	return s
 }
 
-var library = []string{"arith", "bucket", "window", "counter", "log", "held", "open", "state", "book", "carry", "load"}
+var library = []string{"arith", "bucket", "window", "counter", "log", "held", "open", "state", "book", "gaps", "carry", "load"}
 
 // general returns the general case, as a function within the script: a script's own variables
 // take time for each of them, whether it comes to use them or not.

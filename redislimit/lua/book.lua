@@ -15,7 +15,7 @@ local function fold(a, f, s)
 end
 
 local function unbook(s)
-  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = nil, nil, nil, nil, 0
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest, s.loose, s.under = nil, nil, nil, nil, 0, nil, nil
 end
 
 -- popDue moves the bookings that are past into the base. The figures are the state's own.
@@ -46,13 +46,18 @@ local function book(a, f, s, at, cost, open)
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
     s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
   end
+  if s.kind == TOKEN then s.under = f.cap end -- another burst makes the bookings loose
   local k = #s.bookedAts
+  while k > 0 and s.bookedAts[k] > at do k = k - 1 end
   if s.bookedAts[k] == at then
     s.bookedCosts[k] = s.bookedCosts[k] + cost
     s.bookedOpens[k] = s.bookedOpens[k] or open
   else
-    s.bookedAts[k + 1], s.bookedCosts[k + 1], s.bookedOpens[k + 1] = at, cost, open or false
+    table.insert(s.bookedAts, k + 1, at)
+    table.insert(s.bookedCosts, k + 1, cost)
+    table.insert(s.bookedOpens, k + 1, open or false)
   end
+  if at < s.newest then return fold(a, f, s) end
   a.spend(f, s, at, cost)
   s.newest = at
 end

@@ -114,7 +114,7 @@ end
 local function same(s, f, at)
   if s.kind ~= f.kind or s.units ~= f.units or s.per ~= f.per then return false end
   if s.kind > LEAKY then return true end
-  if s.cap then return s.cap == f.cap end
+  if s.cap or s.under then return (s.cap or s.under) == f.cap end
   return not above(s, s.base or s, at, f.cap)
 end
 
@@ -130,10 +130,10 @@ end
 
 -- rebook books costs of another algorithm. A log keeps as much of one at its instant as a window holds, and the excess becomes a
 -- debt. A calendar has no data about windows after the next one: a later booking is put
--- at the end of that one, and the windows before its own count as full, since nothing fits before a booking. Open ones stay open
--- in a token bucket that was one before.
+-- at the end of that one, and the windows before its own count as full: nothing fits before it. It returns whether there was one.
+-- Open ones stay open in a token bucket that was one before.
 local function rebook(f, s, now, ats, costs, opens)
-  local a, over, d = algorithms[f.kind], 0, dates[f.per]
+  local a, over, d, moved = algorithms[f.kind], 0, dates[f.per], false
   for i = 1, #ats do
     local at, cost = ats[i], costs[i]
     if f.kind == LOG then
@@ -145,7 +145,7 @@ local function rebook(f, s, now, ats, costs, opens)
       local last = f.kind == CALENDAR and d and max(now, micros(d.next) - 1) or TOP
       if at > last then
         cost = cost + max(0, calendar.between(f, at) - calendar.spent(f, { at = s.at, n = s.n, m = s.m }, last))
-        at = last
+        at, moved = last, true
       end
       book(a, f, s, at, cost, opens and opens[i])
     end
@@ -155,6 +155,7 @@ local function rebook(f, s, now, ats, costs, opens)
     s.at = log.earliest(f, s, now, min(over, f.units))
     s.n = over
   end
+  return moved
 end
 
 -- reopen converts the open reservations of a token bucket that was another one, which owed the given span. Its debts are the same
@@ -196,6 +197,7 @@ end
 
 -- carry puts a state under other figures, as of an instant.
 local function carry(s, f, at)
+  s.bar = nil
   if s.kind == HELD or f.kind == HELD then
     if s.kind ~= f.kind then
       afresh(s, at)
@@ -208,7 +210,7 @@ local function carry(s, f, at)
   end
   lapse(s, at)
   local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
-  if s.kind <= LEAKY then from.cap = s.cap end
+  if s.kind <= LEAKY then from.cap = s.cap or s.under end
   local x, buckets, tu, tp = leave(from, s, at), s.kind == TOKEN and f.kind == TOKEN, 0, 0
   if buckets then
     tu, tp = total(s, s.base or s, at)
@@ -229,7 +231,8 @@ local function carry(s, f, at)
   end
   s.kind, s.units, s.per = f.kind, f.units, f.per
   if buckets and #s.openFroms > 0 then reopen(from, f, s, at, tu, tp, x.aside) end
-  if ats then rebook(f, s, at, ats, costs, buckets and opens) end
+  local moved = ats and rebook(f, s, at, ats, costs, buckets and opens)
+  s.loose = not moved and (s.base ~= nil or f.kind == LOG and newestEntry(s) > at)
 end
 
 -- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures
@@ -246,4 +249,5 @@ local function adopt(s, f, now)
   end
   lapse(s, now)
   popDue(s, now)
+  if s.kind == LOG and newestEntry(s) <= now then s.loose = false end
 end

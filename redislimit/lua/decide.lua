@@ -34,6 +34,17 @@ local function place(q, s)
   end
 end
 
+-- digest packs the state of a key: before the decision, or after it if its bookings are loose.
+local function digest(q, s)
+  if q.kind == LOG then
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n, log.next(q, s))
+  elseif q.kind == HELD then
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, s.m, held.ages(s, s.now), 0, 0)
+  else
+    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, s.at, s.n, s.m, s.newest, 0)
+  end
+end
+
 -- weigh finds out when a cost is spent, and whether that is in time.
 local function weigh(q, s)
   local a = algorithms[q.kind]
@@ -44,14 +55,14 @@ local function weigh(q, s)
   q.at = s.now
   local retry = reading
   if q.cost > 0 then
-    q.at = a.earliest(q, s, s.now, q.cost)
+    q.at, q.between = first(a, q, s, s.now, q.cost)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
     end
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
-  if q.kind == CALENDAR and q.at > s.now then
+  if q.kind == CALENDAR and q.at > s.now and not q.between then
     -- Bookings reach no further than the next window: the call has no data about later ones.
     local boundary = micros(dates[q.per].to)
     if q.at > boundary then retry = max(retry, boundary) end
@@ -61,27 +72,24 @@ local function weigh(q, s)
     q.place = place(q, s)
     q.allowed = not q.place
   end
-  if q.kind == LOG then
-    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, log.counts(q, s, s.now), log.newest(q, s), s.m + s.n, log.next(q, s))
-  elseif q.kind == HELD then
-    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, q.at, s.m, held.ages(s, s.now), 0, 0)
-  else
-    q.digest = pack('>I3BI7I7I7I7I7I7', s.gen, s.changes, s.now, s.at, s.n, s.m, s.newest, 0)
-  end
+  q.loose = s.loose
+  if not q.loose then digest(q, s) end
   return q.allowed
 end
 
 local function spend(q, s)
   if q.cost == 0 then return end
-  s.last, s.dirty = s.now, true
+  s.last, s.dirty, s.bar = s.now, true, nil
   local a = algorithms[q.kind]
   local open = op == OPEN and q.kind == TOKEN
   if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
     return book(a, q, s, q.at, q.cost, open)
   end
-  if q.kind == TOKEN then sample(s, q.at, (total(s, s, q.at))) end
-  a.spend(q, s, q.at, q.cost)
+  local base = s.base or s -- before loose bookings
+  if q.kind == TOKEN then sample(s, q.at, (total(s, base, q.at))) end
+  a.spend(q, base, q.at, q.cost)
   if open then opened(s, q.at) end
+  if s.base then fold(a, q, s) end
 end
 
 -- decide decides on the requests from first to last, and returns the reply.
@@ -116,11 +124,15 @@ local function decide(first, last)
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end
     end
+    if q.loose then digest(q, states[q.key]) end
     if q.place then -- only a decision on one key books ahead
       parts[i - first + 2] = pack('>B', $FULL) .. q.digest .. pack('>I7', q.place)
     elseif q.digest then
       parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest
     end
+  end
+  for i = first, last do
+    if asks[i].loose then parts[#parts + 1] = report(i - first + 1, asks[i], states[asks[i].key]) end
   end
   for k, s in pairs(states) do
     if op == PEEK then break end

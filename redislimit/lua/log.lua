@@ -49,10 +49,12 @@ end
 
 function log.spend(f, s, at, cost)
   local k = #s.ats
+  while k > 0 and s.ats[k] > at do k = k - 1 end
   if s.ats[k] == at then
     s.costs[k] = s.costs[k] + cost
   else
-    s.ats[k + 1], s.costs[k + 1] = at, cost
+    table.insert(s.ats, k + 1, at)
+    table.insert(s.costs, k + 1, cost)
   end
   s.m = s.m + cost
 end

@@ -21,7 +21,7 @@ local function settleOne(pos)
     lapse(s, now)
     popDue(s, now)
   end
-  local a, cap = algorithms[s.kind], s.cap
+  local a, cap = algorithms[s.kind], s.cap or s.under
   if not cap and same(s, f, now) then cap = f.cap end
   f = figures(s.kind, s.units, s.per)
   f.cap = cap

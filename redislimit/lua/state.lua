@@ -4,8 +4,9 @@
 --
 -- and m 7 for the counter, the log and the calendar. layout.go describes these, and has the names.
 --
--- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), 7 bytes
--- that are 0, and the bookings (at 7, cost 7 each). A token bucket with open reservations begins with the kind OPEN, and behind
+-- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), in 7 bytes
+-- twice the capacity of a token bucket, 0 if it is not known, and 1 more if the bookings are loose, and the bookings (at 7, cost 7
+-- each). A token bucket with open reservations begins with the kind OPEN, and behind
 -- its first 44 bytes their number follows, 1 byte, and for each the instant and the least debt, 7 each. If units are set aside, and
 -- some of the reservations are from before the last change of limit, the number is 128 more, and theirs follows, 1 byte. A booking
 -- that is open adds 2^52 to its cost.
@@ -14,7 +15,8 @@
 -- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
 -- lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
 --
--- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first. If a log
+-- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first. Without a debt, its at is
+-- 1 if the bookings are loose, and else 0. If a log
 -- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
 -- they counted under.
 --
@@ -70,6 +72,7 @@ local function parseLog(s, raw)
   if #sums > 0 then s.last = max(s.last, (unpack('>I7', raw, #raw - 6))) end
   if s.last > TOP - CENTURY then return nil end
   if s.cap and not takeOlder(s) then return nil end
+  s.loose = s.n == 0 and s.at == 1
   return s
 end
 
@@ -82,7 +85,10 @@ end
 local function parseBooked(s, raw, pos)
   if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
-  b.at, b.n, b.m = unpack('>I7I7I7', raw, pos)
+  local under, loose
+  b.at, b.n, b.m, under = unpack('>I7I7I7I7', raw, pos)
+  under, loose = divide(under, 2)
+  s.loose, s.under = loose == 1, under > 0 and under or nil
   s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
   for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
@@ -165,6 +171,7 @@ local function sums(s)
 end
 
 local function format(s)
+  if s.kind == LOG and s.n == 0 then s.at = s.loose and newestEntry(s) > s.last and 1 or 0 end
   local opens = s.kind == TOKEN and #s.openFroms or 0
   local kind = opens > 0 and $OPEN_KIND or s.kind
   local more = s.aside > 0 or s.kind <= LEAKY and s.cap
@@ -180,7 +187,10 @@ local function format(s)
     parts[2] = pack('>B', opens)
   end
   for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
-  if s.base then parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, 0) end
+  if s.base then
+    local under = s.under and s.under < MOST and s.under or 0
+    parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, 2 * under + (s.loose and 1 or 0))
+  end
   for i = 1, s.base and #s.bookedAts or 0 do
     parts[#parts + 1] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i] + (s.bookedOpens[i] and MOST or 0))
   end

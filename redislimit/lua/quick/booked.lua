@@ -21,10 +21,15 @@ if #raw > $WIDE_SIZE then
   if length + 1 ~= rest then
     if bookings < 1 or bookings ~= math.floor(bookings) then break end
     newest = unpack('>I7', length == #raw and string.sub(raw, -$BOOKING_SIZE) or redis.call('GETRANGE', key, -$BOOKING_SIZE, -1))
-    if newest > $TOP then break end
+    if newest > $TOP or #raw < rest + $BASE_SIZE - 1 then break end
   end
   local now = math.max(reading, last)
   local full = newest > now
+  if full then
+    local under = unpack('>I7', raw, rest + $BASE_SIZE - 7)
+    if math.fmod(under, 2) == 1 then break end -- loose bookings
+    if cap == 0 then cap = under / 2 end
+  end
   if first == $TOKEN then
     if spent >= z then break end
     full = full or until_ - now > x or until_ - now == x and spent > y

@@ -1,5 +1,5 @@
 -- A sliding log without a debt: x is the cost, y the units, z per. It is searched where it lies, and its digest is packed.
-if n > 0 then break end -- a debt
+if n > 0 or at == 1 then break end -- a debt, or loose bookings
 local size, base, sum, gone, newest = 0, 0, 0, 0, 0
 local gen, changes, tail
 local function record(i) -- its instant, the sum up to it, and the reading at which it was spent

@@ -1,0 +1,1 @@
+-- This version knows no room before bookings.
