@@ -55,13 +55,20 @@ func (f *followed) after(a *account, now, before int64) {
 		return
 	}
 	if a.plan == nil {
-		f.Corrected(f.layer, 0, unknownOpen, unknownOpen, nil)
+		f.unspent()
 		return
 	}
 	var d Decision
 	a.plan.Refresh(&a.State)
 	a.plan.standing(a.State, meter.Moment{Reading: now, Now: now}, &d)
 	f.Corrected(f.layer, before, unknownOpen, unknownOpen, &d)
+}
+
+// unspent reports a correction of a key that has no spending.
+func (f *followed) unspent() {
+	if f != nil {
+		f.Corrected(f.layer, 0, unknownOpen, unknownOpen, nil)
+	}
 }
 
 // followedBy returns a layer of a request that follows it, nil if it does not.

@@ -388,7 +388,11 @@ func (l *Keyed[K]) debit(key K, delta int64, f *followed) error {
 
 // adjust is Adjust under a plan that was found when the counter stood at refreshed. A request that follows the key gets the change, unless f is nil.
 func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *followed) error {
-	if delta == 0 || !p.tracks() || delta < 0 && !l.keys.knows(key, p, l.clock) {
+	if delta == 0 || !p.tracks() {
+		return nil
+	}
+	if delta < 0 && !l.keys.knows(key, p, l.clock) {
+		f.unspent()
 		return nil
 	}
 	a, now, created, err := l.keys.acquire(key, p, l.clock)

@@ -589,8 +589,12 @@ func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where str
 			continue
 		}
 		delta := rnd.IntN(9) - 4
-		require.NoError(t, p.Adjust(t.Context(), s, delta), where)
 		b, tracked := m.spent[a.budget()]
+		if err := p.Adjust(t.Context(), s, delta); a.limit > 0 && -delta > b.spent {
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, where)
+		} else {
+			require.NoError(t, err, where)
+		}
 		if a.limit <= 0 || !tracked && delta <= 0 {
 			continue
 		}

@@ -146,7 +146,9 @@ func (c *charges) isEstimate(ch *charge) bool {
 // follow.go.
 func (c *charges) Following() bool { return c.opens != nil }
 
-func (c *charges) Follows(rule int) bool { return len(c.followed[rule].thresholds) > 0 }
+func (c *charges) Follows(rule int) bool {
+	return c.refund != nil || len(c.followed[rule].thresholds) > 0
+}
 
 func (c *charges) Charged(rule int, before, open int64) {
 	i, ok := c.position(rule)
@@ -184,6 +186,9 @@ func (c *charges) Corrected(rule int, before, open, openAfter int64, d *ratelimi
 	}
 	r, ch, x := c.followed[rule], &c.List[i], &c.changes[i]
 	x.corrected = true
+	if c.refund != nil {
+		c.refund.answer(before, d, r)
+	}
 	id := noticeKey{r.id, ch.Key}
 	if d == nil {
 		c.opens.settle(x.open, id, int64(ch.Cost))
@@ -196,5 +201,8 @@ func (c *charges) Corrected(rule int, before, open, openAfter int64, d *ratelimi
 		x.open = nil
 	}
 	shown := r.show(*d)
+	if len(r.thresholds) == 0 {
+		return
+	}
 	c.corrected = append(c.corrected, corrected{*ch, notable{before: settled(before, open), after: settled(spentOf(&shown), openAfter), d: shown}})
 }

@@ -50,10 +50,50 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 
 // Adjust charges delta to a [Subject]'s budget, or refunds it if negative, whatever the limit. For any other request it adjusts
 // the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. A refund of more than was
-// spent restores the full budget, and no more: for a higher limit until some time, write an entry in overrides with until, as the page of
-// package admin says in place of such a refund. The errors are the same as Peek's.
+// spent restores the full budget, and no more. Of a Subject it then returns an error that wraps [ratelimit.ErrExceedsLimit] and has both figures: for
+// a higher limit until some time, write an entry in overrides with until. Ignore the error to give back whatever is spent. The engine's answer has the
+// spending, so no other call can come between; an engine that answers without it, such as a lease, and a rule with Share report no such error. The
+// page of package admin refuses such a refund. The other errors are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
-	return p.keep(r, delta > 0, func(g *generation, c *charges) error { return p.adjust(ctx, g, c, delta) })
+	return p.keep(r, delta > 0, func(g *generation, c *charges) error {
+		if delta >= 0 || !c.Bare {
+			return p.adjust(ctx, g, c, delta)
+		}
+		ch := &c.List[0]
+		rule := g.rules[ch.Rule]
+		c.refund = &refund{spent: unanswered, rule: rule.Name, limit: rule.shown(*ch.Limit)}
+		if err := p.adjust(ctx, g, c, delta); err != nil {
+			return err
+		}
+		return c.refund.check(delta)
+	})
+}
+
+// refund is what a refund of a Subject has found.
+type refund struct {
+	spent int64 // before it, unanswered if the engine has not answered it
+	rule  string
+	limit ratelimit.Limit
+}
+
+const unanswered = -1
+
+// answer takes the engine's answer. d is nil if the key has no spending.
+func (r *refund) answer(before int64, d *ratelimit.Decision, of *rule) {
+	if d == nil {
+		r.spent = 0
+	} else {
+		r.spent, r.limit = before, of.shown(d.Limit)
+	}
+}
+
+// check returns an error if the refund was of more than was spent.
+func (r *refund) check(delta int) error {
+	if r.spent == unanswered || int64(delta) >= -r.spent {
+		return nil
+	}
+	return fmt.Errorf("policy: rule %q: %w: delta is %d, and the key had spent %d units, which it has back: nothing raises it above its limit of %d; "+
+		"for a higher limit until some time, write an entry in overrides with until", r.rule, ratelimit.ErrExceedsLimit, delta, r.spent, r.limit.Capacity())
 }
 
 // Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
@@ -72,7 +112,7 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 
 // adjust adjusts budgets, and notifies of the thresholds that this crosses.
 func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
-	if !p.notifying(g) {
+	if !p.notifying(g) && c.refund == nil {
 		return g.decider.adjust(ctx, c, delta)
 	}
 	c.follow(&p.opens, g.rules)
@@ -85,7 +125,9 @@ func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta 
 			return int64(delta)
 		})
 	}
-	p.notifyCorrected(g, c)
+	if p.notifying(g) {
+		p.notifyCorrected(g, c)
+	}
 	return err
 }
 

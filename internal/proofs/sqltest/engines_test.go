@@ -126,6 +126,18 @@ var engineCases = []struct {
 	name, rules string
 	play        func(t *testing.T, e engine, x, other *served)
 }{
+	{"a refund above the spending", `- {name: api, key: user, limit: token-bucket 100/d burst 100, plans: {pro: fixed-window 500/d}}`, func(t *testing.T, _ engine, x, other *served) {
+		subject := policy.Subject{Rule: "api", Key: []string{"ann"}}
+		err := x.Adjust(t.Context(), subject, -50)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the key has spent nothing")
+		x.take(ann, 30)
+		require.NoError(t, other.Adjust(t.Context(), subject, -10))
+		err = other.Adjust(t.Context(), subject, -50)
+		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+		assert.ErrorContains(t, err, "had spent 20 units")
+		assert.ErrorContains(t, err, "write an entry in overrides with until")
+		assert.Equal(t, 100, x.left("api", "ann"))
+	}},
 	{"decisions", `
 - {name: api, key: user, limit: fixed-window 3/d}
 - {name: all, limit: token-bucket 100/d burst 100}`, func(t *testing.T, _ engine, x, other *served) {
