@@ -91,7 +91,11 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	if ctx.Err() != nil {
 		return Permit{}, errGaveUp(ctx)
 	}
-	remaining := left(ctx)
+	patience := left(ctx)
+	remaining := patience
+	if caller, ok := wait.Caller(ctx); ok {
+		remaining = left(caller)
+	}
 	for timed := l.made().timed; ; timed = true {
 		s, now, err := l.enter(key, n, timed)
 		if s == nil {
@@ -101,7 +105,7 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 			return s.tryUnlock(n, now, errQueueFull)
 		}
 		if timed {
-			return s.awaitUnlock(ctx, n, now, remaining)
+			return s.awaitUnlock(ctx, n, now, patience, remaining)
 		}
 		s.mutex().Unlock() // a waiter needs a reading, and no clock is read under a lock
 	}

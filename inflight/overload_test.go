@@ -13,6 +13,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -76,6 +77,33 @@ func TestAWaiterIsRefusedWhenItsWorkWouldEndTooLate(t *testing.T) {
 	}
 }
 
+// A bound of the wait alone, such as MaxWait of the middleware, does not refuse work that takes longer. A deadline of the caller does.
+func TestABoundOfTheWaitIsNoDeadlineOfTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, 1, &options{MaxQueue: 5})
+		learnHold(t, l, 5*time.Second)
+		for _, test := range []struct {
+			frees, deadline time.Duration
+			ok              bool
+		}{{400 * time.Millisecond, time.Minute, true}, {600 * time.Millisecond, time.Minute, false}, {400 * time.Millisecond, 5300 * time.Millisecond, false}, {400 * time.Millisecond, 5500 * time.Millisecond, true}} {
+			held := take(t, l, "a", 1)
+			time.AfterFunc(test.frees, held.Release)
+			ctx, cancel := context.WithTimeout(context.Background(), test.deadline)
+			waiting, end := wait.Within(ctx, time.Second)
+			p, err := l.Acquire(waiting, "a", 1)
+			end()
+			cancel()
+			if !test.ok {
+				assert.ErrorIs(t, err, ratelimit.ErrLimited)
+				continue
+			}
+			require.NoError(t, err)
+			time.Sleep(5 * time.Second)
+			p.Release()
+		}
+	})
+}
+
 // A queue in which no caller is lost serves the oldest first, however long it stands. From the first lost caller until the queue is empty the
 // newest goes first, and has the place of the oldest if the queue is full.
 func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing.T) {
@@ -106,6 +134,21 @@ func TestTheNewestGoesFirstFromTheFirstLostWaiterUntilTheQueueIsEmpty(t *testing
 		j.release()
 		k.release()
 		assert.Equal(t, []string{"i", "j", "k"}, q.served[6:], "the queue has been empty")
+	})
+}
+
+// The same under a shared limit that adapts, where a waiter for one unit does not collect units.
+func TestTheNewestGoesFirstUnderASharedLimitToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := line{l: newLimiter(t, 1, &options{MaxQueue: 5, Total: 1, Shared: func() inflight.Algorithm { return steady(1) }})}
+		a, lost := q.send("a", "k", 1), q.send("lost", "k", 1)
+		b, c, d := q.send("b", "k", 1), q.send("c", "k", 1), q.send("d", "k", 1)
+		lost.giveUp()
+		a.release()
+		d.release()
+		c.release()
+		b.release()
+		assert.Equal(t, []string{"a", "d", "c", "b"}, q.served)
 	})
 }
 

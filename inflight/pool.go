@@ -241,8 +241,10 @@ func (p *pool) dispatchLocked(now time.Duration) {
 		if s == nil {
 			return
 		}
-		if !p.fitsLocked(s.nextLocked().n, s.priority) {
-			p.collecting = s
+		if n := s.nextLocked().n; !p.fitsLocked(n, s.priority) {
+			if p.collecting = nil; n > 1 { // a single unit needs no others, and a key that collects serves its oldest waiter
+				p.collecting = s
+			}
 			return
 		}
 		p.serveLocked(s, now)

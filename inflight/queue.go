@@ -9,7 +9,8 @@ type waiter struct {
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait
-	ends         time.Duration // the reading at which its context ends
+	ends         time.Duration // the reading at which the wait ends
+	gone         time.Duration // the reading at which the caller's context ends: the same, unless a bound of the wait alone ends it sooner
 	permit       Permit        // the result, if err is nil
 	err          error         // why it gets nothing
 	done         bool          // ready is closed
@@ -42,10 +43,10 @@ func (s *semaphore) heldLocked(d time.Duration) {
 }
 
 // tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably end first. Work is expected to take
-// twice the key's usual time, because times vary, or half of the caller's initial time if that is less, but never less than the usual time.
+// twice the key's usual time, because times vary, or half of the caller's initial time if that is less, but never less than the usual time. A bound
+// of the wait alone is about how long callers bear: they may bear work that takes longer, but not if it begins after more than half of the bound.
 func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
-	left, had := w.ends-now, w.ends-w.since
-	return left < max(s.hold, min(2*s.hold, had/2))
+	return w.gone-now < s.hold || w.ends-now < min(2*s.hold, (w.ends-w.since)/2)
 }
 
 // push adds a waiter to the key's queue.

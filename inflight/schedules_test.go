@@ -402,7 +402,9 @@ func (m *scheduleModel) dispatch(granted map[int]inflight.Permit) {
 			if len(large) == 0 {
 				m.failf("there is room, and it is the turn of %v: nobody is served (granted: %v)", names(small), granted)
 			}
-			m.collecting, m.perhaps = large, false
+			all := len(large)
+			m.collecting = slices.DeleteFunc(large, func(k *tenantModel) bool { return m.turn(k, granted).n == 1 })
+			m.perhaps = len(m.collecting) < all
 			return
 		}
 		w, least := m.turn(served, granted), math.Inf(1)

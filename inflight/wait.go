@@ -38,9 +38,9 @@ func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 }
 
 // awaitUnlock waits in the key's queue. It unlocks.
-func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, left time.Duration) (p Permit, err error) {
+func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left time.Duration) (p Permit, err error) {
 	now = s.atLocked(now)
-	w := &waiter{semaphore: s, n: n, since: now, ends: now + left}
+	w := &waiter{semaphore: s, n: n, since: now, ends: now + patience, gone: now + left}
 	if s.tooLateLocked(w, now) {
 		return Permit{}, s.shedUnlock(n, errTooLate)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // InflightOptions are the options common to the middlewares.
@@ -120,7 +121,7 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 	}
 	if i.MaxWait > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, i.MaxWait)
+		ctx, cancel = wait.Within(ctx, i.MaxWait)
 		defer cancel()
 	}
 	return i.limiter.Acquire(ctx, key, units)

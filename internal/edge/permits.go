@@ -9,6 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // Permits are the permits of a client's requests.
@@ -32,7 +33,7 @@ func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, tim
 	begin, waiting := time.Now(), ctx
 	if p.maxWait > 0 {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, p.maxWait)
+		waiting, cancel = wait.Within(ctx, p.maxWait)
 		defer cancel()
 	}
 	permit, err := p.limiter.Acquire(waiting, key, 1)

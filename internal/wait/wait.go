@@ -33,6 +33,26 @@ func Left(ctx context.Context) (time.Duration, error) {
 	return 0, context.DeadlineExceeded
 }
 
+// within is a context that ends a wait.
+type within struct {
+	context.Context
+	caller context.Context
+}
+
+// Within returns a context for a wait of at most d. Unlike a deadline of the caller, d does not bound what follows the wait: see Caller.
+func Within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithTimeout(ctx, d)
+	return &within{bounded, ctx}, cancel
+}
+
+// Caller returns the context that was given to Within, and whether Within has returned ctx.
+func Caller(ctx context.Context) (caller context.Context, ok bool) {
+	if w, ok := ctx.(*within); ok {
+		return w.caller, true
+	}
+	return nil, false
+}
+
 // Sleep sleeps for a delay, and returns nil; or it returns the context's error if that ends
 // first. If both come at the same instant, the sleep was in time. A delay of 0 or less
 // is over at once, whatever the context.
