@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -499,33 +501,52 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 
 func (p *parser) readRule(n *yaml.Node, field string, r *Rule) error {
 	p.rule = nameIn(n)
-	return p.mapping(n, field, fields{
-		"name":        p.text(&r.Name, p.word),
-		"description": p.text(&r.Description, p.word),
-		"match":       p.match(&r.Match),
-		"key":         p.texts(&r.Key, p.word),
-		"allow":       p.flag(&r.Allow),
-		"instead":     p.texts(&r.Instead, p.word),
-		"limit":       p.limit(&r.Limit),
-		"plans":       p.plans(&r.Plans),
-		"share":       p.weight(&r.Share),
-		"shares":      p.weights(&r.Shares),
-		"limit_from":  p.text(&r.LimitFrom, p.word),
-		"notify":      p.texts(&r.Notify, p.word),
-		"overrides":   p.overrides(r),
-		"budget":      p.text(&r.Budget, p.word),
-		"from":        p.instant(&r.From),
-		"until":       p.instant(&r.Until),
-		"grace":       p.text(&r.Grace, p.word),
-		"costs":       p.costs(&r.Costs),
-		"actual":      p.text(&r.Actual, p.word),
-		"charge":      p.charge(&r.Charge),
-		"cost":        p.cost(&r.Cost),
-		"optional":    p.flag(&r.Optional),
-		"shadow":      p.flag(&r.Shadow),
-		"disabled":    p.flag(&r.Disabled),
-		"changed_by":  p.text(&r.ChangedBy, p.word),
-	})
+	known := make(fields, len(ruleFields))
+	for i, name := range ruleFields {
+		known[name] = p.reader(reflect.ValueOf(r).Elem().Field(i).Addr().Interface())
+	}
+	known["charge"] = p.charge(&r.Charge)
+	return p.mapping(n, field, known)
+}
+
+// ruleFields are the names of the fields of a Rule, in its order. A field is read by its type.
+var ruleFields = func() (names []string) {
+	for i, t := 0, reflect.TypeFor[Rule](); i < t.NumField(); i++ {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+		names = append(names, name)
+	}
+	return names
+}()
+
+// reader returns the function that reads a field of a rule.
+func (p *parser) reader(to any) func(*yaml.Node, string) error {
+	switch to := to.(type) {
+	case *string:
+		return p.text(to, p.word)
+	case *[]string:
+		return p.texts(to, p.word)
+	case *bool:
+		return p.flag(to)
+	case *int:
+		return p.weight(to)
+	case *map[string]int:
+		return p.weights(to)
+	case *time.Time:
+		return p.instant(to)
+	case *Match:
+		return p.match(to)
+	case *ratelimit.Limit:
+		return p.limit(to)
+	case *map[string]ratelimit.Limit:
+		return p.plans(to)
+	case *[]Override:
+		return p.overrides(to)
+	case *Cost:
+		return p.cost(to)
+	case *[]Cost:
+		return p.costs(to)
+	}
+	panic(fmt.Sprintf("policy: a field of rules is a %T, which the parser cannot read: a bug in this package", to))
 }
 
 // nameIn returns the name in a rule that has not been read yet, so that errors can contain it.
@@ -652,7 +673,7 @@ func (p *parser) weights(to *map[string]int) func(*yaml.Node, string) error {
 	}
 }
 
-func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
+func (p *parser) overrides(to *[]Override) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		return p.list(n, field, false, func(n *yaml.Node, field string) error {
 			var o Override
@@ -662,7 +683,7 @@ func (p *parser) overrides(r *Rule) func(*yaml.Node, string) error {
 				"from": p.instant(&o.From), "until": p.instant(&o.Until)})
 			p.keyless = false
 			o.Key = key
-			r.Overrides = append(r.Overrides, o)
+			*to = append(*to, o)
 			return err
 		})
 	}

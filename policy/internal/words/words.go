@@ -5,6 +5,7 @@ package words
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -20,32 +21,60 @@ type Word struct {
 	Text string // "" if the rule does not have the field
 }
 
+// names are the words, in the order in which they are shown. Each is a field of policy.Rule, by the name in its tag.
+var names = []string{"budget", "from", "until", "grace", "costs", "actual", "charge"}
+
+// Names returns the names of the words.
+func Names() []string { return slices.Clone(names) }
+
+// places are the indices of the words among the fields of a Rule.
+var places = func() (all []int) {
+	t := reflect.TypeFor[policy.Rule]()
+	for _, name := range names {
+		for i := range t.NumField() {
+			if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); tag == name {
+				all = append(all, i)
+			}
+		}
+	}
+	return all
+}()
+
 // Of returns the words of a rule, always the same ones in the same order. Without values, the values of conditions, which may be keys, are
 // counted only.
 func Of(r *policy.Rule, values bool) []Word {
-	return []Word{
-		{"budget", r.Budget},
-		{"from", instant(r.From)},
-		{"until", instant(r.Until)},
-		{"grace", r.Grace},
-		{"costs", costs(r.Costs, values)},
-		{"actual", r.Actual},
-		{"charge", r.Charge},
+	all := make([]Word, len(names))
+	for k, i := range places {
+		all[k] = Word{names[k], text(reflect.ValueOf(r).Elem().Field(i).Interface(), values)}
 	}
+	return all
+}
+
+// text returns the text of a field, "" if the rule does not have it.
+func text(field any, values bool) string {
+	switch v := field.(type) {
+	case string:
+		return v
+	case time.Time:
+		return instant(v)
+	case []policy.Cost:
+		return costs(v, values)
+	case []string:
+		return List(v, ", ")
+	case bool, int:
+		if reflect.ValueOf(v).IsZero() {
+			return ""
+		}
+		return fmt.Sprint(v)
+	}
+	panic(fmt.Sprintf("words: a word is a %T, which has no text: a bug in this package", field))
 }
 
 // Copy gives a rule the words of another.
 func Copy(to, from *policy.Rule) {
-	to.Budget, to.From, to.Until = from.Budget, from.From, from.Until
-	to.Grace, to.Costs, to.Actual, to.Charge = from.Grace, from.Costs, from.Actual, from.Charge
-}
-
-// Names returns the names of the words.
-func Names() (names []string) {
-	for _, w := range Of(new(policy.Rule), true) {
-		names = append(names, w.Name)
+	for _, i := range places {
+		reflect.ValueOf(to).Elem().Field(i).Set(reflect.ValueOf(from).Elem().Field(i))
 	}
-	return names
 }
 
 func costs(all []policy.Cost, values bool) string {
