@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -193,6 +195,10 @@ func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decisio
 			continue
 		}
 		one := &charges{List: []charge{*ch}, Bare: true}
+		if !q.in.inMemory() { // a call of the store that is saved
+			one.adjusted = new(adjusted)
+			one.follow(&p.opens, q.in.rules)
+		}
 		var err error
 		if allowed && q.charges.estimates { // of which its settlement notifies
 			err = q.in.decider.adjust(ctx, one, ch.Cost)
@@ -202,7 +208,7 @@ func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decisio
 		q.charges.beside = append(q.charges.beside, i)
 		var now ratelimit.Decision
 		if err == nil {
-			now, err = q.in.decider.peekStack(ctx, one, ch.Cost)
+			now, err = q.in.decider.decisionAfter(ctx, one, ch.Cost)
 		}
 		if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 			return d, fmt.Errorf("policy: rule %q: the cost was denied, and could not be charged: %w", r.Name, err)
@@ -222,11 +228,61 @@ func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decisio
 		}
 		switch {
 		case r.Shadow || allowed:
-		case never && d.Limit == now.Limit, exceeds == nil && !never && !now.Allowed && now.RetryAfter >= d.RetryAfter && d.RetryAfter > 0:
+		case never && d.Limit == now.Limit, exceeds == nil && !never && !now.Allowed && d.RetryAfter > 0 && (d.Limit == now.Limit || now.RetryAfter >= d.RetryAfter): // with a store, time has passed since d
 			d = now
 		}
 	}
 	return d, exceeds
+}
+
+// decisionAfter returns the decision on a cost of one charge that was adjusted. It asks the store only if the answer of the adjustment does not
+// show it.
+func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ratelimit.Decision, error) {
+	if one.adjusted != nil && one.adjusted.after != nil {
+		now := *one.adjusted.after
+		never := cost > now.Limit.Capacity()
+		retry, known := time.Duration(0), true
+		if now.Allowed = cost <= now.Remaining && now.Debt == 0; !now.Allowed && !never {
+			retry, known = roomAfter(&now, cost)
+		}
+		if now.RetryAfter = retry; known && now.Remaining == 0 {
+			now.NextAfter, known = roomAfter(&now, 1)
+		}
+		if known && never {
+			return now, ratelimit.ErrExceedsLimit
+		} else if known {
+			return now, nil
+		}
+	}
+	return d.peekStack(ctx, one, cost)
+}
+
+// roomAfter returns the time until a key has room for a cost that it has no room for now, by how it stands. Of sliding windows that does not show
+// it, nor of leaky buckets, which delay, nor of a debt in periods of several lengths.
+func roomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
+	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
+	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
+	if d.ResetAfter >= longest {
+		return 0, false
+	}
+	switch d.Limit.Algorithm {
+	case ratelimit.AlgorithmTokenBucket:
+		high, low := bits.Mul64(uint64(d.Limit.Capacity()-cost), uint64(per))
+		if high >= uint64(units) {
+			return 0, false
+		}
+		sooner, _ := bits.Div64(high, low, uint64(units))
+		return max(0, d.ResetAfter-time.Duration(min(sooner, math.MaxInt64))), true
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmCalendar:
+		spent := spentOf(d) // each window takes as many units of it, and at the end of the last the key is fresh
+		switch {
+		case (spent+int64(cost)-1)/units > (spent-1)/units:
+			return d.ResetAfter, true
+		case d.Limit.Algorithm == ratelimit.AlgorithmFixedWindow:
+			return max(0, d.ResetAfter-d.Limit.Rate.Per), true
+		}
+	}
+	return 0, false
 }
 
 // settlingRest returns a reservation that settles the charges beside the stack's, too: those of shadows that were charged although they

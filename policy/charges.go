@@ -47,7 +47,7 @@ type charges struct {
 	estimates bool    // the charges are settled at their real costs later
 	changes   []change
 	corrected []corrected
-	refund    *refund // of a Subject, nil of other calls
+	adjusted  *adjusted // the answer of an adjustment, if it is wanted
 }
 
 // clear forgets the request.
@@ -56,7 +56,7 @@ func (c *charges) clear() {
 	c.List, c.results, c.denied, c.shadows, c.Bare = c.List[:0], nil, c.denied[:0], false, false
 	c.beside, c.rest = c.beside[:0], c.rest[:0]
 	c.request, c.given, c.failed, c.rules = nil, 0, nil, nil
-	c.opens, c.followed, c.estimates, c.refund = nil, nil, false, nil
+	c.opens, c.followed, c.estimates, c.adjusted = nil, nil, false, nil
 	clear(c.changes)
 	clear(c.corrected)
 	c.changes, c.corrected = c.changes[:0], c.corrected[:0]

@@ -147,7 +147,7 @@ func (c *charges) isEstimate(ch *charge) bool {
 func (c *charges) Following() bool { return c.opens != nil }
 
 func (c *charges) Follows(rule int) bool {
-	return c.refund != nil || len(c.followed[rule].thresholds) > 0
+	return c.adjusted != nil || len(c.followed[rule].thresholds) > 0
 }
 
 func (c *charges) Charged(rule int, before, open int64) {
@@ -186,8 +186,8 @@ func (c *charges) Corrected(rule int, before, open, openAfter int64, d *ratelimi
 	}
 	r, ch, x := c.followed[rule], &c.List[i], &c.changes[i]
 	x.corrected = true
-	if c.refund != nil {
-		c.refund.answer(before, d, r)
+	if c.adjusted != nil {
+		c.adjusted.answer(before, d)
 	}
 	id := noticeKey{r.id, ch.Key}
 	if d == nil {

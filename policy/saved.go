@@ -15,8 +15,9 @@ import (
 // Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of each, to be stored for
 // [Policies.Restore] when the program starts again: a monthly quota in memory then survives a deploy. See [ratelimit.Keyed.Saved], whose
 // notes hold here. A Subject's Plan is empty. The iterator has no budgets of an engine other than [Memory], which outlive the
-// program in their store, and no keys of a rule with Share: their one limit is a token bucket, which after a restart is full, so that they are
-// served one Burst more at most, and the parts of keys depend on the calls that stand in line, which end with the program.
+// program in their store, and no keys of a rule with Share: its keys have no budgets of their own, and what one may have depends on the calls that stand in line beside it, which end
+// with the program. Their one limit, a token bucket, is full after a restart, so all of them together are served one Burst more at most. If the Burst is
+// a quota of days, keep such a rule's budgets on Redis.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
 	return func(yield func(Subject, ratelimit.Saved) bool) {

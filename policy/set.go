@@ -132,7 +132,7 @@ type Rule struct {
 	// which is bounded by the amount that 100 years regain. So a client that goes on while it is denied is denied for longer. A cost of 0 is denied
 	// while nothing is left. Other rules are charged all or none, as ever. It is for costs that are known when they have been used: ask with
 	// 0, and charge the tokens afterwards. Take and Reserve charge so, Wait only what passes. The charge of a reservation that was allowed is settled as
-	// any other. With a store, the charge of a denial takes two more round trips. After an error nothing is charged, but after
+	// any other. With a store, the charge of a denial takes one more round trip, and a second one for its figures under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, but after
 	// [ratelimit.ErrExceedsLimit]. The rule has no Share, and no limit that is [ratelimit.Concurrent].
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
 	// Actual names an attribute with the real cost, a whole number from 0. It is read when a [Policies.Reserve] is settled, in place of the

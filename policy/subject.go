@@ -59,41 +59,31 @@ func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 		if delta >= 0 || !c.Bare {
 			return p.adjust(ctx, g, c, delta)
 		}
-		ch := &c.List[0]
-		rule := g.rules[ch.Rule]
-		c.refund = &refund{spent: unanswered, rule: rule.Name, limit: rule.shown(*ch.Limit)}
-		if err := p.adjust(ctx, g, c, delta); err != nil {
+		c.adjusted = new(adjusted)
+		if err := p.adjust(ctx, g, c, delta); err != nil || !c.adjusted.known || int64(delta) >= -c.adjusted.spent {
 			return err
 		}
-		return c.refund.check(delta)
+		rule, limit := g.rules[c.List[0].Rule], *c.List[0].Limit
+		if after := c.adjusted.after; after != nil {
+			limit = after.Limit
+		}
+		return fmt.Errorf("policy: rule %q: %w: delta is %d, and the key had spent %d units, which it has back: nothing raises it above its limit of %d; "+
+			"for a higher limit until some time, write an entry in overrides with until", rule.Name, ratelimit.ErrExceedsLimit, delta, c.adjusted.spent, rule.shown(limit).Capacity())
 	})
 }
 
-// refund is what a refund of a Subject has found.
-type refund struct {
-	spent int64 // before it, unanswered if the engine has not answered it
-	rule  string
-	limit ratelimit.Limit
+// adjusted is the engine's answer to the adjustment of one key.
+type adjusted struct {
+	known bool                // the engine has answered
+	spent int64               // before the adjustment
+	after *ratelimit.Decision // how the key stands, under the limit by which it is denied; nil if it has no spending
 }
 
-const unanswered = -1
-
-// answer takes the engine's answer. d is nil if the key has no spending.
-func (r *refund) answer(before int64, d *ratelimit.Decision, of *rule) {
-	if d == nil {
-		r.spent = 0
-	} else {
-		r.spent, r.limit = before, of.shown(d.Limit)
+func (a *adjusted) answer(before int64, d *ratelimit.Decision) {
+	if a.known = true; d != nil {
+		after := *d
+		a.spent, a.after = before, &after
 	}
-}
-
-// check returns an error if the refund was of more than was spent.
-func (r *refund) check(delta int) error {
-	if r.spent == unanswered || int64(delta) >= -r.spent {
-		return nil
-	}
-	return fmt.Errorf("policy: rule %q: %w: delta is %d, and the key had spent %d units, which it has back: nothing raises it above its limit of %d; "+
-		"for a higher limit until some time, write an entry in overrides with until", r.rule, ratelimit.ErrExceedsLimit, delta, r.spent, r.limit.Capacity())
 }
 
 // Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
@@ -112,7 +102,7 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 
 // adjust adjusts budgets, and notifies of the thresholds that this crosses.
 func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
-	if !p.notifying(g) && c.refund == nil {
+	if !p.notifying(g) && c.adjusted == nil {
 		return g.decider.adjust(ctx, c, delta)
 	}
 	c.follow(&p.opens, g.rules)
