@@ -47,6 +47,7 @@ type Sample struct {
 	// Median is the time within which half of the work that counts in RTT ends.
 	Median time.Duration
 	sized  bool // RTT is from amounts
+	mixed  bool // levels have work of different length
 }
 
 // served is the mean time of the successes, or of all work if nothing succeeded.
@@ -178,7 +179,7 @@ func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 func (l *learner) take(now time.Duration, bound, inFlight int) {
 	w := &l.window
 	l.due = w.sample(now, l.each)
-	l.due.Max, l.due.At = bound, now
+	l.due.Max, l.due.At, l.due.mixed = bound, now, l.levels.differ()
 	if w.done > 0 {
 		w.usual = w.total / time.Duration(w.done)
 	}

@@ -544,3 +544,29 @@ func TestBaselineOfAQueueIsFoundOut(t *testing.T) {
 		assert.LessOrEqual(t, limit, 8, name)
 	}
 }
+
+// A probe that finds a slower backend looks again at a third of the limit, and then at lower limits as long as latency falls. At 1 it ends.
+func TestAProbeEndsAtALimitOfOne(t *testing.T) {
+	alg := inflight.Learn(nil)()
+	limit, at, ones := 20, 1000*time.Hour, 0
+	for i := range 2000 {
+		rtt := 150 * time.Millisecond
+		switch {
+		case i < 200 && limit > 40:
+			rtt = rtt * time.Duration(limit) / 40
+		case i < 200:
+		case limit == 1:
+			rtt = 50 * time.Millisecond
+		case limit < 10:
+			rtt = 250 * time.Millisecond
+		default:
+			rtt = 500 * time.Millisecond
+		}
+		at += 200 * time.Millisecond
+		limit = alg.Update(inflight.Sample{RTT: rtt, Served: rtt, InFlight: limit, Mean: float64(limit), Ended: 40, Max: 1000, At: at})
+		if ones++; limit > 1 {
+			ones = 0
+		}
+		require.Less(t, ones, 50, "window %d", i)
+	}
+}

@@ -40,6 +40,9 @@ type levelHeld struct {
 // remembered is the time for which a level counts after its last work.
 const remembered = time.Minute
 
+// differing is the ratio of the times of two levels from which on they differ.
+const differing = 2
+
 // add adds to the units in flight of a priority. Bounds change only when n is negative: the caller then serves the waiters.
 func (l *levels) add(priority, n int, now time.Duration) {
 	l.last = now
@@ -90,6 +93,17 @@ func (l *levels) exceeds(n, priority, limit int) bool {
 		}
 	}
 	return lower > 0 && n <= limit-own
+}
+
+// differ reports whether two levels had work of late that differs in length by so much that the mean time of all work follows their mix.
+func (l *levels) differ() bool {
+	shortest, longest := time.Duration(math.MaxInt64), time.Duration(0)
+	for _, h := range l.all {
+		if h.hold > 0 && (h.n > 0 || l.last-h.last < remembered) {
+			shortest, longest = min(shortest, h.hold), max(longest, h.hold)
+		}
+	}
+	return longest/differing > shortest
 }
 
 // leaves returns the part of the limit that a caller leaves to higher levels: the queue, if one of them has had work of late, and at most half.

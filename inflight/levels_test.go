@@ -170,6 +170,23 @@ func TestPagesPassABatchOfLongJobs(t *testing.T) {
 	}
 }
 
+// The mean time follows the mix of pages and jobs, which is no queue.
+func TestShortJobsBesidePagesUseTheRestOfTheBackend(t *testing.T) {
+	testsize.Arithmetic(t)
+	for _, job := range []time.Duration{500 * time.Millisecond, 200 * time.Millisecond, time.Second}[:testsize.Of(2, 3)] {
+		for _, varies := range []float64{0, 0.3, 0.9}[:testsize.Of(2, 3)] {
+			t.Run(fmt.Sprint(job, varies), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					pages, batch := besideABatch{job: job, varies: varies, pages: 0.25}.play(t)
+					t.Logf("%.3f of the pages and %.2f of the rest", pages, batch)
+					assert.GreaterOrEqual(t, pages, 0.99)
+					assert.GreaterOrEqual(t, batch, 0.8)
+				})
+			})
+		}
+	}
+}
+
 // A limit of the batch's own does the same from the beginning.
 func TestPagesPassABatchOfLongJobsThatHasALimitOfItsOwn(t *testing.T) {
 	testsize.Arithmetic(t)

@@ -4,6 +4,7 @@ import "time"
 
 // mixed finds the queue of a backend with cheap and expensive work. Where times vary a lot, their mean says little: it follows the mix. A queue
 // delays all work alike, in a backend that serves first come, first served. So the median grows by the wait, and the queue is throughput × wait.
+// Times vary that much if their variation is large, or if priorities differ in the length of their work.
 type mixed struct {
 	typical float64 // median of single requests' times without a queue, in nanoseconds; 0 if it is not known
 	recent  float64 // the same, smoothed, for its fall
@@ -39,7 +40,7 @@ func (m *mixed) measured(median float64) {
 // latency returns the latency that the queue of a window explains, at most the measured one.
 func (m *mixed) latency(rtt, baseline, inFlight, varies float64, s Sample) float64 {
 	m.varies += mixMemory * (varies - m.varies)
-	if m.varies < mixture || m.typical == 0 || s.Median <= 0 || rtt <= baseline {
+	if m.varies < mixture && !s.mixed || m.typical == 0 || s.Median <= 0 || rtt <= baseline {
 		return rtt
 	}
 	queue := s.Goodput * max(0, float64(s.Median)-m.typical) / float64(time.Second)

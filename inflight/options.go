@@ -30,7 +30,7 @@ type Options[K comparable] struct {
 	Weight func(key K) int
 
 	// Priority is a key's level when Total is contended: freed units go to the highest level with waiters,
-	// so a low one can starve. Under a Shared limit, the work that lower levels have in flight is bounded when calls of higher ones are late.
+	// so a level below one that always has waiters can starve: use Weight for work that must go on. Under a Shared limit, the work that lower levels have in flight is bounded when calls of higher ones are late.
 	// TryAcquire gets only units that no waiter of any level takes, so let high levels Acquire with
 	// a short deadline. If nil, all keys are alike.
 	Priority func(key K) int

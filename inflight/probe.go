@@ -232,7 +232,7 @@ func (b *baseline) judge(mean, doubt float64) verdict {
 		return confirmed
 	case flat && b.ever && p.cut > 1 && p.doubted == 0 && mean > longer*b.rtt:
 		return doubted
-	case flat && p.doubted > 0 && mean < opinion*p.doubted:
+	case p.cut > 1 && flat && p.doubted > 0 && mean < opinion*p.doubted: // there is no lower limit than 1
 		return queueing
 	case flat:
 		return replaced
