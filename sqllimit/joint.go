@@ -205,7 +205,7 @@ func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 			continue
 		}
 		p, err := s.limiter.planFor(s.row[len(s.limiter.space):])
-		stays := err != nil || !p.tracks() || s.plan.limit != p.limit
+		stays := err != nil || !p.tracks() || s.plan.limit != p.limit || s.follows // a later request may have brought another limit
 		if stays {
 			p = s.plan
 		}
@@ -270,4 +270,30 @@ func (j *joint) correct(ctx context.Context, parts []*part) error {
 		}
 		return errors.Join(errs...)
 	}))
+}
+
+// watched makes the parts of a call follow the keys that its caller wants to follow.
+func watched(ctx context.Context, parts []*part) *estimates.Watch {
+	w := estimates.Of(ctx)
+	if w == nil {
+		return nil
+	}
+	for i, p := range parts {
+		p.follows, p.charge = w.Keys[i].Wanted, i
+	}
+	return w
+}
+
+// fill fills in the answers of corrections.
+func fill(w *estimates.Watch, parts []*part) {
+	for _, p := range parts {
+		if !p.follows {
+			continue
+		}
+		k, f := &w.Keys[p.charge], &p.followed
+		k.Answered, k.Before, k.OpenBefore, k.OpenAfter = true, f.before, f.openBefore, f.openAfter
+		if k.After = nil; !f.gone {
+			k.After = f.after
+		}
+	}
 }

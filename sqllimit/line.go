@@ -47,6 +47,14 @@ type operation struct {
 	after    bool // another one had changed it before
 }
 
+// followed is the answer of a correction that is followed: the spending and the sum before and after it, and how the key stands then.
+type followed struct {
+	gone                  bool // the key has no spending, and nothing was corrected
+	before                int64
+	openBefore, openAfter int64
+	after                 ratelimit.Decision
+}
+
 // The stages of an operation.
 const (
 	waiting int32 = iota
