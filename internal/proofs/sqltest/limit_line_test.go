@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,4 +212,51 @@ func TestARaiseOnADatabaseServesThoseWhoWait(t *testing.T) {
 			t.Logf("the last one was served after %v", time.Since(begin))
 		})
 	}
+}
+
+// Callers of a stack wait in the line of the key that holds them up: a few statements for each caller that is served, nobody is left behind, and
+// an exhausted user holds back nobody else.
+func TestWaitingCallersOfAStackOnADatabaseAreNoHerd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds of real time")
+	}
+	testsize.Extra(t)
+	testsize.Alone(t)
+	callers, rate := testsize.Of(600, 2000), testsize.Of(200, 500)
+	server := startPostgres(t)
+	budgetTable(t, server.open(t))
+	var sent atomic.Int64
+	db := sql.OpenDB(&clocked{server.name("postgres"), time.Now, func(string) error {
+		sent.Add(1)
+		return nil
+	}})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(8)
+	total := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerSecond(rate), 20), sqllimit.Options{Name: "total"})
+	user := limiterOn(t, db, ratelimit.TokenBucket(ratelimit.PerDay(1000), 1000), sqllimit.Options{Name: "user"})
+	require.True(t, user.Allow("exhausted", 1000))
+	stack, err := ratelimit.All(ratelimit.By(user, func(u string) (string, error) { return u, nil }), ratelimit.Global[string](total))
+	require.NoError(t, err)
+	exhausted, leave := context.WithCancel(t.Context())
+	defer leave()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	defer time.AfterFunc(time.Minute, end).Stop()
+	var served, barred sync.WaitGroup
+	for range 50 {
+		barred.Go(func() { assert.ErrorIs(t, stack.Wait(exhausted, "exhausted", 1), context.Canceled) })
+	}
+	before, begin := sent.Load(), time.Now()
+	for i := range callers {
+		served.Go(func() { assert.NoError(t, stack.Wait(ctx, fmt.Sprint("user", i%7), 1)) })
+	}
+	served.Go(func() { assert.NoError(t, stack.Wait(ctx, "large", 15)) })
+	served.Wait()
+	statements, took := float64(sent.Load()-before)/float64(callers), time.Since(begin)
+	leave()
+	barred.Wait()
+	ideal := time.Duration(callers+15-20) * time.Second / time.Duration(rate)
+	t.Logf("%.1f statements for each caller, %v, %.1f %% of the rate", statements, took, 100*float64(ideal)/float64(took))
+	assert.Less(t, statements, 20.0)
 }
