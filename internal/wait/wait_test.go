@@ -60,3 +60,18 @@ func TestTheTimeLeftOfAContext(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
+
+func TestTheCallersContextOutlastsABoundOfTheWait(t *testing.T) {
+	caller, cancel := context.WithCancel(context.Background())
+	waiting, end := wait.Within(caller, time.Hour)
+	defer end()
+	_, bounded := waiting.Deadline()
+	require.True(t, bounded)
+	found, ok := wait.Caller(waiting)
+	require.True(t, ok)
+	require.Equal(t, caller, found)
+	_, ok = wait.Caller(caller)
+	require.False(t, ok)
+	cancel()
+	require.ErrorIs(t, waiting.Err(), context.Canceled)
+}
