@@ -359,3 +359,30 @@ func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T
 		}
 	}
 }
+
+// The units that a lowered calendar has set aside come back first: what others have spent still counts.
+func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *testing.T) {
+	verdicts(t)
+	week := ratelimit.Week("Pacific/Apia", time.Saturday)
+	l, clock := datedPair(t, ratelimit.Calendar(3, week), time.Date(2026, 6, 3, 0, 0, 0, 0, time.UTC))
+	memory, err := ratelimit.New(ratelimit.Calendar(3, week), &ratelimit.Options[string]{Clock: clock})
+	require.NoError(t, err)
+	for _, each := range []interface {
+		ratelimit.Reserver[string]
+		SetLimit(limit ratelimit.Limit) error
+	}{l, memory} {
+		r, err := each.Reserve(t.Context(), "k", 1, 0)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		d, err := each.Take(t.Context(), "k", 2)
+		require.NoError(t, err)
+		require.True(t, d.Allowed)
+		require.NoError(t, each.SetLimit(ratelimit.Calendar(1, week)))
+		_, err = each.Take(t.Context(), "k", 0) // since which the limit holds on Redis
+		require.NoError(t, err)
+		require.NoError(t, r.Cancel())
+		d, err = each.Take(t.Context(), "k", 1)
+		require.NoError(t, err)
+		require.False(t, d.Allowed, "2 of 1 are spent: %T", each)
+	}
+}

@@ -152,7 +152,8 @@ end
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
   if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not sp.open and not (s.base and sp.at > now) then return end
-  if sp.changed and s.aside > 0 and not sp.open then actual = fromAside(a, f, s, now, sp, actual) end
+  -- Of a calendar it is not known whether other figures have set units aside since: nothing is spent beside these but after a grant.
+  if (sp.changed or s.kind == CALENDAR) and s.aside > 0 and not sp.open then actual = fromAside(a, f, s, now, sp, actual) end
   if s.kind == LOG or s.kind == LEAKY or s.kind == HELD then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then
     if s.base then reduce(s, sp.at, sp.cost - actual) end
