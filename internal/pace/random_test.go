@@ -228,9 +228,9 @@ func (w *world) run() {
 	require.Empty(w.t, w.failure, "seed %d", w.seed)
 }
 
-// patience is longer than anything takes: a backoff of a minute, two slow calls, and the
-// budgets and limits of a few seconds.
-const patience = 3 * time.Minute
+// patience is longer than anything takes. A server that refuses all requests is asked ever more rarely: refusals of up to 5 s lead to a gap
+// of 64 times that, and its start varies by as much again.
+const patience = 12 * time.Minute
 
 // watch looks at the queues from time to time until all is done. It fails if a request waits that could go on, or if requests
 // wait while nothing happens.

@@ -21,6 +21,7 @@ type rate struct {
 	waited time.Duration // the unit
 	unit   time.Duration // the mean wait after a refusal: a gap is short or long in proportion to it
 	steady bool          // the gap was measured over some requests: a refusal changes it little
+	regain bool          // the server serves again: the gap returns to what it was before the refusals in a row
 }
 
 // The constants of a pace.
@@ -55,12 +56,18 @@ func (r *rate) send(now time.Time) {
 
 // serve counts a request that was served. If the server's answers have figures, they are the better guide.
 func (r *rate) serve(figures, few bool) {
-	if r.missed = 0; figures {
+	if figures {
 		*r = rate{}
 		return
 	}
+	r.regain = r.regain || r.missed > 0 && r.gap >= 2*r.before
+	r.missed = 0
 	r.served++
 	if r.gap == 0 {
+		return
+	}
+	if r.regain {
+		r.halve()
 		return
 	}
 	part, most := faster, fastest
@@ -73,6 +80,14 @@ func (r *rate) serve(figures, few bool) {
 	}
 }
 
+// halve halves a gap that refusals in a row have lengthened, down to what it was before them. They may have been those of an outage, and a
+// server that is slower now refuses once more.
+func (r *rate) halve() {
+	shorter := max(r.gap/2, r.before)
+	r.next = r.next.Add(shorter - r.gap)
+	r.gap, r.regain = shorter, shorter > r.before
+}
+
 // refuse learns from a refusal that lets nothing be sent for a time.
 func (r *rate) refuse(wait time.Duration, now time.Time) {
 	if r.unit == 0 {
@@ -83,6 +98,7 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	}
 	r.unit += (max(wait, leastGap) - r.unit) / 8
 	first := r.gap == 0
+	r.regain = false
 	switch {
 	case first && r.served == 0: // a server that serves nothing has no pace
 		return
