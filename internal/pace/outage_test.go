@@ -86,6 +86,8 @@ func (h *hour) answer(at time.Duration) pace.Advice {
 
 // served returns the number of requests that were served in a minute between two instants.
 func (h *hour) served(from, to time.Duration) float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	n := 0
 	for _, at := range h.at {
 		if at >= from && at < to {
