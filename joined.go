@@ -805,7 +805,7 @@ func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], e
 		return nil, errors.New("ratelimit: Local of a Layered that is none of another store, made by All or AllOf")
 	}
 	if share == nil {
-		return nil, errors.New("ratelimit: Local was given no share function")
+		return nil, optional.Nil("ratelimit: Layered.Local: share")
 	}
 	limiters := map[any]*Keyed[string]{}
 	layers := make([]Layer[R], len(l.layers))

@@ -196,7 +196,7 @@ func TestGlobalRefusesALimiterWithKeys(t *testing.T) {
 		assert.True(t, l.Allow("ann", 1) && l.Allow("bob", 1) && !l.Allow("eve", 1), name)
 	}
 	_, err := ratelimit.All(ratelimit.Global[string, struct{}](nil))
-	assert.ErrorContains(t, err, "Global was given no limiter")
+	assert.ErrorContains(t, err, "Global: l is nil")
 }
 
 // completion is a call of a language model. Its handler fills in the real figures.

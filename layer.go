@@ -95,7 +95,7 @@ type layer[R any] struct {
 func layerOf[R any](y Layer[R]) (layer[R], error) {
 	m, ok := merge.SourceOf[made[R]](&y)
 	if !ok {
-		return layer[R]{}, errors.New("not made by By or Global of package ratelimit")
+		return layer[R]{}, optional.Zero("", "Layer", "By or Global")
 	}
 	return layer[R]{made: m, cost: y.Cost, actual: y.Actual, limit: y.Limit, tell: y.Observe, shadow: y.Shadow}, m.err
 }
@@ -139,9 +139,9 @@ func sourceOf[R any, K comparable](maker string, l Limiter[K], key func(R) (K, e
 	}
 	switch {
 	case optional.IsNil(l):
-		return made[R]{err: fmt.Errorf("%s was given no limiter", maker)}
+		return made[R]{err: optional.Nil(maker + ": l")}
 	case key == nil:
-		return made[R]{err: fmt.Errorf("%s was given no key function", maker)}
+		return made[R]{err: optional.Nil(maker + ": key")}
 	}
 	m := made[R]{limiter: l, alone: alone[K]{l}, boxed: func(r R) (any, error) { return key(r) }}
 	if joins, ok := l.(Joinable); ok && reflect.ValueOf(l).Comparable() {
@@ -155,11 +155,11 @@ func sourceOf[R any, K comparable](maker string, l Limiter[K], key func(R) (K, e
 func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, error)) made[R] {
 	switch {
 	case l == nil:
-		return made[R]{err: fmt.Errorf("%s was given no limiter", maker)}
+		return made[R]{err: optional.Nil(maker + ": l")}
 	case l.keys == nil:
-		return made[R]{err: fmt.Errorf("%s was given a zero Keyed; use New", maker)}
+		return made[R]{err: optional.Zero(maker, "Keyed", "New")}
 	case key == nil:
-		return made[R]{err: fmt.Errorf("%s was given no key function", maker)}
+		return made[R]{err: optional.Nil(maker + ": key")}
 	}
 	l.keys.keep()
 	return made[R]{

@@ -52,7 +52,7 @@ func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("Al
 // an error that denies the request.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
-		return nil, errors.New("ratelimit: AllOf needs a function that picks layers")
+		return nil, optional.Nil("ratelimit: AllOf: pick")
 	}
 	return newLayered("AllOf", pick, layers)
 }
@@ -180,7 +180,7 @@ func (l *Layered[R]) stack() *stack[R] {
 // check panics for the zero Layered.
 func (l *Layered[R]) check() {
 	if l == nil || l.stacks.New == nil && l.joint == nil {
-		panic("ratelimit: a Layered that was not made by All or AllOf")
+		panic(optional.Zero("ratelimit", "Layered", "All or AllOf"))
 	}
 }
 

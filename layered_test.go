@@ -242,10 +242,10 @@ func TestAllRefusesLayersThatCannotBeAStack(t *testing.T) {
 		want   string
 	}{
 		{nil, "ratelimit: All needs at least one layer"},
-		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), {}}, "ratelimit: layer 1: not made by By or Global of package ratelimit"},
+		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), {}}, "ratelimit: layer 1: this Layer is nil or zero: make one with By or Global"},
 		{[]ratelimit.Layer[call]{ratelimit.By(l, byUser), ratelimit.By(other, byUser)}, "ratelimit: layer 1 has another clock than layer 0"},
-		{[]ratelimit.Layer[call]{ratelimit.By[call, string](nil, byUser)}, "ratelimit: layer 0: By was given no limiter"},
-		{[]ratelimit.Layer[call]{ratelimit.By[call](l, nil)}, "ratelimit: layer 0: By was given no key function"},
+		{[]ratelimit.Layer[call]{ratelimit.By[call, string](nil, byUser)}, "ratelimit: layer 0: By: l is nil"},
+		{[]ratelimit.Layer[call]{ratelimit.By[call](l, nil)}, "ratelimit: layer 0: By: key is nil"},
 	} {
 		_, err := ratelimit.All(test.layers...)
 		assert.EqualError(t, err, test.want)
@@ -780,11 +780,11 @@ func TestThePicksOrderIsTheLayersOrder(t *testing.T) {
 
 func TestAllOfRefusesLayersThatCannotBeAStack(t *testing.T) {
 	_, err := ratelimit.AllOf[choice](nil)
-	require.EqualError(t, err, "ratelimit: AllOf needs a function that picks layers")
+	require.EqualError(t, err, "ratelimit: AllOf: pick is nil")
 	_, err = ratelimit.AllOf(thePicked)
 	require.EqualError(t, err, "ratelimit: AllOf needs at least one layer")
 	_, err = ratelimit.AllOf(thePicked, ratelimit.Layer[choice]{})
-	require.EqualError(t, err, "ratelimit: layer 0: not made by By or Global of package ratelimit")
+	require.EqualError(t, err, "ratelimit: layer 0: this Layer is nil or zero: make one with By or Global")
 }
 
 func TestPickedLayersDoNotAllocate(t *testing.T) {

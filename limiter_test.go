@@ -279,11 +279,11 @@ func TestOptionsAreChecked(t *testing.T) {
 		opts ratelimit.Options[string]
 		want string
 	}{
-		{ratelimit.Options[string]{MaxKeys: -1}, "ratelimit: Options.MaxKeys is -1, want 0 for the default or more"},
+		{ratelimit.Options[string]{MaxKeys: -1}, "ratelimit: Options.MaxKeys is -1, want 0 for the default, or more"},
 		{ratelimit.Options[string]{OnFull: 7}, "ratelimit: Options.OnFull is 7, want 0 or RefuseNew"},
-		{ratelimit.Options[string]{IdleTTL: -s}, "ratelimit: Options.IdleTTL is -1s, want 0 or more"},
-		{ratelimit.Options[string]{Clock: (*testClock)(nil)}, "ratelimit: Options.Clock is a nil *ratelimit_test.testClock, want a clock or none"},
-		{ratelimit.Options[string]{Clock: clockFunc(nil)}, "ratelimit: Options.Clock is a nil ratelimit_test.clockFunc, want a clock or none"},
+		{ratelimit.Options[string]{IdleTTL: -s}, "ratelimit: Options.IdleTTL is -1s, want 0 for none, or more"},
+		{ratelimit.Options[string]{Clock: (*testClock)(nil)}, "ratelimit: Options.Clock holds a nil *ratelimit_test.testClock: give nil itself for none"},
+		{ratelimit.Options[string]{Clock: clockFunc(nil)}, "ratelimit: Options.Clock holds a nil ratelimit_test.clockFunc: give nil itself for none"},
 	} {
 		_, err := ratelimit.New(limit, &test.opts)
 		assert.EqualError(t, err, test.want)
@@ -375,13 +375,13 @@ func TestPanicOfTheZeroKeyedNamesNew(t *testing.T) {
 		"Stats":    func(l *ratelimit.Keyed[string]) { l.Stats() },
 		"Describe": func(l *ratelimit.Keyed[string]) { l.Describe() },
 	} {
-		assert.PanicsWithValue(t, "ratelimit: zero Keyed; use New", func() { call(new(ratelimit.Keyed[string])) }, name)
+		assert.PanicsWithError(t, "ratelimit: this Keyed is nil or zero: make one with New", func() { call(new(ratelimit.Keyed[string])) }, name)
 	}
 }
 
 func TestAStackRefusesAZeroKeyed(t *testing.T) {
 	_, err := ratelimit.All(ratelimit.By(new(ratelimit.Keyed[string]), func(key string) (string, error) { return key, nil }))
-	assert.EqualError(t, err, "ratelimit: layer 0: By was given a zero Keyed; use New")
+	assert.EqualError(t, err, "ratelimit: layer 0: By: this Keyed is nil or zero: make one with New")
 }
 
 // remote is an engine of another package, as little of it as a nil pointer needs.
@@ -403,12 +403,12 @@ func TestConstructorsRefuseNilArguments(t *testing.T) {
 		err  error
 		want string
 	}{
-		{all(layer, ratelimit.Layer[call]{}), "ratelimit: layer 1: not made by By or Global of package ratelimit"},
-		{all(ratelimit.By(noKeyed, byUser)), "ratelimit: layer 0: By was given no limiter"},
-		{all(ratelimit.By(new(ratelimit.Keyed[string]), byUser)), "ratelimit: layer 0: By was given a zero Keyed; use New"},
-		{all(ratelimit.By[call](l, nil)), "ratelimit: layer 0: By was given no key function"},
-		{errAllOf, "ratelimit: AllOf needs a function that picks layers"},
-		{errAllOfLayer, "ratelimit: layer 0: not made by By or Global of package ratelimit"},
+		{all(layer, ratelimit.Layer[call]{}), "ratelimit: layer 1: this Layer is nil or zero: make one with By or Global"},
+		{all(ratelimit.By(noKeyed, byUser)), "ratelimit: layer 0: By: l is nil"},
+		{all(ratelimit.By(new(ratelimit.Keyed[string]), byUser)), "ratelimit: layer 0: By: this Keyed is nil or zero: make one with New"},
+		{all(ratelimit.By[call](l, nil)), "ratelimit: layer 0: By: key is nil"},
+		{errAllOf, "ratelimit: AllOf: pick is nil"},
+		{errAllOfLayer, "ratelimit: layer 0: this Layer is nil or zero: make one with By or Global"},
 	} {
 		assert.EqualError(t, test.err, test.want)
 	}
@@ -423,10 +423,10 @@ func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 		l    ratelimit.Reserver[call]
 		want string
 	}{
-		{ratelimit.Map(nil, byUser), "ratelimit: Map was given no limiter"},
-		{ratelimit.Map[call](ratelimit.Reserver[string](noKeyed), byUser), "ratelimit: Map was given no limiter"},
-		{ratelimit.Map[call](ratelimit.Reserver[string](noRemote), byUser), "ratelimit: Map was given no limiter"},
-		{ratelimit.Map[call, string](l, nil), "ratelimit: Map was given no key function"},
+		{ratelimit.Map(nil, byUser), "ratelimit: Map: l is nil"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noKeyed), byUser), "ratelimit: Map: l is nil"},
+		{ratelimit.Map[call](ratelimit.Reserver[string](noRemote), byUser), "ratelimit: Map: l is nil"},
+		{ratelimit.Map[call, string](l, nil), "ratelimit: Map: key is nil"},
 	} {
 		for cost := range 2 {
 			assert.False(t, test.l.Allow(call{}, cost))
@@ -453,11 +453,11 @@ func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	var noRemote *remote
 	for _, r := range []ratelimit.Reserver[string]{nil, noKeyed, noRemote} {
-		assert.EqualError(t, ratelimit.Wait(t.Context(), r, "ann", 1), "ratelimit: Wait was given no limiter")
+		assert.EqualError(t, ratelimit.Wait(t.Context(), r, "ann", 1), "ratelimit: Wait: r is nil")
 		_, err := ratelimit.Peek(t.Context(), ratelimit.Limiter[string](r), "ann", 1)
-		assert.EqualError(t, err, "ratelimit: Peek was given no limiter")
-		assert.EqualError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[string](r), "ann", 1), "ratelimit: Adjust was given no limiter")
-		assert.EqualError(t, ratelimit.Reset(t.Context(), ratelimit.Limiter[string](r), "ann"), "ratelimit: Reset was given no limiter")
+		assert.EqualError(t, err, "ratelimit: Peek: l is nil")
+		assert.EqualError(t, ratelimit.Adjust(t.Context(), ratelimit.Limiter[string](r), "ann", 1), "ratelimit: Adjust: l is nil")
+		assert.EqualError(t, ratelimit.Reset(t.Context(), ratelimit.Limiter[string](r), "ann"), "ratelimit: Reset: l is nil")
 	}
 }
 

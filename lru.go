@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes keys. lru_order.go
@@ -164,7 +165,7 @@ func (t *table[K]) find(key K) *account {
 // requireInit panics if there is no table, because the Keyed was not made by New.
 func (t *table[K]) requireInit() {
 	if t == nil {
-		panic("ratelimit: zero Keyed; use New")
+		panic(optional.Zero("ratelimit", "Keyed", "New"))
 	}
 }
 

@@ -18,16 +18,15 @@ func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
 	// Map has no error to return. A limiter that panics at its first request would be found too late.
 	switch {
 	case optional.IsNil(l):
-		l, key = nil, fails[R, K]("ratelimit: Map was given no limiter")
+		l, key = nil, fails[R, K](optional.Nil("ratelimit: Map: l"))
 	case key == nil:
-		key = fails[R, K]("ratelimit: Map was given no key function")
+		key = fails[R, K](optional.Nil("ratelimit: Map: key"))
 	}
 	return &mapped[R, K]{l, key}
 }
 
 // fails returns a key function that always fails.
-func fails[R, K any](text string) func(R) (K, error) {
-	err := errors.New(text)
+func fails[R, K any](err error) func(R) (K, error) {
 	return func(R) (k K, _ error) { return k, err }
 }
 

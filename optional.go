@@ -80,7 +80,7 @@ type Resetter[K any] interface {
 // Peek returns the decision that l's Take would return, and changes nothing. If l has no Peek, or cannot use it, the error wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if optional.IsNil(l) {
-		return Decision{}, errors.New("ratelimit: Peek was given no limiter")
+		return Decision{}, optional.Nil("ratelimit: Peek: l")
 	}
 	if l, ok := l.(Peeker[K]); ok {
 		return l.Peek(ctx, key, cost)
@@ -91,7 +91,7 @@ func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, 
 // Adjust corrects a key's spending: see [Keyed.Adjust]. If l has no Adjust, or cannot use it, the error wraps [errors.ErrUnsupported].
 func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 	if optional.IsNil(l) {
-		return errors.New("ratelimit: Adjust was given no limiter")
+		return optional.Nil("ratelimit: Adjust: l")
 	}
 	if l, ok := l.(Adjuster[K]); ok {
 		return l.Adjust(ctx, key, delta)
@@ -103,7 +103,7 @@ func Adjust[K any](ctx context.Context, l Limiter[K], key K, delta int) error {
 // wraps [errors.ErrUnsupported].
 func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 	if optional.IsNil(l) {
-		return errors.New("ratelimit: Reset was given no limiter")
+		return optional.Nil("ratelimit: Reset: l")
 	}
 	if l, ok := l.(Resetter[K]); ok {
 		return l.Reset(ctx, key)
@@ -122,7 +122,7 @@ const upToTries = 4
 // are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
 	if optional.IsNil(l) {
-		return 0, d, errors.New("ratelimit: TakeUpTo was given no limiter")
+		return 0, d, optional.Nil("ratelimit: TakeUpTo: l")
 	}
 	ctx = wait.OrBackground(ctx)
 	switch {

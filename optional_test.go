@@ -269,7 +269,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	var none *ratelimit.Keyed[string]
 	for _, l := range []ratelimit.Limiter[string]{nil, none} {
 		granted, _, err := ratelimit.TakeUpTo(t.Context(), l, "k", 1)
-		require.EqualError(t, err, "ratelimit: TakeUpTo was given no limiter")
+		require.EqualError(t, err, "ratelimit: TakeUpTo: l is nil")
 		require.Zero(t, granted)
 	}
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)))

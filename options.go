@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -70,9 +71,15 @@ type Options[K comparable] struct {
 const defaultMaxKeys = 65536
 
 func (o *Options[K]) validate() error {
+	if err := cmp.Or(
+		optional.NotNegative("ratelimit: Options.MaxKeys", o.MaxKeys, "the default"),
+		optional.NotNegative("ratelimit: Options.IdleTTL", o.IdleTTL, "none"),
+		optional.NotNegative("ratelimit: Options.MaxWaiting", o.MaxWaiting, "no maximum"),
+		optional.NilInside("ratelimit: Options.Clock", o.Clock),
+	); err != nil {
+		return err
+	}
 	switch {
-	case o.MaxKeys < 0:
-		return fmt.Errorf("ratelimit: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	case o.OnFull > RefuseNew:
 		return fmt.Errorf("ratelimit: Options.OnFull is %d, want 0 or RefuseNew", o.OnFull)
 	case o.Remember < 0 || o.Remember > maxRemember:
@@ -81,12 +88,6 @@ func (o *Options[K]) validate() error {
 		return fmt.Errorf("ratelimit: Options.Remember is %d, which takes more memory than can be addressed", o.Remember)
 	case o.Remember > 0 && o.OnFull == RefuseNew:
 		return fmt.Errorf("ratelimit: Options.Remember is %d with RefuseNew, which forgets no key that is not fresh; want 0", o.Remember)
-	case o.IdleTTL < 0:
-		return fmt.Errorf("ratelimit: Options.IdleTTL is %v, want 0 or more", o.IdleTTL)
-	case o.MaxWaiting < 0:
-		return fmt.Errorf("ratelimit: Options.MaxWaiting is %d, want 0 for no maximum or more", o.MaxWaiting)
-	case o.Clock != nil && optional.IsNil(o.Clock):
-		return fmt.Errorf("ratelimit: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
 	return nil
 }

@@ -353,7 +353,7 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	for name, call := range map[string]func(){
 		"All": func() { zero.All() }, "Saved": func() { zero.Saved() }, "Restore": func() { _ = zero.Restore(nil, 0) },
 	} {
-		require.PanicsWithValue(t, "ratelimit: zero Keyed; use New", call, name)
+		require.PanicsWithError(t, "ratelimit: this Keyed is nil or zero: make one with New", call, name)
 	}
 }
 

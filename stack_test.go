@@ -188,7 +188,7 @@ func TestTheLongerRetryBindsWhicheverIsFreshLater(t *testing.T) {
 
 func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	var zero ratelimit.Layered[call]
-	const want = "ratelimit: a Layered that was not made by All or AllOf"
+	const want = "ratelimit: this Layered is nil or zero: make one with All or AllOf"
 	for name, f := range map[string]func(){
 		"Allow":    func() { zero.Allow(call{}, 1) },
 		"Take":     func() { _, _ = zero.Take(t.Context(), call{}, 1) },
@@ -198,7 +198,7 @@ func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 		"Describe": func() { zero.Describe() },
 		"nil":      func() { (*ratelimit.Layered[call])(nil).Allow(call{}, 1) },
 	} {
-		assert.PanicsWithValue(t, want, f, name)
+		assert.PanicsWithError(t, want, f, name)
 	}
 }
 

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -82,7 +81,7 @@ func tooLate(wait time.Duration, l Limit) error {
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	if optional.IsNil(r) {
-		return errors.New("ratelimit: Wait was given no limiter")
+		return optional.Nil("ratelimit: Wait: r")
 	}
 	if w, ok := r.(Waiter[K]); ok {
 		return w.Wait(ctx, key, cost)

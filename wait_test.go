@@ -655,7 +655,7 @@ func TestMaxWaitingBoundsTheCallsThatWait(t *testing.T) {
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 	})
 	_, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: -1})
-	require.EqualError(t, err, "ratelimit: Options.MaxWaiting is -1, want 0 for no maximum or more")
+	require.EqualError(t, err, "ratelimit: Options.MaxWaiting is -1, want 0 for no maximum, or more")
 }
 
 func TestAReservationThatWaitsMovesUp(t *testing.T) {

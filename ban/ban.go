@@ -69,7 +69,7 @@ func New[K any](limiter, strikes, bans ratelimit.Reserver[K]) (*Limiter[K], erro
 // Each decision peeks at all bans: in memory that costs less than a decision, on a store a round trip for each.
 func NewGrowing[K any](limiter, strikes, repeats ratelimit.Reserver[K], bans ...ratelimit.Reserver[K]) (*Limiter[K], error) {
 	if optional.IsNil(repeats) {
-		return nil, errors.New("ban: NewGrowing was given no repeats")
+		return nil, optional.Nil("ban: NewGrowing: repeats")
 	}
 	return newLimiter("NewGrowing", limiter, strikes, repeats, bans...)
 }
@@ -78,10 +78,10 @@ func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserv
 	if limiter == nil {
 		limiter = unlimited[K]{}
 	}
-	switch {
-	case optional.IsNil(limiter):
-		return nil, fmt.Errorf("ban: limiter is a nil %T: give nil itself to have none", limiter)
-	case len(bans) == 0:
+	if err := optional.NilInside("ban: "+caller+": limiter", limiter); err != nil {
+		return nil, err
+	}
+	if len(bans) == 0 {
 		return nil, fmt.Errorf("ban: %s was given no bans", caller)
 	}
 	if err := usable(caller, "strikes", strikes); err != nil {
@@ -92,8 +92,12 @@ func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserv
 			return nil, err
 		}
 	}
-	for _, l := range bans {
-		if err := usable(caller, "bans", l); err != nil {
+	for i, l := range bans {
+		name := "bans"
+		if repeats != nil {
+			name = fmt.Sprintf("bans[%d]", i)
+		}
+		if err := usable(caller, name, l); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +112,7 @@ func newLimiter[K any](caller string, limiter, strikes, repeats ratelimit.Reserv
 func usable[K any](caller, name string, l ratelimit.Reserver[K]) error {
 	switch {
 	case optional.IsNil(l):
-		return fmt.Errorf("ban: %s was given no %s", caller, name)
+		return optional.Nil("ban: " + caller + ": " + name)
 	case !optional.CanReset[K](l):
 		return optional.Unsupported("ban: "+name, l, "Reset")
 	case !optional.CanPeek[K, ratelimit.Decision](l):
@@ -120,7 +124,7 @@ func usable[K any](caller, name string, l ratelimit.Reserver[K]) error {
 // requireInit panics for the zero Limiter.
 func (b *Limiter[K]) requireInit() {
 	if b == nil || b.limiter == nil {
-		panic("ban: a Limiter that was not made by New")
+		panic(optional.Zero("ban", "Limiter", "New or NewGrowing"))
 	}
 }
 

@@ -410,10 +410,10 @@ func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 		l, strikes, bans ratelimit.Reserver[string]
 		want             string
 	}{
-		{none, l, l, "ban: limiter is a nil *ratelimit.Keyed[string]: give nil itself to have none"},
-		{l, nil, l, "ban: New was given no strikes"},
+		{none, l, l, "ban: New: limiter holds a nil *ratelimit.Keyed[string]: give nil itself for none"},
+		{l, nil, l, "ban: New: strikes is nil"},
 		{l, &struck{&engine{}}, l, "ban: strikes: *ban_test.struck has no Peek: unsupported operation"},
-		{l, l, none, "ban: New was given no bans"},
+		{l, l, none, "ban: New: bans is nil"},
 		{l, stack, l, "ban: strikes: *ratelimit.Layered[string] has no Reset: unsupported operation"},
 		{l, l, stack, "ban: bans: *ratelimit.Layered[string] has no Reset: unsupported operation"},
 		{l, l, &engine{}, "ban: bans: *model.Engine has no Reset: unsupported operation"},
@@ -430,7 +430,7 @@ func TestNewRefusesLimitersThatCannotBan(t *testing.T) {
 		"Describe": func() { zero.Describe() },
 		"Stats":    func() { zero.Stats() },
 	} {
-		require.PanicsWithValue(t, "ban: a Limiter that was not made by New", call, name)
+		require.PanicsWithError(t, "ban: this Limiter is nil or zero: make one with New or NewGrowing", call, name)
 	}
 	var noContext context.Context
 	b := banOf[string](t, l, onClock(t, new(ratelimittest.Clock), jailLimit), onClock(t, new(ratelimittest.Clock), banLimit))

@@ -304,11 +304,11 @@ func TestNewGrowingRefusesLimitersThatCannotBan(t *testing.T) {
 	l := onClock(t, new(ratelimittest.Clock), jailLimit)
 	var none *ratelimit.Keyed[string]
 	_, err := ban.NewGrowing[string](nil, l, none, l)
-	require.EqualError(t, err, "ban: NewGrowing was given no repeats")
+	require.EqualError(t, err, "ban: NewGrowing: repeats is nil")
 	_, err = ban.NewGrowing[string](nil, l, l)
 	require.EqualError(t, err, "ban: NewGrowing was given no bans")
 	_, err = ban.NewGrowing[string](nil, l, l, l, none)
-	require.EqualError(t, err, "ban: NewGrowing was given no bans")
+	require.EqualError(t, err, "ban: NewGrowing: bans[1] is nil")
 	_, err = ban.NewGrowing[string](nil, l, &struck{&engine{}}, l)
 	require.EqualError(t, err, "ban: repeats: *ban_test.struck has no Peek: unsupported operation")
 	_, err = ban.NewGrowing[string](nil, l, &engine{}, l)

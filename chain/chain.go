@@ -39,7 +39,7 @@ func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 	}
 	for i, l := range limiters {
 		if optional.IsNil(l) {
-			return nil, fmt.Errorf("chain: limiter %d is nil", i)
+			return nil, optional.Nil(fmt.Sprintf("chain: New: limiters[%d]", i))
 		}
 	}
 	return &Limiter[R]{limiters: append([]ratelimit.Reserver[R](nil), limiters...)}, nil
@@ -48,7 +48,7 @@ func New[R any](limiters ...ratelimit.Reserver[R]) (*Limiter[R], error) {
 // all returns the limiters, and panics for the zero Limiter.
 func (c *Limiter[R]) all() []ratelimit.Reserver[R] {
 	if c == nil || len(c.limiters) == 0 {
-		panic("chain: a Limiter that was not made by New")
+		panic(optional.Zero("chain", "Limiter", "New"))
 	}
 	return c.limiters
 }

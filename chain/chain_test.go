@@ -231,22 +231,22 @@ func TestNewRefusesLimitersThatCannotDecide(t *testing.T) {
 	_, err := chain.New[string]()
 	require.EqualError(t, err, "chain: New needs at least one limiter")
 	_, err = chain.New[string](l, nil)
-	require.EqualError(t, err, "chain: limiter 1 is nil")
+	require.EqualError(t, err, "chain: New: limiters[1] is nil")
 	var none *ratelimit.Keyed[string]
 	_, err = chain.New[string](none)
-	require.EqualError(t, err, "chain: limiter 0 is nil")
+	require.EqualError(t, err, "chain: New: limiters[0] is nil")
 }
 
 func TestTheZeroLimiterNamesTheFault(t *testing.T) {
 	var zero chain.Limiter[string]
-	const want = "chain: a Limiter that was not made by New"
-	assert.PanicsWithValue(t, want, func() { zero.Allow("k", 1) })
-	assert.PanicsWithValue(t, want, func() { _, _ = zero.Take(t.Context(), "k", 1) })
-	assert.PanicsWithValue(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
-	assert.PanicsWithValue(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
-	assert.PanicsWithValue(t, want, func() { zero.Describe() })
-	assert.PanicsWithValue(t, want, func() { zero.Stats() })
-	assert.PanicsWithValue(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
+	const want = "chain: this Limiter is nil or zero: make one with New"
+	assert.PanicsWithError(t, want, func() { zero.Allow("k", 1) })
+	assert.PanicsWithError(t, want, func() { _, _ = zero.Take(t.Context(), "k", 1) })
+	assert.PanicsWithError(t, want, func() { _, _ = zero.Reserve(t.Context(), "k", 1, 0) })
+	assert.PanicsWithError(t, want, func() { _ = zero.Wait(t.Context(), "k", 1) })
+	assert.PanicsWithError(t, want, func() { zero.Describe() })
+	assert.PanicsWithError(t, want, func() { zero.Stats() })
+	assert.PanicsWithError(t, want, func() { (*chain.Limiter[string])(nil).Allow("k", 1) })
 }
 
 func TestAChainDescribesTheLimitsOfAll(t *testing.T) {

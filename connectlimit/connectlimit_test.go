@@ -327,7 +327,7 @@ func TestKeys(t *testing.T) {
 func TestMistakesAreNamed(t *testing.T) {
 	l := ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil)), connectlimit.Procedure)
 	for want, err := range map[string]error{
-		"New needs a limiter": second(connectlimit.New(nil, nil)),
+		"New: limiter is nil": second(connectlimit.New(nil, nil)),
 		"budget of its own":   second(connectlimit.New(ratelimit.Must(ratelimit.New[*connectlimit.Call](ratelimit.Unlimited(), nil)), nil)),
 		"Options.Jitter":      second(connectlimit.New(l, &connectlimit.Options{Jitter: -1})),
 		"Options.KeyCode":     second(connectlimit.New(l, &connectlimit.Options{KeyCode: 17})),

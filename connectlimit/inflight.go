@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -137,7 +138,7 @@ func (i *Inflight[K]) Stats() httplimit.InflightStats {
 
 func (i *Inflight[K]) mustBeMade() {
 	if i == nil || i.core == nil {
-		panic("connectlimit: this Inflight was not made by NewInflight: it has no limiter")
+		panic(optional.Zero("connectlimit", "Inflight", "NewInflight"))
 	}
 }
 

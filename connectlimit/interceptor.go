@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -181,7 +182,7 @@ func (i *Interceptor) RefuseHeld() {
 
 func (i *Interceptor) mustBeMade() {
 	if i == nil || i.core == nil {
-		panic(errNotMade)
+		panic(optional.Zero("connectlimit", "Interceptor", "New or PerIP"))
 	}
 }
 

@@ -86,8 +86,6 @@ func (o *Options) complete() error {
 		return fmt.Errorf("connectlimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("connectlimit: Options.Settle and Options.SettleResponse are both given")
-	case o.Jitter < 0:
-		return fmt.Errorf("connectlimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	}
 	if settle := o.Settle; settle != nil {
 		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Err, cost) }
@@ -213,5 +211,3 @@ func codeOf(err error) connect.Code {
 	}
 	return connect.CodeOf(err)
 }
-
-var errNotMade = errors.New("connectlimit: this Interceptor was not made by New: it has no limiter")

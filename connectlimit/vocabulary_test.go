@@ -169,7 +169,7 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.ErrorContains(t, wrong, "connectlimit: this limiter's key is the call itself")
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := connectlimit.NewInflight(nil, everyone, nil)
-	assert.ErrorContains(t, err, "connectlimit: NewInflight needs a limiter")
+	assert.ErrorContains(t, err, "connectlimit: NewInflight: l is nil")
 	_, err = connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{MaxWait: -1})
 	assert.ErrorContains(t, err, "connectlimit: InflightOptions.MaxWait is -1ns")
 	_, err = connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{KeyCode: 99})

@@ -61,9 +61,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case optional.IsNil(primary):
-		return nil, errors.New("failover: the primary limiter is nil")
+		return nil, optional.Nil("failover: New: primary")
 	case optional.IsNil(instead):
-		return nil, errors.New("failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter")
+		return nil, optional.Nil("failover: New: instead")
 	}
 	if opts == nil {
 		opts = new(Options)
@@ -189,8 +189,11 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	return a
 }
 
-// askPrimary lets the primary decide, if the breaker lets it.
+// askPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
 func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, ending) {
+	if l == nil || l.breaker == nil {
+		panic(optional.Zero("failover", "Limiter", "New"))
+	}
 	var t ticket
 	j := job{
 		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },

@@ -41,12 +41,12 @@ func TestNewNamesTheInvalidOption(t *testing.T) {
 		opts             *failover.Options
 		want             string
 	}{
-		{"no primary", nil, s, nil, "failover: the primary limiter is nil"},
-		{"a nil pointer", (*ratelimit.Keyed[string])(nil), s, nil, "failover: the primary limiter is nil"},
-		{"no stand-in", s, nil, nil, "failover: the limiter that stands in is nil: use AllowAll, DenyAll or a local limiter"},
-		{"negative Failures", s, s, &failover.Options{Failures: -1}, "failover: Options.Failures is -1, want 0 for the default or more"},
-		{"negative MaxCalls", s, s, &failover.Options{MaxCalls: -1}, "failover: Options.MaxCalls is -1, want 0 for the default or more"},
-		{"negative OpenFor", s, s, &failover.Options{OpenFor: -1}, "failover: Options.OpenFor is -1ns, want 0 for the default or more"},
+		{"no primary", nil, s, nil, "failover: New: primary is nil"},
+		{"a nil pointer", (*ratelimit.Keyed[string])(nil), s, nil, "failover: New: primary is nil"},
+		{"no stand-in", s, nil, nil, "failover: New: instead is nil"},
+		{"negative Failures", s, s, &failover.Options{Failures: -1}, "failover: Options.Failures is -1, want 0 for the default, or more"},
+		{"negative MaxCalls", s, s, &failover.Options{MaxCalls: -1}, "failover: Options.MaxCalls is -1, want 0 for the default, or more"},
+		{"negative OpenFor", s, s, &failover.Options{OpenFor: -1}, "failover: Options.OpenFor is -1ns, want 0 for the default, or more"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := failover.New(row.primary, row.instead, row.opts)

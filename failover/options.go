@@ -1,9 +1,11 @@
 package failover
 
 import (
-	"fmt"
+	"cmp"
 	"log/slog"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New]. Nil and zero fields mean the defaults.
@@ -38,13 +40,13 @@ const (
 
 // withDefaults returns the options with all defaults, or their first fault.
 func (o Options) withDefaults() (Options, error) {
-	switch {
-	case o.Failures < 0:
-		return o, fmt.Errorf("failover: Options.Failures is %d, want 0 for the default or more", o.Failures)
-	case o.MaxCalls < 0:
-		return o, fmt.Errorf("failover: Options.MaxCalls is %d, want 0 for the default or more", o.MaxCalls)
-	case o.OpenFor < 0:
-		return o, fmt.Errorf("failover: Options.OpenFor is %v, want 0 for the default or more", o.OpenFor)
+	err := cmp.Or(
+		optional.NotNegative("failover: Options.Failures", o.Failures, "the default"),
+		optional.NotNegative("failover: Options.MaxCalls", o.MaxCalls, "the default"),
+		optional.NotNegative("failover: Options.OpenFor", o.OpenFor, "the default"),
+	)
+	if err != nil {
+		return o, err
 	}
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout

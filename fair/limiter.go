@@ -8,6 +8,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Limiter shares one rate among tenants. Make one with [New]. It is safe for concurrent use. The methods of the zero Limiter
@@ -86,8 +87,11 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}, Shared: true}
 }
 
-// check returns an error if the key or the cost is invalid under any limit.
+// check returns an error if the key or the cost is invalid under any limit. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
+	if l == nil || l.tenants == nil {
+		panic(optional.Zero("fair", "Limiter", "New"))
+	}
 	if cost < 0 {
 		return fmt.Errorf("fair: %w: %d", ratelimit.ErrNegativeCost, cost)
 	}

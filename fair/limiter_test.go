@@ -238,7 +238,7 @@ func TestFiguresThatAreWrongAreNamed(t *testing.T) {
 		{limit: ratelimit.SlidingLog(ratelimit.PerSecond(1)), want: "sliding-log, want a token bucket"},
 		{limit: bucket, opts: fair.Options[string]{MaxKeys: -1}, want: "MaxKeys is -1"},
 		{limit: bucket, opts: fair.Options[string]{MaxWaiting: -2}, want: "MaxWaiting is -2"},
-		{limit: bucket, opts: fair.Options[string]{Clock: (*ratelimittest.Clock)(nil)}, want: "Clock is a nil"},
+		{limit: bucket, opts: fair.Options[string]{Clock: (*ratelimittest.Clock)(nil)}, want: "Clock holds a nil"},
 	} {
 		_, err := fair.New(c.limit, &c.opts)
 		require.ErrorContains(t, err, c.want)

@@ -1,7 +1,7 @@
 package fair
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -40,13 +40,9 @@ const (
 )
 
 func (o *Options[K]) validate() error {
-	switch {
-	case o.MaxKeys < 0:
-		return fmt.Errorf("fair: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
-	case o.MaxWaiting < 0:
-		return fmt.Errorf("fair: Options.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
-	case o.Clock != nil && optional.IsNil(o.Clock):
-		return fmt.Errorf("fair: Options.Clock is a nil %T, want a clock or none", o.Clock)
-	}
-	return nil
+	return cmp.Or(
+		optional.NotNegative("fair: Options.MaxKeys", o.MaxKeys, "the default"),
+		optional.NotNegative("fair: Options.MaxWaiting", o.MaxWaiting, "the default"),
+		optional.NilInside("fair: Options.Clock", o.Clock),
+	)
 }

@@ -2,13 +2,13 @@ package grpclimit
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
@@ -86,14 +86,9 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 		return nil, errors.New("grpclimit: without a limiter only Key, MaxWait, Inflight and Outcome of ClientOptions can be set: for the servers' limits alone give NewClient a limiter of ratelimit.Unlimited")
 	case o.Outcome != nil && o.Inflight == nil:
 		return nil, errors.New("grpclimit: ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
-	case o.MaxServerWait < 0:
-		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
-	case o.MaxRetries < 0:
-		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
-	case o.MaxInFlight < 0:
-		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxInFlight is %d, want 0 for any number, or more", o.MaxInFlight)
-	case o.MaxKeys < 0:
-		return nil, fmt.Errorf("grpclimit: ClientOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
+	}
+	if err := pace.CheckOptions("grpclimit: ClientOptions", o.MaxServerWait, o.MaxRetries, o.MaxInFlight, o.MaxKeys); err != nil {
+		return nil, err
 	}
 	if o.Key == nil {
 		o.Key = target
@@ -137,6 +132,6 @@ func (c *Client) isMade() bool { return c != nil && (c.pacer != nil || c.permits
 
 func (c *Client) mustBeMade() {
 	if !c.isMade() {
-		panic("grpclimit: this Client was not made by NewClient: it has no limiter")
+		panic(optional.Zero("grpclimit", "Client", "NewClient"))
 	}
 }

@@ -743,11 +743,11 @@ func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
 		l    ratelimit.Reserver[*grpclimit.ClientCall]
 		opts grpclimit.ClientOptions
 	}{
-		"NewClient needs a limiter, and got nil": {nil, grpclimit.ClientOptions{}},
-		"limiter, and got nil":                   {none, grpclimit.ClientOptions{}},
-		"the call itself":                        {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
-		"ClientOptions.MaxRetries is -1":         {good, grpclimit.ClientOptions{MaxRetries: -1}},
-		"ClientOptions.MaxKeys is -1":            {good, grpclimit.ClientOptions{MaxKeys: -1}},
+		"NewClient: limiter is nil":      {nil, grpclimit.ClientOptions{}},
+		"limiter is nil":                 {none, grpclimit.ClientOptions{}},
+		"the call itself":                {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
+		"ClientOptions.MaxRetries is -1": {good, grpclimit.ClientOptions{MaxRetries: -1}},
+		"ClientOptions.MaxKeys is -1":    {good, grpclimit.ClientOptions{MaxKeys: -1}},
 	} {
 		c, err := grpclimit.NewClient(row.l, &row.opts)
 		assert.ErrorContains(t, err, "grpclimit: ")
@@ -757,10 +757,10 @@ func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
 }
 
 func TestZeroClientPanicsWithAClearText(t *testing.T) {
-	const want = "grpclimit: this Client was not made by NewClient: it has no limiter"
+	const want = "grpclimit: this Client is nil or zero: make one with NewClient"
 	for _, c := range []*grpclimit.Client{nil, {}} {
-		assert.PanicsWithValue(t, want, func() { c.UnaryClientInterceptor() })
-		assert.PanicsWithValue(t, want, func() { c.StreamClientInterceptor() })
+		assert.PanicsWithError(t, want, func() { c.UnaryClientInterceptor() })
+		assert.PanicsWithError(t, want, func() { c.StreamClientInterceptor() })
 		assert.Zero(t, c.Stats())
 	}
 }
@@ -795,7 +795,7 @@ func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
 		}
 	}
 	_, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxServerWait: -1})
-	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxServerWait is -1ns, want 0 or more")
+	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more")
 }
 
 // An announcement can be revoked: all waiting calls go on at once.

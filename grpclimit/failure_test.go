@@ -200,8 +200,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		limiter ratelimit.Limiter[*grpclimit.Call]
 		opts    *grpclimit.Options
 	}{
-		"grpclimit: New needs a limiter, and got nil":                    {nil, nil},
-		"grpclimit: New needs a limiter, and got nil ":                   {missing, nil},
+		"grpclimit: New: limiter is nil":                                 {nil, nil},
+		"grpclimit: New: limiter is nil ":                                {missing, nil},
 		"grpclimit: this limiter's key is the call itself":               {keyed, nil},
 		"grpclimit: Options.KeyCode is 17":                               {&stub{}, &grpclimit.Options{KeyCode: 17}},
 		"grpclimit: Options.DegradedTrailer is not":                      {&stub{}, &grpclimit.Options{DegradedTrailer: "grpc-mine"}},
@@ -214,8 +214,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		assert.Panics(t, func() { ratelimit.Must(i, err) })
 	}
 	for _, zero := range []*grpclimit.Interceptor{nil, {}} {
-		assert.PanicsWithValue(t, "grpclimit: this Interceptor was not made by New: it has no limiter", func() { zero.UnaryServerInterceptor() })
-		assert.PanicsWithValue(t, "grpclimit: this Interceptor was not made by New: it has no limiter", func() { zero.StreamServerInterceptor() })
+		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.UnaryServerInterceptor() })
+		assert.PanicsWithError(t, "grpclimit: this Interceptor is nil or zero: make one with New or PerIP", func() { zero.StreamServerInterceptor() })
 	}
 	_, err = grpclimit.PerIP(ratelimit.Limit{}, nil)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)

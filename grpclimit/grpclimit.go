@@ -10,6 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // New returns interceptors that decide with the limiter. The error names the option that is wrong. A limiter whose
@@ -78,7 +79,7 @@ func (i *Interceptor) StreamServerInterceptor() grpc.StreamServerInterceptor {
 
 func (i *Interceptor) mustBeMade() {
 	if i == nil || i.core == nil {
-		panic("grpclimit: this Interceptor was not made by New: it has no limiter")
+		panic(optional.Zero("grpclimit", "Interceptor", "New or PerIP"))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
@@ -127,7 +128,7 @@ func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 
 func (i *Inflight[K]) mustBeMade() {
 	if i == nil || i.core == nil {
-		panic("grpclimit: this Inflight was not made by NewInflight: it has no limiter")
+		panic(optional.Zero("grpclimit", "Inflight", "NewInflight"))
 	}
 }
 

@@ -208,17 +208,17 @@ func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 func TestMistakesOfInflightAreRefused(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := grpclimit.NewInflight(nil, everyone, nil)
-	assert.EqualError(t, err, "grpclimit: NewInflight needs a limiter and a key function, and got nil")
+	assert.EqualError(t, err, "grpclimit: NewInflight: l is nil")
 	_, err = grpclimit.NewInflight(l, nil, nil)
 	assert.Error(t, err)
 	whole := ratelimit.Must(inflight.New[*grpclimit.Call](1, nil))
 	_, err = grpclimit.NewInflight(whole, func(c *grpclimit.Call) (*grpclimit.Call, error) { return c, nil }, nil)
 	assert.ErrorContains(t, err, "grpclimit: this limiter's key is the call itself")
 	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
-	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 or more")
+	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
 	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
 	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
-	assert.PanicsWithValue(t, "grpclimit: this Inflight was not made by NewInflight: it has no limiter", func() {
+	assert.PanicsWithError(t, "grpclimit: this Inflight is nil or zero: make one with NewInflight", func() {
 		new(grpclimit.Inflight[string]).UnaryServerInterceptor()
 	})
 }

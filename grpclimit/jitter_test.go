@@ -61,7 +61,7 @@ func TestJitterAddsNoMoreThanItIs(t *testing.T) {
 		}
 	}
 	_, err := grpclimit.New(&stub{}, &grpclimit.Options{Jitter: -1})
-	assert.EqualError(t, err, "grpclimit: Options.Jitter is -1ns, want 0 or more")
+	assert.EqualError(t, err, "grpclimit: Options.Jitter is -1ns, want 0 for none, or more")
 }
 
 func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {

@@ -237,7 +237,7 @@ func TestAHeaderWithOneAddressIsBelievedFromTrustedPeersOnly(t *testing.T) {
 	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{Header: "x real ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	assert.ErrorContains(t, err, "grpclimit: ClientIPOptions.Header")
 	_, err = grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
-	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 or more")
+	assert.EqualError(t, err, "grpclimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
 }
 
 func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {

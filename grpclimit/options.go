@@ -96,8 +96,6 @@ func (o *Options) validate() error {
 		return fmt.Errorf("grpclimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("grpclimit: Options.Settle and Options.SettleResponse are both given")
-	case o.Jitter < 0:
-		return fmt.Errorf("grpclimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedTrailer != "" && !isMetadataKey(strings.ToLower(o.DegradedTrailer)):
 		return errors.New("grpclimit: Options.DegradedTrailer is not a metadata key that a server may set")
 	}

@@ -189,7 +189,7 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
 	}
 	_, err := grpclimit.NewClient(nil, nil)
-	assert.ErrorContains(t, err, "NewClient needs a limiter")
+	assert.ErrorContains(t, err, "NewClient: limiter is nil")
 	_, err = grpclimit.NewClient(byTarget(t, ratelimit.Unlimited()), &grpclimit.ClientOptions{
 		Outcome: func(_ *grpclimit.ClientCall, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
 	})

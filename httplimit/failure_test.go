@@ -242,12 +242,12 @@ func TestRequestIsNotHeldPastTheServersWriteTimeout(t *testing.T) {
 
 func TestPanicOfTheZeroMiddlewareNamesNew(t *testing.T) {
 	for _, m := range []*httplimit.Middleware{nil, new(httplimit.Middleware)} {
-		assert.PanicsWithValue(t, "httplimit: this Middleware was not made by New: it has no limiter", func() { m.Wrap(ok) })
+		assert.PanicsWithError(t, "httplimit: this Middleware is nil or zero: make one with New, PerIP or PerKey", func() { m.Wrap(ok) })
 	}
 	m := middleware(t, new(stub), httplimit.Options{})
-	assert.PanicsWithValue(t, "httplimit: Wrap needs a handler, and got nil", func() { m.Wrap(nil) })
+	assert.PanicsWithError(t, "httplimit: Middleware.Wrap: next is nil", func() { m.Wrap(nil) })
 	inflight := new(httplimit.Inflight[string])
-	assert.PanicsWithValue(t, "httplimit: this Inflight was not made by NewInflight: it has no limiter", func() { inflight.Wrap(ok) })
+	assert.PanicsWithError(t, "httplimit: this Inflight is nil or zero: make one with NewInflight", func() { inflight.Wrap(ok) })
 	assert.Zero(t, inflight.Stats())
 }
 

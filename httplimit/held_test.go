@@ -137,8 +137,8 @@ func TestMaxHoldNeedsALimiterThatCanHold(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil))
 	stack := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, httplimit.RemoteIP)))
 	for want, opts := range map[string]*httplimit.Options{
-		"Options.MaxHold is 1s, and *ratelimit.Layered": {MaxHold: time.Second},
-		"Options.MaxHold is -1ns, want 0 or more":       {MaxHold: -1},
+		"Options.MaxHold is 1s, and *ratelimit.Layered":     {MaxHold: time.Second},
+		"Options.MaxHold is -1ns, want 0 for none, or more": {MaxHold: -1},
 	} {
 		_, err := httplimit.New(stack, opts)
 		require.ErrorContains(t, err, want)

@@ -12,7 +12,6 @@
 package httplimit
 
 import (
-	"errors"
 	"net/http"
 	"net/netip"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // New returns middleware that decides with the limiter. The error names the option that is wrong. A limiter whose
@@ -65,7 +65,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
 // remembers as many others. The errors are the errors of [ratelimit.New] and [New].
 func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, error), opts *Options) (*Middleware, error) {
 	if key == nil {
-		return nil, errors.New("httplimit: PerKey needs a key function, and got nil")
+		return nil, optional.Nil("httplimit: PerKey: key")
 	}
 	l, err := edge.PerKey(limit, key)
 	if err != nil {
@@ -89,9 +89,9 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
 	case m == nil || m.core == nil:
-		panic("httplimit: this Middleware was not made by New: it has no limiter")
+		panic(optional.Zero("httplimit", "Middleware", "New, PerIP or PerKey"))
 	case next == nil:
-		panic("httplimit: Wrap needs a handler, and got nil")
+		panic(optional.Nil("httplimit: Middleware.Wrap: next"))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }

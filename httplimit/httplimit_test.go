@@ -317,8 +317,8 @@ func TestNewRefusesOptionsThatCannotWork(t *testing.T) {
 		opts    httplimit.Options
 		want    string
 	}{
-		"no limiter":              {nil, httplimit.Options{}, "needs a limiter"},
-		"nil in the interface":    {(*ratelimit.Layered[*http.Request])(nil), httplimit.Options{}, "needs a limiter"},
+		"no limiter":              {nil, httplimit.Options{}, "limiter is nil"},
+		"nil in the interface":    {(*ratelimit.Layered[*http.Request])(nil), httplimit.Options{}, "limiter is nil"},
 		"keyed by the request":    {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.Options{}, "the request itself"},
 		"unknown dialect":         {good, httplimit.Options{Dialect: 9}, "Options.Dialect is 9"},
 		"first unknown dialect":   {good, httplimit.Options{Dialect: httplimit.DialectNone + 1}, "Options.Dialect is 5"},

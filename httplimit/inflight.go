@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -147,9 +148,9 @@ func outcomeOf(status int) inflight.Outcome {
 func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
 	switch {
 	case m == nil || m.core == nil:
-		panic("httplimit: this Inflight was not made by NewInflight: it has no limiter")
+		panic(optional.Zero("httplimit", "Inflight", "NewInflight"))
 	case next == nil:
-		panic("httplimit: Wrap needs a handler, and got nil")
+		panic(optional.Nil("httplimit: Inflight.Wrap: next"))
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }

@@ -248,9 +248,9 @@ func TestInflightSkipAndOnRefused(t *testing.T) {
 func TestInflightNeedsALimiterAndAKey(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := httplimit.NewInflight(nil, byTenant, nil)
-	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
+	assert.ErrorContains(t, err, "httplimit: NewInflight: ")
 	_, err = httplimit.NewInflight[string](l, nil, nil)
-	assert.ErrorContains(t, err, "httplimit: NewInflight needs")
+	assert.ErrorContains(t, err, "httplimit: NewInflight: ")
 	whole := ratelimit.Must(inflight.New[*http.Request](1, nil))
 	_, err = httplimit.NewInflight(whole, func(r *http.Request) (*http.Request, error) { return r, nil }, nil)
 	assert.ErrorContains(t, err, "httplimit: this limiter's key is the request itself")
@@ -459,7 +459,7 @@ func TestOptionsOfATransportThatNeedALimiterOrPermits(t *testing.T) {
 		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
 	}
 	_, err := httplimit.NewTransport(nil, nil, nil)
-	assert.ErrorContains(t, err, "NewTransport needs a limiter")
+	assert.ErrorContains(t, err, "NewTransport: limiter is nil")
 	_, err = httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{
 		Outcome: func(_ *http.Request, _ *http.Response, _ error, usual inflight.Outcome) inflight.Outcome {
 			return usual
@@ -519,7 +519,7 @@ func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 func TestAZeroTransportReturnsAnError(t *testing.T) {
 	for _, transport := range []*httplimit.Transport{nil, {}} {
 		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
-		assert.ErrorContains(t, err, "was not made by NewTransport")
+		assert.ErrorContains(t, err, "make one with NewTransport")
 		transport.CloseIdleConnections()
 	}
 }

@@ -113,8 +113,6 @@ func (o *Options) validate() error {
 		return fmt.Errorf("httplimit: Options.Dialect is %d, which does not exist", o.Dialect)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("httplimit: Options.Settle and Options.SettleResponse are both given")
-	case o.Jitter < 0:
-		return fmt.Errorf("httplimit: Options.Jitter is %v, want 0 or more", o.Jitter)
 	case o.DegradedHeader != "" && !keytext.IsToken(o.DegradedHeader):
 		return fmt.Errorf("httplimit: Options.DegradedHeader is %q, which is no header field's name", o.DegradedHeader)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/edge"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/pace"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -120,14 +121,9 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 		return nil, errors.New("httplimit: without a limiter only Key, MaxWait, Inflight and Outcome of TransportOptions can be set: for the server's limits alone give NewTransport a limiter of ratelimit.Unlimited")
 	case o.Outcome != nil && o.Inflight == nil:
 		return nil, errors.New("httplimit: TransportOptions.Outcome is for an adaptive limit, and Inflight is not set")
-	case o.MaxServerWait < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxServerWait is %v, want 0 or more", o.MaxServerWait)
-	case o.MaxRetries < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxRetries is %d, want 0 or more", o.MaxRetries)
-	case o.MaxInFlight < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxInFlight is %d, want 0 for any number, or more", o.MaxInFlight)
-	case o.MaxKeys < 0:
-		return nil, fmt.Errorf("httplimit: TransportOptions.MaxKeys is %d, want 0 for %d, or more", o.MaxKeys, pace.DefaultMaxKeys)
+	}
+	if err := pace.CheckOptions("httplimit: TransportOptions", o.MaxServerWait, o.MaxRetries, o.MaxInFlight, o.MaxKeys); err != nil {
+		return nil, err
 	}
 	if o.Inflight != nil {
 		t.permits, t.permitKey = edge.NewPermits("httplimit", o.Inflight, pace.Bound(o.MaxWait)), o.Key
@@ -261,7 +257,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case t == nil || t.pacer == nil && t.permits == nil:
 		closeBody(r)
-		return nil, errors.New("httplimit: this Transport was not made by NewTransport: it has no limiter")
+		return nil, optional.Zero("httplimit", "Transport", "NewTransport")
 	case t.permits == nil:
 		return t.pace(r, 0)
 	}

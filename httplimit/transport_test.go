@@ -1047,10 +1047,10 @@ func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 		l    ratelimit.Reserver[*http.Request]
 		opts httplimit.TransportOptions
 	}{
-		"NewTransport needs a limiter, and got nil": {nil, httplimit.TransportOptions{}},
-		"the request itself":                        {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.TransportOptions{}},
-		"TransportOptions.MaxRetries is -1":         {good, httplimit.TransportOptions{MaxRetries: -1}},
-		"TransportOptions.MaxKeys is -1":            {good, httplimit.TransportOptions{MaxKeys: -1}},
+		"NewTransport: limiter is nil":      {nil, httplimit.TransportOptions{}},
+		"the request itself":                {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.TransportOptions{}},
+		"TransportOptions.MaxRetries is -1": {good, httplimit.TransportOptions{MaxRetries: -1}},
+		"TransportOptions.MaxKeys is -1":    {good, httplimit.TransportOptions{MaxKeys: -1}},
 	} {
 		transport, err := httplimit.NewTransport(nil, row.l, &row.opts)
 		assert.ErrorContains(t, err, want)
@@ -1061,7 +1061,7 @@ func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 func TestZeroTransportReturnsAnError(t *testing.T) {
 	text := &closing{Reader: strings.NewReader("x")}
 	_, err := (&http.Client{Transport: new(httplimit.Transport)}).Post("http://a/", "", text)
-	assert.ErrorContains(t, err, "httplimit: this Transport was not made by NewTransport")
+	assert.ErrorContains(t, err, "httplimit: this Transport is nil or zero: make one with NewTransport")
 	assert.True(t, text.closed)
 	new(httplimit.Transport).CloseIdleConnections()
 }
@@ -1099,7 +1099,7 @@ func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
 		})
 	}
 	_, err := httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxServerWait: -1})
-	assert.EqualError(t, err, "httplimit: TransportOptions.MaxServerWait is -1ns, want 0 or more")
+	assert.EqualError(t, err, "httplimit: TransportOptions.MaxServerWait is -1ns, want 0 for the default, or more")
 }
 
 // The announcement of a server can be revoked: all waiting requests go on at once, in their order, up to the limit.

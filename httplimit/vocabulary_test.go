@@ -121,7 +121,7 @@ func TestPerKey(t *testing.T) {
 	}
 	assert.Equal(t, 200, send(m.Wrap(ok), with("X-Tenant: b")).StatusCode)
 	_, err = httplimit.PerKey[string](ratelimit.FixedWindow(ratelimit.PerMinute(1)), nil, nil)
-	assert.EqualError(t, err, "httplimit: PerKey needs a key function, and got nil")
+	assert.EqualError(t, err, "httplimit: PerKey: key is nil")
 	_, err = httplimit.PerKey(ratelimit.Limit{}, httplimit.Header("X-Tenant"), nil)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }

@@ -1,7 +1,6 @@
 package inflight
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -99,7 +98,7 @@ func (a Adaptive) validate(option string) error {
 	}
 	alg := a()
 	if optional.IsNil(alg) {
-		return fmt.Errorf("inflight: Options.%s returns nil", option)
+		return optional.Nil("inflight: the result of Options." + option)
 	}
 	if v, ok := alg.(interface{ validate() error }); ok {
 		return v.validate()

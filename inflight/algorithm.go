@@ -1,9 +1,11 @@
 package inflight
 
 import (
-	"fmt"
+	"cmp"
 	"math"
 	"time"
+
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // tuning holds the options of the algorithm, with their defaults filled in.
@@ -13,15 +15,11 @@ type tuning struct {
 }
 
 func (t *tuning) validate() error {
-	switch {
-	case t.min < 1:
-		return fmt.Errorf("inflight: LearnOptions.Min is %d, want 0 for the default or more", t.min)
-	case t.start < 1:
-		return fmt.Errorf("inflight: LearnOptions.Start is %d, want 0 for the default or more", t.start)
-	case t.timeout < 0:
-		return fmt.Errorf("inflight: LearnOptions.Timeout is %v, want 0 for none or more", t.timeout)
-	}
-	return nil
+	return cmp.Or(
+		optional.NotNegative("inflight: LearnOptions.Min", t.min, "the default"),
+		optional.NotNegative("inflight: LearnOptions.Start", t.start, "the default"),
+		optional.NotNegative("inflight: LearnOptions.Timeout", t.timeout, "none"),
+	)
 }
 
 // level is an algorithm's limit, with its fraction and within its bounds.

@@ -194,12 +194,12 @@ func TestSameSamplesGiveTheSameLimits(t *testing.T) {
 
 func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 	for text, adaptive := range map[string]inflight.Adaptive{
-		"LearnOptions.Start is -5, want 0 for the default or more":           inflight.Learn(&inflight.LearnOptions{Start: -5}),
+		"LearnOptions.Start is -5, want 0 for the default, or more":          inflight.Learn(&inflight.LearnOptions{Start: -5}),
 		"LearnOptions.Tolerance is 0.9, want 0 for the default or 1 to 1000": inflight.Learn(&inflight.LearnOptions{Tolerance: 0.9}),
 		"LearnOptions.Tolerance is NaN":                                      inflight.Learn(&inflight.LearnOptions{Tolerance: math.NaN()}),
 		"LearnOptions.Tolerance is +Inf":                                     inflight.Learn(&inflight.LearnOptions{Tolerance: math.Inf(1)}),
-		"LearnOptions.Min is -2, want 0 for the default or more":             inflight.Learn(&inflight.LearnOptions{Min: -2}),
-		"LearnOptions.Timeout is -1s, want 0 for none or more":               inflight.Learn(&inflight.LearnOptions{Timeout: -time.Second}),
+		"LearnOptions.Min is -2, want 0 for the default, or more":            inflight.Learn(&inflight.LearnOptions{Min: -2}),
+		"LearnOptions.Timeout is -1s, want 0 for none, or more":              inflight.Learn(&inflight.LearnOptions{Timeout: -time.Second}),
 	} {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.ErrorContains(t, err, "inflight: "+text)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/keys"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -196,7 +197,7 @@ func (l *Limiter[K]) configOf(key K) config {
 // made returns the state that all keys of a limiter share, and panics if New did not make the limiter.
 func (l *Limiter[K]) made() *common {
 	if l == nil || l.common == nil {
-		panic("inflight: a nil or zero Limiter cannot be used: make one with New")
+		panic(optional.Zero("inflight", "Limiter", "New"))
 	}
 	return l.common
 }

@@ -188,11 +188,11 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		{"Total", "Options.Total is -1", 1, &options{Total: -1}},
 		{"MaxQueue", "Options.MaxQueue is -2", 1, &options{MaxQueue: -2}},
 		{"MaxKeys", "Options.MaxKeys is -3", 1, &options{MaxKeys: -3}},
-		{"an Adaptive that makes nothing", "Options.Adaptive returns nil", 1,
+		{"an Adaptive that makes nothing", "the result of Options.Adaptive is nil", 1,
 			&options{Adaptive: func() inflight.Algorithm { return nil }}},
-		{"an Adaptive that makes a nil pointer", "Options.Adaptive returns nil", 1,
+		{"an Adaptive that makes a nil pointer", "the result of Options.Adaptive is nil", 1,
 			&options{Adaptive: func() inflight.Algorithm { return (*scripted)(nil) }}},
-		{"Clock", "Options.Clock is a nil *ratelimittest.Clock", 1, &options{Clock: (*ratelimittest.Clock)(nil)}},
+		{"Clock", "Options.Clock holds a nil *ratelimittest.Clock", 1, &options{Clock: (*ratelimittest.Clock)(nil)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l, err := inflight.New(test.limit, test.opts)
@@ -212,7 +212,7 @@ func TestPanicOfTheZeroLimiterNamesNew(t *testing.T) {
 			"Stats":      func() { l.Stats("a") },
 			"Snapshot":   func() { l.Snapshot() },
 		} {
-			assert.PanicsWithValue(t, "inflight: a nil or zero Limiter cannot be used: make one with New", call, "%s, %s", name, method)
+			assert.PanicsWithError(t, "inflight: this Limiter is nil or zero: make one with New", call, "%s, %s", name, method)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package inflight
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -65,26 +64,22 @@ type Options[K comparable] struct {
 const defaultMaxKeys = 65536
 
 func (o *Options[K]) validate() error {
+	if err := cmp.Or(
+		optional.NotNegative("inflight: Options.Total", o.Total, "none"),
+		optional.NotNegative("inflight: Options.MaxQueue", o.MaxQueue, "none"),
+		optional.NotNegative("inflight: Options.MaxWaiting", o.MaxWaiting, "none"),
+		optional.NotNegative("inflight: Options.MaxKeys", o.MaxKeys, "the default"),
+		optional.NilInside("inflight: Options.Clock", o.Clock),
+	); err != nil {
+		return err
+	}
 	switch {
-	case o.Total < 0:
-		return fmt.Errorf("inflight: Options.Total is %d, want 0 for none or more", o.Total)
-	case o.MaxQueue < 0:
-		return fmt.Errorf("inflight: Options.MaxQueue is %d, want 0 for none or more", o.MaxQueue)
-	case o.MaxWaiting < 0:
-		return fmt.Errorf("inflight: Options.MaxWaiting is %d, want 0 for none or more", o.MaxWaiting)
 	case o.Shared != nil && o.Total == 0:
 		return errors.New("inflight: Options.Shared needs Options.Total, its upper bound")
 	case o.Shared != nil && o.Adaptive != nil:
 		return errors.New("inflight: Options.Shared and Options.Adaptive do not go together")
-	case o.MaxKeys < 0:
-		return fmt.Errorf("inflight: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
-	case o.Clock != nil && optional.IsNil(o.Clock):
-		return fmt.Errorf("inflight: Options.Clock is a nil %T, want a clock or none", o.Clock)
 	}
-	if err := o.Adaptive.validate("Adaptive"); err != nil {
-		return err
-	}
-	return o.Shared.validate("Shared")
+	return cmp.Or(o.Adaptive.validate("Adaptive"), o.Shared.validate("Shared"))
 }
 
 func (o *Options[K]) defaults() {

@@ -306,7 +306,7 @@ func TestMistakesOfNewOptionsAreNamed(t *testing.T) {
 	for text, o := range map[string]*options{
 		"Shared needs Options.Total":                             {Shared: inflight.Learn(nil)},
 		"Options.Shared and Options.Adaptive do not go together": {Total: 1, Shared: inflight.Learn(nil), Adaptive: inflight.Learn(nil)},
-		"Options.Shared returns nil":                             {Total: 1, Shared: func() inflight.Algorithm { return nil }},
+		"the result of Options.Shared is nil":                    {Total: 1, Shared: func() inflight.Algorithm { return nil }},
 		"Options.MaxWaiting is -1":                               {MaxWaiting: -1},
 		"LearnOptions.Min is -1":                                 {Total: 1, Shared: inflight.Learn(&inflight.LearnOptions{Min: -1})},
 	} {

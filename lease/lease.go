@@ -47,7 +47,7 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // their own, or an option is invalid.
 func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*Limiter[K], error) {
 	if optional.IsNil(remoteLimiter) {
-		return nil, errors.New("lease: the remote limiter is nil")
+		return nil, optional.Nil("lease: New: remoteLimiter")
 	}
 	if ratelimit.Describe(remoteLimiter).ReplacesCost {
 		return nil, errors.New("lease: the remote limiter has layers with a cost of their own (Layer.Cost), which would charge a batch as one decision")
@@ -101,7 +101,7 @@ func (l *Limiter[K]) report(ctx context.Context, key K, cost int, d ratelimit.De
 // spendHere is the short way for a key that has a batch with enough left. It fills in d
 // if that is not nil.
 func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
-	if l.checkKeys || cost <= 0 {
+	if l == nil || l.table == nil || l.checkKeys || cost <= 0 {
 		return false
 	}
 	h := l.table.find(key)
@@ -284,9 +284,11 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 	return l.table.add(key, known)
 }
 
-// check returns the fault of the key or the cost that any limit would refuse.
+// check returns the fault of the key or the cost that any limit would refuse. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
 	switch {
+	case l == nil || l.table == nil:
+		panic(optional.Zero("lease", "Limiter", "New"))
 	case cost < 0:
 		return fmt.Errorf("lease: %w: %d", ratelimit.ErrNegativeCost, cost)
 	case l.checkKeys && !keys.CanCompare(key):

@@ -35,12 +35,12 @@ func TestNewNamesTheInvalidOption(t *testing.T) {
 		{"no options", nil, "lease: Options.MaxBatch is 0, want at least 1"},
 		{"no batch", &lease.Options[string]{}, "lease: Options.MaxBatch is 0, want at least 1"},
 		{"negative batch", &lease.Options[string]{MaxBatch: -1}, "lease: Options.MaxBatch is -1, want at least 1"},
-		{"negative HoldFor", &lease.Options[string]{MaxBatch: 1, HoldFor: -1}, "lease: Options.HoldFor is -1ns, want 0 for the default or more"},
-		{"negative BatchFor", &lease.Options[string]{MaxBatch: 1, BatchFor: -1}, "lease: Options.BatchFor is -1ns, want 0 for the default or more"},
+		{"negative HoldFor", &lease.Options[string]{MaxBatch: 1, HoldFor: -1}, "lease: Options.HoldFor is -1ns, want 0 for the default, or more"},
+		{"negative BatchFor", &lease.Options[string]{MaxBatch: 1, BatchFor: -1}, "lease: Options.BatchFor is -1ns, want 0 for the default, or more"},
 		{"BatchFor beyond HoldFor", &lease.Options[string]{MaxBatch: 1, BatchFor: 2 * time.Second}, "lease: Options.BatchFor is 2s, want at most HoldFor, 1s"},
-		{"negative Timeout", &lease.Options[string]{MaxBatch: 1, Timeout: -1}, "lease: Options.Timeout is -1ns, want 0 for the default or more"},
-		{"a clock that is nil", &lease.Options[string]{MaxBatch: 1, Clock: (*ratelimittest.Clock)(nil)}, "lease: Options.Clock is a nil *ratelimittest.Clock, want a clock or none"},
-		{"negative MaxKeys", &lease.Options[string]{MaxBatch: 1, MaxKeys: -1}, "lease: Options.MaxKeys is -1, want 0 for the default or more"},
+		{"negative Timeout", &lease.Options[string]{MaxBatch: 1, Timeout: -1}, "lease: Options.Timeout is -1ns, want 0 for the default, or more"},
+		{"a clock that is nil", &lease.Options[string]{MaxBatch: 1, Clock: (*ratelimittest.Clock)(nil)}, "lease: Options.Clock holds a nil *ratelimittest.Clock: give nil itself for none"},
+		{"negative MaxKeys", &lease.Options[string]{MaxBatch: 1, MaxKeys: -1}, "lease: Options.MaxKeys is -1, want 0 for the default, or more"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			_, err := lease.New[string](s, row.opts)
@@ -48,9 +48,9 @@ func TestNewNamesTheInvalidOption(t *testing.T) {
 		})
 	}
 	_, err := lease.New[string](nil, &lease.Options[string]{MaxBatch: 1})
-	require.EqualError(t, err, "lease: the remote limiter is nil")
+	require.EqualError(t, err, "lease: New: remoteLimiter is nil")
 	_, err = lease.New[string]((*ratelimit.Keyed[string])(nil), &lease.Options[string]{MaxBatch: 1})
-	require.EqualError(t, err, "lease: the remote limiter is nil")
+	require.EqualError(t, err, "lease: New: remoteLimiter is nil")
 }
 
 // bubble runs a test in a bubble, in which settled waits until all fetches have landed.

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -47,21 +48,16 @@ const (
 
 // validate returns the first fault of the options.
 func (o *Options[K]) validate() error {
-	switch {
-	case o.MaxBatch < 1:
+	if o.MaxBatch < 1 {
 		return fmt.Errorf("lease: Options.MaxBatch is %d, want at least 1", o.MaxBatch)
-	case o.HoldFor < 0:
-		return fmt.Errorf("lease: Options.HoldFor is %v, want 0 for the default or more", o.HoldFor)
-	case o.BatchFor < 0:
-		return fmt.Errorf("lease: Options.BatchFor is %v, want 0 for the default or more", o.BatchFor)
-	case o.Timeout < 0:
-		return fmt.Errorf("lease: Options.Timeout is %v, want 0 for the default or more", o.Timeout)
-	case o.Clock != nil && optional.IsNil(o.Clock):
-		return fmt.Errorf("lease: Options.Clock is a nil %T, want a clock or none", o.Clock)
-	case o.MaxKeys < 0:
-		return fmt.Errorf("lease: Options.MaxKeys is %d, want 0 for the default or more", o.MaxKeys)
 	}
-	return nil
+	return cmp.Or(
+		optional.NotNegative("lease: Options.HoldFor", o.HoldFor, "the default"),
+		optional.NotNegative("lease: Options.BatchFor", o.BatchFor, "the default"),
+		optional.NotNegative("lease: Options.Timeout", o.Timeout, "the default"),
+		optional.NotNegative("lease: Options.MaxKeys", o.MaxKeys, "the default"),
+		optional.NilInside("lease: Options.Clock", o.Clock),
+	)
 }
 
 // withDefaults returns the options with all defaults, or their first fault.

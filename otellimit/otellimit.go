@@ -27,6 +27,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/figures"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -50,7 +51,7 @@ type Metrics struct {
 // New makes the instruments. It fails with the meter's error, or if the meter is nil.
 func New(meter metric.Meter) (*Metrics, error) {
 	if meter == nil {
-		return nil, errors.New("otellimit: nil Meter")
+		return nil, optional.Nil("otellimit: New: meter")
 	}
 	m := &Metrics{meter: meter, registered: map[string]bool{}}
 	var err error

@@ -97,10 +97,10 @@ func TestTwoOfOneNameAreRefused(t *testing.T) {
 
 func TestBadInput(t *testing.T) {
 	_, err := otellimit.New(nil)
-	require.ErrorContains(t, err, "nil Meter")
+	require.ErrorContains(t, err, "meter is nil")
 	m, err := otellimit.New(noop.Meter{})
 	require.NoError(t, err)
-	require.EqualError(t, m.Register("c", nil), `otellimit: the source of limiter "c" is nil`)
+	require.EqualError(t, m.Register("c", nil), `otellimit: Register: source is nil`)
 	require.ErrorContains(t, m.Register("c", source[ratelimit.Stats]{}.Stats), "func() ratelimit.Stats is neither a limiter")
 }
 

@@ -64,7 +64,7 @@ func TestACheckAgainstAnEngineReportsEachLimitThatItCannotCount(t *testing.T) {
 	require.Empty(t, all)
 	_, all = policy.Check([]byte(file), func(policy.Budget, ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) { return nil, nil })
 	require.Len(t, all, 1)
-	assert.ErrorContains(t, all[0], `rule "a": rules: the engine returned no limiter`)
+	assert.ErrorContains(t, all[0], `rule "a": rules: the limiter that the engine returned is nil`)
 	_, all = policy.Check([]byte("rules: [{name: a, limit: often}]"), upTo(1))
 	assert.Len(t, all, 1, "an invalid file is not checked further")
 }

@@ -119,7 +119,7 @@ func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.
 		}
 		l, err := e(b, last)
 		if err == nil && optional.IsNil(l) {
-			err = errors.New("the engine returned no limiter")
+			err = optional.Nil("the limiter that the engine returned")
 		}
 		return l, nil, err
 	}

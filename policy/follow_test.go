@@ -373,5 +373,5 @@ func TestFollowNeedsASource(t *testing.T) {
 	p, err := policy.New(nil, nil)
 	require.NoError(t, err)
 	require.Error(t, policy.Follow(t.Context(), p, nil))
-	require.PanicsWithValue(t, "policy: zero Policies; use New", func() { _ = policy.Follow(t.Context(), new(policy.Policies), policy.File("x")) })
+	require.PanicsWithError(t, "policy: this Policies is nil or zero: make one with New", func() { _ = policy.Follow(t.Context(), new(policy.Policies), policy.File("x")) })
 }

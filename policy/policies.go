@@ -233,14 +233,14 @@ func (p *Policies) Current() *Set {
 func (p *Policies) now() *generation {
 	s := p.current.Load()
 	if s == nil {
-		panic("policy: zero Policies; use New")
+		panic(optional.Zero("policy", "Policies", "New"))
 	}
 	return s
 }
 
 func (p *Policies) mustBeMade() {
 	if p == nil || p.engine == nil {
-		panic("policy: zero Policies; use New")
+		panic(optional.Zero("policy", "Policies", "New"))
 	}
 }
 

@@ -233,9 +233,9 @@ rules:
 	_, err = p.Take(t.Context(), attrs{"tokens": "1"}, -1)
 	require.ErrorIs(t, err, ratelimit.ErrNegativeCost)
 	_, err = p.Take(t.Context(), nil, 1)
-	require.ErrorContains(t, err, "nil Request")
+	require.ErrorContains(t, err, "the Request is nil")
 	_, err = p.Peek(t.Context(), (*policy.Subject)(nil), 1)
-	require.ErrorContains(t, err, "nil Subject")
+	require.ErrorContains(t, err, "the Subject is nil")
 	assert.Equal(t, map[string]int{"requests": 98, "heavy": 80, "tokens": 700, "bytes": 2999}, standing())
 }
 
@@ -434,7 +434,7 @@ func TestZeroPoliciesPanicClearly(t *testing.T) {
 		"Current": func(p *policy.Policies) { p.Current() },
 		"Stats":   func(p *policy.Policies) { p.Stats() },
 	} {
-		assert.PanicsWithValue(t, "policy: zero Policies; use New", func() { call(new(policy.Policies)) }, name)
+		assert.PanicsWithError(t, "policy: this Policies is nil or zero: make one with New", func() { call(new(policy.Policies)) }, name)
 	}
 }
 

@@ -2,12 +2,12 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/policy/internal/match"
@@ -106,7 +106,7 @@ func (q *query) pass() {
 func check(r Request, cost int) error {
 	switch {
 	case r == nil:
-		return errors.New("policy: nil Request")
+		return optional.Nil("policy: the Request")
 	case cost < 0:
 		return fmt.Errorf("policy: %w: %d", ratelimit.ErrNegativeCost, cost)
 	}

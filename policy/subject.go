@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
@@ -220,7 +221,7 @@ func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 		q.about(p, s, false)
 	case *Subject:
 		if s == nil {
-			q.err = errors.New("policy: nil Subject")
+			q.err = optional.Nil("policy: the Subject")
 			return q
 		}
 		q.about(p, *s, false)

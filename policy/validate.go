@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
@@ -48,7 +49,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 		}
 	}
 	if s == nil {
-		return []*Error{{Err: errors.New("nil Set")}}
+		return []*Error{{Err: optional.Nil("the Set")}}
 	}
 	s.checkHead(report)
 	named := lists(s.Lists)

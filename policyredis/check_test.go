@@ -36,7 +36,7 @@ func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 		{global, policyredis.New(nowhere(t), nil), ""},
 		{global, policyredis.New(cluster, nil), "rules: policyredis: rule \"b\" has one budget for all requests"},
 		{global, policyredis.New(cluster, &policyredis.Options{Tenant: "tenant"}), ""},
-		{global, policyredis.New(nil, nil), "nil client"},
+		{global, policyredis.New(nil, nil), "client is nil"},
 		{global, policyredis.New(nowhere(t), &policyredis.Options{MaxBatch: -1}), "Options.MaxBatch is -1"},
 	} {
 		set, all := policy.Check([]byte(test.rules), test.engine)

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/redislimit"
 )
@@ -93,13 +94,11 @@ func (e *engine) isLeased(r policy.Budget) bool {
 func (e *engine) check() error {
 	switch {
 	case e.client == nil:
-		return errors.New("policyredis: nil client")
+		return optional.Nil("policyredis: New: client")
 	case e.opts.Tenant != "" && e.opts.Slot != nil:
 		return errors.New("policyredis: Options.Tenant and Options.Slot both choose the server of a key: want one of them")
-	case e.opts.MaxBatch < 0:
-		return fmt.Errorf("policyredis: Options.MaxBatch is %d, want 0 for the default or more", e.opts.MaxBatch)
 	}
-	return nil
+	return optional.NotNegative("policyredis: Options.MaxBatch", e.opts.MaxBatch, "the default")
 }
 
 // checkServers returns an error if a client of several servers cannot serve a rule for all requests, since the set has rules with keys, and

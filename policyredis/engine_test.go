@@ -398,7 +398,7 @@ func TestADecisionIsOneRoundTrip(t *testing.T) {
 
 func TestRulesThatRedisCannotCountAreErrors(t *testing.T) {
 	_, err := policy.New(parsed(t, rules), &policy.Options{Engine: policyredis.New(nil, nil)})
-	require.ErrorContains(t, err, "nil client")
+	require.ErrorContains(t, err, "client is nil")
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer client.Close()
 	engine := policyredis.New(client, &policyredis.Options{Timeout: 5 * time.Second})

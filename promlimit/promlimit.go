@@ -15,7 +15,6 @@ package promlimit
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/figures"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -45,7 +45,7 @@ type Metrics struct {
 // are registered already.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if reg == nil {
-		return nil, errors.New("promlimit: nil Registerer")
+		return nil, optional.Nil("promlimit: New: reg")
 	}
 	counter := func(f figures.Figure) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Prometheus(), Help: f.Help}, f.By)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Config describes the engine under test. New is required, and one of Clock, Advance and TryAdvance.
@@ -101,7 +102,7 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.New == nil:
-		return c, errors.New("ratelimittest: Config.New is nil")
+		return c, optional.Nil("ratelimittest: Config.New")
 	case c.Clock == nil && c.Advance == nil && c.TryAdvance == nil:
 		return c, errors.New("ratelimittest: Config.Clock and Config.Advance are both nil, and so is TryAdvance: time cannot be moved")
 	case c.Resolution < 0:

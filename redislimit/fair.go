@@ -105,13 +105,14 @@ func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOpti
 	}
 	switch {
 	case optional.IsNil(client):
-		return nil, errors.New("redislimit: the client is nil")
+		return nil, optional.Nil("redislimit: NewFair: client")
 	case o.Name == "":
 		return nil, errors.New("redislimit: FairOptions.Name and the limit's Name are both empty: one of them names the budget in Redis")
 	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
 		return nil, fmt.Errorf("redislimit: FairOptions.Prefix and Name are %q and %q, want no braces", o.Prefix, o.Name)
-	case o.MaxWaiting < 0:
-		return nil, fmt.Errorf("redislimit: FairOptions.MaxWaiting is %d, want 0 for the default or more", o.MaxWaiting)
+	}
+	if err := optional.NotNegative("redislimit: FairOptions.MaxWaiting", o.MaxWaiting, "the default"); err != nil {
+		return nil, err
 	}
 	shared, err := newFairLimit(limit)
 	if err != nil {
@@ -258,7 +259,7 @@ func (f *Fair) Describe() ratelimit.Description {
 
 func (f *Fair) check() {
 	if f == nil || f.store == nil {
-		panic("redislimit: a Fair that was not made by NewFair")
+		panic(optional.Zero("redislimit", "Fair", "NewFair"))
 	}
 }
 

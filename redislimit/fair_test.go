@@ -31,7 +31,7 @@ func TestNewFairRefusesWhatItCannotCount(t *testing.T) {
 		want   string
 		is     error
 	}{
-		"nil client":       {nil, ok, named, "client is nil", nil},
+		"client is nil":    {nil, ok, named, "client is nil", nil},
 		"nil in interface": {(*redis.Client)(nil), ok, named, "client is nil", nil},
 		"no name":          {client, ok, nil, "FairOptions.Name", nil},
 		"braces":           {client, ok, &FairOptions{Name: "a{b"}, "braces", nil},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/estimates"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -48,7 +49,7 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 		switch l := x.Limiter.(type) {
 		case *Limiter:
 			if l == nil || l.store == nil {
-				return nil, fmt.Errorf("layer %d: By was given no limiter", i)
+				return nil, optional.Zero(fmt.Sprintf("layer %d", i), "Limiter", "New")
 			}
 			j.limiters[i] = joinedLimiter{l: l, leases: l.leases}
 		default:

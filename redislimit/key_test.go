@@ -82,8 +82,8 @@ func TestNewNamesTheFault(t *testing.T) {
 		limit  ratelimit.Limit
 		opts   *Options
 	}{
-		"the client is nil":              {nil, good, nil},
-		"redislimit: the client is nil":  {none, good, nil},
+		"client is nil":                  {nil, good, nil},
+		"redislimit: New: client is nil": {none, good, nil},
 		"Options.Name and the limit's":   {client, perMinute(5), &Options{}},
 		`Options.Prefix is "{a}"`:        {client, good, &Options{Prefix: "{a}"}},
 		`Options.Name is "a}"`:           {client, good, &Options{Name: "a}"}},

@@ -473,16 +473,16 @@ func TestErrorsOfLayersNameTheMissingPart(t *testing.T) {
 	by := ratelimit.By(l, identity)
 	for want, layers := range map[string][]ratelimit.Layer[string]{
 		"at least one layer": {},
-		"layer 1: not made by By or Global of package ratelimit": {by, {}},
-		"another store":                {by, ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Describe().Limits[0], nil)), identity)},
-		"By was given no limiter":      {ratelimit.By((*Limiter)(nil), identity)},
-		"By was given no key function": {ratelimit.By[string](l, nil)},
+		"layer 1: this Layer is nil or zero: make one with By or Global": {by, {}},
+		"another store":  {by, ratelimit.By(ratelimit.Must(ratelimit.New[string](l.Describe().Limits[0], nil)), identity)},
+		"By: l is nil":   {ratelimit.By((*Limiter)(nil), identity)},
+		"By: key is nil": {ratelimit.By[string](l, nil)},
 	} {
 		_, err := ratelimit.All(layers...)
 		assert.ErrorContains(t, err, want)
 	}
 	_, err := ratelimit.AllOf(nil, by)
-	assert.ErrorContains(t, err, "a function that picks layers")
+	assert.ErrorContains(t, err, "AllOf: pick is nil")
 }
 
 func TestLayerErrorsChargeNothing(t *testing.T) {

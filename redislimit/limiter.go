@@ -186,7 +186,7 @@ func tracks(l ratelimit.Limit) bool { return kinds[l.Algorithm] != 0 }
 // check panics for the zero Limiter.
 func (l *Limiter) check() {
 	if l == nil || l.store == nil {
-		panic("redislimit: a Limiter that was not made by New")
+		panic(optional.Zero("redislimit", "Limiter", "New"))
 	}
 }
 

@@ -115,7 +115,7 @@ func TestLocalNamesTheFault(t *testing.T) {
 	require.NoError(t, err)
 
 	_, err = stack.Local(nil, 0)
-	require.ErrorContains(t, err, "no share function")
+	require.ErrorContains(t, err, "share is nil")
 	_, err = stack.Local(half, -1)
 	require.ErrorContains(t, err, "layer 0: ")
 	require.ErrorContains(t, err, "MaxKeys")

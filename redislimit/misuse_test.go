@@ -16,13 +16,13 @@ import (
 )
 
 func TestZeroValuesNameTheFault(t *testing.T) {
-	const limiter, layered = "redislimit: a Limiter that was not made by New", "ratelimit: a Layered that was not made by All or AllOf"
-	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Allow("k", 1) })
-	assert.PanicsWithValue(t, limiter, func() { new(Limiter).Describe() })
-	assert.PanicsWithValue(t, limiter, func() { _ = new(Limiter).Reset(context.Background(), "k") })
-	assert.PanicsWithValue(t, layered, func() { new(ratelimit.Layered[string]).Allow("k", 1) })
+	const limiter, layered = "redislimit: this Limiter is nil or zero: make one with New", "ratelimit: this Layered is nil or zero: make one with All or AllOf"
+	assert.PanicsWithError(t, limiter, func() { new(Limiter).Allow("k", 1) })
+	assert.PanicsWithError(t, limiter, func() { new(Limiter).Describe() })
+	assert.PanicsWithError(t, limiter, func() { _ = new(Limiter).Reset(context.Background(), "k") })
+	assert.PanicsWithError(t, layered, func() { new(ratelimit.Layered[string]).Allow("k", 1) })
 	_, err := ratelimit.All(ratelimit.By(new(Limiter), identity))
-	assert.ErrorContains(t, err, "By was given no limiter")
+	assert.ErrorContains(t, err, "this Limiter is nil or zero")
 }
 
 // unreachable returns a limiter on a server that does not exist.

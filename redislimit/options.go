@@ -1,8 +1,8 @@
 package redislimit
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -86,15 +86,13 @@ func (o *Options) complete(client redis.UniversalClient, limit *ratelimit.Limit)
 	}
 	switch {
 	case optional.IsNil(client):
-		return errors.New("redislimit: the client is nil")
+		return optional.Nil("redislimit: New: client")
 	case o.Name == "":
 		return errors.New("redislimit: Options.Name and the limit's Name are both empty: one of them names the budgets in Redis")
-	case o.MaxLog < 0:
-		return fmt.Errorf("redislimit: Options.MaxLog is %d, want 0 for the default or more", o.MaxLog)
-	case o.MaxBatch < 0:
-		return fmt.Errorf("redislimit: Options.MaxBatch is %d, want the most units of a lease, or 0 for no leases", o.MaxBatch)
-	case o.Batch < 0:
-		return fmt.Errorf("redislimit: Options.Batch is %d, want 0 for the default or more", o.Batch)
 	}
-	return nil
+	return cmp.Or(
+		optional.NotNegative("redislimit: Options.MaxLog", o.MaxLog, "the default"),
+		optional.NotNegative("redislimit: Options.Batch", o.Batch, "the default"),
+		optional.NotNegative("redislimit: Options.MaxBatch", o.MaxBatch, "no leases"),
+	)
 }

@@ -120,7 +120,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 	}
 	switch {
 	case optional.IsNil(client):
-		return nil, errors.New("redislimit: the client is nil")
+		return nil, optional.Nil("redislimit: NewSemaphore: client")
 	case o.Name == "":
 		return nil, errors.New("redislimit: SemaphoreOptions.Name is empty: it names the slots in Redis")
 	case strings.ContainsAny(o.Prefix+o.Name, "{}"):
@@ -186,7 +186,7 @@ func (s *Semaphore) SetLimit(limit int) error {
 // limitOf returns the key's limit, or an error if n slots of it can never be taken.
 func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	if s == nil || s.store == nil {
-		panic("redislimit: a Semaphore that was not made by NewSemaphore")
+		panic(optional.Zero("redislimit", "Semaphore", "NewSemaphore"))
 	}
 	limit := s.limit.Load()
 	if s.limitFor != nil {

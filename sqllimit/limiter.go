@@ -76,7 +76,7 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 // check panics for the zero Limiter.
 func (l *Limiter) check() {
 	if l == nil || l.lines == nil {
-		panic("sqllimit: a Limiter that was not made by New")
+		panic(optional.Zero("sqllimit", "Limiter", "New"))
 	}
 }
 

@@ -655,7 +655,7 @@ func TestNewRefusesInvalidArguments(t *testing.T) {
 	_, db := newFake(t, newClock().now)
 	good := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("calls")
 	for says, make := range map[string]func() (*Limiter, error){
-		"the database is nil":      func() (*Limiter, error) { return New(nil, good, nil) },
+		"db is nil":                func() (*Limiter, error) { return New(nil, good, nil) },
 		"Options.Dialect is 7":     func() (*Limiter, error) { return New(db, good, &Options{Dialect: 7}) },
 		"Options.Table is \"a b\"": func() (*Limiter, error) { return New(db, good, &Options{Table: "a b"}) },
 		"both empty":               func() (*Limiter, error) { return New(db, good.Named(""), nil) },
@@ -975,7 +975,7 @@ func TestMisuse(t *testing.T) {
 	_, err := l.Take(none, "k", 1)
 	require.NoError(t, err)
 	for _, zero := range []*Limiter{nil, new(Limiter)} {
-		require.PanicsWithValue(t, "sqllimit: a Limiter that was not made by New", func() { zero.Allow("k", 1) })
+		require.PanicsWithError(t, "sqllimit: this Limiter is nil or zero: make one with New", func() { zero.Allow("k", 1) })
 		require.Panics(t, func() { _ = zero.Wait(t.Context(), "k", 1) })
 		require.Panics(t, func() { _ = zero.Reset(t.Context(), "k") })
 		require.Panics(t, func() { _ = zero.Each(t.Context(), nil) })

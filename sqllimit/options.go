@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // Options are the settings of [New]. Nil means the zero Options. Its functions are called concurrently.
@@ -61,7 +62,7 @@ func (o *Options) complete(db *sql.DB, limit ratelimit.Limit) error {
 	}
 	switch {
 	case db == nil:
-		return errors.New("sqllimit: the database is nil")
+		return optional.Nil("sqllimit: New: db")
 	case o.Dialect >= dialects:
 		return fmt.Errorf("sqllimit: Options.Dialect is %d, want a constant of this package", o.Dialect)
 	case !tableName.MatchString(o.Table):

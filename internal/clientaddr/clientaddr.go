@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/weir-go/ratelimit/internal/keytext"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -57,8 +58,9 @@ func New(o Options) (*Finder, error) {
 		return nil, errors.New("ClientIPOptions.Header is not the name of a header field")
 	case o.IPv6Bits < 0 || o.IPv6Bits > 128:
 		return nil, fmt.Errorf("ClientIPOptions.IPv6Bits is %d, want 1 to 128, or 0 for %d", o.IPv6Bits, defaultIPv6Bits)
-	case o.TrustedHops < 0:
-		return nil, fmt.Errorf("ClientIPOptions.TrustedHops is %d, want 0 or more", o.TrustedHops)
+	}
+	if err := optional.NotNegative("ClientIPOptions.TrustedHops", o.TrustedHops, "none"); err != nil {
+		return nil, err
 	}
 	for i, p := range o.TrustedProxies {
 		n, err := normalizePrefix(p)

@@ -98,6 +98,13 @@ const century = 876_600 * time.Hour
 // New finds out which charges are to be reserved. Where a Reserver books ahead, Reserve cannot delay a request as Take does, so that
 // Reserve is used for requests that may be delayed only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
+	err := cmp.Or(
+		optional.NotNegative(o.Package+": Options.MaxHold", o.MaxHold, "none"),
+		optional.NotNegative(o.Package+": Options.Jitter", o.Jitter, "none"),
+	)
+	if err != nil {
+		return nil, err
+	}
 	c := &Core[R]{Options: o, limiter: limiter, seed: newJitterSeed()}
 	c.refusing, c.refuse = context.WithCancel(context.Background())
 	_, c.adjusts = limiter.(ratelimit.Adjuster[R])
@@ -112,8 +119,6 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	switch {
 	case !ok && o.Settles:
 		return nil, fmt.Errorf("%s: Options.Settle needs a ratelimit.Reserver, and %T is none", o.Package, limiter)
-	case o.MaxHold < 0:
-		return nil, fmt.Errorf("%s: Options.MaxHold is %v, want 0 or more", o.Package, o.MaxHold)
 	case !ok && o.MaxHold > 0:
 		return nil, fmt.Errorf("%s: Options.MaxHold is %v, which needs a ratelimit.Reserver, and %T is none", o.Package, o.MaxHold, limiter)
 	case !ok:
@@ -138,7 +143,7 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 // Check refuses limiters that can only be a mistake. The constructor is the function that got the limiter.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
-		return fmt.Errorf("%s: %s needs a limiter, and got nil", pkg, constructor)
+		return optional.Nil(pkg + ": " + constructor + ": limiter")
 	}
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {
 		return wholeKey(pkg, thing, "give its key to ratelimit.Map or ratelimit.By")

@@ -3,12 +3,12 @@ package edge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -35,12 +35,15 @@ type Inflight[R Request, K comparable] struct {
 // NewInflight refuses arguments that can only be a mistake.
 func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K, error), o InflightOptions[R]) (*Inflight[R, K], error) {
 	switch {
-	case l == nil || key == nil:
-		return nil, fmt.Errorf("%s: NewInflight needs a limiter and a key function, and got nil", o.Package)
+	case l == nil:
+		return nil, optional.Nil(o.Package + ": NewInflight: l")
+	case key == nil:
+		return nil, optional.Nil(o.Package + ": NewInflight: key")
 	case isWhole[R](l):
 		return nil, wholeKey(o.Package, o.Thing, "give a key function that distinguishes clients, such as RemoteIP")
-	case o.MaxWait < 0:
-		return nil, fmt.Errorf("%s: InflightOptions.MaxWait is %v, want 0 or more", o.Package, o.MaxWait)
+	}
+	if err := optional.NotNegative(o.Package+": InflightOptions.MaxWait", o.MaxWait, "none"); err != nil {
+		return nil, err
 	}
 	return &Inflight[R, K]{InflightOptions: o, limiter: l, key: key}, nil
 }

@@ -21,7 +21,7 @@ type Source struct {
 // Of returns the source of a value with a method that returns figures. The name is that of a limiter: policies have none.
 func Of(name string, source any) (Source, error) {
 	if optional.IsNil(source) {
-		return Source{}, fmt.Errorf("the source of limiter %q is nil", name)
+		return Source{}, optional.Nil("Register: source")
 	}
 	switch s := source.(type) {
 	case interface {

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
@@ -34,6 +35,16 @@ type Options[R any] struct {
 	Longest time.Duration             // the longest wait that is believed; defaults to MaxWait
 	// MaxInFlight is the maximum number of requests of a key that are in flight, each until Leave or Again; 0 for any number.
 	MaxInFlight int
+}
+
+// CheckOptions returns the first fault of a client's options that are numbers. Their names begin with the package and the type.
+func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFlight, maxKeys int) error {
+	return cmp.Or(
+		optional.NotNegative(of+".MaxServerWait", maxServerWait, "the default"),
+		optional.NotNegative(of+".MaxRetries", maxRetries, "none"),
+		optional.NotNegative(of+".MaxInFlight", maxInFlight, "any number"),
+		optional.NotNegative(of+".MaxKeys", maxKeys, "the default"),
+	)
 }
 
 // DefaultMaxKeys is the MaxKeys of options that give none.

@@ -9,19 +9,19 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy"
@@ -109,7 +109,7 @@ func New(db *sql.DB, opts *Options) (*Log, error) {
 		a.opts = *opts
 	}
 	if db == nil {
-		return nil, errors.New("policy/audit: nil DB")
+		return nil, optional.Nil("policy/audit: New: db")
 	}
 	if err := a.opts.complete(); err != nil {
 		return nil, err
@@ -133,18 +133,14 @@ func New(db *sql.DB, opts *Options) (*Log, error) {
 }
 
 func (o *Options) complete() error {
-	switch {
-	case o.MaxPending < 0:
-		return fmt.Errorf("policy/audit: Options.MaxPending is %d, want 0 for the default or more", o.MaxPending)
-	case o.MaxPending == 0:
-		o.MaxPending = 10_000
+	err := cmp.Or(
+		optional.NotNegative("policy/audit: Options.MaxPending", o.MaxPending, "the default"),
+		optional.NotNegative("policy/audit: Options.MaxRows", o.MaxRows, "the default"),
+	)
+	if err != nil {
+		return err
 	}
-	switch {
-	case o.MaxRows < 0:
-		return fmt.Errorf("policy/audit: Options.MaxRows is %d, want 0 for the default or more", o.MaxRows)
-	case o.MaxRows == 0:
-		o.MaxRows = 1000
-	}
+	o.MaxPending, o.MaxRows = cmp.Or(o.MaxPending, 10_000), cmp.Or(o.MaxRows, 1000)
 	if o.Keep == 0 {
 		o.Keep = 30 * 24 * time.Hour
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
@@ -104,11 +105,11 @@ type Violation struct {
 // Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not among them: see [Log.Flush].
 // With MySQL the data source of rows needs parseTime=true. The error is that of the filter or of the database.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
-	switch {
-	case f.ByKey && f.ByRule:
+	if f.ByKey && f.ByRule {
 		return nil, errors.New("policy/audit: Filter has both ByKey and ByRule")
-	case f.Max < 0:
-		return nil, fmt.Errorf("policy/audit: Filter.Max is %d, want 0 for %d, or more", f.Max, maxResults)
+	}
+	if err := optional.NotNegative("policy/audit: Filter.Max", f.Max, "the default"); err != nil {
+		return nil, err
 	}
 	var args []any
 	place := func(v any) string {

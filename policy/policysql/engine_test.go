@@ -28,7 +28,7 @@ func TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors(t *testing.T) {
 	}{
 		{good, db, nil, ""},
 		{good, db, &sqllimit.Options{Name: "billing", Dialect: sqllimit.MySQL}, ""},
-		{good, nil, nil, "the database is nil"},
+		{good, nil, nil, "db is nil"},
 		{good, db, &sqllimit.Options{Name: "a:b"}, `Options.Name is "a:b.api", want no colon in it`},
 		{good, db, &sqllimit.Options{Table: "1"}, `Options.Table is "1"`},
 		{good, db, &sqllimit.Options{LimitFor: func(string) ratelimit.Limit { return ratelimit.Limit{} }}, "Options.LimitFor is not nil"},

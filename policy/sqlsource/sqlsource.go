@@ -27,6 +27,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 	"github.com/weir-go/ratelimit/policy/internal/mark"
@@ -68,7 +69,7 @@ type source struct {
 // Validated marks the sets that Load returns as validated.
 func (*source) Validated() (m mark.Validated) { return m }
 
-var errNoDB = errors.New("policy/sqlsource: nil DB")
+var errNoDB = optional.Nil("policy/sqlsource: New: db")
 
 // reload is the time between two reads of all rules while the versions stay the same: these may come from another replica than the
 // rules.

@@ -193,7 +193,7 @@ func TestOnlySourcesOfFiguresAreRegistered(t *testing.T) {
 	var f *failover.Limiter[string]
 	var c *chain.Limiter[string]
 	for _, source := range []any{nil, p, f, c} {
-		require.EqualError(t, m.Register("f", source), `promlimit: the source of limiter "f" is nil`)
+		require.EqualError(t, m.Register("f", source), "promlimit: Register: source is nil")
 	}
 	p, err = policy.New(&policy.Set{}, nil)
 	require.NoError(t, err)

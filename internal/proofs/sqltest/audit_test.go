@@ -167,7 +167,7 @@ func TestTheAuditAnswersQuestions(t *testing.T) {
 				require.NoError(t, err)
 				assert.Len(t, latest, 1)
 				_, err = log.Query(t.Context(), audit.Filter{Max: -1})
-				require.EqualError(t, err, "policy/audit: Filter.Max is -1, want 0 for 1000, or more")
+				require.EqualError(t, err, "policy/audit: Filter.Max is -1, want 0 for the default, or more")
 				_, err = log.Query(t.Context(), audit.Filter{ByKey: true, ByRule: true})
 				require.ErrorContains(t, err, "both ByKey and ByRule")
 
@@ -345,7 +345,7 @@ func TestCloseEndsTheGoroutineAndIsBounded(t *testing.T) {
 
 func TestBadAuditOptions(t *testing.T) {
 	_, err := audit.New(nil, nil)
-	require.ErrorContains(t, err, "nil DB")
+	require.ErrorContains(t, err, "db is nil")
 	_, err = audit.New(openSQLite(t), &audit.Options{MaxPending: -1})
 	require.ErrorContains(t, err, "MaxPending is -1")
 	_, err = audit.New(openSQLite(t), &audit.Options{Dialect: 7})

@@ -432,7 +432,7 @@ func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 
 func TestSQLWithoutADatabaseOrADialectIsAnError(t *testing.T) {
 	_, err := sqlsource.New(nil, nil).Load(t.Context())
-	require.ErrorContains(t, err, "nil DB")
+	require.ErrorContains(t, err, "db is nil")
 	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: 9}).Load(t.Context())
 	require.ErrorContains(t, err, "Dialect is 9")
 	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: sqlsource.SQLite}).Load(t.Context())
