@@ -116,7 +116,9 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	used := float64(units.Load()) / 20 / float64(rate)
 	t.Logf("%.1f %% used, %.2f round trips for each caller that was served", 100*used, float64(r.trips.Load())/float64(served.Load()))
 	least := .95
-	if trip > 100*time.Millisecond && most > 1 { // what the last of a short line gives back arrives late
+	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
+		// Each line has one or two callers. What one of them gives back is a gap before the bookings of other processes, which keep their
+		// instants: whoever comes later cannot use it without more than a burst at one instant.
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)
