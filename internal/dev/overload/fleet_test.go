@@ -158,18 +158,25 @@ func TestANewProcessHasItsShareWithinAMinute(t *testing.T) {
 	}
 }
 
-// Half of the requests come from clients without a limit. The others keep the queue short, as far as they can.
+// Clients without a limit send half or four fifths of the requests, and use 80 % of the capacity. The others keep the queue short,
+// as far as they can.
 func TestClientsWithoutALimitDoNotRaiseTheBaseline(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Parallel()
-	for seed := *firstFleet; seed < *firstFleet+uint64(testsize.Of(1, 5)); seed++ {
-		f := newFleet(seed, 1, 0, fleetBackend(1.6))
-		f.add(&Fixed{Limit: 1 << 30}, 0, 1)
-		f.world.Play(3 * time.Minute)
-		goodput, median, _ := f.measure(2 * time.Minute)
-		t.Logf("seed %d: goodput %.3f, median %v", seed, goodput, median.Round(time.Millisecond))
-		assert.Greater(t, goodput, 0.95)
-		assert.Less(t, median, 3*idle)
+	for _, test := range []struct {
+		load, weight float64 // the weight is that of the clients without a limit
+		processes    int
+	}{{1.6, 1, 1}, {1, 4, 1}, {1, 4, 4}} {
+		for seed := *firstFleet; seed < *firstFleet+uint64(testsize.Of(1, 5)); seed++ {
+			name := fmt.Sprintf("load %v, weight %v, %d processes, seed %d", test.load, test.weight, test.processes, seed)
+			f := newFleet(seed, test.processes, 0, fleetBackend(test.load))
+			f.add(&Fixed{Limit: 1 << 30}, 0, test.weight*float64(test.processes))
+			f.world.Play(3 * time.Minute)
+			goodput, median, _ := f.measure(2 * time.Minute)
+			t.Logf("%s: goodput %.3f, median %v", name, goodput, median.Round(time.Millisecond))
+			assert.Greater(t, goodput, 0.95, name)
+			assert.Less(t, median, 3*idle, name)
+		}
 	}
 }
 
