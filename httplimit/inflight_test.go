@@ -160,6 +160,28 @@ func TestInflightWaitEnds(t *testing.T) {
 	})
 }
 
+// MaxWait bounds the wait alone: a request waits for its turn, though its work takes longer than MaxWait.
+func TestInflightWaitsThoughTheWorkTakesLongerThanMaxWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		patient, l := newInflight(t, 1, &inflightOptions{MaxQueue: 9}, nil)
+		work := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) })
+		done := make(chan int)
+		for range 5 { // the limiter learns from those who wait how long the work takes
+			go func() { done <- serve(patient.Wrap(work), tenantRequest("a")).Code }()
+		}
+		for range 5 {
+			require.Equal(t, 200, <-done)
+		}
+		m, err := httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: time.Second})
+		require.NoError(t, err)
+		h := m.Wrap(work)
+		held, err := l.TryAcquire("a", 1)
+		require.NoError(t, err)
+		time.AfterFunc(400*time.Millisecond, held.Release)
+		assert.Equal(t, 200, serve(h, tenantRequest("a")).Code)
+	})
+}
+
 // learned is an algorithm that records the windows passed to it.
 type learned struct{ dropped *[]bool }
 
