@@ -2,5 +2,5 @@
 // beside it.
 //
 //	go -C internal/proofs test ./apis -run Hours -v -all -timeout 0 # every event, too: a minute
-//	go -C internal/proofs test ./apis -run Peers -v -all -timeout 0 # the table of docs/recipes.md
+//	go -C internal/proofs test ./apis -run Peers -v -all -timeout 0 # the table of README.md
 package apis
