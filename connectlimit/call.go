@@ -112,16 +112,12 @@ var remoteIP = clientaddr.Remote()
 
 // ClientIP is [httplimit.ClientIP] for calls.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	return keyOf(clientaddr.New(clientaddr.Options(opts)))
-}
-
-func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {
+	f, err := clientaddr.New(clientaddr.Options(opts))
 	if err != nil {
 		return nil, fmt.Errorf("connectlimit: %w", err)
 	}
-	name := http.CanonicalHeaderKey(f.Name())
 	return func(c *Call) (netip.Addr, error) {
-		return f.Find(c.remote(), func() []string { return c.Header[name] })
+		return f.Find(c.remote(), func() []string { return c.Header[f.Name()] })
 	}, nil
 }
 

@@ -2,7 +2,6 @@ package connectlimit
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
@@ -68,12 +67,9 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 	if err != nil {
 		return nil, err
 	}
-	if i.opts.KeyCode > connect.CodeUnauthenticated {
-		return nil, fmt.Errorf("connectlimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
-	}
 	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
-	if i.opts.KeyCode == 0 {
-		i.opts.KeyCode = connect.CodeInvalidArgument
+	if err := edge.CompleteKeyCode("connectlimit: InflightOptions", &i.opts.KeyCode); err != nil {
+		return nil, err
 	}
 	if err := edge.CompleteChallenge("connectlimit: InflightOptions", i.opts.KeyCode, connect.CodeUnauthenticated, &i.opts.Challenge); err != nil {
 		return nil, err

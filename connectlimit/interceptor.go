@@ -41,9 +41,6 @@ func public(e event) Event {
 // New returns an interceptor that decides with the limiter. The error names the option that is wrong. A limiter whose
 // keys are whole calls is an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
-	if err := edge.Check("connectlimit", "New", "call", limiter); err != nil {
-		return nil, err
-	}
 	i := new(Interceptor)
 	if opts != nil {
 		i.opts = *opts

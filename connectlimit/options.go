@@ -3,7 +3,6 @@ package connectlimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -81,17 +80,14 @@ type Options struct {
 }
 
 func (o *Options) complete() error {
-	switch {
-	case o.KeyCode > connect.CodeUnauthenticated:
-		return fmt.Errorf("connectlimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
-	case o.Settle != nil && o.SettleResponse != nil:
+	if o.Settle != nil && o.SettleResponse != nil {
 		return errors.New("connectlimit: Options.Settle and Options.SettleResponse are both given")
 	}
 	if settle := o.Settle; settle != nil {
 		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Err, cost) }
 	}
-	if o.KeyCode == 0 {
-		o.KeyCode = connect.CodeInvalidArgument
+	if err := edge.CompleteKeyCode("connectlimit: Options", &o.KeyCode); err != nil {
+		return err
 	}
 	if err := edge.CompleteChallenge("connectlimit: Options", o.KeyCode, connect.CodeUnauthenticated, &o.Challenge); err != nil {
 		return err

@@ -19,10 +19,7 @@ var remoteIP = clientaddr.Remote()
 
 // ClientIP is [httplimit.ClientIP]; the header is metadata.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	return keyOf(clientaddr.New(clientaddr.Options(opts)))
-}
-
-func keyOf(f *clientaddr.Finder, err error) (func(*Call) (netip.Addr, error), error) {
+	f, err := clientaddr.New(clientaddr.Options(opts))
 	if err != nil {
 		return nil, fmt.Errorf("grpclimit: %w", err)
 	}

@@ -16,17 +16,13 @@ import (
 // New returns interceptors that decide with the limiter. The error names the option that is wrong. A limiter whose
 // keys are whole calls limits nothing, and is an error: see [ratelimit.Map].
 func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) {
-	if err := edge.Check("grpclimit", "New", "call", limiter); err != nil {
-		return nil, err
-	}
 	i := new(Interceptor)
 	if opts != nil {
 		i.opts = *opts
 	}
-	if err := i.opts.validate(); err != nil {
+	if err := i.opts.complete(); err != nil {
 		return nil, err
 	}
-	i.opts.defaults()
 	core, err := edge.New(limiter, i.opts.core())
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,13 +73,7 @@ func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error
 		return nil, err
 	}
 	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
-	if i.opts.KeyCode > codes.Unauthenticated {
-		return nil, fmt.Errorf("grpclimit: InflightOptions.KeyCode is %d, which does not exist", i.opts.KeyCode)
-	}
-	if i.opts.KeyCode == codes.OK {
-		i.opts.KeyCode = codes.InvalidArgument
-	}
-	return i, nil
+	return i, edge.CompleteKeyCode("grpclimit: InflightOptions", &i.opts.KeyCode)
 }
 
 // outcome returns the outcome of a call for an adaptive limit.

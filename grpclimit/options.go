@@ -2,7 +2,6 @@ package grpclimit
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -90,16 +89,25 @@ type Options struct {
 	Now func() time.Time
 }
 
-func (o *Options) validate() error {
+// complete checks the options, and fills in the missing ones.
+func (o *Options) complete() error {
 	switch {
-	case o.KeyCode > codes.Unauthenticated:
-		return fmt.Errorf("grpclimit: Options.KeyCode is %d, which does not exist", o.KeyCode)
 	case o.Settle != nil && o.SettleResponse != nil:
 		return errors.New("grpclimit: Options.Settle and Options.SettleResponse are both given")
 	case o.DegradedTrailer != "" && !isMetadataKey(strings.ToLower(o.DegradedTrailer)):
 		return errors.New("grpclimit: Options.DegradedTrailer is not a metadata key that a server may set")
 	}
-	return nil
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.JitterBy == nil {
+		o.JitterBy = peerAndCredentials
+	}
+	o.DegradedTrailer = strings.ToLower(o.DegradedTrailer)
+	if settle := o.Settle; settle != nil {
+		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Code, cost) }
+	}
+	return edge.CompleteKeyCode("grpclimit: Options", &o.KeyCode)
 }
 
 // isMetadataKey reports whether gRPC sends a key on and does not use it itself.
@@ -115,23 +123,6 @@ func isMetadataKey(s string) bool {
 		return false
 	}
 	return !strings.HasPrefix(s, "grpc-")
-}
-
-// defaults fills in the missing options.
-func (o *Options) defaults() {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.JitterBy == nil {
-		o.JitterBy = peerAndCredentials
-	}
-	if o.KeyCode == codes.OK {
-		o.KeyCode = codes.InvalidArgument
-	}
-	o.DegradedTrailer = strings.ToLower(o.DegradedTrailer)
-	if settle := o.Settle; settle != nil {
-		o.SettleResponse = func(c *Call, resp Response, cost int) int { return settle(c, resp.Code, cost) }
-	}
 }
 
 // core returns the options that package edge knows.

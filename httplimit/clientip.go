@@ -46,10 +46,7 @@ var remoteIP = clientaddr.Remote()
 // Forwarded above 16 KiB, several values instead of one, and a connection without an address. It is
 // [keyfunc.ErrNoKey] if the header is missing, has trusted proxies only, or fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
-	return keyOf(clientaddr.New(clientaddr.Options(opts)))
-}
-
-func keyOf(f *clientaddr.Finder, err error) (func(*http.Request) (netip.Addr, error), error) {
+	f, err := clientaddr.New(clientaddr.Options(opts))
 	if err != nil {
 		return nil, fmt.Errorf("httplimit: %w", err)
 	}

@@ -26,9 +26,6 @@ import (
 // keys are whole requests limits nothing, and is an error: see [ratelimit.Map]. With [DialectDraft11] the names of
 // the limiter's limits must differ in more than case.
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
-	if err := edge.Check("httplimit", "New", "request", limiter); err != nil {
-		return nil, err
-	}
 	m := new(Middleware)
 	if opts != nil {
 		m.opts = *opts

@@ -17,7 +17,7 @@ func (m *Metrics) register(limiter string, of figures.Group) error {
 	defer m.mu.Unlock()
 	name := of.Figures[0].Name + "\x00" + limiter
 	if m.registered[name] {
-		return fmt.Errorf("otellimit: %s of limiter %q is registered already", of.Figures[0].OpenTelemetry(), limiter)
+		return fmt.Errorf("%s of limiter %q is registered already", of.Figures[0].OpenTelemetry(), limiter)
 	}
 	var common []attribute.KeyValue
 	if limiter != "" {
@@ -69,17 +69,8 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 //
 // It fails with the meter's error, if a figure of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
-	s, err := figures.Of(limiter, source)
-	if err != nil {
+	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {
 		return fmt.Errorf("otellimit: %w", err)
-	}
-	for i, g := range s.Groups {
-		if err := m.register(limiter, g); err != nil {
-			return err
-		}
-		if i == 0 && s.Rules != nil {
-			m.rules.Keep(s.Rules)
-		}
 	}
 	return nil
 }

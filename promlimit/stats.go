@@ -37,7 +37,7 @@ func (g *group) Collect(ch chan<- prometheus.Metric) {
 // register registers a group under a limiter's name, none if that is empty.
 func (m *Metrics) register(limiter string, of figures.Group) error {
 	if err := m.reg.Register(newGroup(limiter, of)); err != nil {
-		return fmt.Errorf("promlimit: %s of limiter %q: %w", of.Figures[0].Prometheus(), limiter, err)
+		return fmt.Errorf("%s of limiter %q: %w", of.Figures[0].Prometheus(), limiter, err)
 	}
 	return nil
 }
@@ -62,17 +62,8 @@ func newGroup(limiter string, of figures.Group) *group {
 //
 // It fails with the registerer's error, if a figure of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
-	s, err := figures.Of(limiter, source)
-	if err != nil {
+	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {
 		return fmt.Errorf("promlimit: %w", err)
-	}
-	for i, g := range s.Groups {
-		if err := m.register(limiter, g); err != nil {
-			return err
-		}
-		if i == 0 && s.Rules != nil {
-			m.rules.Keep(s.Rules)
-		}
 	}
 	return nil
 }

@@ -55,31 +55,19 @@ func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratel
 	if err := checkKey(key); err != nil {
 		return ratelimit.Limit{}, nil, err
 	}
-	p, err := j.limiters[limiter].planOf(key, ofRequest)
+	p, err := j.limiters[limiter].planOfLayer(key, ofRequest)
 	if err != nil {
 		return ratelimit.Limit{}, nil, err
 	}
 	return p.limit, p, nil
 }
 
-// planOf returns the plan of a request's limit, or of the key.
-func (l *Limiter) planOf(key string, limit ratelimit.Limit) (*plan, error) {
-	if limit == (ratelimit.Limit{}) {
+// planOfLayer returns the plan of a request's limit, or of the key.
+func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
+	if ofRequest == (ratelimit.Limit{}) {
 		return l.planFor(key)
 	}
-	p := l.plan.Load()
-	if limit.Name == "" {
-		limit.Name = p.limit.Name
-	}
-	if limit == p.limit {
-		return p, nil
-	}
-	p, err := newPlan(limit)
-	if err != nil {
-		return nil, fmt.Errorf("Layer.Limit: %w", err)
-	}
-	p.since.Store(always)
-	return p, nil
+	return l.planOf(ofRequest, "Layer.Limit")
 }
 
 // Report implements [ratelimit.Joint].

@@ -91,6 +91,12 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if limit == (ratelimit.Limit{}) {
 		return p, nil
 	}
+	return l.planOf(limit, "LimitFor")
+}
+
+// planOf returns the plan of a limit that the named function or field has given.
+func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
+	p := l.plan.Load()
 	if limit.Name == "" {
 		limit.Name = p.limit.Name
 	}
@@ -99,7 +105,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	}
 	p, err := newPlan(limit)
 	if err != nil {
-		return nil, fmt.Errorf("LimitFor: %w", err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	p.since.Store(always) // since when it holds for the key is not known
 	return p, nil

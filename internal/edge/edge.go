@@ -95,10 +95,11 @@ type Core[R Request] struct {
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
-// New finds out which charges are to be reserved. Where a Reserver books ahead, Reserve cannot delay a request as Take does, so that
+// New checks the limiter and the options, and finds out which charges are to be reserved. Where a Reserver books ahead, Reserve cannot delay a request as Take does, so that
 // Reserve is used for requests that may be delayed only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	err := cmp.Or(
+		Check(o.Package, "New", o.Thing, limiter),
 		optional.NotNegative(o.Package+": Options.MaxHold", o.MaxHold, "none"),
 		optional.NotNegative(o.Package+": Options.Jitter", o.Jitter, "none"),
 	)
@@ -148,6 +149,15 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	if _, ok := limiter.(*ratelimit.Keyed[R]); ok {
 		return wholeKey(pkg, thing, "give its key to ratelimit.Map or ratelimit.By")
 	}
+	return nil
+}
+
+// CompleteKeyCode checks the code of an answer to a call without a valid key, and makes it InvalidArgument if it is 0.
+func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
+	if *keyCode > C(rpcstatus.Unauthenticated) {
+		return fmt.Errorf("%s.KeyCode is %d, which does not exist", options, *keyCode)
+	}
+	*keyCode = cmp.Or(*keyCode, C(rpcstatus.InvalidArgument))
 	return nil
 }
 

@@ -60,8 +60,8 @@ func (c *RuleCounts) count(s ruleSeries) {
 	n.Add(1)
 }
 
-// Keep sets the function that returns the names of the rules in force. The counts of other rules are discarded.
-func (c *RuleCounts) Keep(inForce func() []string) {
+// keep sets the function that returns the names of the rules in force. The counts of other rules are discarded.
+func (c *RuleCounts) keep(inForce func() []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inForce = inForce

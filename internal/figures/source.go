@@ -11,17 +11,11 @@ import (
 	"github.com/weir-go/ratelimit/stats"
 )
 
-// Source is a limiter, or policies, whose figures are exported.
-type Source struct {
-	Groups []Group
-	// Rules returns the names of the rules in force. It is nil for a limiter.
-	Rules func() []string
-}
-
-// Of returns the source of a value with a method that returns figures. The name is that of a limiter: policies have none.
-func Of(name string, source any) (Source, error) {
+// Register calls export for each group of figures of a source: a limiter, under its name, or policies, which have none. Once policies are
+// registered, counts discards the counts of rules that are not in force.
+func Register(name string, source any, counts *RuleCounts, export func(limiter string, g Group) error) error {
 	if optional.IsNil(source) {
-		return Source{}, optional.Nil("Register: source")
+		return optional.Nil("Register: source")
 	}
 	switch s := source.(type) {
 	case interface {
@@ -29,22 +23,23 @@ func Of(name string, source any) (Source, error) {
 		Tables() map[string]ratelimit.Stats
 	}:
 		if name != "" {
-			return Source{}, fmt.Errorf("policies have no limiter's name, but are registered as %q", name)
+			return fmt.Errorf("policies have no limiter's name, but are registered as %q", name)
 		}
-		return Source{
-			Groups: []Group{ofPolicies(s.Stats), ofRuleTables(s.Tables)},
-			Rules:  func() []string { return s.Stats().Names },
-		}, nil
+		if err := export("", ofPolicies(s.Stats)); err != nil {
+			return err
+		}
+		counts.keep(func() []string { return s.Stats().Names })
+		return export("", ofRuleTables(s.Tables))
 	case interface{ Stats() ratelimit.Stats }:
-		return Source{Groups: []Group{ofTable(s.Stats)}}, nil
+		return export(name, ofTable(s.Stats))
 	case interface{ Stats() failover.Stats }:
-		return Source{Groups: []Group{ofFailover(s.Stats)}}, nil
+		return export(name, ofFailover(s.Stats))
 	case interface{ Stats() lease.Stats }:
-		return Source{Groups: []Group{ofLease(s.Stats)}}, nil
+		return export(name, ofLease(s.Stats))
 	case interface{ Totals() inflight.Totals }:
-		return Source{Groups: []Group{ofInflight(s.Totals)}}, nil
+		return export(name, ofInflight(s.Totals))
 	case interface{ Stats() semaphore }:
-		return Source{Groups: []Group{ofSemaphore(s.Stats)}}, nil
+		return export(name, ofSemaphore(s.Stats))
 	}
-	return Source{}, fmt.Errorf("the source of limiter %q has no figures: %T is neither a limiter with a table of keys, nor of package failover, inflight or lease, nor a Semaphore, nor policies", name, source)
+	return fmt.Errorf("the source of limiter %q has no figures: %T is neither a limiter with a table of keys, nor of package failover, inflight or lease, nor a Semaphore, nor policies", name, source)
 }
