@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v4"
-
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
@@ -18,12 +16,6 @@ import (
 // A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none, so what it has not charged is charged
 // afterwards, whatever remains: as a debt if need be. Between the two other calls may be decided. They find what they would have found before the
 // denial, and the sum of the charges is the same in any order.
-
-// chargeAlways is the only value of [Rule.Charge].
-const chargeAlways = "always"
-
-// always reports whether the rule is charged whatever the decision.
-func (r *Rule) always() bool { return r.Charge == chargeAlways }
 
 // empty reports whether a decision leaves nothing, under the limit by which the rule denies: then a cost of 0 is denied.
 func empty(d *ratelimit.Decision) bool {
@@ -356,29 +348,4 @@ func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error)
 		return denial, err
 	}
 	return d, nil
-}
-
-// charge reads when a rule is charged.
-func (p *parser) charge(to *string) func(*yaml.Node, string) error {
-	return func(n *yaml.Node, field string) error {
-		if err := p.text(to, p.word)(n, field); err != nil || *to != "" {
-			return err
-		}
-		return p.wrong(n, field, errors.New(`"", want always`))
-	}
-}
-
-// checkCharge checks when the rule is charged.
-func (r *Rule) checkCharge() error {
-	switch {
-	case r.Charge == "":
-		return nil
-	case !r.always():
-		return fmt.Errorf("%q, want always, or nothing for a rule that is charged with what it allows", r.Charge)
-	case r.Share > 0:
-		return fmt.Errorf("%s, and the rule has share %d: its keys have no budgets of their own, of which to owe", r.Charge, r.Share)
-	case r.holds():
-		return fmt.Errorf("%s, and the rule has a limit of units in use: a call that is denied uses none", r.Charge)
-	}
-	return nil
 }

@@ -1,11 +1,8 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"time"
-
-	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -94,22 +91,4 @@ func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
 		}
 	}
 	return limit
-}
-
-// instant reads a time of RFC 3339.
-func (p *parser) instant(to *time.Time) func(*yaml.Node, string) error {
-	return func(n *yaml.Node, field string) error {
-		if err := p.word(n, field); err != nil {
-			return err
-		}
-		at, err := time.Parse(time.RFC3339, n.Value)
-		if err == nil && at.IsZero() {
-			err = errors.New("it stands for no time")
-		}
-		if err != nil {
-			return p.wrong(n, field, fmt.Errorf("%q, want an instant of RFC 3339 such as 2026-01-31T09:00:00+01:00", n.Value))
-		}
-		*to = at
-		return nil
-	}
 }

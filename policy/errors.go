@@ -50,3 +50,6 @@ func (e *requestError) Unwrap() error { return e.kind }
 
 // missing reports whether an error is about a missing attribute.
 func missing(err error) bool { return errors.Is(err, keyfunc.ErrNoKey) }
+
+// reporter receives an invalid field of a rule, and the error.
+type reporter func(field string, err error)

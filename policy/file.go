@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
@@ -401,4 +402,17 @@ func steps(path string) (all []string) {
 		}
 	}
 	return all
+}
+
+func init() {
+	read := func(path string) func(string) ([]byte, error) {
+		return func(name string) ([]byte, error) {
+			t := readText(beside(path, name))
+			return t.data, t.err
+		}
+	}
+	byhand.Parse = func(path string, data []byte) (any, error) { return parseBeside(data, read(path)) }
+	byhand.Check = func(path string, data []byte, engines any) (any, any) {
+		return checkAll(data, read(path), engines.([]Engine))
+	}
 }

@@ -2,8 +2,6 @@ package policy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"math/bits"
 
@@ -136,21 +134,4 @@ func (q *query) peekShown(ctx context.Context) (d ratelimit.Decision, err error)
 		d.Remaining = d.Limit.Capacity()
 	}
 	return d, nil
-}
-
-// checkGrace checks the grace.
-func (r *Rule) checkGrace() error {
-	if r.Grace == "" {
-		return nil
-	}
-	if _, err := percentOf(r.Grace); err != nil {
-		return err
-	}
-	if r.Share > 0 {
-		return fmt.Errorf("%s, and the rule has share %d: its keys have no limits of their own, of which to give a grace", r.Grace, r.Share)
-	}
-	if !r.Allow && r.checkLimit() == nil && len(r.Plans)+len(r.Overrides) == 0 && r.LimitFrom == "" && !counts(r.Limit) {
-		return errors.New("the rule's limit has no units, of which to give a grace")
-	}
-	return nil
 }

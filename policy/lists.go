@@ -6,17 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"go.yaml.in/yaml/v4"
-
-	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
 // Bounds of the lists of a set.
@@ -190,18 +185,6 @@ func checkListed(v string) error {
 	return checkText(v)
 }
 
-// addressOf returns an error if a value of a list is neither an address nor a network. In a rule a text in place of an address is a value like
-// others; in a file of addresses it is a mistake.
-func addressOf(v string) error {
-	if strings.Contains(v, "/") {
-		return checkIP(v)
-	}
-	if addr, err := netip.ParseAddr(v); err != nil || addr.Zone() != "" {
-		return errors.New("neither an address nor a network")
-	}
-	return nil
-}
-
 // readList returns the values of a list's file, and their lines.
 func readList(data []byte) (values Values, lines []int) {
 	values, lines = Values{}, []int{}
@@ -221,23 +204,10 @@ func readList(data []byte) (values Values, lines []int) {
 	return values, lines
 }
 
-func init() {
-	read := func(path string) func(string) ([]byte, error) {
-		return func(name string) ([]byte, error) {
-			t := readText(beside(path, name))
-			return t.data, t.err
-		}
-	}
-	byhand.Parse = func(path string, data []byte) (any, error) { return parseBeside(data, read(path)) }
-	byhand.Check = func(path string, data []byte, engines any) (any, any) {
-		return checkAll(data, read(path), engines.([]Engine))
-	}
-}
-
-// load reads the files of the lists of a set by a function, and reports those that cannot be read.
-func (s *Set) load(beside func(file string) ([]byte, error), report func(*Error)) {
-	for _, name := range slices.Sorted(maps.Keys(s.Lists)) {
-		list := s.Lists[name]
+// load reads the files of the lists by a function, and reports those that cannot be read.
+func (l lists) load(beside func(file string) ([]byte, error), report func(*Error)) {
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		list := l[name]
 		if list.File == "" || checkBeside(list.File) != nil {
 			continue
 		}
@@ -251,45 +221,6 @@ func (s *Set) load(beside func(file string) ([]byte, error), report func(*Error)
 		} else {
 			list.Values, list.lines = readList(data)
 		}
-		s.Lists[name] = list
+		l[name] = list
 	}
-}
-
-// lists reads the lists of a set: each is a file or a list of values.
-func (p *parser) lists(to *map[string]List) func(*yaml.Node, string) error {
-	return func(n *yaml.Node, field string) error {
-		*to = map[string]List{}
-		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
-			var list List
-			var err error
-			if value.Kind == yaml.ScalarNode && !null(value) {
-				if err = p.text(&list.File, p.word)(value, inner); err == nil && list.File == "" {
-					err = p.wrong(value, inner, errors.New("nothing, want a file or values"))
-				}
-			} else {
-				err = p.texts((*[]string)(&list.Values), p.plain)(value, inner)
-			}
-			(*to)[key.Value] = list
-			return err
-		})
-	}
-}
-
-// filesOf returns the files of the lists that a file of rules names, also if the rest of it is wrong.
-func filesOf(data []byte) (files []string) {
-	if !bytes.Contains(data, []byte("lists")) || len(data) > maxSize {
-		return nil
-	}
-	root, err := (&parser{json: isJSON(data)}).tree(data)
-	if err != nil {
-		return nil
-	}
-	named := valueOf(root, "lists")
-	for i := 1; named != nil && i < len(named.Content) && named.Kind == yaml.MappingNode; i += 2 {
-		if value := named.Content[i]; value.Kind == yaml.ScalarNode && checkBeside(value.Value) == nil && !slices.Contains(files, value.Value) {
-			files = append(files, value.Value)
-		}
-	}
-	slices.Sort(files)
-	return files[:min(len(files), maxLists)]
 }

@@ -22,9 +22,6 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 )
 
-// maxSize is the maximum number of bytes of a policy file.
-const maxSize = 4 << 20
-
 // Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
 // errors. So is a file without the field rules, maybe half written; "rules: []" limits nothing. The error is an
 // [*Error]. It reads no other file: a set with a [List] in a file is loaded by [File].
@@ -102,7 +99,7 @@ func parse(data []byte, all bool, beside func(file string) ([]byte, error)) (*Se
 		return nil, p, p.errs
 	}
 	if beside != nil {
-		set.load(beside, func(e *Error) { p.add(p.located(e)) })
+		lists(set.Lists).load(beside, func(e *Error) { p.add(p.located(e)) })
 	}
 	if len(p.errs) > 0 && !all {
 		return nil, p, p.errs
@@ -288,26 +285,6 @@ func unknown(field, label string, known []string) error {
 		return fmt.Errorf("unknown %s; %q, maybe", label, "match."+field)
 	}
 	return fmt.Errorf("unknown %s, want one of %s", label, strings.Join(known, ", "))
-}
-
-// alike reports whether two words differ by no more than this number of changes. A word that is cut short differs by one.
-func alike(a, b string, changes int) bool {
-	if min(len(a), len(b)) < 3 || changes > 1 && max(len(a), len(b)) < 6 { // too much of a short word
-		return a == b
-	}
-	return changes == 1 && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a)) || reaches(a, b, changes)
-}
-
-// reaches is alike for words of any length. One change adds, removes or replaces a letter, or swaps two neighbours.
-func reaches(a, b string, changes int) bool {
-	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
-	}
-	if a == "" || b == "" || changes == 0 {
-		return len(a)+len(b) <= changes
-	}
-	return reaches(a[1:], b, changes-1) || reaches(a, b[1:], changes-1) || reaches(a[1:], b[1:], changes-1) ||
-		len(a) > 1 && len(b) > 1 && a[:2] == b[1:2]+b[:1] && reaches(a[2:], b[2:], changes-1)
 }
 
 // pairs calls read for each pair of a mapping.
@@ -721,5 +698,53 @@ func (p *parser) costs(to *[]Cost) func(*yaml.Node, string) error {
 			*to = append(*to, c)
 			return err
 		})
+	}
+}
+
+// lists reads the lists of a set: each is a file or a list of values.
+func (p *parser) lists(to *map[string]List) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		*to = map[string]List{}
+		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
+			var list List
+			var err error
+			if value.Kind == yaml.ScalarNode && !null(value) {
+				if err = p.text(&list.File, p.word)(value, inner); err == nil && list.File == "" {
+					err = p.wrong(value, inner, errors.New("nothing, want a file or values"))
+				}
+			} else {
+				err = p.texts((*[]string)(&list.Values), p.plain)(value, inner)
+			}
+			(*to)[key.Value] = list
+			return err
+		})
+	}
+}
+
+// instant reads a time of RFC 3339.
+func (p *parser) instant(to *time.Time) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.word(n, field); err != nil {
+			return err
+		}
+		at, err := time.Parse(time.RFC3339, n.Value)
+		if err == nil && at.IsZero() {
+			err = errors.New("it stands for no time")
+		}
+		if err != nil {
+			return p.wrong(n, field, fmt.Errorf("%q, want an instant of RFC 3339 such as 2026-01-31T09:00:00+01:00", n.Value))
+		}
+		*to = at
+		return nil
+	}
+}
+
+// charge reads when a rule is charged.
+func (p *parser) charge(to *string) func(*yaml.Node, string) error {
+	return func(n *yaml.Node, field string) error {
+		if err := p.text(to, p.word)(n, field); err != nil || *to != "" {
+			return err
+		}
+		return p.wrong(n, field, errors.New(`"", want always`))
 	}
 }

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/httplimit"
@@ -113,12 +112,6 @@ func (h *httpRequest) cookie(name string) (string, bool) {
 		return "", false
 	}
 	return cookies[0].Value, true
-}
-
-// sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query, a cookie or the path.
-func sentByClient(attribute string) bool {
-	return strings.HasPrefix(attribute, attrHeader) || strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) || strings.HasPrefix(attribute, attrWildcard) ||
-		slices.Contains([]string{attrMethod, attrHost, attrPath, attrRoute, attrIP}, attribute)
 }
 
 func (h *httpRequest) ip() (string, bool) {

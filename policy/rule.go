@@ -1,19 +1,16 @@
 package policy
 
 import (
-	"cmp"
 	"encoding/hex"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/clientaddr"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
@@ -65,19 +62,6 @@ type needed struct {
 	malformed error            // the kind of the error about a value of a wrong form
 }
 
-// credentialWords are the last words of header fields that hold credentials, such as X-API-Key and Authorization.
-var credentialWords = []string{
-	"apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key", "passwd", "password", "secret", "session", "sessionid", "signature", "token",
-}
-
-// isSecret reports whether an attribute's value may be a secret: that of a query, a cookie or a header field with credentials.
-func isSecret(attribute string) bool {
-	field, isHeader := strings.CutPrefix(attribute, attrHeader)
-	last := strings.ToLower(field[strings.LastIndexAny(field, "-_.")+1:])
-	return strings.HasPrefix(attribute, attrQuery) || strings.HasPrefix(attribute, attrCookie) ||
-		isHeader && (slices.Contains(credentialWords, last) || strings.EqualFold(field, "X-Session-ID"))
-}
-
 func need(attribute string, c cut) needed {
 	return needed{attribute, c, isSecret(attribute), nil, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
 }
@@ -95,17 +79,6 @@ func needCost(attribute string) needed {
 // wrong returns the error about a value of a wrong form.
 func (n *needed) wrong(format string, args ...any) error {
 	return &requestError{n.malformed, fmt.Sprintf("%q "+format, append([]any{n.attribute}, args...)...)}
-}
-
-// holds reports whether a limit of the rule is [ratelimit.Concurrent].
-func (r *Rule) holds() bool {
-	held := func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmConcurrent }
-	for _, l := range r.Plans {
-		if held(l) {
-			return true
-		}
-	}
-	return held(r.Limit) || slices.ContainsFunc(r.Overrides, func(o Override) bool { return held(o.Limit) })
 }
 
 // newRule makes a rule ready. It is valid.
@@ -183,9 +156,6 @@ func (c *rule) addOverride(key string, o *Override) {
 		c.weights[key] = o.Share
 	}
 }
-
-// budgets returns the name of the rule's budgets.
-func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
 
 // matchOf returns which requests a rule is for. The rule is valid. Routes are those whose wildcards its conditions may be on.
 func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
@@ -436,48 +406,3 @@ func (n *needed) textOf(v string) string {
 // ValuesOf returns the values of a key from its text, as found in [Denials] and a [Decision]: one for each attribute of the
 // rule's Key, or fewer if the text is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
-
-// cut is the number of bits that are kept of an address of each family. 0 cuts nothing.
-type cut struct{ v4, v6 int }
-
-// of returns an address cut to its network. An IPv6 address is cut to its /64 if the family is not cut, as that of a request is.
-func (c cut) of(v string) (string, bool) {
-	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // whole, and IPv4 in each form of it
-	if err != nil {
-		return "", false
-	}
-	bits := c.v6
-	if addr.Is4() {
-		bits = c.v4
-	}
-	switch {
-	case bits == 0:
-		return match.Client(v), true
-	case bits == addr.BitLen() && c.v6 > 0: // "ip/32" has always had networks of one address
-		return addr.String(), true
-	}
-	network, err := addr.Prefix(bits)
-	return network.String(), err == nil
-}
-
-// ipBits returns the attribute of a part of a key, and how an address is cut: "ip/24" cuts IPv4 addresses, and "ip/24/56" both
-// families.
-func ipBits(part string) (attribute string, c cut) {
-	rest, ok := strings.CutPrefix(part, attrIP+"/")
-	if !ok {
-		return part, cut{}
-	}
-	v4, v6, both := strings.Cut(rest, "/")
-	if c.v4, ok = bitsOf(v4, 32); ok && both {
-		c.v6, ok = bitsOf(v6, 128)
-	}
-	if !ok {
-		return part, cut{}
-	}
-	return attrIP, c
-}
-
-func bitsOf(text string, most int) (int, bool) {
-	n, err := strconv.Atoi(text)
-	return n, err == nil && 1 <= n && n <= most && text == strconv.Itoa(n)
-}

@@ -1,16 +1,13 @@
 package policy
 
 import (
-	"encoding/json"
-	"errors"
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
 // Set is the content of a policy file. The zero Set limits nothing. A Set in force must not be changed.
@@ -36,17 +33,6 @@ type Defaults struct {
 	Limit ratelimit.Limit            `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitempty"`
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
-}
-
-// leftOut reports whether the match of the defaults holds: all fields of this one are nil. Without defaults it is for every
-// request.
-func (m Match) leftOut() bool {
-	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
-}
-
-// all reports whether the match is for every request.
-func (m Match) all() bool {
-	return len(m.Route)+len(m.Attributes)+len(m.Not)+len(m.Prefix)+len(m.Suffix)+len(m.Absent) == 0
 }
 
 // Complete returns the rules with their defaults. They must not be changed.
@@ -166,48 +152,6 @@ func (r Rule) MarshalYAML() (any, error) {
 	return n, nil
 }
 
-// Match selects the requests of a rule: all given fields have to match. The zero Match is for every request.
-type Match struct {
-	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
-	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have; for "ip", networks too. Here and in the other fields, "@NAME" stands for the values
-	// of a list: see [Set.Lists].
-	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
-	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
-	// a file writes them as prefix: {NAME: …}.
-	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
-	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
-	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
-	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
-	// Absent lists attributes that must be missing or empty.
-	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
-}
-
-// Values are the values of an attribute. In a file a single value needs no brackets.
-type Values []string
-
-// UnmarshalJSON reads a value, or a list of them.
-func (v *Values) UnmarshalJSON(data []byte) error {
-	var one *string
-	if err := json.Unmarshal(data, &one); err == nil && one != nil {
-		*v = Values{*one}
-		return nil
-	}
-	var list []*string
-	if err := json.Unmarshal(data, &list); err != nil {
-		return err
-	}
-	if list == nil || slices.Contains(list, nil) {
-		return errors.New("policy: null is no value")
-	}
-	*v = make(Values, len(list))
-	for i, value := range list {
-		(*v)[i] = *value
-	}
-	return nil
-}
-
 // Override is the limit of a single key, or its weight in a rule with Share.
 type Override struct {
 	Key   Values          `yaml:"key" json:"key"` // one for each attribute of the rule's Key
@@ -219,34 +163,39 @@ type Override struct {
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 }
 
-// The attributes that [HTTP] knows, and that rules read with a fixed meaning.
-const (
-	attrMethod = "method"
-	attrHost   = "host"
-	attrPath   = "path"
-	attrRoute  = "route"
-	attrIP     = "ip"
-	attrPlan   = "plan"
-	attrHeader = "header:"
-	attrQuery  = "query:"
-	attrCookie = "cookie:"
+// chargeAlways is the only value of [Rule.Charge].
+const chargeAlways = "always"
 
-	attrWildcard = "wildcard:" // of the rule's own routes
-)
+// always reports whether the rule is charged whatever the decision.
+func (r *Rule) always() bool { return r.Charge == chargeAlways }
 
-// The parts of [Match.Not] that are no attributes.
-const (
-	notPrefix = "prefix:"
-	notSuffix = "suffix:"
-)
-
-// splitNot returns how the values of a part of [Match.Not] are compared, and the attribute.
-func splitNot(name string) (kind match.Kind, attribute string) {
-	if attribute, ok := strings.CutPrefix(name, notPrefix); ok {
-		return match.NoneBegin, attribute
+// holds reports whether a limit of the rule is [ratelimit.Concurrent].
+func (r *Rule) holds() bool {
+	held := func(l ratelimit.Limit) bool { return l.Algorithm == ratelimit.AlgorithmConcurrent }
+	for _, l := range r.Plans {
+		if held(l) {
+			return true
+		}
 	}
-	if attribute, ok := strings.CutPrefix(name, notSuffix); ok {
-		return match.NoneEnd, attribute
+	return held(r.Limit) || slices.ContainsFunc(r.Overrides, func(o Override) bool { return held(o.Limit) })
+}
+
+// budgets returns the name of the rule's budgets.
+func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
+
+// leavesOut reports whether a rule has one of its fields from the defaults.
+func (r *Rule) leavesOut(field string) bool {
+	switch field {
+	case "match":
+		return r.Match.leftOut()
+	case "key":
+		return r.Key == nil
+	case "limit":
+		return r.Limit == ratelimit.Limit{}
+	case "plans":
+		return r.Plans == nil
+	case "cost":
+		return r.Cost == Cost{}
 	}
-	return match.NoneOf, name
+	return false
 }

@@ -51,7 +51,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	odd := func(route string, _ bool) error { return oddRoute(route) }
 	named.eachChecked("match.route", r.Match.Route, report, odd)
 	named.eachChecked("match.not.route", r.Match.Not[attrRoute], report, odd)
-	r.eachAsked(func(field, attribute string, kind match.Kind, values Values) {
+	r.Match.eachAsked(func(field, attribute string, kind match.Kind, values Values) {
 		if attribute == attrRoute {
 			return
 		}
@@ -89,23 +89,6 @@ func (r *Rule) contradicts(named lists, report reporter) {
 	report("match.attributes.method", errors.New("no route of the rule is for one of these methods: no request matches"))
 }
 
-// eachAsked calls f for each attribute with values that the rule asks for, in order.
-func (r *Rule) eachAsked(f func(field, attribute string, kind match.Kind, values Values)) {
-	for _, asked := range []struct {
-		field  string
-		kind   match.Kind
-		values map[string]Values
-	}{{"attributes", match.OneOf, r.Match.Attributes}, {"not", match.NoneOf, r.Match.Not}, {"prefix", match.BeginsWith, r.Match.Prefix}, {"suffix", match.EndsWith, r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			attribute, kind := name, asked.kind
-			if kind == match.NoneOf {
-				kind, attribute = splitNot(name)
-			}
-			f("match."+asked.field+"."+notField(name, attribute), attribute, kind, asked.values[name])
-		}
-	}
-}
-
 // supplied is the list of attributes in warnings.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
@@ -132,7 +115,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		}
 		seen[name] = true
 	}
-	r.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { check(field, attribute) })
+	r.Match.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { check(field, attribute) })
 	for j, name := range r.Match.Absent {
 		check(fmt.Sprintf("match.absent[%d]", j), name)
 	}
@@ -157,18 +140,6 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 	if len(r.Shares) > 0 {
 		check("shares", attrPlan)
 	}
-}
-
-// maybe suggests a name that is like another, "" if none is.
-func maybe(name string, known []string) string {
-	for changes := range 3 {
-		for _, k := range known {
-			if alike(strings.ToLower(name), strings.ToLower(k), changes) {
-				return fmt.Sprintf("; %q, maybe", k)
-			}
-		}
-	}
-	return ""
 }
 
 // wellKnownFields are header fields whose misspelled names are surely mistakes.
@@ -269,7 +240,7 @@ func (r *Rule) exempted(report reporter) {
 			report(field, fmt.Errorf("a client writes %q itself, and the rule %s: any client can exempt itself. Use an attribute of the program, which has verified the client", name, does))
 		}
 	}
-	r.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { warn(field, attribute) })
+	r.Match.eachAsked(func(field, attribute string, _ match.Kind, _ Values) { warn(field, attribute) })
 	for j, name := range r.Match.Absent {
 		warn(fmt.Sprintf("match.absent[%d]", j), name)
 	}
@@ -285,11 +256,6 @@ func (r *Rule) exempted(report reporter) {
 	if r.Optional {
 		warn("cost", r.Cost.Attribute)
 	}
-}
-
-// writtenByClient reports whether any client can give an attribute any value: it is in a field, a query or a cookie.
-func writtenByClient(name string) bool {
-	return strings.HasPrefix(name, attrHeader) || strings.HasPrefix(name, attrQuery) || strings.HasPrefix(name, attrCookie)
 }
 
 // neverCome reports single addresses that never occur as the ip of [HTTP] or of httplimit.ClientIP.

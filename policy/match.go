@@ -1,0 +1,106 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/ratelimit/policy/internal/match"
+)
+
+// Match selects the requests of a rule: all given fields have to match. The zero Match is for every request.
+type Match struct {
+	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
+	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
+	// Attributes lists the values that an attribute may have; for "ip", networks too. Here and in the other fields, "@NAME" stands for the values
+	// of a list: see [Set.Lists].
+	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
+	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
+	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
+	// a file writes them as prefix: {NAME: …}.
+	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
+	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
+	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
+	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
+	// Absent lists attributes that must be missing or empty.
+	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
+}
+
+// leftOut reports whether the match of the defaults holds: all fields of this one are nil. Without defaults it is for every
+// request.
+func (m Match) leftOut() bool {
+	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
+}
+
+// all reports whether the match is for every request.
+func (m Match) all() bool {
+	return len(m.Route)+len(m.Attributes)+len(m.Not)+len(m.Prefix)+len(m.Suffix)+len(m.Absent) == 0
+}
+
+// eachAsked calls f for each attribute with values that the match asks for, in order.
+func (m *Match) eachAsked(f func(field, attribute string, kind match.Kind, values Values)) {
+	for _, asked := range []struct {
+		field  string
+		kind   match.Kind
+		values map[string]Values
+	}{{"attributes", match.OneOf, m.Attributes}, {"not", match.NoneOf, m.Not}, {"prefix", match.BeginsWith, m.Prefix}, {"suffix", match.EndsWith, m.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			attribute, kind := name, asked.kind
+			if kind == match.NoneOf {
+				kind, attribute = splitNot(name)
+			}
+			f("match."+asked.field+"."+notField(name, attribute), attribute, kind, asked.values[name])
+		}
+	}
+}
+
+// Values are the values of an attribute. In a file a single value needs no brackets.
+type Values []string
+
+// UnmarshalJSON reads a value, or a list of them.
+func (v *Values) UnmarshalJSON(data []byte) error {
+	var one *string
+	if err := json.Unmarshal(data, &one); err == nil && one != nil {
+		*v = Values{*one}
+		return nil
+	}
+	var list []*string
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	if list == nil || slices.Contains(list, nil) {
+		return errors.New("policy: null is no value")
+	}
+	*v = make(Values, len(list))
+	for i, value := range list {
+		(*v)[i] = *value
+	}
+	return nil
+}
+
+// The parts of [Match.Not] that are no attributes.
+const (
+	notPrefix = "prefix:"
+	notSuffix = "suffix:"
+)
+
+// splitNot returns how the values of a part of [Match.Not] are compared, and the attribute.
+func splitNot(name string) (kind match.Kind, attribute string) {
+	if attribute, ok := strings.CutPrefix(name, notPrefix); ok {
+		return match.NoneBegin, attribute
+	}
+	if attribute, ok := strings.CutPrefix(name, notSuffix); ok {
+		return match.NoneEnd, attribute
+	}
+	return match.NoneOf, name
+}
+
+// notField returns the part of a field for an attribute: prefix.path for "prefix:path" under not.
+func notField(name, attribute string) string {
+	if name == attribute {
+		return name
+	}
+	return strings.TrimSuffix(name, ":"+attribute) + "." + attribute
+}
