@@ -4,29 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/bits"
 	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
 // A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none, so what it has not charged is charged
 // afterwards, whatever remains: as a debt if need be. Between the two other calls may be decided. They find what they would have found before the
 // denial, and the sum of the charges is the same in any order.
-
-// empty reports whether a decision leaves nothing, under the limit by which the rule denies: then a cost of 0 is denied.
-func empty(d *ratelimit.Decision) bool {
-	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
-}
-
-// denyEmpty makes a decision on a cost of 0 a denial.
-func denyEmpty(d ratelimit.Decision) ratelimit.Decision {
-	d.Allowed, d.Delay, d.RetryAfter = false, 0, d.NextAfter
-	return d
-}
 
 // decide takes the charges of a query.
 func (p *Policies) decide(ctx context.Context, q *query) (ratelimit.Decision, error) {
@@ -113,12 +101,12 @@ func (q *query) askEmpty(ctx context.Context) (denial ratelimit.Decision, err er
 		if err != nil {
 			return ratelimit.Decision{}, err, false
 		}
-		if ch.Empty = empty(&d); !ch.Empty {
+		if ch.Empty = limits.Empty(&d); !ch.Empty {
 			continue
 		}
-		d = denyEmpty(r.show(d))
+		d = limits.DenyEmpty(r.grace.Show(d))
 		q.note(i, d, false)
-		if !r.Shadow && (!denied || longer(&d, &denial)) {
+		if !r.Shadow && (!denied || limits.Longer(&d, &denial)) {
 			denial, denied = d, true
 		}
 	}
@@ -135,19 +123,13 @@ func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 		if !r.always() || ch.Cost > 0 || !ch.Empty || i >= len(q.charges.results) {
 			continue
 		}
-		denial := denyEmpty(q.charges.results[i].Decision)
+		denial := limits.DenyEmpty(q.charges.results[i].Decision)
 		q.note(i, denial, false)
-		if !r.Shadow && (d.Allowed || longer(&denial, &d)) {
+		if !r.Shadow && (d.Allowed || limits.Longer(&denial, &d)) {
 			d = denial
 		}
 	}
 	return d
-}
-
-// longer reports whether a denial lasts longer than another. One without an end lasts longest.
-func longer(a, b *ratelimit.Decision) bool {
-	endless := func(d *ratelimit.Decision) bool { return d.RetryAfter == 0 }
-	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
 }
 
 // standing returns how a key stands under a rule, before show.
@@ -209,7 +191,7 @@ func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decisio
 			q.charges.rest = append(q.charges.rest, i)
 		}
 		never := err != nil
-		now = r.show(now)
+		now = r.grace.Show(now)
 		if slices.Contains(q.charges.denied, i) || never {
 			now.Allowed = false
 			q.note(i, now, true)
@@ -235,10 +217,10 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 		never := cost > now.Limit.Capacity()
 		retry, known := time.Duration(0), true
 		if now.Allowed = cost <= now.Remaining && now.Debt == 0; !now.Allowed && !never {
-			retry, known = roomAfter(&now, cost)
+			retry, known = limits.RoomAfter(&now, cost)
 		}
 		if now.RetryAfter = retry; known && now.Remaining == 0 {
-			now.NextAfter, known = roomAfter(&now, 1)
+			now.NextAfter, known = limits.RoomAfter(&now, 1)
 		}
 		if known && never {
 			return now, ratelimit.ErrExceedsLimit
@@ -247,34 +229,6 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 		}
 	}
 	return d.peekStack(ctx, one, cost)
-}
-
-// roomAfter returns the time until a key has room for a cost that it has no room for now, by how it stands. Of sliding windows that does not show
-// it, nor of leaky buckets, which delay, nor of a debt in periods of several lengths.
-func roomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
-	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
-	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
-	if d.ResetAfter >= longest {
-		return 0, false
-	}
-	switch d.Limit.Algorithm {
-	case ratelimit.AlgorithmTokenBucket:
-		high, low := bits.Mul64(uint64(d.Limit.Capacity()-cost), uint64(per))
-		if high >= uint64(units) {
-			return 0, false
-		}
-		sooner, _ := bits.Div64(high, low, uint64(units))
-		return max(0, d.ResetAfter-time.Duration(min(sooner, math.MaxInt64))), true
-	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmCalendar:
-		spent := spentOf(d) // each window takes as many units of it, and at the end of the last the key is fresh
-		switch {
-		case (spent+int64(cost)-1)/units > (spent-1)/units:
-			return d.ResetAfter, true
-		case d.Limit.Algorithm == ratelimit.AlgorithmFixedWindow:
-			return max(0, d.ResetAfter-d.Limit.Rate.Per), true
-		}
-	}
-	return 0, false
 }
 
 // settlingRest returns a reservation that settles the charges beside the stack's, too: those of shadows that were charged although they

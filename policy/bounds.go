@@ -62,8 +62,3 @@ func percentOf(text string) (int, error) {
 	}
 	return 0, fmt.Errorf("%q, want 1%% to %d%%", text, maxPercent)
 }
-
-// counts reports whether a limit counts anything.
-func counts(l ratelimit.Limit) bool {
-	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
-}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 )
@@ -48,14 +49,6 @@ func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*
 	return d, err
 }
 
-// peek returns the decision that a charge would meet.
-func (d *decider) peek(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
-	if d.shares(c) {
-		return d.peekShared(ctx, c, cost)
-	}
-	return d.peekStack(ctx, c, cost)
-}
-
 // peekStack is peek without limits that keys share.
 func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	standing, err := d.of(c).Peek(ctx, c, cost)
@@ -73,13 +66,6 @@ func (d *decider) of(c *charges) *ratelimit.Layered[*charges] {
 		return d.bare
 	}
 	return d.stack
-}
-
-func (d *decider) adjust(ctx context.Context, c *charges, delta int) error {
-	if d.shares(c) {
-		return d.adjustShared(ctx, c, delta)
-	}
-	return d.of(c).Adjust(ctx, c, delta)
 }
 
 func (d *decider) reset(ctx context.Context, c *charges) error {
@@ -199,3 +185,13 @@ func wrapped(i int, r *rule, y ratelimit.Layer[*charges]) ratelimit.Layer[*charg
 }
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")
+
+// wall returns the clock by which rules begin and end: that of the budgets in memory if it has dates, else the time of this machine.
+func (d *decider) wall() func() time.Time {
+	if d != nil {
+		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {
+			return clock.Wall
+		}
+	}
+	return time.Now
+}

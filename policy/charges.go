@@ -4,23 +4,10 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
+	"github.com/weir-go/ratelimit/policy/internal/notices"
 	"github.com/weir-go/ratelimit/stats"
 )
-
-// charge is one rule's charge for a request.
-type charge struct {
-	Rule  int              // the index of its Budget
-	Key   string           // the budget's key; it may be a secret
-	Plan  string           // the plan of the limit, or ""
-	Cost  int              // the units to charge
-	Fixed bool             // the cost is the rule's, not the caller's
-	Empty bool             // nothing was left under the limit by which the rule denies
-	Real  int              // the real cost, once the charge is settled by a rule with settles
-	Limit *ratelimit.Limit // the key's limit; it must not be changed
-
-	Weight int    // of the key, which shares Limit with others; 0 for a key with a budget of its own
-	Tariff string // the request's plan, whether it has a weight or not, if Weight is not 0
-}
 
 // charges are the charges of a request, one for each rule that applies.
 type charges struct {
@@ -42,9 +29,9 @@ type charges struct {
 	shadows bool                 // one of the rules is a shadow
 
 	// The spending of the keys, if a rule notifies of it.
-	opens     *opens  // nil if none does
-	followed  []*rule // of the set
-	estimates bool    // the charges are settled at their real costs later
+	opens     *notices.Opens // nil if none does
+	followed  []*rule        // of the set
+	estimates bool           // the charges are settled at their real costs later
 	changes   []change
 	corrected []corrected
 	adjusted  *adjusted // the answer of an adjustment, if it is wanted
@@ -108,12 +95,12 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	if !ok {
 		return
 	}
-	c.List[i].Empty = empty(d)
+	c.List[i].Empty = limits.Empty(d)
 	if i < len(c.results) {
 		r := &c.results[i]
 		r.Decision, r.Spent, r.Told = *d, spent, true
 		if c.rules != nil {
-			r.Decision = c.rules[rule].show(*d)
+			r.Decision = c.rules[rule].grace.Show(*d)
 		}
 	}
 	if !d.Allowed && !slices.Contains(c.denied, i) {
@@ -149,3 +136,32 @@ func (c *charges) position(rule int) (int, bool) {
 
 // fewCharges is the maximum number of charges that are searched one by one, which is faster than a map.
 const fewCharges = 8
+
+// change is how a call has changed the spending of a charge's key.
+type change struct {
+	known                 bool // the charge was made
+	corrected             bool // the engine has answered its settlement or adjustment
+	before                int64
+	openBefore, openAfter int64
+	open                  *notices.Open // with the estimate, until it is settled
+}
+
+// corrected is a settlement or an adjustment of a charge's key.
+type corrected struct {
+	charge charge
+	notices.Change
+}
+
+// adjusted is the engine's answer to the adjustment of one key.
+type adjusted struct {
+	known bool                // the engine has answered
+	spent int64               // before the adjustment
+	after *ratelimit.Decision // how the key stands, under the limit by which it is denied; nil if it has no spending
+}
+
+func (a *adjusted) answer(before int64, d *ratelimit.Decision) {
+	if a.known = true; d != nil {
+		after := *d
+		a.spent, a.after = before, &after
+	}
+}

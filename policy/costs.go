@@ -1,16 +1,9 @@
 package policy
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 
-	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/follow"
-	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -40,19 +33,6 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 	}
 	n, err = c.weight.number(r)
 	return n, true, err
-}
-
-// number returns the attribute of a request, which holds a cost.
-func (n *needed) number(r Request) (int, error) {
-	text, err := n.in(r)
-	if err != nil {
-		return 0, err
-	}
-	units, err := strconv.Atoi(text)
-	if err != nil || units < 0 {
-		return 0, n.wrong("is not a whole number of at least 0")
-	}
-	return units, nil
 }
 
 // prices are the costs of [Rule.Costs], prepared for decisions.
@@ -86,20 +66,33 @@ func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	return p
 }
 
+// pricing is the cost of a rule, and its costs of some requests.
+type pricing struct {
+	base   costing // where no price matches
+	prices *prices // nil without
+}
+
+// pricingOf returns the pricing of a valid rule. Routes are those whose wildcards its costs may be in.
+func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
+	p := pricing{costingOf(r.Cost), pricesOf(r, named, routes)}
+	p.base.weight = p.base.weight.of(routes)
+	return p
+}
+
 var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
 
-// cost returns the charge if the caller's cost is cost: of the first price that matches, else of the rule. A client cannot choose a lower
+// of returns the charge if the caller's cost is cost: of the first price that matches, else of the rule. A client cannot choose a lower
 // one by a path that is read in several ways: the highest counts of the prices that match by one reading, up to the first that matches by all.
-func (c *rule) cost(r Request, cost int) (n int, fixed bool, err error) {
-	if c.prices == nil {
-		return c.base.of(r, cost)
+func (p *pricing) of(r Request, cost int) (n int, fixed bool, err error) {
+	if p.prices == nil {
+		return p.base.of(r, cost)
 	}
 	memory, _ := priceMemories.Get().(*match.Memory)
 	defer priceMemories.Put(memory)
-	found := c.prices.index.Candidates(r, memory)
+	found := p.prices.index.Candidates(r, memory)
 	known := false
-	add := func(p *costing) error {
-		m, own, err := p.of(r, cost)
+	add := func(c *costing) error {
+		m, own, err := c.of(r, cost)
 		if err != nil {
 			return err
 		}
@@ -109,64 +102,18 @@ func (c *rule) cost(r Request, cost int) (n int, fixed bool, err error) {
 		return nil
 	}
 	for _, i := range found {
-		if i >= len(c.prices.all) {
+		if i >= len(p.prices.all) {
 			break
 		}
-		if !c.prices.rules[i].Holds(r) {
+		if !p.prices.rules[i].Holds(r) {
 			continue
 		}
-		if err := add(&c.prices.all[i]); err != nil {
+		if err := add(&p.prices.all[i]); err != nil {
 			return 0, false, err
 		}
-		if k := i + len(c.prices.all); slices.Contains(found, k) && c.prices.rules[k].Holds(r) {
+		if k := i + len(p.prices.all); slices.Contains(found, k) && p.prices.rules[k].Holds(r) {
 			return n, fixed, nil
 		}
 	}
-	return n, fixed, add(&c.base)
-}
-
-// settles reports whether the rule's charge does not simply settle at the argument of Settle, or at its cost.
-func (c *rule) settles() bool { return c.Actual != "" || c.prices != nil }
-
-// real returns the real cost of a rule's charge, for a reservation that is settled.
-func (c *charges) real(r *rule, ch *charge) int {
-	ch.Real = c.given
-	if ch.Fixed {
-		ch.Real = ch.Cost
-	}
-	if r.Actual == "" {
-		return ch.Real
-	}
-	n, err := r.actual.number(c.request)
-	switch {
-	case err == nil:
-		ch.Real = n
-	case missing(err) && (r.Optional || !ch.Fixed):
-	default:
-		ch.Real = ch.Cost
-		c.failed = append(c.failed, fmt.Errorf("policy: rule %q: actual: %w", r.Name, err))
-	}
-	return ch.Real
-}
-
-// settledBy returns a reservation whose charges settle each by its own rule.
-func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
-	if inner == nil || !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return d.rules[ch.Rule].settles() }) {
-		return inner
-	}
-	return settledAs(inner, func(actual int) error {
-		c.given = actual
-		err := inner.Settle(actual)
-		return errors.Join(append([]error{err}, c.failed...)...)
-	})
-}
-
-// settledAs returns a reservation of the charges of another, which it settles by a function.
-func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
-	res := ratelimit.NewReservation(inner.Decision, settle)
-	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
-	if inner.Delay > 0 {
-		follow.Wait(res, inner.Wait)
-	}
-	return res
+	return n, fixed, add(&p.base)
 }

@@ -48,47 +48,8 @@ func (s span) String() string {
 func (r *Rule) span() span     { return span{r.From, r.Until} }
 func (o *Override) span() span { return span{o.From, o.Until} }
 
-// wall returns the clock by which rules begin and end: that of the budgets in memory if it has dates, else the time of this machine.
-func (d *decider) wall() func() time.Time {
-	if d != nil {
-		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {
-			return clock.Wall
-		}
-	}
-	return time.Now
-}
-
-// inForce reports whether a rule is in force for a query. All rules of a query are compared with one reading of the clock.
-func (q *query) inForce(r *rule) bool {
-	if !r.dated {
-		return true
-	}
-	if q.at.IsZero() {
-		q.at = r.wall()
-	}
-	return r.span().holds(q.at)
-}
-
 // override is the limit of a key, and its time.
 type override struct {
 	limit *ratelimit.Limit
 	span
-}
-
-// overrideOf returns the limit of a key's override that is in force, nil if none is. One that has a time precedes one without.
-func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
-	var at time.Time
-	for _, o := range c.overrides[key] {
-		if o.always() {
-			limit = o.limit
-			continue
-		}
-		if at.IsZero() {
-			at = c.wall()
-		}
-		if o.holds(at) {
-			return o.limit
-		}
-	}
-	return limit
 }

@@ -3,11 +3,9 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
 // Engine returns the limiter that holds a rule's budgets. [Memory] is one, and so are those of package policysql, for budgets in a
@@ -43,15 +41,6 @@ type Budget struct {
 	Set []Budget // all budgets of the set, without their Set; nil if a single limit is checked
 }
 
-// budget returns the part of the rule that an engine receives.
-func (c *rule) budget() Budget {
-	b := Budget{Name: c.budgets(), Key: c.Key, Limit: c.limit, Others: c.others(), Share: c.Share}
-	if c.Share > 0 {
-		b.Weight = func(string) int { return c.Share } // until the rule has a pool
-	}
-	return b
-}
-
 // checkLimit returns an error if the engine's store cannot count a limit of a rule.
 func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
 	b.Limit, b.Others, b.Share, b.Weight, b.Set = limit.Named(b.Limit.Name), nil, 0, nil, nil
@@ -59,123 +48,21 @@ func (e Engine) checkLimit(b Budget, limit ratelimit.Limit) error {
 	return err
 }
 
-// open makes the rules of a valid set ready, on limiters of the engine. It changes nothing. Before returns the limiter of a rule in the set
-// before, and its pool. An error is an [*Error].
-func (e Engine) open(set *Set, before func(id string) (ratelimit.Limiter[string], *pool)) ([]*rule, *decider, error) {
-	whole := set.Complete()
-	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
-	for i := range whole {
-		rules[i] = newRule(&whole[i], set.Lists)
-		budgets[i] = rules[i].budget()
-	}
-	limiters := make([]ratelimit.Limiter[string], len(rules))
-	stacked := make([]ratelimit.Limiter[string], len(rules)) // the limiters that one stack decides on
-	for i, r := range rules {
-		b := budgets[i]
-		b.Set = budgets
-		l, pool, err := e.limiterFor(r, b, before)
-		stacked[i] = l
-		if pool != nil {
-			stacked[i], err = e.idle(b)
-		}
-		t, isTable := l.(*table)
-		checked := map[ratelimit.Limit]bool{b.Limit: true}
-		for k := 0; k < len(b.Others) && err == nil; k++ {
-			if limit := b.Others[k]; !checked[limit] && !(isTable && t.counts(limit)) {
-				checked[limit], err = true, e.checkLimit(b, limit)
-			}
-		}
-		if err != nil {
-			return nil, nil, &Error{Rule: r.Name, Err: err}
-		}
-		switch {
-		case isTable:
-			rules[i] = ruleOf(r, t.processes)
-		case pool != nil:
-			if m, ok := pool.sharer.(*memoryPool); ok {
-				rules[i] = ruleOf(r, m.processes)
-			}
-		}
-		limiters[i], rules[i].pool, rules[i].countable = l, pool, func(limit ratelimit.Limit) error {
-			if isTable && t.counts(limit) {
-				return nil
-			}
-			return e.checkLimit(b, limit)
-		}
-	}
-	d, err := newDecider(rules, limiters, stacked)
+// sharerFor returns the engine's limiter for a rule with Share. Before is the limiter of the rule in the set before, if its keys shared one.
+func (e Engine) sharerFor(b Budget, before ratelimit.Limiter[string]) (shares.Limiter, error) {
+	l, err := e(b, before)
 	if err != nil {
-		return nil, nil, &Error{Err: err}
+		return nil, err
 	}
-	return rules, d, nil
+	s, ok := l.(shares.Limiter)
+	if !ok || !ratelimit.Describe(l).Shared {
+		return nil, fmt.Errorf("the engine returned a %T, whose keys do not share one limit, as those of Memory and policyredis do: %w", l, errors.ErrUnsupported)
+	}
+	return s, nil
 }
 
-// limiterFor returns the engine's limiter for a rule, and the pool of a rule with Share.
-func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.Limiter[string], *pool)) (ratelimit.Limiter[string], *pool, error) {
-	last, shared := before(r.id)
-	if r.Share == 0 {
-		if shared != nil {
-			last = nil
-		}
-		l, err := e(b, last)
-		if err == nil && optional.IsNil(l) {
-			err = optional.Nil("the limiter that the engine returned")
-		}
-		return l, nil, err
-	}
-	p := &pool{weigher: newWeigher(r)}
-	if last = nil; shared != nil {
-		p.weigher, last = shared.weigher, shared.sharer
-	}
-	b.Weight = p.weigher.weight
-	var err error
-	if p.sharer, err = e.sharerFor(b, last); err != nil {
-		return nil, nil, err
-	}
-	return p.sharer, p, nil
-}
-
-// refusals returns the errors for which an engine refuses a valid set: about single limits, or else about the rules together.
-func (s *Set) refusals(e Engine) (all []*Error) {
-	if e == nil {
-		e = Memory(nil)
-	}
-	whole := s.Complete()
-	for i := range whole {
-		c := newRule(&whole[i], s.Lists)
-		b := c.budget()
-		check := func(field string, limit ratelimit.Limit) {
-			if len(all) < maxProblems {
-				if err := e.checkLimit(b, limit); err != nil {
-					all = append(all, c.wrong(i, field, err))
-				}
-			}
-		}
-		if c.Share == 0 {
-			check("limit", c.limit)
-		} else if _, err := e.sharerFor(b, nil); err != nil && len(all) < maxProblems {
-			field := "limit"
-			if errors.Is(err, errors.ErrUnsupported) {
-				field = "share"
-			}
-			all = append(all, c.wrong(i, field, err))
-		}
-		for _, plan := range slices.Sorted(maps.Keys(c.plans)) {
-			check("plans."+plan, *c.plans[plan])
-		}
-		for j, o := range c.Overrides {
-			if o.Share == 0 {
-				check(fmt.Sprintf("overrides[%d]", j), c.enforced(o.Limit.Named(c.Name)))
-			}
-		}
-	}
-	if len(all) > 0 {
-		return all
-	}
-	var together *Error
-	if _, _, err := e.open(s, func(string) (ratelimit.Limiter[string], *pool) { return nil, nil }); errors.As(err, &together) {
-		together.Field = "rules"
-		all = append(all, together)
-	}
-	return all
+// idle returns the limiter that stands in the stack for a rule with Share. Its keys without a weight are blocked or unlimited.
+func (e Engine) idle(b Budget) (ratelimit.Limiter[string], error) {
+	b.Limit, b.Others, b.Share, b.Weight = ratelimit.Unlimited().Named(b.Limit.Name), nil, 0, nil
+	return e(b, nil)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
@@ -95,9 +96,9 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 		e.Skipped = "an attribute is missing, and the rule is optional"
 		return e, nil
 	}
-	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, rule.shown(*ch.Limit), ch.Cost, ch.Weight
+	e.Key, e.Plan, e.Limit, e.Cost, e.Share = ch.Key, ch.Plan, rule.grace.Shown(*ch.Limit), ch.Cost, ch.Weight
 	if e.Override = rule.overrideOf(ch.Key) != nil; ch.Weight > 0 {
-		_, e.Override = rule.weights[ch.Key]
+		_, e.Override = rule.terms.Keys[ch.Key]
 	}
 	if v, ok := r.Attribute(rule.LimitFrom); rule.given != nil && ok && v != "" && !e.Override && ch.Limit != &rule.limit {
 		e.Given = rule.LimitFrom
@@ -105,9 +106,9 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	e.Grace, e.Actual, e.Charge = rule.Grace, rule.Actual, rule.Charge
 	ch.Rule = i
 	d, err := g.decider.peek(context.Background(), &charges{List: []charge{ch}, Bare: true}, ch.Cost)
-	used := ch.Cost == 0 && rule.always() && err == nil && empty(&d)
-	if d = rule.show(d); used {
-		d = denyEmpty(d)
+	used := ch.Cost == 0 && rule.always() && err == nil && limits.Empty(&d)
+	if d = rule.grace.Show(d); used {
+		d = limits.DenyEmpty(d)
 	}
 	switch {
 	case err == nil || errors.Is(err, ratelimit.ErrExceedsLimit):

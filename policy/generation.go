@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
 // generation is a set in force. It does not change.
@@ -41,7 +42,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 		}
 	}
 	var err error
-	next.rules, next.decider, err = p.engine.open(set, func(id string) (ratelimit.Limiter[string], *pool) {
+	next.rules, next.decider, err = p.engine.open(set, func(id string) (ratelimit.Limiter[string], *shares.Pool) {
 		if i, ok := before[id]; ok {
 			return last.decider.limiters[i], last.rules[i].pool
 		}
@@ -102,7 +103,7 @@ func (p *Policies) use(next *generation) {
 	p.current.Store(next)
 	for _, r := range next.rules {
 		if r.pool != nil {
-			r.pool.adopt(r)
+			r.pool.Adopt(r.terms)
 		}
 	}
 }
@@ -175,4 +176,9 @@ func (p *Policies) Flush(ctx context.Context) error {
 		errs = append(errs, l.Flush(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// position returns the index of the rule with an id, -1 if there is none.
+func (g *generation) position(id string) int {
+	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }

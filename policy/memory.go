@@ -2,10 +2,10 @@ package policy
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
 // MemoryOptions are the [ratelimit.Options] of each rule. A rule with Share has MaxKeys and Clock, and a line of package fair.
@@ -38,7 +38,7 @@ func Memory(opts *MemoryOptions) Engine {
 		}
 		t := &table{processes: o.Processes, clock: o.Clock}
 		var err error
-		t.Keyed, err = ratelimit.New(t.shareOf(b.Limit), &ratelimit.Options[string]{MaxKeys: o.MaxKeys, OnFull: o.OnFull, Remember: o.Remember, Clock: o.Clock})
+		t.Keyed, err = ratelimit.New(limits.ShareOf(b.Limit, t.processes), &ratelimit.Options[string]{MaxKeys: o.MaxKeys, OnFull: o.OnFull, Remember: o.Remember, Clock: o.Clock})
 		if before != nil && err == nil {
 			return before, nil
 		}
@@ -61,26 +61,25 @@ func (t *table) counts(limit ratelimit.Limit) bool {
 	return limit.Algorithm != ratelimit.AlgorithmCalendar && limit.Algorithm != ratelimit.AlgorithmConcurrent
 }
 
-// shareOf returns the part of a limit that this process enforces.
-func (t *table) shareOf(limit ratelimit.Limit) ratelimit.Limit { return shareOf(limit, t.processes) }
+// memoryPool is the limiter of [Memory] for a rule with Share.
+type memoryPool struct {
+	*fair.Limiter[string]
+	processes int // that share the limit
+	clock     ratelimit.Clock
+}
 
-// ruleOf returns the rule with the parts of its limits that each of several processes enforces.
-func ruleOf(whole *rule, processes int) *rule {
-	if processes <= 1 || whole.Allow {
-		return whole
+// newMemoryPool returns a limiter, or the limiter before, if there was one.
+func newMemoryPool(o *MemoryOptions, b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
+	p := &memoryPool{processes: o.Processes, clock: o.Clock}
+	var err error
+	p.Limiter, err = fair.New(limits.ShareOf(b.Limit, o.Processes), &fair.Options[string]{MaxKeys: o.MaxKeys, Clock: o.Clock, Weight: b.Weight})
+	if before, ok := before.(*memoryPool); ok && err == nil {
+		return before, nil
 	}
-	of := func(limit ratelimit.Limit) ratelimit.Limit { return shareOf(limit, processes) }
-	r := *whole.Rule
-	r.Limit, r.Plans, r.Overrides = of(r.Limit), maps.Clone(r.Plans), slices.Clone(r.Overrides)
-	for plan, limit := range r.Plans {
-		r.Plans[plan] = of(limit)
-	}
-	for k := range r.Overrides {
-		if r.Overrides[k].Share == 0 {
-			r.Overrides[k].Limit = of(r.Overrides[k].Limit)
-		}
-	}
-	part := newRule(&r, whole.lists)
-	part.whole, part.part = whole.whole, of
-	return part
+	return p, err
+}
+
+// SetLimit changes the limit to this process's share of it.
+func (p *memoryPool) SetLimit(limit ratelimit.Limit) error {
+	return p.Limiter.SetLimit(limits.ShareOf(limit, p.processes))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/owed"
+	"github.com/weir-go/ratelimit/policy/internal/notices"
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
 )
@@ -65,8 +66,8 @@ type Policies struct {
 	engine      Engine
 	onDecision  func(Decision)
 	onThreshold func(Threshold)
-	notices     notices
-	opens       opens
+	notices     notices.Notices
+	opens       notices.Opens
 	reuseRules  bool
 	log         *slog.Logger
 	current     atomic.Pointer[generation]

@@ -188,7 +188,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		r := q.in.rules[ch.Rule]
 		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
 		if !rd.Told {
-			rd.Decision.Limit = r.shown(*ch.Limit)
+			rd.Decision.Limit = r.grace.Shown(*ch.Limit)
 		}
 	}
 	if q.exemptBy != nil {
@@ -244,4 +244,49 @@ func (q *query) waited(err error) (d ratelimit.Decision) {
 		}
 	}
 	return d
+}
+
+// inForce reports whether a rule is in force for a query. All rules of a query are compared with one reading of the clock.
+func (q *query) inForce(r *rule) bool {
+	if !r.dated {
+		return true
+	}
+	if q.at.IsZero() {
+		q.at = r.wall()
+	}
+	return r.span().holds(q.at)
+}
+
+// replaced appends the rules that do not apply to a request, since others take their place. The candidates come from the index.
+func (q *query) replaced(candidates []int, by []int) []int {
+	g := q.in
+	for _, c := range slices.Backward(candidates) {
+		n := c - len(g.rules)
+		if n < 0 {
+			break
+		}
+		x := &g.replaces[n]
+		if !x.match.Holds(q.request) || !q.inForce(g.rules[x.rule]) {
+			continue
+		}
+		if g.rules[x.rule].Optional {
+			var ch charge
+			if applies, err := g.rules[x.rule].charge(q.request, q.cost, &ch); err == nil && !applies {
+				continue
+			}
+		}
+		by = append(by, x.of...)
+	}
+	return by
+}
+
+// replacedBy returns the rule that takes the place of another for a request.
+func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
+	g := q.in
+	for _, c := range candidates {
+		if n := c - len(g.rules); n >= 0 && slices.Contains(q.replaced([]int{c}, nil), rule) {
+			return g.rules[g.replaces[n].rule]
+		}
+	}
+	return nil
 }

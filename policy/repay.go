@@ -106,11 +106,6 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	})
 }
 
-// position returns the index of the rule with an id, -1 if there is none.
-func (g *generation) position(id string) int {
-	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
-}
-
 // Repay charges the store with what a stand-in let pass during an outage. Call it on the [Options.StandIn]; on other policies it does nothing.
 // Package failover calls it when the store is back. Each key is charged with what still counts under the stand-in's limits: for example at
 // most a minute's spending under a limit by the minute, and all of it under a month's quota. What exceeds the rest of a budget becomes

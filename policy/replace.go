@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/weir-go/ratelimit/policy/internal/match"
@@ -33,38 +32,4 @@ func replacementsOf(rules []*rule) (all []replacement) {
 		all = append(all, x)
 	}
 	return all
-}
-
-// replaced appends the rules that do not apply to a request, since others take their place. The candidates come from the index.
-func (q *query) replaced(candidates []int, by []int) []int {
-	g := q.in
-	for _, c := range slices.Backward(candidates) {
-		n := c - len(g.rules)
-		if n < 0 {
-			break
-		}
-		x := &g.replaces[n]
-		if !x.match.Holds(q.request) || !q.inForce(g.rules[x.rule]) {
-			continue
-		}
-		if g.rules[x.rule].Optional {
-			var ch charge
-			if applies, err := g.rules[x.rule].charge(q.request, q.cost, &ch); err == nil && !applies {
-				continue
-			}
-		}
-		by = append(by, x.of...)
-	}
-	return by
-}
-
-// replacedBy returns the rule that takes the place of another for a request.
-func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
-	g := q.in
-	for _, c := range candidates {
-		if n := c - len(g.rules); n >= 0 && slices.Contains(q.replaced([]int{c}, nil), rule) {
-			return g.rules[g.replaces[n].rule]
-		}
-	}
-	return nil
 }

@@ -25,6 +25,11 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
+// plan is a [Request] of which nothing but its plan is known.
+type plan string
+
+func (p plan) Attribute(name string) (string, bool) { return string(p), name == attrPlan && p != "" }
+
 // HTTP returns the attributes of an HTTP request and of more, which takes precedence. More may be nil.
 //
 //   - method, and host (in lower case; the port for CONNECT only);

@@ -1,19 +1,19 @@
 package policy
 
 import (
-	"encoding/hex"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
 	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
 // rule is a [Rule], prepared for decisions.
@@ -30,11 +30,11 @@ type rule struct {
 	planOf    map[ratelimit.Limit]string // the plan of a limit, also of limits that plans had in earlier sets
 	match     match.Rule                 // which requests it is for
 
-	pool    *pool          // that its keys share, nil without Share
-	weights map[string]int // of single keys in it
+	pool  *shares.Pool  // the limit that its keys share, nil without Share
+	terms *shares.Terms // by which they share it
 
 	thresholds []int                       // the percentages of Notify, in order
-	given      *limitCache                 // of LimitFrom, nil without
+	given      *limits.Cache               // of LimitFrom, nil without
 	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
@@ -42,43 +42,13 @@ type rule struct {
 
 	parts   []needed // the attributes of its key
 	plain   bool     // the key is one attribute, and whole
-	base    costing  // its cost, where no price matches
-	prices  *prices  // its costs of some requests, nil without
+	pricing pricing  // its cost
 	actual  needed   // the attribute that holds its real cost
 	ownCost bool     // it has a cost of its own, for some requests at least
 	varies  bool     // some keys have another limit
 	moved   bool     // earlier sets had another limit
-	grace   int      // in percent
-	dated   bool     // it is in force for a time
-}
-
-// needed is an attribute that a rule cannot do without.
-type needed struct {
-	attribute string
-	cut       cut              // how an address is cut
-	hash      bool             // a hash stands for the value, which may be a secret
-	wildcards *match.Wildcards // of the rule's routes, if it is one of these, else nil
-	missing   error            // the error of a request that lacks it, made beforehand: an optional rule needs it often
-	malformed error            // the kind of the error about a value of a wrong form
-}
-
-func need(attribute string, c cut) needed {
-	return needed{attribute, c, isSecret(attribute), nil, &requestError{keyfunc.ErrNoKey, fmt.Sprintf("the request has no %q", attribute)}, keyfunc.ErrMalformedKey}
-}
-
-// needCost is need for a cost. A wrong one is the server's fault, unless the client has sent it.
-func needCost(attribute string) needed {
-	n := need(attribute, cut{})
-	n.hash = false
-	if !sentByClient(attribute) {
-		n.malformed = keyfunc.ErrMisconfigured
-	}
-	return n
-}
-
-// wrong returns the error about a value of a wrong form.
-func (n *needed) wrong(format string, args ...any) error {
-	return &requestError{n.malformed, fmt.Sprintf("%q "+format, append([]any{n.attribute}, args...)...)}
+	grace   limits.Grace
+	dated   bool // it is in force for a time
 }
 
 // newRule makes a rule ready. It is valid.
@@ -91,17 +61,17 @@ func newRule(r *Rule, named lists) *rule {
 		plans:     make(map[string]*ratelimit.Limit, len(r.Plans)),
 		overrides: make(map[string][]override, len(r.Overrides)),
 		wall:      time.Now,
-		base:      costingOf(r.Cost),
 		dated:     !r.span().always(),
 		ownCost:   r.Cost.own() || len(r.Costs) > 0,
 		varies:    len(r.Plans)+len(r.Overrides) > 0 || r.LimitFrom != "",
 	}
 	if r.Grace != "" {
-		c.grace, _ = percentOf(r.Grace)
+		percent, _ := percentOf(r.Grace)
+		c.grace = limits.Grace(percent)
 	}
-	c.limit = c.enforced(c.limit)
+	c.limit = c.grace.Enforced(c.limit)
 	if r.LimitFrom != "" {
-		c.given = newLimitCache()
+		c.given = limits.NewCache()
 	}
 	if r.Allow {
 		c.limit = ratelimit.Unlimited().Named(r.Name)
@@ -111,98 +81,59 @@ func newRule(r *Rule, named lists) *rule {
 		attribute, cut := ipBits(name)
 		c.parts = append(c.parts, need(attribute, cut).of(routes))
 	}
-	c.base.weight = c.base.weight.of(routes)
-	c.prices = pricesOf(r, named, routes)
+	c.pricing = pricingOf(r, named, routes)
 	c.plain = len(c.parts) == 1 && c.parts[0].cut == (cut{})
 	if r.Actual != "" {
 		c.actual = needCost(r.Actual)
 	}
 	for plan, limit := range r.Plans {
-		named := c.enforced(limit.Named(r.Name))
+		named := c.grace.Enforced(limit.Named(r.Name))
 		c.plans[plan] = &named
 	}
 	c.addOverrides()
 	c.thresholds = thresholdsOf(r)
 	c.match = matchOf(r, named, routes)
-	c.whole = c.shown(c.limit)
+	c.whole = c.grace.Shown(c.limit)
+	if r.Share > 0 {
+		c.terms = &shares.Terms{Limit: c.whole, Keys: c.weights(), Plans: r.Shares, Rest: r.Share}
+	}
 	return c
 }
 
-// addOverrides adds the limits and weights of single keys. An address, a host or a path is the same however it is spelt there.
-func (c *rule) addOverrides() {
-	written := make(map[string]bool, len(c.Overrides))
-	for i := range c.Overrides {
-		key := joined.Key(c.Overrides[i].Key)
+// eachOverride calls f for each override, and its key as it is in requests. An address, a host or a path is the same however it is spelt there.
+func (r *Rule) eachOverride(f func(key string, o *Override)) {
+	written := make(map[string]bool, len(r.Overrides))
+	for i := range r.Overrides {
+		key := joined.Key(r.Overrides[i].Key)
 		written[key] = true
-		c.addOverride(key, &c.Overrides[i])
+		f(key, &r.Overrides[i])
 	}
-	for i := range c.Overrides {
-		if key := c.spelt(c.Overrides[i]); !written[key] {
-			c.addOverride(key, &c.Overrides[i])
+	for i := range r.Overrides {
+		if key := r.spelt(r.Overrides[i]); !written[key] {
+			f(key, &r.Overrides[i])
 		}
 	}
 }
 
-func (c *rule) addOverride(key string, o *Override) {
-	if o.Share == 0 {
-		limit := c.enforced(o.Limit.Named(c.Name))
-		c.overrides[key] = append(c.overrides[key], override{&limit, o.span()})
-		return
-	}
-	if c.weights == nil {
-		c.weights = map[string]int{}
-	}
-	if c.weights[key] == 0 {
-		c.weights[key] = o.Share
-	}
+// addOverrides adds the limits of single keys.
+func (c *rule) addOverrides() {
+	c.eachOverride(func(key string, o *Override) {
+		if o.Share == 0 {
+			limit := c.grace.Enforced(o.Limit.Named(c.Name))
+			c.overrides[key] = append(c.overrides[key], override{&limit, o.span()})
+		}
+	})
 }
 
-// matchOf returns which requests a rule is for. The rule is valid. Routes are those whose wildcards its conditions may be on.
-func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
-	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
-	m.Patterns = patternsOf(named.of(r.Match.Route))
-	add := func(kind match.Kind, attribute string, values []string) {
-		c := match.NewCondition(kind, attribute, values)
-		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok {
-			c = c.Of(match.NewWildcards(routes), name)
+// weights returns the weights of single keys, the first of each.
+func (r *Rule) weights() map[string]int {
+	all := map[string]int{}
+	r.eachOverride(func(key string, o *Override) {
+		if all[key] == 0 && o.Share > 0 {
+			all[key] = o.Share
 		}
-		m.Conditions = append(m.Conditions, c)
-	}
-	for _, asked := range []struct {
-		kind   match.Kind
-		values map[string]Values
-	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			kind, attribute := asked.kind, name
-			if kind == match.NoneOf {
-				kind, attribute = splitNot(name)
-			}
-			if name == attrRoute && kind == match.NoneOf {
-				m.Except = new(match.Tree)
-				for _, p := range patternsOf(named.of(asked.values[name])) {
-					m.Except.Add(p)
-				}
-				continue
-			}
-			add(kind, attribute, named.of(asked.values[name]))
-		}
-	}
-	for _, name := range r.Match.Absent {
-		add(match.Absent, name, nil)
-	}
-	return m
-}
-
-// patternsOf reads the patterns of a rule that is valid.
-func patternsOf(routes []string) (patterns []match.Pattern) {
-	for _, route := range routes {
-		p, err := match.ParsePattern(route)
-		if err != nil {
-			panic("policy: a rule that has not been validated: " + err.Error())
-		}
-		patterns = append(patterns, p)
-	}
-	return patterns
+	})
+	return all
 }
 
 // spelt returns the key that an override is for, as it is in a request of [HTTP].
@@ -217,16 +148,16 @@ func (r *Rule) spelt(o Override) string {
 }
 
 // others returns the limits of plans and overrides, always in the same order.
-func (c *rule) others() (limits []ratelimit.Limit) {
+func (c *rule) others() (all []ratelimit.Limit) {
 	for _, plan := range slices.Sorted(maps.Keys(c.plans)) {
-		limits = append(limits, *c.plans[plan])
+		all = append(all, *c.plans[plan])
 	}
 	for _, o := range c.Overrides {
 		if o.Share == 0 {
-			limits = append(limits, c.enforced(o.Limit.Named(c.Name)))
+			all = append(all, c.grace.Enforced(o.Limit.Named(c.Name)))
 		}
 	}
-	return limits
+	return all
 }
 
 // charge fills in the rule's charge for a request: the key, the cost, and the
@@ -239,7 +170,7 @@ func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error)
 		ch.Key, err = c.key(r)
 	}
 	if ch.Cost = cost; err == nil && c.ownCost {
-		ch.Cost, ch.Fixed, err = c.cost(r, cost)
+		ch.Cost, ch.Fixed, err = c.pricing.of(r, cost)
 	}
 	if err != nil {
 		if missing(err) && c.Optional {
@@ -282,7 +213,7 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 	}
 	if c.given != nil {
 		if text, ok := r.Attribute(c.LimitFrom); ok && text != "" {
-			l := c.given.get(text, c.givenLimit)
+			l := c.given.Get(text, c.givenLimit)
 			if l == nil {
 				c.badLimits.Add(1)
 				l = &c.limit
@@ -333,76 +264,80 @@ func (c *rule) succeeds(last *rule) {
 
 // limitAfter returns the limit of a key whose last decision was under the limit last, and the plan if its limit holds.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
-	plan, known := "", last.Named("") == c.limit.Named("")
+	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {
-		plan, known = c.planOf[last.Named("")]
+		name, known = c.planOf[last.Named("")]
 	}
-	limit, ofPlan := c.limitOf(Subject{Plan: plan}, key)
+	limit, holds := c.limitOf(plan(name), key)
 	if c.given != nil && !known && c.overrideOf(key) == nil {
 		return last.Named(c.Name), "" // the limit of its attribute
 	}
-	return *limit, ofPlan
-}
-
-// of returns the attribute as it is in requests for some routes.
-func (n needed) of(routes []match.Pattern) needed {
-	if strings.HasPrefix(n.attribute, attrWildcard) {
-		n.wildcards = match.NewWildcards(routes)
-	}
-	return n
-}
-
-// in returns the attribute of a request.
-func (n *needed) in(r Request) (v string, err error) {
-	ok := false
-	if n.wildcards != nil {
-		v, ok = n.wildcards.Value(r, n.attribute[len(attrWildcard):])
-	} else {
-		v, ok = r.Attribute(n.attribute)
-	}
-	switch {
-	case n.attribute == attrPath:
-		v = match.Spelt(attrPath, v)
-	case n.attribute == attrIP && n.cut == (cut{}): // else it is cut afterwards
-		v = match.Client(v)
-	}
-	switch {
-	case !ok || v == "":
-		return "", n.missing
-	case n.hash:
-		return hashOfSecret(v), nil
-	case len(v) > maxText:
-		return "", n.wrong("has %d bytes, want at most %d", len(v), maxText)
-	}
-	return v, nil
-}
-
-// hashOfSecret returns the text that stands for a value in a key.
-func hashOfSecret(v string) string {
-	h := keyfunc.HashOf(v)
-	return hex.EncodeToString(h[:])
-}
-
-// textOf returns a value of a key, as a person writes it, as it is in the keys of requests. A value that looks like a hash is
-// taken for the hash in a listed key.
-func (n *needed) textOf(v string) string {
-	if n.cut != (cut{}) {
-		if network, err := netip.ParsePrefix(v); err == nil {
-			return network.String()
-		}
-		if network, ok := n.cut.of(v); ok {
-			return network
-		}
-	}
-	if n.attribute == attrIP && n.cut == (cut{}) {
-		return match.Client(v)
-	}
-	if n.hash && (len(v) != 2*len(keyfunc.Hash{}) || strings.Trim(v, "0123456789abcdef") != "") {
-		return hashOfSecret(v)
-	}
-	return v
+	return *limit, holds
 }
 
 // ValuesOf returns the values of a key from its text, as found in [Denials] and a [Decision]: one for each attribute of the
 // rule's Key, or fewer if the text is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
+
+// givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units, to which the whole limit of the rule scales.
+func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
+	if units, failed := strconv.Atoi(text); failed == nil {
+		l, err = limits.Scaled(c.whole, units, text)
+	} else {
+		l, err = ratelimit.ParseLimit(text)
+	}
+	if err != nil {
+		return l, err
+	}
+	l = l.Named(c.Name)
+	if err = l.Validate(); err == nil {
+		err = c.countable(c.grace.Enforced(l))
+	}
+	if err == nil && c.part != nil {
+		l = c.part(l)
+	}
+	return c.grace.Enforced(l), err
+}
+
+// thresholdsOf returns the percentages of a valid rule, in order.
+func thresholdsOf(r *Rule) (all []int) {
+	for _, text := range r.Notify {
+		percent, err := percentOf(text)
+		if err != nil {
+			panic("policy: a rule that has not been validated: " + err.Error())
+		}
+		all = append(all, percent)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// share makes a charge one of the limit that the rule's keys share, if it has one.
+func (c *rule) share(r Request, ch *charge) {
+	if c.pool == nil || !limits.Counts(*ch.Limit) {
+		return
+	}
+	ch.Tariff, _ = r.Attribute(attrPlan)
+	var ofPlan bool
+	if ch.Weight, ofPlan = c.terms.Of(ch.Key, ch.Tariff); ofPlan {
+		ch.Plan = ch.Tariff
+	}
+}
+
+// overrideOf returns the limit of a key's override that is in force, nil if none is. One that has a time precedes one without.
+func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
+	var at time.Time
+	for _, o := range c.overrides[key] {
+		if o.always() {
+			limit = o.limit
+			continue
+		}
+		if at.IsZero() {
+			at = c.wall()
+		}
+		if o.holds(at) {
+			return o.limit
+		}
+	}
+	return limit
+}

@@ -13,36 +13,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
+	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
 // shares reports whether keys share the limit of one of the charges.
 func (d *decider) shares(c *charges) bool {
 	return d.pools && slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight > 0 })
-}
-
-func (d *decider) take(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
-	if d.shares(c) {
-		return d.takeShared(ctx, c, cost)
-	}
-	return d.stack.Take(ctx, c, cost)
-}
-
-func (d *decider) reserve(ctx context.Context, c *charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if !d.shares(c) {
-		res, err := d.stack.Reserve(ctx, c, cost, maxDelay)
-		return d.settledBy(c, res), err
-	}
-	p := d.newPass(c, cost)
-	defer p.abandon()
-	res, err := p.reservation(p.reserve(wait.OrBackground(ctx), maxDelay, maxDelay))
-	return d.settledBy(c, res), err
-}
-
-func (d *decider) wait(ctx context.Context, c *charges, cost int) error {
-	if d.shares(c) {
-		return d.waitShared(wait.OrBackground(ctx), c, cost)
-	}
-	return d.stack.Wait(ctx, c, cost)
 }
 
 // holds reports whether the stack's part of the charges holds units until they are settled.
@@ -59,6 +36,12 @@ func (d *decider) takeShared(ctx context.Context, c *charges, cost int) (ratelim
 	p.final = true
 	err := p.reserve(p.passing.From(ctx), 0, wait.Forever)
 	return p.d, err
+}
+
+func (d *decider) reserveShared(ctx context.Context, c *charges, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	p := d.newPass(c, cost)
+	defer p.abandon()
+	return p.reservation(p.reserve(ctx, maxDelay, maxDelay))
 }
 
 // peekAgain bounds the time until a call tries again that waits for rules without Share. It follows grants,
@@ -126,7 +109,7 @@ type sharedPass struct {
 // pooled is the charge of a shared limit.
 type pooled struct {
 	charge charge
-	pool   *pool
+	pool   *shares.Pool
 	real   func() int             // the real cost, if the rule has settles; else nil
 	own    bool                   // the cost is the rule's, whatever the caller's
 	res    *ratelimit.Reservation // nil if the charge is final
@@ -202,7 +185,7 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 	p.c.answer(ch.Rule, &d, d.Allowed && err == nil && ch.Cost > 0, err)
 	if err == nil && d.Allowed {
 		p.held = append(p.held, x)
-		p.sum.Add((*merge.Decision[ratelimit.Limit])(&d), roomOf(&d, &x))
+		p.sum.Add((*merge.Decision[ratelimit.Limit])(&d), limits.Room(&d, x.own, x.charge.Cost))
 		return nil
 	}
 	if !p.sum.Empty() {
@@ -228,7 +211,7 @@ func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration
 	if delay != wait.Forever {
 		delay = max(0, delay-time.Since(p.began))
 	}
-	err = r.pool.call(ch, func(l sharer) error {
+	err = r.pool.Call(ch.Key, ch.Tariff, func(l shares.Limiter) error {
 		var err error
 		if p.final && delay == 0 && p.isLast(ch) { // it need not be settled
 			d, err = l.Take(ctx, ch.Key, ch.Cost)
@@ -268,14 +251,6 @@ func limitOr(l, other ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// roomOf returns the caller's largest cost for which a shared limit has room.
-func roomOf(d *ratelimit.Decision, x *pooled) int {
-	if x.own {
-		return merge.Room(int64(d.Remaining), int64(x.charge.Cost), 0)
-	}
-	return d.Remaining
-}
-
 // reservation returns the reservation of all charges, whose real cost can be settled.
 func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	if err != nil || !p.d.Allowed {
@@ -302,7 +277,7 @@ func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error 
 		case x.own:
 			real = x.charge.Cost
 		}
-		errs = append(errs, x.pool.call(&x.charge, func(sharer) error { return x.res.Settle(real) }))
+		errs = append(errs, x.pool.Call(x.charge.Key, x.charge.Tariff, func(shares.Limiter) error { return x.res.Settle(real) }))
 	}
 	return errors.Join(append(errs, stack.Settle(actual))...)
 }
@@ -347,7 +322,7 @@ func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelim
 			x.charge.Cost = cost
 		}
 		var standing ratelimit.Decision
-		err := r.pool.call(ch, func(l sharer) (err error) {
+		err := r.pool.Call(ch.Key, ch.Tariff, func(l shares.Limiter) (err error) {
 			standing, err = ratelimit.Peek(ctx, ratelimit.Limiter[string](l), ch.Key, x.charge.Cost)
 			return err
 		})
@@ -355,7 +330,7 @@ func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelim
 			standing.Limit = limitOr(standing.Limit, *ch.Limit)
 			return standing, err
 		}
-		p.sum.Add((*merge.Decision[ratelimit.Limit])(&standing), roomOf(&standing, &x))
+		p.sum.Add((*merge.Decision[ratelimit.Limit])(&standing), limits.Room(&standing, x.own, x.charge.Cost))
 	}
 	if p.d.Remaining == math.MaxInt {
 		p.d.Remaining = p.d.Limit.Capacity()
@@ -379,7 +354,9 @@ func (d *decider) adjustShared(ctx context.Context, c *charges, delta int) error
 	for i := range c.List {
 		ch := &c.List[i]
 		if r := d.rules[ch.Rule]; ch.Weight > 0 && (c.Bare || !r.Shadow && !r.ownCost) {
-			errs = append(errs, r.pool.call(ch, func(l sharer) error { return ratelimit.Adjust(ctx, ratelimit.Limiter[string](l), ch.Key, delta) }))
+			errs = append(errs, r.pool.Call(ch.Key, ch.Tariff, func(l shares.Limiter) error {
+				return ratelimit.Adjust(ctx, ratelimit.Limiter[string](l), ch.Key, delta)
+			}))
 		}
 	}
 	return errors.Join(errs...)

@@ -12,6 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
+	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
 
 // Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
@@ -23,7 +24,7 @@ type Subject struct {
 
 // Attribute returns the plan.
 func (s Subject) Attribute(name string) (string, bool) {
-	return s.Plan, name == attrPlan && s.Plan != ""
+	return plan(s.Plan).Attribute(name)
 }
 
 // Peek returns the decision that Take would make, and charges nothing. For a [Subject], it returns the decision of the
@@ -69,22 +70,8 @@ func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 			limit = after.Limit
 		}
 		return fmt.Errorf("policy: rule %q: %w: delta is %d, and the key had spent %d units, which it has back: nothing raises it above its limit of %d; "+
-			"for a higher limit until some time, write an entry in overrides with until", rule.Name, ratelimit.ErrExceedsLimit, delta, c.adjusted.spent, rule.shown(limit).Capacity())
+			"for a higher limit until some time, write an entry in overrides with until", rule.Name, ratelimit.ErrExceedsLimit, delta, c.adjusted.spent, rule.grace.Shown(limit).Capacity())
 	})
-}
-
-// adjusted is the engine's answer to the adjustment of one key.
-type adjusted struct {
-	known bool                // the engine has answered
-	spent int64               // before the adjustment
-	after *ratelimit.Decision // how the key stands, under the limit by which it is denied; nil if it has no spending
-}
-
-func (a *adjusted) answer(before int64, d *ratelimit.Decision) {
-	if a.known = true; d != nil {
-		after := *d
-		a.spent, a.after = before, &after
-	}
 }
 
 // Reset restores the full budget of a [Subject]'s key. For any other request, it does so for the request's key in each rule
@@ -93,9 +80,9 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 	return p.keep(r, false, func(g *generation, c *charges) error {
 		err := g.decider.reset(ctx, c)
 		for i := range c.List {
-			id := noticeKey{g.rules[c.List[i].Rule].id, c.List[i].Key}
-			p.notices.forget(id)
-			p.opens.forget(id)
+			id := notices.Key{Rule: g.rules[c.List[i].Rule].id, Key: c.List[i].Key}
+			p.notices.Forget(id)
+			p.opens.Forget(id)
 		}
 		return err
 	})
@@ -172,7 +159,7 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	more := true
 	show := func(rule int, key string, d ratelimit.Decision) bool {
 		r := g.rules[rule]
-		d = r.show(d)
+		d = r.grace.Show(d)
 		d.Limit = d.Limit.Named(r.Name)
 		more = visit(joined.Values(key, len(r.parts)), d)
 		return more

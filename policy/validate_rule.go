@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
+	"github.com/weir-go/ratelimit/policy/internal/limits"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
@@ -187,7 +188,7 @@ func (r *Rule) checkShare(report reporter) {
 		report("notify", fmt.Errorf("%s, and the rule has share %d: its keys have no limits of their own, of which to notify", r.Notify[0], r.Share))
 	}
 	for _, plan := range slices.Sorted(maps.Keys(r.Plans)) {
-		if limit := r.Plans[plan]; counts(limit) {
+		if limit := r.Plans[plan]; limits.Counts(limit) {
 			report("plans."+plan, fmt.Errorf("%v, and the rule has share %d: want a weight in shares, or unlimited or blocked", limit.Named(""), r.Share))
 		}
 	}
@@ -258,7 +259,7 @@ func (r *Rule) checkOverride(o Override) error {
 	case r.Share != 0 && o.Limit == ratelimit.Limit{}:
 		return errors.New("neither share nor limit")
 	}
-	if err := o.Limit.Named("").Validate(); err != nil || r.Share == 0 || !counts(o.Limit) {
+	if err := o.Limit.Named("").Validate(); err != nil || r.Share == 0 || !limits.Counts(o.Limit) {
 		return err
 	}
 	return fmt.Errorf("limit is %v, and the rule has share %d: want share, or the limit unlimited or blocked", o.Limit.Named(""), r.Share)
@@ -330,7 +331,7 @@ func (r *Rule) checkGrace() error {
 	if r.Share > 0 {
 		return fmt.Errorf("%s, and the rule has share %d: its keys have no limits of their own, of which to give a grace", r.Grace, r.Share)
 	}
-	if !r.Allow && r.checkLimit() == nil && len(r.Plans)+len(r.Overrides) == 0 && r.LimitFrom == "" && !counts(r.Limit) {
+	if !r.Allow && r.checkLimit() == nil && len(r.Plans)+len(r.Overrides) == 0 && r.LimitFrom == "" && !limits.Counts(r.Limit) {
 		return errors.New("the rule's limit has no units, of which to give a grace")
 	}
 	return nil

@@ -1,0 +1,18 @@
+package policy
+
+import "github.com/weir-go/ratelimit"
+
+// charge is one rule's charge for a request.
+type charge struct {
+	Rule  int              // the index of its Budget
+	Key   string           // the budget's key; it may be a secret
+	Plan  string           // the plan of the limit, or ""
+	Cost  int              // the units to charge
+	Fixed bool             // the cost is the rule's, not the caller's
+	Empty bool             // nothing was left under the limit by which the rule denies
+	Real  int              // the real cost, once the charge is settled by a rule with settles
+	Limit *ratelimit.Limit // the key's limit; it must not be changed
+
+	Weight int    // of the key, which shares Limit with others; 0 for a key with a budget of its own
+	Tariff string // the request's plan, whether it has a weight or not, if Weight is not 0
+}

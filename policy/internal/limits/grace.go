@@ -1,0 +1,75 @@
+package limits
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Grace is the share of a limit, in percent, that a rule allows above it. 0 allows none. A rule with a grace has its budgets under a larger limit,
+// the enforced one, and denies by that. Its decisions are shown under the limit of the file.
+type Grace int
+
+// of returns the units that a grace adds to a number of units.
+func (g Grace) of(units int) int {
+	high, low := bits.Mul64(uint64(max(0, units)), uint64(g))
+	extra, _ := bits.Div64(high, low, 100) // high is below 100, as the grace is at most that
+	return int(min(extra, uint64(math.MaxInt-max(0, units))))
+}
+
+// Enforced returns the limit by which the rule denies in place of a limit.
+func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
+	if g == 0 || !Counts(l) {
+		return l
+	}
+	if l.Burst > 0 {
+		l.Burst += g.of(l.Burst)
+	} else {
+		l.Rate.Units += g.of(l.Rate.Units)
+	}
+	return l
+}
+
+// Shown is the inverse of Enforced.
+func (g Grace) Shown(l ratelimit.Limit) ratelimit.Limit {
+	if g == 0 || !Counts(l) {
+		return l
+	}
+	less := func(units int) int { // the only number that the grace makes of units, as more give more
+		low, high := 0, units
+		for low < high {
+			if middle := low + (high-low)/2; middle+g.of(middle) < units {
+				low = middle + 1
+			} else {
+				high = middle
+			}
+		}
+		return low
+	}
+	if l.Burst > 0 {
+		l.Burst = less(l.Burst)
+	} else {
+		l.Rate.Units = less(l.Rate.Units)
+	}
+	return l
+}
+
+// Show returns how a decision of the rule alone is shown: it has that much less remaining, and Debt in place of less than nothing.
+func (g Grace) Show(d ratelimit.Decision) ratelimit.Decision {
+	if g == 0 || !Counts(d.Limit) || d.Limit.Algorithm == 0 {
+		return d
+	}
+	limit := g.Shown(d.Limit)
+	extra := d.Limit.Capacity() - limit.Capacity()
+	d.Limit = limit
+	if left := d.Remaining - extra; left >= 0 {
+		d.Remaining = left
+		return d
+	} else if d.Debt == 0 {
+		d.Remaining, d.Debt = 0, -left
+		return d
+	}
+	d.Remaining, d.Debt = 0, d.Debt+min(extra, math.MaxInt-d.Debt)
+	return d
+}

@@ -1,0 +1,21 @@
+// Package limits derives limits from those of a rule: with a grace, by an attribute of a request, for one of several processes. It reads the
+// standing of a key from a decision.
+package limits
+
+import (
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+)
+
+// Counts reports whether a limit counts anything.
+func Counts(l ratelimit.Limit) bool {
+	return l.Algorithm != ratelimit.AlgorithmUnlimited && l.Algorithm != ratelimit.AlgorithmBlocked
+}
+
+// ShareOf returns the part of a limit that one of several processes enforces.
+func ShareOf(limit ratelimit.Limit, processes int) ratelimit.Limit {
+	if processes <= 1 {
+		return limit
+	}
+	return failover.Share(limit, processes).Named(limit.Name)
+}

@@ -1,0 +1,68 @@
+package limits
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/merge"
+)
+
+// Empty reports whether a decision leaves nothing, under the limit by which the rule denies: then a cost of 0 is denied.
+func Empty(d *ratelimit.Decision) bool {
+	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
+}
+
+// DenyEmpty makes a decision on a cost of 0 a denial.
+func DenyEmpty(d ratelimit.Decision) ratelimit.Decision {
+	d.Allowed, d.Delay, d.RetryAfter = false, 0, d.NextAfter
+	return d
+}
+
+// Longer reports whether a denial lasts longer than another. One without an end lasts longest.
+func Longer(a, b *ratelimit.Decision) bool {
+	endless := func(d *ratelimit.Decision) bool { return d.RetryAfter == 0 }
+	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
+}
+
+// RoomAfter returns the time until a key has room for a cost that it has no room for now, by how it stands. Of sliding windows that does not show
+// it, nor of leaky buckets, which delay, nor of a debt in periods of several lengths.
+func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
+	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
+	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
+	if d.ResetAfter >= longest {
+		return 0, false
+	}
+	switch d.Limit.Algorithm {
+	case ratelimit.AlgorithmTokenBucket:
+		high, low := bits.Mul64(uint64(d.Limit.Capacity()-cost), uint64(per))
+		if high >= uint64(units) {
+			return 0, false
+		}
+		sooner, _ := bits.Div64(high, low, uint64(units))
+		return max(0, d.ResetAfter-time.Duration(min(sooner, math.MaxInt64))), true
+	case ratelimit.AlgorithmFixedWindow, ratelimit.AlgorithmCalendar:
+		spent := SpentOf(d) // each window takes as many units of it, and at the end of the last the key is fresh
+		switch {
+		case (spent+int64(cost)-1)/units > (spent-1)/units:
+			return d.ResetAfter, true
+		case d.Limit.Algorithm == ratelimit.AlgorithmFixedWindow:
+			return max(0, d.ResetAfter-d.Limit.Rate.Per), true
+		}
+	}
+	return 0, false
+}
+
+// SpentOf returns the units that a key has spent, of which a decision is the standing.
+func SpentOf(d *ratelimit.Decision) int64 {
+	return int64(max(0, d.Limit.Capacity()-d.Remaining)) + int64(d.Debt)
+}
+
+// Room returns the caller's largest cost for which a rule has room, by its decision. If own is true, the rule charges cost, whatever the caller's.
+func Room(d *ratelimit.Decision, own bool, cost int) int {
+	if own {
+		return merge.Room(int64(d.Remaining), int64(cost), 0)
+	}
+	return d.Remaining
+}

@@ -1,0 +1,177 @@
+// Package notices finds which shares of a limit a key's spending has crossed, and remembers what a process has notified of.
+//
+// A notice is a crossing: a charge, a settlement or an adjustment before which a key's settled spending was below a share of its limit, and
+// after which it is not. Settled is what is spent less the estimates of open reservations: see [Opens]. Each key's changes have an order, and
+// the engine answers each with the spending that it has left, so one process alone finds the crossing, without a record of the
+// keys. It has a short memory for two kinds of notices, which no single answer can distinguish: see [Notices].
+package notices
+
+import (
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Settled returns the part of a spending that is not an estimate.
+func Settled(spent, open int64) int64 { return max(0, spent-open) }
+
+// isAtLeast reports whether a spending is at least so many percent of a capacity.
+func isAtLeast(spent int64, percent, capacity int) bool {
+	spentHigh, spentLow := bits.Mul64(uint64(max(0, spent)), 100)
+	high, low := bits.Mul64(uint64(max(0, capacity)), uint64(percent))
+	return capacity > 0 && (spentHigh > high || spentHigh == high && spentLow >= low)
+}
+
+// crossed returns the thresholds that lie between two spendings.
+func crossed(thresholds []int, before, after int64, capacity int) []int {
+	first := 0
+	for first < len(thresholds) && isAtLeast(before, thresholds[first], capacity) {
+		first++
+	}
+	last := first
+	for last < len(thresholds) && isAtLeast(after, thresholds[last], capacity) {
+		last++
+	}
+	return thresholds[first:last]
+}
+
+// maxNotices bounds the keys of which notices are remembered. A key beyond it may be notified of a further crossing, or denial, too early.
+const maxNotices = 1 << 16
+
+// Notices remember, until keys have regained their budgets, of what this process has notified: of denials, and under limits that regain all
+// the time, under which traffic may cross a share back and forth for hours.
+type Notices struct {
+	n    atomic.Int64
+	mu   sync.Mutex // never held while a notice is passed on
+	keys map[Key]*notice
+}
+
+// Key is a key of a rule, both as the budgets know them.
+type Key struct{ Rule, Key string }
+
+type notice struct {
+	shares []share
+	until  time.Duration // when the key is fresh again, by the policies' clock
+}
+
+// share is the highest threshold of a limit that was notified of.
+type share struct {
+	capacity, percent int
+	denied            bool // of a denial
+}
+
+// maxShares bounds the limits of one key whose notices are remembered.
+const maxShares = 8
+
+// notified returns the highest threshold of a limit that needs no notice: it, or the same share of a larger limit, was notified of. A key
+// whose limit has been raised, as by another plan, is notified of the shares of that.
+func (n *notice) notified(capacity int) (percent int) {
+	for _, s := range n.shares {
+		if s.capacity >= capacity {
+			percent = max(percent, s.percent)
+		}
+	}
+	return percent
+}
+
+// denied reports whether a denial was the notice of all of a limit, or of a larger one.
+func (n *notice) denied(capacity int) bool {
+	return slices.ContainsFunc(n.shares, func(s share) bool { return s.denied && s.capacity >= capacity })
+}
+
+// add records a notice.
+func (n *notice) add(added share) {
+	n.shares = slices.DeleteFunc(n.shares, func(s share) bool { return s.capacity <= added.capacity && s.percent <= added.percent })
+	if len(n.shares) == maxShares {
+		n.shares = slices.Delete(n.shares, 0, 1)
+	}
+	n.shares = append(n.shares, added)
+}
+
+// regainsAlways reports whether keys regain all the time, and not at the end of a window.
+func regainsAlways(l ratelimit.Limit) bool {
+	return l.Algorithm != ratelimit.AlgorithmFixedWindow && l.Algorithm != ratelimit.AlgorithmCalendar
+}
+
+// Change is a change of a key's spending, or a denial.
+type Change struct {
+	Before, After int64              // the settled spending
+	Decision      ratelimit.Decision // how the key stands
+	Lacks         bool               // the key was denied for lack of budget
+}
+
+// Due returns the thresholds of which to notify after a change, and remembers them.
+func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []int {
+	capacity := x.Decision.Limit.Capacity()
+	all := crossed(thresholds, x.Before, x.After, capacity)
+	if x.Lacks && thresholds[len(thresholds)-1] == 100 {
+		all = thresholds[len(thresholds)-1:]
+	}
+	if len(all) == 0 && n.n.Load() == 0 {
+		return nil
+	}
+	damped := x.Lacks || regainsAlways(x.Decision.Limit)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := n.keys[id]
+	if known != nil {
+		known.shares = slices.DeleteFunc(known.shares, func(s share) bool { return !isAtLeast(4*x.Before, s.percent, s.capacity) })
+		if now >= known.until || len(known.shares) == 0 {
+			delete(n.keys, id)
+			known = nil
+		} else {
+			known.until = now + x.Decision.ResetAfter
+		}
+	}
+	if damped && known != nil {
+		done := known.notified(capacity)
+		for len(all) > 0 && all[0] <= done {
+			all = all[1:]
+		}
+	}
+	if k := len(all) - 1; k >= 0 && all[k] == 100 && known != nil && known.denied(capacity) { // the denial was the notice
+		all = all[:k]
+	}
+	if len(all) == 0 {
+		n.n.Store(int64(len(n.keys)))
+		return nil
+	}
+	if highest := all[len(all)-1]; damped || highest == 100 {
+		if known == nil {
+			known = n.new(id, now+x.Decision.ResetAfter)
+		}
+		known.add(share{capacity, highest, x.Lacks})
+	}
+	n.n.Store(int64(len(n.keys)))
+	return all
+}
+
+// new returns a key's new notice. The caller holds the lock.
+func (n *Notices) new(id Key, until time.Duration) *notice {
+	if n.keys == nil {
+		n.keys = map[Key]*notice{}
+	}
+	for other := range n.keys {
+		if len(n.keys) < maxNotices {
+			break
+		}
+		delete(n.keys, other)
+	}
+	id.Key = strings.Clone(id.Key)
+	known := &notice{until: until}
+	n.keys[id] = known
+	return known
+}
+
+// Forget forgets the notices of a key.
+func (n *Notices) Forget(id Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.keys, id)
+	n.n.Store(int64(len(n.keys)))
+}

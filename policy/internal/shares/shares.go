@@ -1,0 +1,132 @@
+// Package shares has the limits that the keys of a rule share, by weight.
+package shares
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit"
+)
+
+// Limiter is a limiter whose keys share its limit, as those of packages fair and redislimit do.
+type Limiter interface {
+	ratelimit.Reserver[string]
+	SetLimit(limit ratelimit.Limit) error
+}
+
+// Terms are the limit that the keys of a rule share, and their weights. They do not change.
+type Terms struct {
+	Limit ratelimit.Limit
+	Keys  map[string]int // the weights of single keys
+	Plans map[string]int // the weights of other keys by their plan
+	Rest  int            // the weight of all others
+}
+
+// Of returns the weight of a key, and whether it is its plan's.
+func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
+	if weight, ok := t.Keys[key]; ok {
+		return weight, false
+	}
+	if weight, ok := t.Plans[plan]; ok {
+		return weight, true
+	}
+	return t.Rest, false
+}
+
+// Pool is the limit that the keys of a rule have together, for all sets that have the rule.
+type Pool struct {
+	Limiter
+	weigher *weigher
+}
+
+// New returns a pool without a Limiter.
+func New(t *Terms) *Pool {
+	w := &weigher{keys: map[string]*weighed{}}
+	w.terms.Store(t)
+	return &Pool{weigher: w}
+}
+
+// Again returns a pool without a Limiter that knows the calls under way in p.
+func (p *Pool) Again() *Pool { return &Pool{weigher: p.weigher} }
+
+// Weight returns the weight of a key.
+func (p *Pool) Weight(key string) int { return p.weigher.weight(key) }
+
+// Adopt puts a limit and weights in force, also for calls in line. The engine has accepted the limit.
+func (p *Pool) Adopt(t *Terms) {
+	if t.Limit != p.weigher.terms.Load().Limit {
+		_ = p.SetLimit(t.Limit)
+	}
+	for _, key := range p.weigher.adopt(t) {
+		_, _ = p.Take(context.Background(), key, 0) // it charges nothing, and brings the weight
+	}
+}
+
+// Call runs a call of the limiter for a key of a plan.
+func (p *Pool) Call(key, plan string, do func(l Limiter) error) error {
+	p.weigher.enter(key, plan)
+	defer p.weigher.leave(key)
+	return do(p.Limiter)
+}
+
+// weigher knows the weights of keys with calls under way, which the pool's limiter asks for: a limiter knows nothing of plans. The weights
+// are those of the newest set, also for calls that began under an earlier one.
+type weigher struct {
+	terms atomic.Pointer[Terms]
+	mu    sync.Mutex
+	keys  map[string]*weighed
+}
+
+type weighed struct {
+	calls  int // under way
+	plan   string
+	weight int
+}
+
+// enter begins a call for a key of a plan. leave ends it.
+func (w *weigher) enter(key, plan string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.keys[key]
+	if x == nil {
+		x = new(weighed)
+		w.keys[key] = x
+	}
+	x.calls++
+	x.plan = plan
+	x.weight, _ = w.terms.Load().Of(key, plan)
+}
+
+func (w *weigher) leave(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	x := w.keys[key]
+	if x.calls--; x.calls == 0 {
+		delete(w.keys, key)
+	}
+}
+
+// weight returns the weight of a key.
+func (w *weigher) weight(key string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.keys[key]; x != nil {
+		return x.weight
+	}
+	return w.terms.Load().Rest
+}
+
+// adopt puts weights in force, and returns the keys with calls under way whose weight it changes.
+func (w *weigher) adopt(t *Terms) (changed []string) {
+	w.terms.Store(t)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, x := range w.keys {
+		before := x.weight
+		if x.weight, _ = t.Of(key, x.plan); x.weight != before {
+			changed = append(changed, key)
+		}
+	}
+	return changed
+}

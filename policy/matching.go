@@ -1,0 +1,57 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/weir-go/ratelimit/policy/internal/match"
+)
+
+// matchOf returns which requests a rule is for. The rule is valid. Routes are those whose wildcards its conditions may be on.
+func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
+	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
+	m.Patterns = patternsOf(named.of(r.Match.Route))
+	add := func(kind match.Kind, attribute string, values []string) {
+		c := match.NewCondition(kind, attribute, values)
+		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok {
+			c = c.Of(match.NewWildcards(routes), name)
+		}
+		m.Conditions = append(m.Conditions, c)
+	}
+	for _, asked := range []struct {
+		kind   match.Kind
+		values map[string]Values
+	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
+		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
+			kind, attribute := asked.kind, name
+			if kind == match.NoneOf {
+				kind, attribute = splitNot(name)
+			}
+			if name == attrRoute && kind == match.NoneOf {
+				m.Except = new(match.Tree)
+				for _, p := range patternsOf(named.of(asked.values[name])) {
+					m.Except.Add(p)
+				}
+				continue
+			}
+			add(kind, attribute, named.of(asked.values[name]))
+		}
+	}
+	for _, name := range r.Match.Absent {
+		add(match.Absent, name, nil)
+	}
+	return m
+}
+
+// patternsOf reads the patterns of a rule that is valid.
+func patternsOf(routes []string) (patterns []match.Pattern) {
+	for _, route := range routes {
+		p, err := match.ParsePattern(route)
+		if err != nil {
+			panic("policy: a rule that has not been validated: " + err.Error())
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns
+}

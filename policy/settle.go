@@ -1,0 +1,44 @@
+package policy
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/follow"
+	"github.com/weir-go/ratelimit/internal/held"
+)
+
+// settles reports whether the rule's charge does not simply settle at the argument of Settle, or at its cost.
+func (c *rule) settles() bool { return c.Actual != "" || c.pricing.prices != nil }
+
+// settledAs returns a reservation of the charges of another, which it settles by a function.
+func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
+	res := ratelimit.NewReservation(inner.Decision, settle)
+	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
+	if inner.Delay > 0 {
+		follow.Wait(res, inner.Wait)
+	}
+	return res
+}
+
+// real returns the real cost of a rule's charge, for a reservation that is settled.
+func (c *charges) real(r *rule, ch *charge) int {
+	ch.Real = c.given
+	if ch.Fixed {
+		ch.Real = ch.Cost
+	}
+	if r.Actual == "" {
+		return ch.Real
+	}
+	n, err := r.actual.number(c.request)
+	switch {
+	case err == nil:
+		ch.Real = n
+	case missing(err) && (r.Optional || !ch.Fixed):
+	default:
+		ch.Real = ch.Cost
+		c.failed = append(c.failed, fmt.Errorf("policy: rule %q: actual: %w", r.Name, err))
+	}
+	return ch.Real
+}
