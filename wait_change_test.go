@@ -392,3 +392,22 @@ func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T)
 		})
 	}
 }
+
+// A Peek that finds a new limit before the line has noticed it answers as of the end of the line, behind the bookings.
+func TestAPeekBetweenANewLimitAndItsLineAnswers(t *testing.T) {
+	for _, limit := range takeAll(10) {
+		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {
+			require.True(t, w.limiter.Allow("k", 10))
+			r, err := w.limiter.Reserve(t.Context(), "k", 5, time.Second)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			w.wait(t.Context(), "0", 3)
+			require.NoError(t, w.limiter.SetLimit(limit))
+			d, err := w.limiter.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.Zero(t, d.Remaining, limit)
+			require.Equal(t, limit, d.Limit)
+			w.wg.Wait()
+		})
+	}
+}

@@ -378,6 +378,9 @@ func (m *Meter) passed(s State, at, cost int64, keep Keep) {
 
 // passed charges all of them. The state is the one of the limit in force.
 func (p *formers) passed(m *Meter, s State, at, cost int64, keep Keep) {
+	if p == nil {
+		return
+	}
 	if p.drop(at); len(p.list) == 0 {
 		return
 	}

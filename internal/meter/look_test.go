@@ -109,3 +109,23 @@ func TestALookChangesNoLaterCall(t *testing.T) {
 	}
 	require.Greater(t, came, 50_000)
 }
+
+// A view of a key under another limit serves the turns that are due, and the bookings before them, under the limit that it leaves.
+func TestAViewUnderAnotherLimitPassesTheBookingsBeforeALine(t *testing.T) {
+	for _, kind := range []Kind{TokenBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
+		from, to := meterOf(TokenBucket, 10, second, 10), meterOf(kind, 10, second, 10)
+		s := State{}
+		require.True(t, from.Allow(&s, 0, 10))
+		booked := from.Take(&s, Moment{}, 5, 10*second, Booked)
+		require.EqualValues(t, second/2, booked.At)
+		from.Join(&s, 0, &Turn{Cost: 3, Wake: make(chan struct{}, 1)}, from.Offer(s, Moment{}, 3, 0))
+		require.Zero(t, to.Remaining(to.MigrateView(from, s, 1), 1), kind)
+		now := second*8/10 + 1
+		view := to.MigrateView(from, s, now)
+		from.Advance(&s, now)
+		require.Nil(t, s.Line())
+		left, debt, regained := to.Standing(to.Migrate(from, s, now), now)
+		viewLeft, viewDebt, viewRegained := to.Standing(view, now)
+		require.Equal(t, []int64{left, debt, regained}, []int64{viewLeft, viewDebt, viewRegained}, kind)
+	}
+}
