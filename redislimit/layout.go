@@ -80,6 +80,13 @@ const (
 	looseSize   = 1 + 4*7                   // behind a reply: which charge's bookings are loose, the instant of its cost, what remains, the debt, the next unit's instant
 )
 
+// A note of a denial, behind a state with bookings. Its size is no multiple of a booking's, nor of a log's spending.
+const (
+	noteDigest = idSize + 4*7 // after the figures and capacity of the call, the cost, and the instants between which it holds
+	noteLoose  = noteDigest + digestSize - 1 - 7
+	noteSize   = noteLoose + looseSize
+)
+
 // Bounds of stored data.
 const (
 	maxBooked   = 1024 // bookings of a key, each of which can be given back
@@ -231,11 +238,12 @@ var names = map[string]int64{
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "TAIL_PART": tailPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
+	"NOTE_SIZE": noteSize, "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow,
+	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

@@ -41,3 +41,38 @@ func BenchmarkDeniedAmongBookings(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkAmongLooseBookings measures the server's time for a Take of a key whose bookings are from before a raise, or before the limit was
+// lowered: denied until the next one is due, or allowed before them.
+func BenchmarkAmongLooseBookings(b *testing.B) {
+	client := startServer(b).client()
+	limits := map[string]func(n int) ratelimit.Limit{
+		"token":   func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
+		"fixed":   func(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) },
+		"counter": func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(n)) },
+		"log":     func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) },
+	}
+	for name, limit := range limits {
+		for _, bookings := range []int{0, 16, 600, 1000} {
+			for _, mix := range []string{"raised", "lowered", "allowed"} {
+				b.Run(fmt.Sprintf("algorithm=%s/bookings=%d/mix=%s", name, bookings, mix), func(b *testing.B) {
+					ctx := context.Background()
+					l, err := New(client, limit(4), &Options{Name: fmt.Sprint(name, bookings, mix), Timeout: 10 * time.Second})
+					require.NoError(b, err)
+					require.NoError(b, l.Reset(ctx, "k"))
+					require.NoError(b, l.Adjust(ctx, "k", 4))
+					for range bookings {
+						r, err := l.Reserve(ctx, "k", 4, 1<<62)
+						require.NoError(b, err)
+						require.True(b, r.Allowed)
+					}
+					require.NoError(b, l.SetLimit(limit(map[string]int{"raised": 8, "lowered": 3, "allowed": 100_000}[mix])))
+					for mix == "raised" && l.Allow("k", 1) {
+					}
+					require.Equal(b, mix == "allowed", l.Allow("k", 1))
+					serverTime(b, client, func(int) { l.Allow("k", 1) })
+				})
+			}
+		}
+	}
+}

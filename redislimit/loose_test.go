@@ -98,6 +98,7 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 				w.take(1)
 				for n := range 40 {
 					w.step(n)
+					w.pester()
 				}
 				w.note("reset")
 				w.memory.Reset(t.Context(), twinKey)
@@ -105,6 +106,15 @@ func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 				w.open = nil
 			}
 		}
+	}
+}
+
+// pester asks again and again, as callers do that poll.
+func (w *twin) pester() {
+	for range w.rng.IntN(4) {
+		w.clock.Advance(time.Duration(w.rng.Int64N(w.per().Microseconds()/100)) * time.Microsecond)
+		w.take(w.cost())
+		w.take(1)
 	}
 }
 

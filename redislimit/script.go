@@ -146,14 +146,18 @@ func (f blocks) usual(kind byte) usual {
 
 // booked puts the denial by bookings into a kind's judgement. Leaky buckets and logs have no bookings apart from their spendings.
 func (f blocks) booked(kind byte, judge string) string {
-	if kind == kindLeaky || kind == kindLog || !strings.Contains(judge, "--BOOKED\n") {
+	var block string
+	switch {
+	case kind == kindLeaky, !strings.Contains(judge, "--BOOKED\n"):
 		return judge
+	case kind == kindLog:
+		block = f.quick("noted_log")
+	case kind == kindToken:
+		block = fill(f.quick("booked"), "SAME", f.quick("booked_same"))
+	default:
+		block = f.quick("booked")
 	}
-	block := f.quick("booked")
-	if kind == kindToken {
-		block = fill(block, "SAME", f.quick("booked_same"))
-	}
-	return fill(judge, "BOOKED", block)
+	return fill(judge, "BOOKED", fill(block, "NOTED", f.quick("noted")))
 }
 
 // quickOne returns the usual case for one key.

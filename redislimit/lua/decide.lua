@@ -92,6 +92,45 @@ local function spend(q, s)
   if s.base then fold(a, q, s) end
 end
 
+-- note returns what the usual case needs to repeat a denial: the figures and the capacity of the call, its cost, 0 for any, the instants
+-- from which and until which it holds while nothing is written, and the reply without the verdict and the instant of the decision. It
+-- returns nil where the figures of the reply change all the time, as a debt does. The carried state is as of an instant that later calls
+-- agree upon, so that it need not be stored.
+local function note(q, s, told)
+  local newest = q.kind == LOG and newestEntry(s) or s.newest
+  if q.kind == LEAKY or q.kind >= CALENDAR or s.was ~= q.kind or newest <= s.now then return nil end
+  if q.allowed or q.place or q.cost == 0 or q.ahead > 0 or q.since == 0 or not q.digest then return nil end
+  local cost, till = 0, newest -- behind all bookings
+  if q.kind == LOG or s.loose and s.bar ~= #s.bookedAts then
+    cost, till = q.cost, q.at
+    local ats = q.kind == LOG and s.ats or s.bookedAts
+    if q.kind == LOG then
+      till = min(till, ats[1] + q.per)
+      if s.n > 0 then till = min(till, s.at) end
+    end
+    for i = 1, #ats do
+      if ats[i] > s.now then
+        till = min(till, ats[i])
+        break
+      end
+    end
+    if told then
+      local _, _, left, debt, next = unpack('>BI7I7I7I7', told)
+      if left > 0 and left < TOP or debt > 0 and q.kind ~= LOG then return nil end
+      if left == 0 and next > 0 then till = min(till, next) end
+    end
+  end
+  if s.aside > 0 then till = min(till, s.lapses, s.oldPer and s.oldAts[1] + s.oldPer or TOP) end
+  return pack('>BI7I7I7I7I7I7', q.kind, q.units, q.per, q.cap, cost, s.now, till) ..
+    string.sub(q.digest, 1, 4) .. string.sub(q.digest, 12) .. (told or string.rep('\0', $LOOSE_SIZE))
+end
+
+-- keep writes a note behind a stored state. Where that is not permitted, there is none.
+local function keep(key, s, text)
+  if s.noted then return redis.pcall('SETRANGE', key, #s.raw, text) end
+  redis.pcall('APPEND', key, text)
+end
+
 -- decide decides on the requests from first to last, and returns the reply.
 local function decide(first, last)
   if outside then return elsewhere() end
@@ -131,8 +170,12 @@ local function decide(first, last)
       parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest
     end
   end
+  local told
   for i = first, last do
-    if asks[i].loose then parts[#parts + 1] = report(i - first + 1, asks[i], states[asks[i].key]) end
+    if asks[i].loose then
+      told = report(i - first + 1, asks[i], states[asks[i].key])
+      parts[#parts + 1] = told
+    end
   end
   for k, s in pairs(states) do
     if op == PEEK then break end
@@ -141,6 +184,8 @@ local function decide(first, last)
     elseif s.carried then
       prolong(KEYS[k], s, reading, grace)
     end
+    local text = op == $TAKE and first == last and note(asks[first], s, told)
+    if text then keep(KEYS[k], s, text) end
   end
   return table.concat(parts)
 end

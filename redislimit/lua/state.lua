@@ -20,6 +20,8 @@
 -- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
 -- they counted under.
 --
+-- Behind a state with bookings, a denial may note until when it holds: decide.lua describes that. Whatever writes the state drops the note.
+--
 -- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR, HELD = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR, $HELD
 local algorithms = { [TOKEN] = token, [LEAKY] = leaky, [FIXED] = fixed, [LOG] = log, [COUNTER] = counter, [CALENDAR] = calendar, [HELD] = held }
@@ -59,7 +61,15 @@ local function takeOlder(s)
   return left == 0
 end
 
+-- unnoted drops a note from the end of a state, whose records without one are of the given size from pos on.
+local function unnoted(s, raw, pos, size)
+  if #raw < pos or fmod(#raw + 1 - pos, size) ~= fmod($NOTE_SIZE, size) then return raw end
+  s.noted = true
+  return string.sub(raw, 1, -$NOTE_SIZE - 1)
+end
+
 local function parseLog(s, raw)
+  raw = unnoted(s, raw, $WIDE_SIZE + 1, $RECORD_SIZE)
   if (#raw - $WIDE_SIZE) % $RECORD_SIZE ~= 0 then return nil end
   local sums
   s.ats, sums = rising(raw, $WIDE_SIZE + 1, '>I7I7', $RECORD_SIZE, s.m)
@@ -83,6 +93,7 @@ local function parseHeld(s, raw)
 end
 
 local function parseBooked(s, raw, pos)
+  raw = unnoted(s, raw, pos, $BOOKING_SIZE)
   if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
   local under, loose
@@ -210,6 +221,7 @@ end
 
 -- save writes the state.
 local function save(key, s, reading, grace)
+  s.noted = false
   if s.cap and s.aside == 0 and not s.base and not above(s, s, s.last, s.cap) then s.cap = nil end
   local life = lifetime(s, reading, grace)
   if life then return redis.call('SET', key, format(s), 'PX', life) end
@@ -217,10 +229,11 @@ local function save(key, s, reading, grace)
 end
 
 -- prolong makes a state live until it is fresh under the limit that it has been carried to, and changes nothing else in the
--- stored data.
+-- stored data but for the note, which it drops.
 local function prolong(key, s, reading, grace)
   local life = lifetime(s, reading, grace)
   if not life then return end
   local raw = string.sub(s.raw, 1, $STATE_EXPIRY - 1) .. pack('>I4', s.expiry) .. string.sub(s.raw, $STATE_SIZE + 1)
   redis.call('SET', key, raw, 'PX', life)
+  s.noted = false
 end
