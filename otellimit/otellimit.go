@@ -25,7 +25,6 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/figures"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -43,8 +42,6 @@ type Metrics struct {
 	spent     metric.Int64Counter
 	degraded  metric.Int64Counter
 	duration  metric.Float64Histogram
-	http      metric.Int64Counter
-	grpc      metric.Int64Counter
 	rules     figures.RuleCounts
 }
 
@@ -57,7 +54,6 @@ func New(meter metric.Meter) (*Metrics, error) {
 	var err error
 	for figure, to := range map[*figures.Figure]*metric.Int64Counter{
 		&figures.Decisions: &m.decisions, &figures.Spent: &m.spent, &figures.Degraded: &m.degraded,
-		&figures.HTTPRequests: &m.http, &figures.GRPCCalls: &m.grpc,
 	} {
 		c, e := meter.Int64Counter(figure.OpenTelemetry(), metric.WithUnit(figure.Unit), metric.WithDescription(figure.Help))
 		*to, err = c, errors.Join(err, e)
@@ -110,27 +106,6 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 		if e.Decision.Degraded {
 			m.degraded.Add(ctx, 1, of...)
 		}
-	}
-}
-
-// HTTP returns a function for [httplimit.Options.OnDecision]. It counts requests by outcome, such as "denied". Requests that Options.Skip
-// exempts are not counted.
-func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
-	return func(e httplimit.Event) {
-		m.http.Add(e.Request.Context(), 1, set(attribute.String("limiter", limiter), attribute.String("outcome", e.Outcome.String())))
-	}
-}
-
-// GRPC returns a function that counts calls by outcome, such as "denied". Call it in Options.OnDecision of
-// package grpclimit or connectlimit:
-//
-//	grpclimit.Options{OnDecision: func(e grpclimit.Event) { count(e.Outcome) }}
-//
-// So this package does not depend on gRPC. Calls that Options.Skip exempts are not counted.
-func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
-	ctx := context.Background()
-	return func(o httplimit.Outcome) {
-		m.grpc.Add(ctx, 1, set(attribute.String("limiter", limiter), attribute.String("outcome", o.String())))
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/figures"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -36,8 +35,6 @@ type Metrics struct {
 	spent     *prometheus.CounterVec
 	degraded  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
-	http      *prometheus.CounterVec
-	grpc      *prometheus.CounterVec
 	rules     figures.RuleCounts
 }
 
@@ -58,10 +55,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: figures.Duration.Prometheus(), Help: figures.Duration.Help, Buckets: figures.Buckets,
 		}, figures.Duration.By),
-		http: counter(figures.HTTPRequests),
-		grpc: counter(figures.GRPCCalls),
 	}
-	all := []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, m.http, m.grpc, newGroup("", m.rules.Group())}
+	all := []prometheus.Collector{m.decisions, m.spent, m.degraded, m.duration, newGroup("", m.rules.Group())}
 	for i, c := range all {
 		if err := reg.Register(c); err != nil {
 			for _, done := range all[:i] { // so that New can be called again
@@ -107,19 +102,6 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 		c.decisions[o] = m.decisions.WithLabelValues(limiter, limit, outcome.Outcome(o).String())
 	}
 	return c
-}
-
-// HTTP returns a function for [httplimit.Options.OnDecision].
-func (m *Metrics) HTTP(limiter string) func(httplimit.Event) {
-	limiter = valid(limiter)
-	return func(e httplimit.Event) { m.http.WithLabelValues(limiter, e.Outcome.String()).Inc() }
-}
-
-// GRPC returns a function that counts outcomes for packages grpclimit and connectlimit: set their Options.OnDecision to func(e
-// grpclimit.Event) { count(e.Outcome) }. So this package does not depend on gRPC.
-func (m *Metrics) GRPC(limiter string) func(httplimit.Outcome) {
-	limiter = valid(limiter)
-	return func(o httplimit.Outcome) { m.grpc.WithLabelValues(limiter, o.String()).Inc() }
 }
 
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no longer in force

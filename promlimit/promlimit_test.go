@@ -23,6 +23,11 @@ type table struct{}
 
 func (table) Stats() ratelimit.Stats { return ratelimit.Stats{} }
 
+// calls is an interceptor.
+type calls struct{}
+
+func (calls) Stats() httplimit.Stats { return httplimit.Stats{} }
+
 func TestNewReturnsTheRegisterersError(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)
@@ -54,11 +59,11 @@ func (r *refusing) Register(c prometheus.Collector) error {
 
 func TestNewThatFailsLeavesNothingRegistered(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	for n := range 7 {
+	for n := range 5 {
 		_, err := promlimit.New(&refusing{reg, n})
 		require.EqualError(t, err, "no more")
 	}
-	_, err := promlimit.New(&refusing{reg, 7})
+	_, err := promlimit.New(&refusing{reg, 5})
 	require.NoError(t, err)
 }
 
@@ -114,11 +119,10 @@ func TestNamesThatAreNotUTF8AreMadeSo(t *testing.T) {
 	require.NoError(t, err)
 	const name = "caf\xe9"
 	promlimit.OnDecision[string](m, name)(ratelimit.Event[string]{Cost: 1})
-	m.HTTP(name)(httplimit.Event{})
-	m.GRPC(name)(httplimit.OutcomeAllowed)
 	limit := ratelimit.FixedWindow(ratelimit.PerHour(2))
 	promlimit.Timed(m, name, ratelimit.Reserver[string](ratelimit.Must(ratelimit.New[string](limit, nil)))).Allow("k", 1)
 	require.NoError(t, m.Register(name, table{}))
+	require.NoError(t, m.Register(name, calls{}))
 	_, err = reg.Gather()
 	require.NoError(t, err)
 }

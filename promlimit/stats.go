@@ -55,8 +55,12 @@ func newGroup(limiter string, of figures.Group) *group {
 }
 
 // Register registers the figures of a limiter under its name: the table of keys of a [ratelimit.Keyed], the breaker and the decisions of a
-// limiter of package failover, the calls of one of package inflight over all its keys, the leases of one of package lease, or the slots of a redislimit.Semaphore in this process. The source is
-// the limiter, or another value with its method: Stats or, of package inflight, Totals.
+// limiter of package failover, the calls of one of package inflight over all its keys, the leases of one of package lease, or the slots of
+// a redislimit.Semaphore in this process. The source is the limiter, or another value with its method: Stats or, of package inflight,
+// Totals.
+//
+// Of a httplimit.Middleware it registers the requests by outcome, such as "denied", and of an Interceptor of package grpclimit or
+// connectlimit the calls. Those that Options.Skip exempts are not counted.
 //
 // Register also registers the figures of policies, such as the version in force, under the name "". A program registers one Policies.
 //

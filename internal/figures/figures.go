@@ -45,8 +45,6 @@ var (
 		Help: "Decisions, by limiter, limit and outcome: allowed, denied, exceeds, unavailable, rejected or error. Each layer counts its own decision, also of a request that another layer denies."}
 	Spent         = Figure{Name: "spent", Unit: "{unit}", By: []string{"limiter", "limit"}, Help: "Cost that was charged."}
 	Degraded      = Figure{Name: "degraded_decisions", Unit: "{decision}", By: []string{"limiter"}, Help: "Decisions without the shared store that OnDecision has counted, such as decisions of a lease over a failover."}
-	HTTPRequests  = Figure{Name: "http.requests", Unit: "{request}", By: []string{"limiter", "outcome"}, Help: "HTTP requests, by outcome."}
-	GRPCCalls     = Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"limiter", "outcome"}, Help: "gRPC calls, and messages of streams, by outcome."}
 	RuleDecisions = Figure{Name: "policy.rule.decisions", Unit: "{decision}", By: []string{"rule", "plan", "shadow", "outcome"},
 		Help: "Decisions of single rules, also of shadow rules, by rule, plan and outcome."}
 	PolicyRequests = Figure{Name: "policy.requests", Unit: "{request}", By: []string{"outcome"},

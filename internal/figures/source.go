@@ -5,6 +5,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/lease"
@@ -30,6 +31,10 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 		}
 		counts.keep(func() []string { return s.Stats().Names })
 		return export("", ofRuleTables(s.Tables))
+	case *httplimit.Middleware:
+		return export(name, ofHTTP(s.Stats))
+	case interface{ Stats() httplimit.Stats }:
+		return export(name, ofRPC(s.Stats))
 	case interface{ Stats() ratelimit.Stats }:
 		return export(name, ofTable(s.Stats))
 	case interface{ Stats() failover.Stats }:
@@ -41,5 +46,5 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 	case interface{ Stats() semaphore }:
 		return export(name, ofSemaphore(s.Stats))
 	}
-	return fmt.Errorf("the source of limiter %q has no figures: %T is neither a limiter with a table of keys, nor of package failover, inflight or lease, nor a Semaphore, nor policies", name, source)
+	return fmt.Errorf("the source of limiter %q has no figures: %T is neither a limiter with a table of keys, nor of package failover, inflight or lease, nor a Semaphore, nor policies, nor middleware", name, source)
 }

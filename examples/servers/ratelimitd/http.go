@@ -27,11 +27,13 @@ func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 		"/auth/forwarded": {"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"},
 	} {
 		limit, err := httplimit.New(now{s.limiter, fields.attributes}, &httplimit.Options{
-			PlainHTTP:  true, // a client that sends an RPC's content type would be refused with status 200
-			OnDenied:   denied,
-			OnDecision: metrics.HTTP(path[1:]),
+			PlainHTTP: true, // a client that sends an RPC's content type would be refused with status 200
+			OnDenied:  denied,
 		})
 		if err != nil {
+			return nil, err
+		}
+		if err := metrics.Register(path[1:], limit); err != nil {
 			return nil, err
 		}
 		mux.Handle(path, limit.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })))

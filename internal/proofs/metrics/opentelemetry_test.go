@@ -65,10 +65,11 @@ func collected(t *testing.T) metricdata.ResourceMetrics {
 	require.NoError(t, m.Register("", policies))
 	policies.Allow(policy.Attributes{"user": secret}, 1)
 	policies.Allow(policy.Attributes{"user": secret}, 1)
-	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
+	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), nil)
 	require.NoError(t, err)
+	require.NoError(t, m.Register("web", limit))
 	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
+	require.NoError(t, m.Register("rpc", interceptor(t)))
 	otellimit.OnDecision[string](m, "shared")(ratelimit.Event[string]{Decision: ratelimit.Decision{Allowed: true, Degraded: true}})
 
 	var out metricdata.ResourceMetrics

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,10 +18,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/chain"
 	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/lease"
@@ -87,11 +90,24 @@ func program(t testing.TB) *prometheus.Registry {
 	policies.Allow(policy.Attributes{"user": secret, "plan": "pro"}, 1)
 	policies.Allow(policy.Attributes{}, 1)
 
-	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), &httplimit.Options{OnDecision: m.HTTP("web")})
+	limit, err := httplimit.New(ratelimit.Map(limiter, func(*http.Request) (string, error) { return secret, nil }), nil)
 	require.NoError(t, err)
+	require.NoError(t, m.Register("web", limit))
 	limit.Wrap(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
-	m.GRPC("rpc")(httplimit.OutcomeFailedOpen)
+	require.NoError(t, m.Register("rpc", interceptor(t)))
 	return reg
+}
+
+// interceptor returns an interceptor that has served a call which it could not decide on.
+func interceptor(t testing.TB) *grpclimit.Interceptor {
+	t.Helper()
+	byMethod := ratelimit.Map(ratelimit.Reserver[string](failingReserver{}), grpclimit.Method)
+	i, err := grpclimit.New(byMethod, &grpclimit.Options{FailOpen: true, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	_, err = i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"},
+		func(context.Context, any) (any, error) { return nil, nil })
+	require.NoError(t, err)
+	return i
 }
 
 type failingReserver struct{ ratelimit.Reserver[string] }
@@ -116,10 +132,20 @@ ratelimit_decisions_total{limit="hourly",limiter="api",outcome="unavailable"} 0
 ratelimit_spent_units_total{limit="hourly",limiter="api"} 4
 # HELP ratelimit_http_requests_total HTTP requests, by outcome.
 # TYPE ratelimit_http_requests_total counter
+ratelimit_http_requests_total{limiter="web",outcome="allowed"} 0
 ratelimit_http_requests_total{limiter="web",outcome="denied"} 1
+ratelimit_http_requests_total{limiter="web",outcome="exceeds"} 0
+ratelimit_http_requests_total{limiter="web",outcome="failed"} 0
+ratelimit_http_requests_total{limiter="web",outcome="failed-open"} 0
+ratelimit_http_requests_total{limiter="web",outcome="rejected"} 0
 # HELP ratelimit_grpc_calls_total gRPC calls, and messages of streams, by outcome.
 # TYPE ratelimit_grpc_calls_total counter
+ratelimit_grpc_calls_total{limiter="rpc",outcome="allowed"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="denied"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="exceeds"} 0
+ratelimit_grpc_calls_total{limiter="rpc",outcome="failed"} 0
 ratelimit_grpc_calls_total{limiter="rpc",outcome="failed-open"} 1
+ratelimit_grpc_calls_total{limiter="rpc",outcome="rejected"} 0
 # HELP ratelimit_policy_rule_decisions_total Decisions of single rules, also of shadow rules, by rule, plan and outcome.
 # TYPE ratelimit_policy_rule_decisions_total counter
 ratelimit_policy_rule_decisions_total{outcome="allowed",plan="",rule="users",shadow="false"} 1

@@ -1,0 +1,25 @@
+package figures
+
+import "github.com/weir-go/ratelimit/httplimit"
+
+// ofHTTP returns the figures of middleware for HTTP, and ofRPC of interceptors for gRPC and Connect. The argument read is their method
+// Stats.
+func ofHTTP(read func() httplimit.Stats) Group {
+	return ofOutcomes(Figure{Name: "http.requests", Unit: "{request}", By: []string{"outcome"}, Help: "HTTP requests, by outcome."}, read)
+}
+
+func ofRPC(read func() httplimit.Stats) Group {
+	return ofOutcomes(Figure{Name: "grpc.calls", Unit: "{call}", By: []string{"outcome"}, Help: "gRPC calls, and messages of streams, by outcome."}, read)
+}
+
+func ofOutcomes(f Figure, read func() httplimit.Stats) Group {
+	return Group{Figures: []Figure{f}, Read: func(add func(int, float64, ...string)) {
+		s := read()
+		for o, n := range map[httplimit.Outcome]uint64{
+			httplimit.OutcomeAllowed: s.Allowed, httplimit.OutcomeDenied: s.Denied, httplimit.OutcomeExceeds: s.Exceeds,
+			httplimit.OutcomeRejected: s.Rejected, httplimit.OutcomeFailed: s.Failed, httplimit.OutcomeFailedOpen: s.FailedOpen,
+		} {
+			add(0, float64(n), o.String())
+		}
+	}}
+}
