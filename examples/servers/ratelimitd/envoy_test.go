@@ -165,10 +165,10 @@ func TestEnvoyIsAnswered(t *testing.T) {
 	})
 }
 
-// TestEnvoysConfigurationAsksWhatTheRulesNeed reads README.md as Envoy does, and sends the descriptors that its actions make of a request.
+// TestEnvoysConfigurationAsksWhatTheRulesNeed reads gateways/envoy.yaml as Envoy does, and sends the descriptors that its actions make of a request.
 func TestEnvoysConfigurationAsksWhatTheRulesNeed(t *testing.T) {
 	var tree any
-	require.NoError(t, yaml.Unmarshal([]byte(block(t, "Envoy", 0)), &tree))
+	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "envoy.yaml")), &tree))
 	text, err := json.Marshal(tree)
 	require.NoError(t, err)
 	var all bootstrap.Bootstrap
@@ -296,7 +296,7 @@ func TestTraefiksForwardAuthIsAnswered(t *testing.T) {
 			}
 		}
 	}
-	require.NoError(t, yaml.Unmarshal([]byte(block(t, "Traefik", 0)), &traefik))
+	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "traefik.yaml")), &traefik))
 	auth := traefik.HTTP.Middlewares["ratelimit"].ForwardAuth
 	require.False(t, auth.TrustForwardHeader)
 	s := start(t, config{})

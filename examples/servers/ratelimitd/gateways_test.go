@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -22,20 +21,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// block returns the n-th block of code of a section of README.md.
-func block(t testing.TB, section string, n int) string {
+// configuration returns a file of the folder gateways.
+func configuration(t testing.TB, file string) string {
 	t.Helper()
-	readme, err := os.ReadFile("README.md")
+	text, err := os.ReadFile(filepath.Join("gateways", file))
 	require.NoError(t, err)
-	_, text, found := strings.Cut(string(readme), "\n## "+section+"\n")
-	require.True(t, found, section)
-	text, _, _ = strings.Cut(text, "\n## ")
-	blocks := regexp.MustCompile("(?s)```[a-z]+\n(.*?)```").FindAllStringSubmatch(text, -1)
-	require.Greater(t, len(blocks), n, section)
-	return blocks[n][1]
+	return string(text)
 }
 
-// gateway is a program that calls the service, as README.md configures it.
+// gateway is a program that calls the service, as a file of the folder gateways configures it.
 type gateway struct {
 	program string
 	down    int // the status without the service
@@ -44,11 +38,11 @@ type gateway struct {
 
 var gateways = map[string]gateway{
 	"nginx": {"nginx", http.StatusInternalServerError, func(t testing.TB, at func(string) string) *exec.Cmd {
-		return nginx(t, at(block(t, "NGINX", 0)))
+		return nginx(t, at(configuration(t, "nginx.conf")))
 	}},
 	"caddy": {"caddy", http.StatusBadGateway, func(t testing.TB, at func(string) string) *exec.Cmd {
 		dir := t.TempDir()
-		write(t, dir, "Caddyfile", "{\n\tadmin off\n\tauto_https off\n}\n"+at(block(t, "Caddy", 0)))
+		write(t, dir, "Caddyfile", "{\n\tadmin off\n\tauto_https off\n}\n"+at(configuration(t, "Caddyfile")))
 		cmd := exec.Command("caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir)
@@ -56,8 +50,8 @@ var gateways = map[string]gateway{
 	}},
 	"haproxy": {"haproxy", http.StatusServiceUnavailable, func(t testing.TB, at func(string) string) *exec.Cmd {
 		dir := t.TempDir()
-		write(t, dir, "haproxy.cfg", at(block(t, "HAProxy", 0)))
-		write(t, dir, "ratelimit.lua", at(block(t, "HAProxy", 1)))
+		write(t, dir, "haproxy.cfg", at(configuration(t, "haproxy.cfg")))
+		write(t, dir, "ratelimit.lua", at(configuration(t, "ratelimit.lua")))
 		cmd := exec.Command("haproxy", "-db", "-f", "haproxy.cfg")
 		cmd.Dir = dir
 		return cmd
@@ -138,7 +132,7 @@ func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	return stop
 }
 
-// configure puts addresses into a configuration of README.md.
+// configure puts addresses into a configuration of the folder gateways.
 func configure(port, service, origin string) func(config string) string {
 	return func(config string) string {
 		return strings.NewReplacer("127.0.0.1:8080", service, "127.0.0.1:9000", origin, ":8000", ":"+port).Replace(config)

@@ -64,7 +64,7 @@ type originalFields struct{ method, uri, host string }
 var clientIP = ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 
 // attributes returns the attributes of a gateway's client's request. Without an original URI, or with two, the gateway is not configured as
-// README.md has it.
+// the folder gateways has it.
 func (f originalFields) attributes(r *http.Request) (policy.Request, error) {
 	of := func(field string) (string, error) { return httplimit.Header(field)(r) }
 	method, err := of(f.method)

@@ -38,7 +38,7 @@ func TestLoad(t *testing.T) {
 
 	run := func(limited bool) (p50, processor time.Duration) {
 		port, web := freePort(t), "127.0.0.1:"+freePort(t)
-		config := configure(port, web, origin.Listener.Addr().String())(block(t, "NGINX", 0))
+		config := configure(port, web, origin.Listener.Addr().String())(configuration(t, "nginx.conf"))
 		service := exec.Command(program, "-http", web, "-grpc", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-drain", "1ms", "-rules", filepath.Join(dir, "rules.yaml"))
 		stopService := func() {}
 		if limited {

@@ -1,5 +1,5 @@
 // Ratelimitd is a rate limit service for gateways: it decides requests of Envoy, NGINX, Caddy, Traefik and HAProxy, by one file of rules.
-// README.md has the configuration of each.
+// The folder gateways has the configuration of each.
 //
 //	go -C examples/servers run ./ratelimitd
 //	go -C examples/servers run ./ratelimitd -rules rules.yaml -redis redis://localhost:6379
