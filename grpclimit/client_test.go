@@ -1,6 +1,7 @@
 package grpclimit_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"math"
 	"runtime"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,44 +28,74 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-func TestClientWaitsForItsOwnLimit(t *testing.T) {
-	for way := range ways {
-		t.Run(way, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(nil)
-				client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)), grpclimit.ClientOptions{})
-				var wg sync.WaitGroup
-				for i := range 5 {
-					wg.Go(func() { ok(named(t.Context(), strconv.Itoa(i)), t, client, way) })
-					synctest.Wait()
-				}
-				wg.Wait()
-				assert.Equal(t, []time.Duration{0, 0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}, s.times())
-				assert.Equal(t, []string{"0", "1", "2", "3", "4"}, s.names())
-				assert.Equal(t, httplimit.TransportStats{Sent: 5, Waited: 3}, c.Stats())
+// TestAClientQueuesItsCalls as its options, deadlines and the server's answers demand. Package pace tests the queue itself.
+func TestAClientQueuesItsCalls(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	perMinute6, unlimited := ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), ratelimit.Unlimited()
+	for name, row := range map[string]struct {
+		limit ratelimit.Limit
+		reply reply // to the first call
+		opts  grpclimit.ClientOptions
+		time  time.Duration // until the second call's deadline; 0 for a year
+		want  time.Duration // when the second call arrives
+		err   error         // or why it fails at once
+		code  codes.Code
+	}{
+		"its own limit":       {perMinute6, reply{}, grpclimit.ClientOptions{}, 0, 10 * time.Second, nil, codes.OK},
+		"Cost":                {perMinute6, reply{}, grpclimit.ClientOptions{Cost: func(*grpclimit.ClientCall) int { return 0 }}, 0, 0, nil, codes.OK},
+		"RetryInfo":           {unlimited, denial(10 * time.Second), grpclimit.ClientOptions{}, 0, 10 * time.Second, nil, codes.OK},
+		"time enough":         {perMinute6, reply{}, grpclimit.ClientOptions{}, 11 * time.Second, 10 * time.Second, nil, codes.OK},
+		"too little time":     {perMinute6, reply{}, grpclimit.ClientOptions{}, 9 * time.Second, 0, context.DeadlineExceeded, codes.DeadlineExceeded},
+		"no time":             {unlimited, reply{}, grpclimit.ClientOptions{}, -1, 0, context.DeadlineExceeded, codes.DeadlineExceeded},
+		"a minute by default": {unlimited, denial(time.Minute), grpclimit.ClientOptions{}, 0, time.Minute, nil, codes.OK},
+		"more than a minute":  {unlimited, denial(time.Minute + 1), grpclimit.ClientOptions{}, 0, 0, ratelimit.ErrLimited, codes.ResourceExhausted},
+		"MaxWait":             {perMinute6, reply{}, grpclimit.ClientOptions{MaxWait: 9 * time.Second}, 0, 0, ratelimit.ErrLimited, codes.ResourceExhausted},
+		"no MaxWait":          {unlimited, denial(77 * time.Hour), grpclimit.ClientOptions{MaxWait: -1}, 0, 77 * time.Hour, nil, codes.OK},
+		"MaxServerWait":       {unlimited, denial(100 * year), grpclimit.ClientOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil, codes.OK},
+		"MaxServerWait, the longest RetryInfo": {unlimited, reply{err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: math.MaxInt64, Nanos: math.MaxInt32})},
+			grpclimit.ClientOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil, codes.OK},
+		"MaxServerWait, the longest pushback": {unlimited, reply{refusing(codes.ResourceExhausted), []string{strconv.FormatInt(math.MaxInt64, 10)}},
+			grpclimit.ClientOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil, codes.OK},
+	} {
+		for way, do := range ways {
+			t.Run(name+"/"+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newScript(once(row.reply))
+					c, err := grpclimit.NewClient(byTarget(t, row.limit), &row.opts)
+					require.NoError(t, err)
+					client := inBubble(t, s.server(), grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor()))
+					_ = do(t.Context(), client)
+					ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(row.time, year))
+					defer cancel()
+					if row.err == nil {
+						ok(ctx, t, client, way)
+						assert.Equal(t, []time.Duration{0, row.want}, s.times())
+						return
+					}
+					if _, err = client.UnaryCall(ctx, new(testgrpc.SimpleRequest)); way == "stream" {
+						_, err = client.FullDuplexCall(ctx)
+					}
+					assert.ErrorIs(t, err, row.err)
+					assert.Equal(t, row.code, status.Code(err))
+					assert.Contains(t, status.Convert(err).Message(), row.err.Error())
+					assert.Zero(t, time.Since(s.begin))
+					assert.NotZero(t, c.Stats().Failed)
+				})
 			})
-		})
+		}
 	}
 }
 
-func TestClientChargesTheCost(t *testing.T) {
+func TestResetOfAClientForgetsTheServersAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScript(nil)
-		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5)), grpclimit.ClientOptions{
-			Cost: func(c *grpclimit.ClientCall) int {
-				if c.Request == nil { // a stream
-					return 1
-				}
-				return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize)
-			},
-		})
-		for range 2 {
-			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: 4})
-			require.NoError(t, err)
-			ok(t.Context(), t, client, "stream")
-		}
-		assert.Equal(t, []time.Duration{0, 0, 4 * time.Second, 5 * time.Second}, s.times())
+		s := newScript(once(denial(24 * time.Hour)))
+		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{})
+		assert.Error(t, ways["unary"](t.Context(), client))
+		c.Reset("passthrough:///bubble")
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, 0}, s.times())
 	})
+	new(grpclimit.Client).Reset("key") // does nothing
 }
 
 func TestKeyFunctionsOfClientCalls(t *testing.T) {
@@ -191,16 +221,6 @@ func TestRefusalIsReturnedAtOnceIfThereIsNoTimeToRetry(t *testing.T) {
 	})
 }
 
-// layered is a limiter that books nothing ahead.
-func layered(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.ClientCall] {
-	t.Helper()
-	l, err := ratelimit.New[string](limit, nil)
-	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.By(l, grpclimit.ClientTarget))
-	require.NoError(t, err)
-	return all
-}
-
 // forAll is a limiter that reads nothing of a call.
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 	t.Helper()
@@ -209,177 +229,6 @@ func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 	all, err := ratelimit.All(ratelimit.Global[*grpclimit.ClientCall](l))
 	require.NoError(t, err)
 	return all
-}
-
-func TestClientDeadlineBeforeTheTimeFailsAtOnce(t *testing.T) {
-	for name, row := range map[string]struct {
-		l     func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall]
-		reply reply
-	}{
-		"own limit": {func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
-			return byTarget(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1))
-		}, reply{}},
-		"layers that book nothing": {func(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
-			return layered(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1))
-		}, reply{}},
-		"RetryInfo": {unlimited, denial(10 * time.Second)},
-		"pushback":  {unlimited, reply{refusing(codes.ResourceExhausted), []string{"10000"}}},
-	} {
-		for way, do := range ways {
-			t.Run(name+" "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(once(row.reply))
-					client, c := pacedInBubble(t, s, row.l(t), grpclimit.ClientOptions{})
-					_ = do(t.Context(), client)
-					ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
-					defer cancel()
-					_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
-					assert.Contains(t, status.Convert(err).Message(), "grpclimit: context deadline exceeded: the call would have to wait for longer than it may")
-					_, err = client.FullDuplexCall(ctx)
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
-					assert.Zero(t, time.Since(s.begin), "at once")
-					assert.Equal(t, uint64(2), c.Stats().Failed)
-
-					ctx2, cancel := context.WithTimeout(t.Context(), 11*time.Second)
-					defer cancel()
-					ok(ctx2, t, client, way)
-					assert.Equal(t, []time.Duration{0, 10 * time.Second}, s.times())
-				})
-			})
-		}
-	}
-}
-
-func TestClientMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(nil)
-		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1)), grpclimit.ClientOptions{MaxWait: 9 * time.Second})
-		ok(t.Context(), t, client, "unary")
-		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.NotErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-		assert.Zero(t, time.Since(s.begin))
-		time.Sleep(time.Second)
-		ok(t.Context(), t, client, "unary")
-		assert.Equal(t, []time.Duration{0, 10 * time.Second}, s.times())
-	})
-}
-
-func TestACallWaitsForAMinuteAtMostByDefault(t *testing.T) {
-	for maxWait, want := range map[time.Duration]error{0: ratelimit.ErrLimited, 76 * time.Hour: ratelimit.ErrLimited, 78 * time.Hour: nil, -1: nil} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(once(denial(77 * time.Hour)))
-			c, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxWait: maxWait})
-			require.NoError(t, err)
-			client := inBubble(t, s.server(), grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()))
-			_, err = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-			require.Error(t, err)
-			start := time.Now()
-			_, err = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-			require.ErrorIs(t, err, want)
-			if want != nil {
-				var late *ratelimit.LateError
-				require.ErrorAs(t, err, &late)
-				assert.Equal(t, 77*time.Hour, late.RetryAfter())
-				assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-				assert.Zero(t, time.Since(start))
-			}
-		})
-	}
-}
-
-// A server that demands a wait of centuries delays calls without a deadline, and fails the others at once. No figure overflows.
-func TestHugeFiguresMakeNoCallerWait(t *testing.T) {
-	for name, r := range map[string]reply{
-		"RetryInfo of years":        denial(200 * 365 * 24 * time.Hour),
-		"the longest RetryInfo":     {err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: 315_576_000_000, Nanos: 999_999_999})},
-		"a RetryInfo that is wrong": {err: refusing(codes.ResourceExhausted, &durationpb.Duration{Seconds: math.MaxInt64, Nanos: math.MaxInt32})},
-		"the longest pushback":      {refusing(codes.ResourceExhausted), []string{strconv.FormatInt(math.MaxInt64, 10)}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(once(r))
-				client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxWait: 365 * 24 * time.Hour, MaxRetries: 3})
-				assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
-				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-				assert.ErrorIs(t, err, ratelimit.ErrLimited)
-				assert.Len(t, s.times(), 1)
-			})
-		})
-	}
-}
-
-// Fifty goroutines and one key. The server refuses the tenth call. Nothing is sent until the time in the refusal, and then all waiting
-// calls, in their order: first one at a time.
-func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(func(n int) reply {
-			if n == 10 {
-				return denial(10 * time.Second)
-			}
-			return reply{}
-		})
-		slow := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			defer time.Sleep(30 * time.Millisecond)
-			return invoker(ctx, method, req, reply, cc, opts...)
-		})
-		c, dialling := paced(t, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5)), grpclimit.ClientOptions{MaxRetries: 1})
-		client := inBubble(t, s.server(), append(dialling, slow)...)
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() { ok(named(t.Context(), fmt.Sprintf("%02d", i)), t, client, "unary") })
-			synctest.Wait()
-		}
-		wg.Wait()
-		s.sort()
-		names, times := s.names(), s.times()
-		require.Len(t, names, 51)
-		told, early := times[9]+30*time.Millisecond, 0
-		for _, at := range times {
-			if at <= told {
-				early++
-			}
-		}
-		assert.Less(t, early, 20)
-		want := append(names[:early:early], "09") // which was refused, and came before all that wait
-		for i := early; i < 50; i++ {
-			want = append(want, fmt.Sprintf("%02d", i))
-		}
-		assert.Equal(t, want, names)
-		assert.Equal(t, told+10*time.Second, times[early])
-		for i := early + 1; i < len(times); i++ {
-			assert.LessOrEqual(t, times[i]-times[i-1], 1100*time.Millisecond, "at a pace that is learnt")
-		}
-		assert.Equal(t, httplimit.TransportStats{Sent: 51, Waited: c.Stats().Waited, Refused: 1, Retried: 1}, c.Stats())
-	})
-}
-
-func TestACallsBookingIsGivenBackWhileTheServerRefusesAllCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(func(n int) reply {
-			if n == 2 {
-				return denial(100 * time.Second)
-			}
-			return reply{}
-		})
-		l, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), nil)
-		require.NoError(t, err)
-		client, _ := pacedInBubble(t, s, ratelimit.Map(l, grpclimit.ClientTarget), grpclimit.ClientOptions{})
-		var wg sync.WaitGroup
-		for range 5 {
-			wg.Go(func() { _ = ways["stream"](t.Context(), client) })
-		}
-		time.Sleep(50 * time.Second)
-		d, err := l.Peek(context.Background(), "passthrough:///bubble", 1)
-		require.NoError(t, err)
-		assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
-		wg.Wait()
-		assert.Equal(t, []time.Duration{0, time.Second, 101 * time.Second, 102 * time.Second, 103 * time.Second}, s.times())
-	})
 }
 
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
@@ -399,31 +248,6 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		_ = ways["unary"](t.Context(), client)
 		ok(t.Context(), t, other, "unary")
 		assert.Equal(t, 10*time.Second, time.Since(s.begin), "one target on two connections")
-	})
-}
-
-func TestCancelledCallLeavesTheQueueAndItsBooking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(nil)
-		client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), grpclimit.ClientOptions{})
-		ok(t.Context(), t, client, "unary")
-		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 2)
-		go func() { _, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{}); failed <- err }()
-		go func() { _, err := client.FullDuplexCall(ctx); failed <- err }()
-		synctest.Wait()
-		cancel()
-		for range 2 {
-			err := <-failed
-			assert.ErrorIs(t, err, context.Canceled)
-			assert.Equal(t, codes.Canceled, status.Code(err))
-		}
-		ok(t.Context(), t, client, "unary")
-		assert.Equal(t, []time.Duration{0, time.Second}, s.times(), "in place of those that were cancelled")
-		assert.Equal(t, uint64(2), c.Stats().Failed)
-		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{})
-		assert.Equal(t, codes.Canceled, status.Code(err), "cancelled before")
-		assert.Zero(t, c.Keys())
 	})
 }
 
@@ -748,6 +572,8 @@ func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
 		"the call itself":                {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
 		"ClientOptions.MaxRetries is -1": {good, grpclimit.ClientOptions{MaxRetries: -1}},
 		"ClientOptions.MaxKeys is -1":    {good, grpclimit.ClientOptions{MaxKeys: -1}},
+		"ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more": {good, grpclimit.ClientOptions{MaxServerWait: -1}},
+		"ClientOptions.MaxInFlight is -1, want 0 for any number, or more":      {good, grpclimit.ClientOptions{MaxInFlight: -1}},
 	} {
 		c, err := grpclimit.NewClient(row.l, &row.opts)
 		assert.ErrorContains(t, err, "grpclimit: ")
@@ -774,47 +600,4 @@ func TestClientStartsNoGoroutine(t *testing.T) {
 			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
 	}
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
-}
-
-func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
-	const century = 100 * 365 * 24 * time.Hour
-	for name, r := range map[string]reply{
-		"RetryInfo": denial(century),
-		"pushback":  {refusing(codes.ResourceExhausted), []string{strconv.FormatInt(century.Milliseconds(), 10)}},
-	} {
-		for way, do := range ways {
-			t.Run(name+" "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(once(r))
-					client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxServerWait: time.Hour})
-					assert.Equal(t, codes.ResourceExhausted, status.Code(do(t.Context(), client)))
-					ok(t.Context(), t, client, way)
-					assert.Equal(t, []time.Duration{0, time.Hour}, s.times())
-				})
-			})
-		}
-	}
-	_, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxServerWait: -1})
-	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more")
-}
-
-// An announcement can be revoked: all waiting calls go on at once.
-func TestResetForgetsTheServersAdvice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScript(once(denial(24 * time.Hour)))
-		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(*grpclimit.ClientCall) string { return "key" }})
-		assert.Error(t, ways["unary"](t.Context(), client))
-		var wg sync.WaitGroup
-		for range 3 {
-			wg.Go(func() { ok(t.Context(), t, client, "unary") })
-		}
-		time.Sleep(time.Minute)
-		c.Reset("other")
-		synctest.Wait()
-		assert.Len(t, s.times(), 1)
-		c.Reset("key")
-		wg.Wait()
-		assert.Equal(t, []time.Duration{0, time.Minute, time.Minute, time.Minute}, s.times())
-	})
-	new(grpclimit.Client).Reset("key") // does nothing
 }

@@ -62,8 +62,3 @@ func TestAStreamHoldsItsSlotUntilItEnds(t *testing.T) {
 		assert.Zero(t, c.Stats().InFlight)
 	})
 }
-
-func TestMaxInFlightBelowZeroIsRefused(t *testing.T) {
-	_, err := grpclimit.NewClient(unlimited(t), &grpclimit.ClientOptions{MaxInFlight: -1})
-	assert.EqualError(t, err, "grpclimit: ClientOptions.MaxInFlight is -1, want 0 for any number, or more")
-}

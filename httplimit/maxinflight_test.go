@@ -1,14 +1,11 @@
 package httplimit_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,49 +13,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 )
-
-// A server stalls, and 40 callers wait. When it answers again, the requests go on at the pace of the limiter: at no instant more are sent
-// than its burst, although all slots come back at once.
-func TestSlotsThatComeBackAfterAStallSendNoBurstAboveTheRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const slots, stall = 20, 10 * time.Second
-		begin := time.Now()
-		var mu sync.Mutex
-		var sent []time.Duration
-		flying := 0
-		stalls := roundTrip(func(*http.Request) (*http.Response, error) {
-			mu.Lock()
-			sent = append(sent, time.Since(begin))
-			flying++
-			assert.LessOrEqual(t, flying, slots)
-			mu.Unlock()
-			time.Sleep(max(stall-time.Since(begin), 10*time.Millisecond))
-			mu.Lock()
-			defer mu.Unlock()
-			flying--
-			return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("answer"))}, nil
-		})
-		rate := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(10), 1), nil))
-		base := http.RoundTripper(stalls)
-		transport, err := httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), &httplimit.TransportOptions{MaxInFlight: 20})
-		require.NoError(t, err)
-		c := &http.Client{Transport: transport}
-		var all sync.WaitGroup
-		for range 40 {
-			all.Go(func() { fetch(t, c, "http://a/") })
-		}
-		time.Sleep(stall / 2)
-		synctest.Wait()
-		assert.EqualValues(t, slots, transport.Stats().InFlight)
-		all.Wait()
-		require.Len(t, sent, 40)
-		assert.Equal(t, 1900*time.Millisecond, sent[slots-1])
-		for i := slots; i < len(sent); i++ {
-			assert.Equal(t, stall+time.Duration(i-slots)*100*time.Millisecond, sent[i], "at the rate, from the end of the stall")
-		}
-		assert.Zero(t, transport.Stats().InFlight)
-	})
-}
 
 func TestAResponsesBodyHoldsItsSlotUntilItEnds(t *testing.T) {
 	for name, ends := range map[string]func(*testing.T, *http.Response){
@@ -157,38 +111,3 @@ func TestASlotComesBackHoweverARequestEnds(t *testing.T) {
 type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
-func TestARequestWaitsForASlotAsLongAsItMay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, transport := client(t, newBackend(nil), reserver(t, ratelimit.TokenBucket(ratelimit.PerMinute(100), 100)), httplimit.TransportOptions{MaxInFlight: 1, MaxWait: 3 * time.Second})
-		held, err := c.Get("http://a/held")
-		require.NoError(t, err)
-		begin := time.Now()
-		_, err = c.Get("http://a/patient")
-		require.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.ErrorContains(t, err, "MaxInFlight is 1, and so many are in flight")
-		var late *ratelimit.LateError
-		assert.ErrorAs(t, err, &late)
-		assert.Equal(t, 3*time.Second, time.Since(begin).Truncate(time.Millisecond))
-
-		ctx, cancel := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, "GET", "http://a/leaves", nil)
-		require.NoError(t, err)
-		left, last := make(chan error), make(chan int)
-		go func() { _, err := c.Do(r); left <- err }()
-		synctest.Wait()
-		go func() { last <- fetch(t, c, "http://a/last") }()
-		synctest.Wait()
-		cancel()
-		require.ErrorIs(t, <-left, context.Canceled)
-		body(t, held)
-		assert.Equal(t, 200, <-last, "a request that has left holds up no other")
-		assert.Zero(t, transport.Stats().InFlight)
-		assert.EqualValues(t, 2, transport.Stats().Sent)
-	})
-}
-
-func TestMaxInFlightBelowZeroIsRefused(t *testing.T) {
-	_, err := httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxInFlight: -1})
-	assert.EqualError(t, err, "httplimit: TransportOptions.MaxInFlight is -1, want 0 for any number, or more")
-}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -132,27 +131,5 @@ func TestClientThatListensIsHardlyRefused(t *testing.T) {
 			wg.Wait()
 			assert.LessOrEqual(t, transport.Stats().Refused, uint64(20), "%v: one for each caller, who knows nothing at the beginning", limit)
 		}
-	})
-}
-
-func TestTransportForgetsKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(_ int, r *http.Request) (int, http.Header) {
-			if strings.HasPrefix(r.URL.Host, "refuses") {
-				return 429, fields("Retry-After: 100")
-			}
-			return 200, fields(`RateLimit: "a";r=10;t=1`)
-		})
-		_, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxKeys: 20})
-		c := &http.Client{Transport: transport}
-		for i := range 100 {
-			fetch(t, c, fmt.Sprintf("http://%d/", i))
-			fetch(t, c, fmt.Sprintf("http://refuses%d/", i))
-			require.LessOrEqual(t, transport.Keys(), 20)
-		}
-		time.Sleep(101 * time.Second)
-		fetch(t, c, "http://one-more/")
-		fetch(t, c, "http://one-more/")
-		assert.LessOrEqual(t, transport.Keys(), 20)
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -130,47 +129,68 @@ func fetch(t testing.TB, c *http.Client, url string) int {
 	return resp.StatusCode
 }
 
-func TestTransportWaitsForItsOwnLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(nil)
-		c, transport := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 2)), httplimit.TransportOptions{})
-		var wg sync.WaitGroup
-		for i := range 5 {
-			wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
-			synctest.Wait()
-		}
-		wg.Wait()
-		assert.Equal(t, []time.Duration{0, 0, 500 * time.Millisecond, time.Second, 1500 * time.Millisecond}, b.times())
-		assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4"}, b.paths())
-		assert.Equal(t, httplimit.TransportStats{Sent: 5, Waited: 3}, transport.Stats())
-	})
+// TestATransportQueuesItsRequests as its options, deadlines and the server's answers demand. Package pace tests the queue itself.
+func TestATransportQueuesItsRequests(t *testing.T) {
+	perMinute6, unlimited := ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), ratelimit.Unlimited()
+	for name, row := range map[string]struct {
+		limit   ratelimit.Limit
+		fields  http.Header // of the answer to the first request
+		opts    httplimit.TransportOptions
+		timeout time.Duration
+		want    time.Duration // when the second request is sent
+		err     error         // or why it fails at once
+	}{
+		"its own limit":         {perMinute6, nil, httplimit.TransportOptions{}, 0, 10 * time.Second, nil},
+		"Cost":                  {perMinute6, nil, httplimit.TransportOptions{Cost: func(*http.Request) int { return 0 }}, 0, 0, nil},
+		"Retry-After":           {unlimited, fields("Retry-After: 10"), httplimit.TransportOptions{}, 0, 10 * time.Second, nil},
+		"nothing left":          {unlimited, fields(`RateLimit: "a";r=5;t=20, "b";r=0;t=10`), httplimit.TransportOptions{}, 0, 10 * time.Second, nil},
+		"time enough":           {perMinute6, nil, httplimit.TransportOptions{}, 11 * time.Second, 10 * time.Second, nil},
+		"too little time":       {perMinute6, nil, httplimit.TransportOptions{}, 9 * time.Second, 0, context.DeadlineExceeded},
+		"a minute by default":   {unlimited, fields("Retry-After: 60"), httplimit.TransportOptions{}, 0, time.Minute, nil},
+		"more than a minute":    {unlimited, fields("Retry-After: 61"), httplimit.TransportOptions{}, 0, 0, ratelimit.ErrLimited},
+		"MaxWait":               {perMinute6, nil, httplimit.TransportOptions{MaxWait: 9 * time.Second}, 0, 0, ratelimit.ErrLimited},
+		"no MaxWait":            {unlimited, fields("Retry-After: 277200"), httplimit.TransportOptions{MaxWait: -1}, 0, 77 * time.Hour, nil},
+		"MaxServerWait":         {unlimited, fields("Retry-After: 3155760000"), httplimit.TransportOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil},
+		"MaxServerWait, a date": {unlimited, fields("Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"), httplimit.TransportOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil},
+		"a blocked key":         {ratelimit.Blocked(), nil, httplimit.TransportOptions{}, 0, 0, ratelimit.ErrExceedsLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				status := 200
+				if row.fields.Get("Retry-After") != "" {
+					status = 429
+				}
+				b := newBackend(once(status, row.fields))
+				transport, err := httplimit.NewTransport(b, reserver(t, row.limit), &row.opts)
+				require.NoError(t, err)
+				if row.limit != ratelimit.Blocked() {
+					fetch(t, &http.Client{Transport: transport}, "http://a/")
+				}
+				text := &closing{Reader: strings.NewReader("x")}
+				resp, err := (&http.Client{Transport: transport, Timeout: row.timeout}).Post("http://a/", "", text)
+				if row.err == nil {
+					require.NoError(t, err)
+					body(t, resp)
+					assert.Equal(t, []time.Duration{0, row.want}, b.times())
+					return
+				}
+				assert.ErrorIs(t, err, row.err)
+				assert.Zero(t, time.Since(b.begin))
+				assert.True(t, text.closed)
+				assert.Equal(t, uint64(1), transport.Stats().Failed)
+			})
+		})
+	}
 }
 
-func TestTransportChargesTheCost(t *testing.T) {
+func TestATransportKeepsMaxKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(nil)
-		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5)),
-			httplimit.TransportOptions{Cost: func(*http.Request) int { return 5 }})
-		fetch(t, c, "http://a/")
-		fetch(t, c, "http://a/")
-		assert.Equal(t, []time.Duration{0, 5 * time.Second}, b.times())
-	})
-}
-
-// Layers book nothing ahead: the first in the queue retries, and the others wait behind it.
-func TestTransportWaitsForLayersInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(nil)
-		all := limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.Per(2, time.Second)), ratelimit.LeakyBucket(ratelimit.PerSecond(4), 2).Named("leaky"))
-		c, _ := client(t, b, all, httplimit.TransportOptions{})
-		var wg sync.WaitGroup
-		for i := range 5 {
-			wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
-			synctest.Wait()
+		b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 100") })
+		c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxKeys: 20})
+		for i := range 100 {
+			fetch(t, c, fmt.Sprintf("http://%d/", i))
+			require.LessOrEqual(t, transport.Keys(), 20)
 		}
-		wg.Wait()
-		assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4"}, b.paths())
-		assert.Equal(t, []time.Duration{0, 250 * time.Millisecond, time.Second, 1250 * time.Millisecond, 2 * time.Second}, b.times())
 	})
 }
 
@@ -181,234 +201,6 @@ type closing struct {
 }
 
 func (c *closing) Close() error { c.closed = true; return nil }
-
-func TestDeadlineBeforeTheTimeFailsAtOnce(t *testing.T) {
-	for name, row := range map[string]struct {
-		limit  ratelimit.Limit
-		header http.Header
-	}{
-		"own limit":            {ratelimit.TokenBucket(ratelimit.PerMinute(6), 1), nil},
-		"layers that book not": {ratelimit.Limit{}, nil},
-		"Retry-After":          {ratelimit.Unlimited(), fields("Retry-After: 10")},
-		"nothing left":         {ratelimit.Unlimited(), fields(`RateLimit: "default";r=0;t=10`)},
-		"nothing left of one":  {ratelimit.Unlimited(), fields(`RateLimit: "a";r=5;t=20, "b";r=0;t=10`)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				status := http.StatusOK
-				if row.header.Get("Retry-After") != "" {
-					status = http.StatusTooManyRequests
-				}
-				b := newBackend(once(status, row.header))
-				var l ratelimit.Reserver[*http.Request] = limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.Per(1, 10*time.Second)))
-				if row.limit.Algorithm != 0 {
-					l = reserver(t, row.limit)
-				}
-				c, transport := client(t, b, l, httplimit.TransportOptions{})
-				fetch(t, c, "http://a/")
-				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
-				defer cancel()
-				text := &closing{Reader: strings.NewReader("x")}
-				r, err := http.NewRequestWithContext(ctx, "POST", "http://a/late", text)
-				require.NoError(t, err)
-				_, err = c.Do(r)
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
-				assert.Zero(t, time.Since(b.begin), "at once")
-				assert.True(t, text.closed)
-				assert.Equal(t, uint64(1), transport.Stats().Failed)
-
-				c.Timeout = 11 * time.Second // is a deadline, too
-				assert.Equal(t, http.StatusOK, fetch(t, c, "http://a/in-time"))
-				assert.Equal(t, []time.Duration{0, 10 * time.Second}, b.times())
-			})
-		})
-	}
-}
-
-func TestRequestsBehindOneWithoutTimeFailAtOnceToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(once(429, fields("Retry-After: 10")))
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-		fetch(t, c, "http://a/")
-		var wg sync.WaitGroup
-		for range 5 {
-			wg.Go(func() { fetch(t, c, "http://a/patient") })
-		}
-		synctest.Wait()
-		c2 := &http.Client{Transport: c.Transport, Timeout: 9 * time.Second}
-		_, err := c2.Get("http://a/late")
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Zero(t, time.Since(b.begin))
-		wg.Wait()
-		assert.Len(t, b.times(), 6)
-	})
-}
-
-// 20 may be sent in 10 s. Requests behind them can fail at once for lack of time.
-func TestRequestsBeyondTheRemainingBudgetFailAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
-			return 200, fields(fmt.Sprintf(`RateLimit: "x";r=%d;t=10`, max(0, 3-n)))
-		})
-		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), httplimit.TransportOptions{})
-		fetch(t, c, "http://a/")
-		errs := make(chan error, 5)
-		for i := range 5 {
-			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
-				defer cancel()
-				r, _ := http.NewRequestWithContext(ctx, "GET", fmt.Sprintf("http://a/%d", i), nil)
-				resp, err := c.Do(r)
-				if err == nil {
-					body(t, resp)
-				}
-				errs <- err
-			}()
-			synctest.Wait()
-		}
-		assert.Len(t, errs, 3, "two have a place, the others have failed already")
-		for range 3 {
-			assert.ErrorIs(t, <-errs, context.DeadlineExceeded)
-		}
-		assert.NoError(t, <-errs)
-		assert.NoError(t, <-errs)
-	})
-}
-
-func TestMaxWaitIsADeadlineOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(nil)
-		c, _ := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerMinute(6), 1)), httplimit.TransportOptions{MaxWait: 9 * time.Second})
-		fetch(t, c, "http://a/")
-		_, err := c.Get("http://a/")
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.NotErrorIs(t, err, context.DeadlineExceeded)
-		assert.Zero(t, time.Since(b.begin))
-		time.Sleep(time.Second)
-		fetch(t, c, "http://a/")
-		assert.Equal(t, []time.Duration{0, 10 * time.Second}, b.times())
-	})
-}
-
-// TestARequestWaitsForAMinuteAtMostByDefault: a server that announces a long wait, in any field, fails requests at once.
-func TestARequestWaitsForAMinuteAtMostByDefault(t *testing.T) {
-	for name, row := range map[string]struct {
-		maxWait time.Duration
-		lines   []string
-		fails   string // part of the error; or ""
-	}{
-		"a minute":                 {0, []string{"Retry-After: 60"}, ""},
-		"more than a minute":       {0, []string{"Retry-After: 61"}, "1m1s"},
-		"77 hours":                 {0, []string{"Retry-After: 277200"}, "77h0m0s"},
-		"a window of 77 hours":     {0, []string{`RateLimit: "a";r=0;t=277200`}, "77h0m0s"},
-		"a longer bound":           {78 * time.Hour, []string{"Retry-After: 277200"}, ""},
-		"no bound":                 {-1, []string{"Retry-After: 277200"}, ""},
-		"no bound, in other words": {math.MinInt64, []string{"Retry-After: 277200"}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(once(429, fields(row.lines...)))
-				transport, err := httplimit.NewTransport(b, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxWait: row.maxWait})
-				require.NoError(t, err)
-				c := &http.Client{Transport: transport}
-				fetch(t, c, "http://a/")
-				start := time.Now()
-				_, err = c.Get("http://a/")
-				if row.fails == "" {
-					assert.NoError(t, err)
-					return
-				}
-				assert.ErrorIs(t, err, ratelimit.ErrLimited)
-				var late *ratelimit.LateError
-				require.ErrorAs(t, err, &late)
-				assert.Equal(t, row.fails, late.RetryAfter().String())
-				assert.Zero(t, time.Since(start))
-			})
-		})
-	}
-	t.Run("its own limit", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			transport, err := httplimit.NewTransport(newBackend(nil), reserver(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 1)), nil)
-			require.NoError(t, err)
-			c := &http.Client{Transport: transport}
-			fetch(t, c, "http://a/")
-			_, err = c.Get("http://a/")
-			assert.ErrorIs(t, err, ratelimit.ErrLimited)
-			var late *ratelimit.LateError
-			require.ErrorAs(t, err, &late)
-			assert.Equal(t, time.Hour, late.RetryAfter())
-			assert.ErrorContains(t, err, "under token-bucket 1/h burst 1")
-		})
-	})
-}
-
-// TestEachBudgetOfANameBinds: a burst of 2 in a second and 3 in a minute, sent under one name in either order.
-func TestEachBudgetOfANameBinds(t *testing.T) {
-	for _, line := range []string{`RateLimit: "a";r=0;t=1, "a";r=1;t=60`, `RateLimit: "a";r=1;t=60, "a";r=0;t=1`} {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBackend(once(200, fields(line)))
-			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-			for range 3 {
-				fetch(t, c, "http://a/")
-			}
-			assert.Equal(t, []time.Duration{0, time.Second, time.Minute}, b.times(), line)
-		})
-	}
-}
-
-// TestARetryAfterOfZeroIsRetriedAtOnce, and no faster with each refusal.
-func TestARetryAfterOfZeroIsRetriedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(int, *http.Request) (int, http.Header) { return 429, fields("Retry-After: 0") })
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 5})
-		assert.Equal(t, 429, fetch(t, c, "http://a/"))
-		ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-		for i, want := range []time.Duration{0, 0, ms(10), ms(30), ms(70), ms(150)} {
-			assert.InDelta(t, want, b.times()[i], 1000)
-		}
-	})
-}
-
-// hanging is a base that answers a request to /slow only after a signal.
-type hanging struct {
-	*backend
-	release chan struct{}
-}
-
-func (h hanging) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == "/slow" {
-		<-h.release
-	}
-	return h.backend.RoundTrip(r)
-}
-
-func TestMaxWaitEndsForRequestsThatWaitForAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := hanging{newBackend(nil), make(chan struct{})}
-		l := &slowReserver{Reserver: reserver(t, ratelimit.Unlimited()), release: make(chan struct{})}
-		c, _ := client(t, b, l, httplimit.TransportOptions{MaxWait: time.Second})
-		first := make(chan error)
-		go func() { _, err := c.Get("http://a/first"); first <- err }()
-		synctest.Wait()
-		_, err := c.Get("http://a/second")
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.Equal(t, time.Second+1, time.Since(b.begin))
-		close(l.release)
-		assert.ErrorIs(t, <-first, ratelimit.ErrLimited)
-		assert.Empty(t, b.times())
-	})
-}
-
-// slowReserver answers only after a signal.
-type slowReserver struct {
-	ratelimit.Reserver[*http.Request]
-	release chan struct{}
-}
-
-func (s *slowReserver) Reserve(ctx context.Context, r *http.Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	<-s.release
-	return s.Reserver.Reserve(ctx, r, cost, maxDelay)
-}
 
 // Responses, and the time at which the next request is sent. The server's clock is a year and some behind.
 func TestTransportLearnsFromEachDialect(t *testing.T) {
@@ -571,183 +363,9 @@ func TestHugeFiguresMakeNoCallerWait(t *testing.T) {
 	}
 }
 
-func TestRefusalsWithoutATimeAreWaitedForTwiceAsLongEachTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
-			if n == 9 {
-				return 200, nil
-			}
-			return 429, nil
-		})
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-		for range 11 {
-			fetch(t, c, "http://a/")
-		}
-		var gaps []int
-		times := b.times()
-		for i := range 10 {
-			gaps = append(gaps, int((times[i+1]-times[i])/time.Second))
-		}
-		assert.Equal(t, []int{1, 2, 4, 8, 16, 32, 60, 60, 0, 1}, gaps)
-	})
-}
-
-// Fifty goroutines and one key. The server refuses one of the first ten requests, and
-// takes its time for each. After its answer is there, nothing is sent for ten seconds; then
-// all that wait are sent, in their order.
-func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
-			if n == 10 {
-				return 429, fields("Retry-After: 10")
-			}
-			return 200, nil
-		})
-		slow := roundTrip(func(r *http.Request) (*http.Response, error) {
-			resp, err := b.RoundTrip(r)
-			time.Sleep(30 * time.Millisecond)
-			return resp, err
-		})
-		c, transport := client(t, slow, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(100), 5)), httplimit.TransportOptions{MaxRetries: 1})
-		var wg sync.WaitGroup
-		for i := range 50 {
-			wg.Go(func() { assert.Equal(t, 200, fetch(t, c, fmt.Sprintf("http://a/%02d", i))) })
-			synctest.Wait()
-		}
-		wg.Wait()
-		var told time.Duration
-		b.sort()
-		paths := b.paths()
-		require.Len(t, paths, 51)
-		told = b.times()[9] + 30*time.Millisecond
-		early := 0
-		for i, at := range b.times() {
-			if at > told && at < told+10*time.Second {
-				t.Errorf("request %d was sent %v after the refusal", i, at-told)
-			}
-			if at <= told {
-				early++
-			}
-		}
-		assert.Less(t, early, 20)
-		want := paths[:early:early]
-		want = append(want, "/09") // which was refused, and came before all that wait
-		for i := early; i < 50; i++ {
-			want = append(want, fmt.Sprintf("/%02d", i))
-		}
-		assert.Equal(t, want, paths)
-		assert.Equal(t, httplimit.TransportStats{Sent: 51, Waited: transport.Stats().Waited, Refused: 1, Retried: 1}, transport.Stats())
-	})
-}
-
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// Budget that was booked for the time of the wait is given back: after it, the burst is there.
-func TestBookingsAreGivenBackWhileTheServerWantsNothing(t *testing.T) {
-	for _, limit := range []ratelimit.Limit{
-		ratelimit.TokenBucket(ratelimit.PerSecond(1), 4), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10),
-		ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.SlidingLog(ratelimit.PerSecond(1)),
-	} {
-		t.Run(limit.Algorithm.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(func(n int, _ *http.Request) (int, http.Header) {
-					if n == 5 {
-						return 429, fields("Retry-After: 100")
-					}
-					return 200, nil
-				})
-				l, err := ratelimit.New[string](limit, nil)
-				require.NoError(t, err)
-				c, _ := client(t, b, ratelimit.Map(l, httplimit.TargetHost), httplimit.TransportOptions{})
-				var wg sync.WaitGroup
-				for i := range 9 {
-					wg.Go(func() { fetch(t, c, fmt.Sprintf("http://a/%d", i)) })
-					synctest.Wait()
-				}
-				for len(b.times()) < 5 {
-					time.Sleep(time.Second)
-				}
-				time.Sleep(50 * time.Second)
-				d, err := l.Peek(context.Background(), "http://a", 1)
-				require.NoError(t, err)
-				assert.Zero(t, d.ResetAfter, "fresh: nothing is booked")
-				wg.Wait()
-				assert.Equal(t, []string{"/0", "/1", "/2", "/3", "/4", "/5", "/6", "/7", "/8"}, b.paths())
-				assert.GreaterOrEqual(t, b.times()[5], 100*time.Second)
-			})
-		})
-	}
-}
-
-// No more requests are sent than are left, counting requests on their way, and after the reset again.
-func TestNoMoreIsSentThanIsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const quota, window = 7, 10 * time.Second
-		used, denied, current := 0, 0, time.Duration(0)
-		b := newBackend(nil)
-		begin := b.begin
-		b.answer = func(int, *http.Request) (int, http.Header) { // a fixed window from the beginning
-			if n := time.Since(begin) / window; n > current {
-				used, current = 0, n
-			}
-			seconds := (window - time.Since(begin)%window + time.Second - 1) / time.Second
-			if used++; used > quota {
-				denied++
-				return 429, fields(fmt.Sprintf("Retry-After: %d", seconds))
-			}
-			return 200, fields(fmt.Sprintf(`RateLimit: "w";r=%d;t=%d`, quota-used, seconds))
-		}
-		slow := roundTrip(func(r *http.Request) (*http.Response, error) {
-			resp, err := b.RoundTrip(r)
-			time.Sleep(100 * time.Millisecond)
-			return resp, err
-		})
-		c, _ := client(t, slow, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-		fetch(t, c, "http://a/") // from which it learns
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() { assert.Equal(t, 200, fetch(t, c, "http://a/")) })
-		}
-		wg.Wait()
-		assert.Zero(t, denied)
-		assert.GreaterOrEqual(t, time.Since(begin), 2*window, "three windows of seven")
-		assert.Less(t, time.Since(begin), 3*window)
-	})
-}
-
-// A request that takes long was counted long ago, and delays no other.
-func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := hanging{newBackend(func(int, *http.Request) (int, http.Header) {
-			return 200, fields(`RateLimit: "w";r=1;t=3600`)
-		}), make(chan struct{})}
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-		done := make(chan int)
-		go func() { done <- fetch(t, c, "http://a/slow") }()
-		synctest.Wait()
-		time.Sleep(2 * time.Second)
-		for range 5 {
-			fetch(t, c, "http://a/")
-		}
-		assert.Equal(t, 2*time.Second, time.Since(b.begin))
-		close(b.release)
-		<-done
-	})
-}
-
-// Answers without fields count, too.
-func TestAnswersWithoutFieldsUseUpTheRemainingBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(once(200, fields("X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 10")))
-		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-		for range 4 {
-			fetch(t, c, "http://a/")
-		}
-		assert.Equal(t, []time.Duration{0, 0, 0, 10 * time.Second}, b.times())
-	})
-}
 
 func TestRefusedRequestsAreSentAgainIfThatIsSafe(t *testing.T) {
 	unreadable := func() io.Reader { return struct{ io.Reader }{strings.NewReader("body")} }
@@ -944,91 +562,6 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestCancelledRequestLeavesTheQueueAndItsBooking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBackend(nil)
-		c, transport := client(t, b, reserver(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)), httplimit.TransportOptions{})
-		fetch(t, c, "http://a/0")
-		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 1)
-		for _, start := range []func(){
-			func() { fetch(t, c, "http://a/1") },
-			func() {
-				r, _ := http.NewRequestWithContext(ctx, "GET", "http://a/2", nil)
-				_, err := c.Do(r)
-				failed <- err
-			},
-		} {
-			go start()
-			synctest.Wait()
-		}
-		cancel()
-		assert.ErrorIs(t, <-failed, context.Canceled)
-		fetch(t, c, "http://a/3")
-		assert.Equal(t, []string{"/0", "/1", "/3"}, b.paths())
-		assert.Equal(t, 2*time.Second, b.times()[2], "in place of the one that was cancelled")
-		assert.Equal(t, uint64(1), transport.Stats().Failed)
-	})
-}
-
-func TestErrorsOfTheLimiterAreReturned(t *testing.T) {
-	broken := errors.New("store down")
-	for name, row := range map[string]struct {
-		l    ratelimit.Reserver[*http.Request]
-		want error
-	}{
-		"limiter fails":      {&failing{broken}, broken},
-		"cost above":         {reserver(t, ratelimit.Blocked()), ratelimit.ErrExceedsLimit},
-		"nil reservation":    {&failing{nil}, ratelimit.ErrLimited},
-		"leaky bucket, full": {full(t), ratelimit.ErrLimited},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBackend(nil)
-			c, transport := client(t, b, row.l, httplimit.TransportOptions{})
-			for range 2 {
-				_, err := c.Get("http://a/")
-				assert.ErrorIs(t, err, row.want)
-			}
-			assert.Empty(t, b.times())
-			assert.Equal(t, httplimit.TransportStats{Failed: 2}, transport.Stats())
-		})
-	}
-}
-
-// failing is a limiter that answers nothing but an error.
-type failing struct{ err error }
-
-func (f *failing) Allow(*http.Request, int) bool { return false }
-func (f *failing) Take(context.Context, *http.Request, int) (ratelimit.Decision, error) {
-	return ratelimit.Decision{}, f.err
-}
-func (f *failing) Reserve(context.Context, *http.Request, int, time.Duration) (*ratelimit.Reservation, error) {
-	return nil, f.err
-}
-
-// full is a leaky bucket whose queue is full.
-func full(t *testing.T) ratelimit.Reserver[*http.Request] {
-	l, err := ratelimit.New(ratelimit.LeakyBucket(ratelimit.PerHour(1), 1), &ratelimit.Options[string]{Clock: new(fakeClock)})
-	require.NoError(t, err)
-	require.True(t, l.Allow("http://a", 1))
-	return ratelimit.Map(l, httplimit.TargetHost)
-}
-
-func TestBookingsThatCannotBeCancelledAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &remote{stub: stub{decision: ratelimit.Decision{Allowed: true, Delay: time.Hour}}, broken: errors.New("timed out")}
-		c, transport := client(t, newBackend(nil), l, httplimit.TransportOptions{})
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		r, err := http.NewRequestWithContext(ctx, "GET", "http://a/", nil)
-		require.NoError(t, err)
-		_, err = c.Do(r)
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, uint64(1), transport.Stats().Unsettled)
-		assert.Equal(t, []int{0}, l.settled)
-	})
-}
-
 func TestErrorOfTheBaseIsReturnedAndLetsOthersGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("connection refused")
@@ -1051,6 +584,8 @@ func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 		"the request itself":                {ratelimit.Must(ratelimit.New[*http.Request](ratelimit.Unlimited(), nil)), httplimit.TransportOptions{}},
 		"TransportOptions.MaxRetries is -1": {good, httplimit.TransportOptions{MaxRetries: -1}},
 		"TransportOptions.MaxKeys is -1":    {good, httplimit.TransportOptions{MaxKeys: -1}},
+		"TransportOptions.MaxServerWait is -1ns, want 0 for the default, or more": {good, httplimit.TransportOptions{MaxServerWait: -1}},
+		"TransportOptions.MaxInFlight is -1, want 0 for any number, or more":      {good, httplimit.TransportOptions{MaxInFlight: -1}},
 	} {
 		transport, err := httplimit.NewTransport(nil, row.l, &row.opts)
 		assert.ErrorContains(t, err, want)
@@ -1064,6 +599,7 @@ func TestZeroTransportReturnsAnError(t *testing.T) {
 	assert.ErrorContains(t, err, "httplimit: this Transport is nil or zero: make one with NewTransport")
 	assert.True(t, text.closed)
 	new(httplimit.Transport).CloseIdleConnections()
+	new(httplimit.Transport).Reset("http://a") // does nothing
 }
 
 func TestTargetHost(t *testing.T) {
@@ -1080,55 +616,6 @@ func TestTargetHost(t *testing.T) {
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = httplimit.TargetHost(new(http.Request))
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-}
-
-// A server, or an impostor in its place, demands a century.
-func TestNoServerIsBelievedBeyondMaxServerWait(t *testing.T) {
-	for name, lines := range map[string][]string{
-		"seconds": {"Retry-After: 3155760000"}, "a date": {"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"},
-		"draft 11": {`RateLimit: "a";r=0;t=3155760000`}, "X-RateLimit": {"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 3155760000"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(once(429, fields(lines...)))
-				c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxServerWait: time.Hour})
-				fetch(t, c, "http://a/")
-				fetch(t, c, "http://a/")
-				assert.Equal(t, []time.Duration{0, time.Hour}, b.times())
-			})
-		})
-	}
-	_, err := httplimit.NewTransport(nil, reserver(t, ratelimit.Unlimited()), &httplimit.TransportOptions{MaxServerWait: -1})
-	assert.EqualError(t, err, "httplimit: TransportOptions.MaxServerWait is -1ns, want 0 for the default, or more")
-}
-
-// The announcement of a server can be revoked: all waiting requests go on at once, in their order, up to the limit.
-func TestResetForgetsTheServersAdvice(t *testing.T) {
-	for name, lines := range map[string][]string{
-		"Retry-After": {"Retry-After: 86400"}, "RateLimit": {`RateLimit: "a";r=0;t=86400`}, "nothing": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(once(429, fields(lines...)))
-				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-				fetch(t, c, "http://a/first")
-				var wg sync.WaitGroup
-				for i := range 3 {
-					wg.Go(func() { fetch(t, c, fmt.Sprint("http://a/", i)) })
-					synctest.Wait()
-				}
-				time.Sleep(time.Second / 2)
-				transport.Reset("http://other") // which is not known
-				synctest.Wait()
-				assert.Len(t, b.paths(), 1)
-				transport.Reset("http://a")
-				wg.Wait()
-				b.sort()
-				assert.Equal(t, []sent{{"/first", 0}, {"/0", 5e8}, {"/1", 5e8}, {"/2", 5e8}}, b.sent)
-			})
-		})
-	}
-	new(httplimit.Transport).Reset("http://a") // does nothing
 }
 
 // A server of 10 a second that sends milliseconds, and no RateLimit, is not paid with whole seconds.
