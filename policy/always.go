@@ -16,38 +16,38 @@ import (
 // afterwards, whatever remains: as a debt if need be. Between the two other calls may be decided. They find what they would have found before the
 // denial, and the sum of the charges is the same in any order.
 
-// decide takes the charges of a query.
-func (p *Policies) decide(ctx context.Context, q *query) (ratelimit.Decision, error) {
+// take takes the charges of a query.
+func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
 	if q.in.always {
-		return p.decideAlways(ctx, q, func() (ratelimit.Decision, error) { return q.take(ctx) })
+		return q.decideAlways(ctx, n, func() (ratelimit.Decision, error) { return q.takeStack(ctx) })
 	}
-	return q.take(ctx)
+	return q.takeStack(ctx)
 }
 
-func (q *query) take(ctx context.Context) (ratelimit.Decision, error) {
+func (q *query) takeStack(ctx context.Context) (ratelimit.Decision, error) {
 	d, err := q.in.decider.take(ctx, &q.charges, q.cost)
 	return q.show(d, err), err
 }
 
 // reserve reserves the charges of a query. The reservation is never nil.
-func (p *Policies) reserve(ctx context.Context, q *query, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+func (q *query) reserve(ctx context.Context, n *notifier, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	if !q.in.always {
-		return q.reserve(ctx, maxDelay)
+		return q.reserveStack(ctx, maxDelay)
 	}
 	var res *ratelimit.Reservation
-	d, err := p.decideAlways(ctx, q, func() (ratelimit.Decision, error) {
+	d, err := q.decideAlways(ctx, n, func() (ratelimit.Decision, error) {
 		var err error
-		res, err = q.reserve(ctx, maxDelay)
+		res, err = q.reserveStack(ctx, maxDelay)
 		return res.Decision, err
 	})
 	if res == nil || res.Allowed && !d.Allowed { // of a cost of 0, so it holds nothing
 		res = ratelimit.NewReservation(d, nil)
 	}
 	res.Decision = d
-	return p.settlingRest(q.in, &q.charges, res), err
+	return n.settlingRest(q.in, &q.charges, res), err
 }
 
-func (q *query) reserve(ctx context.Context, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := q.in.decider.reserve(ctx, &q.charges, q.cost, maxDelay)
 	if res == nil {
 		res = ratelimit.NewReservation(ratelimit.Decision{}, nil)
@@ -58,7 +58,7 @@ func (q *query) reserve(ctx context.Context, maxDelay time.Duration) (*ratelimit
 
 // decideAlways decides by the function decide, which has the stack decide on the charges of a query, and then charges the rules that are
 // charged always, unless decide has charged them.
-func (p *Policies) decideAlways(ctx context.Context, q *query, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
+func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
 	}
@@ -75,7 +75,7 @@ func (p *Policies) decideAlways(ctx context.Context, q *query, decide func() (ra
 	if err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) {
 		return d, err
 	}
-	return p.chargeRest(ctx, q, d, err)
+	return q.chargeRest(ctx, n, d, err)
 }
 
 // asksAndCharges reports whether a query asks a rule that is charged always for nothing, and charges another.
@@ -156,7 +156,7 @@ func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 
 // chargeRest charges the rules that are charged always, and that the stack has not charged, and returns the decision with their figures. The
 // charge does not end with the caller's context: what was used stays used if the client leaves.
-func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
+func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
 	allowed := d.Allowed && exceeds == nil
 	ctx = context.WithoutCancel(wait.OrBackground(ctx))
 	for i := range q.charges.List {
@@ -171,13 +171,13 @@ func (p *Policies) chargeRest(ctx context.Context, q *query, d ratelimit.Decisio
 		one := &charges{List: []charge{*ch}, Bare: true}
 		if !q.in.inMemory() { // a call of the store that is saved
 			one.adjusted = new(adjusted)
-			one.follow(&p.opens, q.in.rules)
+			one.follow(&n.opens, q.in.rules)
 		}
 		var err error
 		if allowed && q.charges.estimates { // of which its settlement notifies
 			err = q.in.decider.adjust(ctx, one, ch.Cost)
 		} else {
-			err = p.adjust(ctx, q.in, one, ch.Cost)
+			err = n.adjust(ctx, q.in, one, ch.Cost)
 		}
 		q.charges.beside = append(q.charges.beside, i)
 		var now ratelimit.Decision
@@ -233,7 +233,7 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 
 // settlingRest returns a reservation that settles the charges beside the stack's, too: those of shadows that were charged although they
 // deny.
-func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
+func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
 	}
@@ -250,7 +250,7 @@ func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 				real = ch.Cost
 			}
 			if real != ch.Cost {
-				errs = append(errs, p.adjust(context.Background(), g, &charges{List: []charge{*ch}, Bare: true}, real-ch.Cost))
+				errs = append(errs, n.adjust(context.Background(), g, &charges{List: []charge{*ch}, Bare: true}, real-ch.Cost))
 			}
 		}
 		return errors.Join(errs...)
@@ -258,7 +258,7 @@ func (p *Policies) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 }
 
 // waitEmpty waits until no rule that is charged always, and with nothing, denies for its budget.
-func (p *Policies) waitEmpty(ctx context.Context, q *query) error {
+func (q *query) waitEmpty(ctx context.Context) error {
 	if !q.in.always {
 		return nil
 	}

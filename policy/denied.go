@@ -2,8 +2,6 @@ package policy
 
 import (
 	"slices"
-
-	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
 // Denials is the number of times that a rule has denied a key.
@@ -29,14 +27,4 @@ func (p *Policies) Denied(n int) []Denials {
 		}
 	}
 	return all
-}
-
-// count counts which keys a decision has denied.
-func (p *Policies) count(q *query, allowed bool) {
-	for _, i := range q.charges.denied {
-		ch := &q.charges.List[i]
-		if r := q.in.rules[ch.Rule]; r.Shadow || !allowed {
-			p.denials.Add(sketch.ID{Rule: r.id, Key: ch.Key, Shadow: r.Shadow})
-		}
-	}
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy/internal/match"
-	"github.com/weir-go/ratelimit/policy/internal/shares"
 )
 
 // generation is a set in force. It does not change.
@@ -28,84 +26,6 @@ type generation struct {
 	graces   bool          // a rule has Grace
 	always   bool          // a rule has Charge
 	left     []left        // limiters of earlier sets
-}
-
-// open makes a valid set ready, and changes nothing. p.updating is held.
-func (p *Policies) open(set *Set) (*generation, error) {
-	last := p.current.Load()
-	next := &generation{set: set, number: 1, loadedAt: time.Now()}
-	before := map[string]int{}
-	if last != nil {
-		next.number = last.number + 1
-		for i, r := range last.rules {
-			before[r.id] = i
-		}
-	}
-	var err error
-	next.rules, next.decider, err = p.engine.open(set, func(id string) (ratelimit.Limiter[string], *shares.Pool) {
-		if i, ok := before[id]; ok {
-			return last.decider.limiters[i], last.rules[i].pool
-		}
-		if r, l := p.gone.find(id); r != nil {
-			return l, r.pool
-		}
-		return nil, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var matches []*match.Rule
-	for _, r := range next.rules {
-		former, _ := p.gone.find(r.id)
-		if i, ok := before[r.id]; ok {
-			former = last.rules[i]
-		}
-		r.succeeds(former)
-		r.badLimits, r.wall = &p.badLimits, next.decider.wall()
-		if len(r.Plans)+len(r.Shares) > 0 {
-			r.unknownPlans = p.unknownOf(r.id)
-		}
-		next.names = append(next.names, r.Name)
-		next.notifies = next.notifies || len(r.thresholds) > 0
-		next.settles = next.settles || r.Actual != ""
-		next.graces = next.graces || r.grace > 0
-		next.always = next.always || r.always()
-		matches = append(matches, &r.match)
-	}
-	next.replaces = replacementsOf(next.rules)
-	for _, r := range next.replaces {
-		matches = append(matches, &r.match)
-	}
-	next.index = match.New(matches)
-	return next, nil
-}
-
-// unknownOf returns the counter of unknown plans of the rule with an id.
-func (p *Policies) unknownOf(id string) *atomic.Uint64 {
-	n := p.unknown[id]
-	if n == nil {
-		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // of rules that have gone
-			p.unknown = map[string]*atomic.Uint64{}
-		}
-		n = new(atomic.Uint64)
-		p.unknown[id] = n
-	}
-	return n
-}
-
-// use puts a set in force. p.updating is held.
-func (p *Policies) use(next *generation) {
-	if last := p.current.Load(); last != nil {
-		next.follows(last)
-		p.comeBack(next)
-		p.pass(last, next)
-	}
-	p.current.Store(next)
-	for _, r := range next.rules {
-		if r.pool != nil {
-			r.pool.Adopt(r.terms)
-		}
-	}
 }
 
 // follows takes over the limiters of the set before.
@@ -159,12 +79,14 @@ type left struct {
 // remembered is the time for which limiters of earlier sets are flushed. Leases give units back by themselves within a few seconds.
 const remembered = time.Minute
 
-// Flush gives back the units that the rules' limiters hold for this process, such as leases, and waits until that is done. Call it on
-// shutdown, after the last decision. Limiters that hold none, such as those of [Memory], have nothing to give back. It returns the errors of
-// all limiters.
-func (p *Policies) Flush(ctx context.Context) error {
+// position returns the index of the rule with an id, -1 if there is none.
+func (g *generation) position(id string) int {
+	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
+}
+
+// flush makes the limiters give back the units that they hold for this process, and waits until that is done.
+func (g *generation) flush(ctx context.Context) error {
 	var errs []error
-	g := p.now()
 	if g.decider != nil {
 		for _, l := range g.decider.limiters {
 			if f, ok := l.(flusher); ok {
@@ -176,9 +98,4 @@ func (p *Policies) Flush(ctx context.Context) error {
 		errs = append(errs, l.Flush(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// position returns the index of the rule with an id, -1 if there is none.
-func (g *generation) position(id string) int {
-	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }

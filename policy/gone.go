@@ -25,15 +25,11 @@ type former struct {
 func (f *former) reading() time.Duration {
 	switch l := f.limiter.(type) {
 	case *table:
-		if l.clock != nil {
-			return l.clock.Now()
-		}
+		return readingOf(l.clock)
 	case *memoryPool:
-		if l.clock != nil {
-			return l.clock.Now()
-		}
+		return readingOf(l.clock)
 	}
-	return time.Since(started)
+	return readingOf(nil)
 }
 
 // find returns the rule with an id and its limiter, nil if it has not gone lately.
@@ -46,9 +42,9 @@ func (g gone) find(id string) (*rule, ratelimit.Limiter[string]) {
 }
 
 // comeBack makes the limiters of rules that have come back forget the limits of earlier sets.
-func (p *Policies) comeBack(next *generation) {
+func (g gone) comeBack(next *generation) {
 	for i, r := range next.rules {
-		if f, ok := p.gone[r.id]; ok && same(next.decider.limiters[i], f.limiter) && !f.rule.sameLimits(r) {
+		if f, ok := g[r.id]; ok && same(next.decider.limiters[i], f.limiter) && !f.rule.sameLimits(r) {
 			if l, ok := f.limiter.(interface{ Refresh(keys ...string) }); ok {
 				l.Refresh()
 			}
@@ -57,9 +53,9 @@ func (p *Policies) comeBack(next *generation) {
 }
 
 // pass notes which rules go with the set last, and forgets those that next has.
-func (p *Policies) pass(last, next *generation) {
+func (g gone) pass(last, next *generation) {
 	for _, r := range next.rules {
-		delete(p.gone, r.id)
+		delete(g, r.id)
 	}
 	for i, r := range last.rules {
 		l := last.decider.limiters[i]
@@ -68,37 +64,25 @@ func (p *Policies) pass(last, next *generation) {
 		}
 		f := former{rule: r, limiter: l, since: time.Now()}
 		f.at = f.reading()
-		if p.gone == nil {
-			p.gone = gone{}
-		}
-		for id := range p.gone {
-			if len(p.gone) < maxRules {
+		for id := range g {
+			if len(g) < maxRules {
 				break
 			}
-			delete(p.gone, id)
+			delete(g, id)
 		}
-		p.gone[r.id] = f
-	}
-	if len(p.gone) > 0 && p.forget == nil {
-		p.forget = time.AfterFunc(comeback, p.forgetGone)
+		g[r.id] = f
 	}
 }
 
-// forgetGone frees the budgets of rules that have not come back.
-func (p *Policies) forgetGone() {
-	p.updating.Lock()
-	defer p.updating.Unlock()
-	var next time.Duration
-	for id, f := range p.gone {
+// expire forgets the rules that have not come back, and returns the time until the next one is to be forgotten, 0 if there is none.
+func (g gone) expire() (next time.Duration) {
+	for id, f := range g {
 		left := comeback - time.Since(f.since)
 		if left <= 0 {
-			delete(p.gone, id)
+			delete(g, id)
 		} else if next == 0 || left < next {
 			next = left
 		}
 	}
-	p.forget = nil
-	if next > 0 {
-		p.forget = time.AfterFunc(next, p.forgetGone)
-	}
+	return next
 }

@@ -20,11 +20,11 @@ type ruleKey struct{ rule, key string }
 // maxLastLimits bounds the keys whose last limits are known.
 const maxLastLimits = 1 << 16
 
-// note notes the limits of a decision.
-func (l *lastLimits) note(q *query) {
-	for i := range q.charges.List {
-		ch := &q.charges.List[i]
-		r := q.in.rules[ch.Rule]
+// note notes the limits of a decision by the rules of a set.
+func (l *lastLimits) note(rules []*rule, c *charges) {
+	for i := range c.List {
+		ch := &c.List[i]
+		r := rules[ch.Rule]
 		if !r.varies {
 			continue
 		}
@@ -59,15 +59,15 @@ func (l *lastLimits) add(k ruleKey, limit *ratelimit.Limit) {
 	l.keys[k] = limit
 }
 
-// lastLimit returns the limit of the last decision about a rule's key: in memory by any process, in a store by this one.
-func (p *Policies) lastLimit(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
+// of returns the limit of the last decision about a rule's key: in memory by any process, in a store by this one.
+func (l *lastLimits) of(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
 	if t, inMemory := g.decider.limiters[rule].(*table); inMemory {
 		limit, ok = lastlimit.Of(t.Keyed, key).(ratelimit.Limit)
 		return limit, ok
 	}
-	p.lasts.mu.RLock()
-	defer p.lasts.mu.RUnlock()
-	if known := p.lasts.keys[ruleKey{g.rules[rule].id, key}]; known != nil {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if known := l.keys[ruleKey{g.rules[rule].id, key}]; known != nil {
 		return *known, true
 	}
 	return limit, false

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
@@ -82,4 +83,14 @@ func newMemoryPool(o *MemoryOptions, b Budget, before ratelimit.Limiter[string])
 // SetLimit changes the limit to this process's share of it.
 func (p *memoryPool) SetLimit(limit ratelimit.Limit) error {
 	return p.Limiter.SetLimit(limits.ShareOf(limit, p.processes))
+}
+
+var started = time.Now()
+
+// readingOf returns the time by a clock of budgets in memory, else since the program has started.
+func readingOf(clock ratelimit.Clock) time.Duration {
+	if clock != nil {
+		return clock.Now()
+	}
+	return time.Since(started)
 }

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/follow"
-	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 	"github.com/weir-go/ratelimit/policy/internal/notices"
 )
@@ -25,32 +22,30 @@ type Threshold struct {
 	Decision ratelimit.Decision
 }
 
-// notifying reports whether a rule of the set notifies the program.
-func (p *Policies) notifying(g *generation) bool { return p.onThreshold != nil && g.notifies }
-
-// reading is the time by which keys are fresh again: the time of the budgets, if it is known.
-func (p *Policies) reading() time.Duration {
-	if d := p.now().decider; d != nil && d.clock != nil {
-		return d.clock.Now()
-	}
-	return time.Since(started)
+// notifier calls [Options.OnThreshold]. It is safe for concurrent use.
+type notifier struct {
+	onThreshold func(Threshold) // nil without
+	notices     notices.Notices
+	opens       notices.Opens
+	lasts       *lastLimits // the limits of the last decisions, under which it looks
 }
 
-var started = time.Now()
+// notifies reports whether a rule of the set notifies the program.
+func (n *notifier) notifies(g *generation) bool { return n.onThreshold != nil && g.notifies }
 
-// notify calls OnThreshold for a change of a key under a rule.
-func (p *Policies) notify(r *rule, ch *charge, x *notices.Change) {
+// notify calls OnThreshold for a change of a key under a rule of the set.
+func (n *notifier) notify(g *generation, r *rule, ch *charge, x *notices.Change) {
 	if x.Decision.Limit.Algorithm == 0 || !limits.Counts(x.Decision.Limit) {
 		return
 	}
-	for _, percent := range p.notices.Due(notices.Key{Rule: r.id, Key: ch.Key}, r.thresholds, x, p.reading()) {
-		p.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: x.Decision})
+	for _, percent := range n.notices.Due(notices.Key{Rule: r.id, Key: ch.Key}, r.thresholds, x, readingOf(g.decider.clock)) {
+		n.onThreshold(Threshold{Rule: r.Name, Key: ch.Key, Plan: ch.Plan, Percent: percent, Shadow: r.Shadow, Decision: x.Decision})
 	}
 }
 
-// notifyDecided notifies of the thresholds that a decision has crossed. The charge of a reservation is an estimate, of which its settlement
+// decided notifies of the thresholds that a decision has crossed. The charge of a reservation is an estimate, of which its settlement
 // notifies.
-func (p *Policies) notifyDecided(q *query) {
+func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
@@ -68,34 +63,34 @@ func (p *Policies) notifyDecided(q *query) {
 		default: // it denies a cost that it would allow later
 			open := change.openAfter
 			if !change.known {
-				open = p.opens.Of(notices.Key{Rule: r.id, Key: ch.Key}, spent)
+				open = n.opens.Of(notices.Key{Rule: r.id, Key: ch.Key}, spent)
 			}
 			x.Before = notices.Settled(spent, open)
 			x.After = x.Before
 			// The charge that has spent the last unit was a notice, in whatever process, unless it was spent under a larger limit.
 			x.Lacks = r.varies || r.moved || x.After != int64(rd.Decision.Limit.Capacity())
 		}
-		p.notify(r, ch, &x)
+		n.notify(q.in, r, ch, &x)
 	}
 }
 
-// notifyCorrected notifies of the thresholds that settlements or adjustments have crossed.
-func (p *Policies) notifyCorrected(g *generation, c *charges) {
+// corrected notifies of the thresholds that settlements or adjustments have crossed.
+func (n *notifier) corrected(g *generation, c *charges) {
 	for i := range c.corrected {
 		x := &c.corrected[i]
-		p.notify(g.rules[x.charge.Rule], &x.charge, &x.Change)
+		n.notify(g, g.rules[x.charge.Rule], &x.charge, &x.Change)
 	}
 	c.corrected = c.corrected[:0]
 }
 
 // settling returns a reservation that notifies of the thresholds that its settlement crosses.
-func (p *Policies) settling(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
+func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return len(g.rules[ch.Rule].thresholds) > 0 }) {
 		return inner
 	}
-	res := ratelimit.NewReservation(inner.Decision, func(actual int) error {
+	return settledAs(inner, func(actual int) error {
 		err := inner.Settle(actual)
-		p.lookAfter(context.Background(), g, c, func(ch *charge) int64 {
+		n.lookAfter(context.Background(), g, c, func(ch *charge) int64 {
 			r := g.rules[ch.Rule]
 			switch {
 			case actual == 0:
@@ -107,19 +102,14 @@ func (p *Policies) settling(g *generation, c *charges, inner *ratelimit.Reservat
 			}
 			return int64(actual)
 		})
-		p.notifyCorrected(g, c)
+		n.corrected(g, c)
 		return err
 	})
-	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)
-	if inner.Delay > 0 {
-		follow.Wait(res, inner.Wait)
-	}
-	return res
 }
 
 // lookAfter adds the corrections that the engine has not answered with the keys' spending, by a look at what they have spent by now: units
 // returns the units by which a settlement or an adjustment has changed it. A failure to look is no failure of the change.
-func (p *Policies) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
+func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
 	if g.inMemory() {
 		return
 	}
@@ -129,14 +119,14 @@ func (p *Policies) lookAfter(ctx context.Context, g *generation, c *charges, uni
 		if len(r.thresholds) == 0 || change.corrected || c.estimates && !change.known && (ch.Cost > 0 || r.Shadow || r.ownCost && !r.settles()) {
 			continue
 		}
-		open := p.opens.Settle(change.open, notices.Key{Rule: r.id, Key: ch.Key}, int64(ch.Cost))
+		open := n.opens.Settle(change.open, notices.Key{Rule: r.id, Key: ch.Key}, int64(ch.Cost))
 		change.open = nil
 		cost := units(ch)
 		if cost <= 0 {
 			continue
 		}
 		looked := *ch
-		if last, ok := p.lastLimit(g, ch.Rule, ch.Key); ok {
+		if last, ok := n.lasts.of(g, ch.Rule, ch.Key); ok {
 			looked.Limit = &last
 		}
 		d, err := g.decider.peek(ctx, &charges{List: []charge{looked}, Bare: true}, 1)
@@ -147,4 +137,25 @@ func (p *Policies) lookAfter(ctx context.Context, g *generation, c *charges, uni
 		after := notices.Settled(limits.SpentOf(&d), open)
 		c.corrected = append(c.corrected, corrected{*ch, notices.Change{Before: max(0, after-cost), After: after, Decision: d}})
 	}
+}
+
+// adjust adjusts budgets, and notifies of the thresholds that this crosses.
+func (n *notifier) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
+	if !n.notifies(g) && c.adjusted == nil {
+		return g.decider.adjust(ctx, c, delta)
+	}
+	c.follow(&n.opens, g.rules)
+	err := g.decider.adjust(ctx, c, delta)
+	if err == nil {
+		n.lookAfter(ctx, g, c, func(ch *charge) int64 {
+			if r := g.rules[ch.Rule]; !c.Bare && (r.Shadow || r.ownCost) {
+				return 0
+			}
+			return int64(delta)
+		})
+	}
+	if n.notifies(g) {
+		n.corrected(g, c)
+	}
+	return err
 }

@@ -1,16 +1,14 @@
 package policy
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
-	"github.com/weir-go/ratelimit/internal/outcome"
-	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/policy/internal/match"
+	"github.com/weir-go/ratelimit/policy/internal/sketch"
 	"github.com/weir-go/ratelimit/stats"
 )
 
@@ -48,51 +46,6 @@ func (q *query) clear() {
 
 // answered reports whether the query is answered without a rule.
 func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
-
-// query returns the query of a request, before any rule is looked for. It has an error if the call is wrong,
-// whatever the rules.
-func (p *Policies) query(r Request, cost int) *query {
-	q, _ := p.queries.Get().(*query)
-	if q == nil {
-		q = new(query)
-	}
-	q.in, q.request, q.cost, q.err = p.now(), r, cost, check(r, cost)
-	return q
-}
-
-// newQuery returns the query of a decision, with the charge of each rule that applies.
-func (p *Policies) newQuery(r Request, cost int) *query {
-	q := p.query(r, cost)
-	switch {
-	case q.err != nil:
-		return q
-	case q.in.set.KillSwitch:
-		p.killed.Add(1)
-		q.kill = true
-		q.pass()
-	default:
-		if q.load(); q.exemptBy != nil {
-			p.exempt.Add(1)
-		}
-		for i := range q.charges.List {
-			if ch := &q.charges.List[i]; ch.Plan == "" {
-				if rule := q.in.rules[ch.Rule]; rule.unknownPlans != nil {
-					rule.countPlan(r)
-				}
-			}
-		}
-	}
-	if q.in.graces {
-		q.charges.rules = q.in.rules
-	}
-	if p.notifying(q.in) {
-		q.charges.follow(&p.opens, q.in.rules)
-	}
-	if p.onDecision != nil || p.notifying(q.in) || q.in.graces || q.in.always {
-		q.charges.results = p.room(q, len(q.charges.List))
-	}
-	return q
-}
 
 // pass answers a request that no rule limits, maybe because one exempts it.
 func (q *query) pass() {
@@ -156,73 +109,6 @@ func (q *query) load() {
 	case len(q.charges.List) == 0:
 		q.pass()
 	}
-}
-
-// free forgets a query, and keeps its memory for the next one. Stores receive copies of its charges.
-func (p *Policies) free(q *query) {
-	q.clear()
-	p.queries.Put(q)
-}
-
-// report counts the keys that a decision has denied, and calls the observers.
-func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
-	if !q.answered() {
-		if !q.in.inMemory() {
-			p.lasts.note(q)
-		}
-		if d.Allowed && err == nil {
-			p.count(q, true)
-		} else if outcome.Of(*d, err).Denies() {
-			p.count(q, false)
-		}
-	}
-	if p.notifying(q.in) {
-		p.notifyDecided(q)
-	}
-	if p.onDecision == nil {
-		return
-	}
-	rules := q.charges.results
-	for i := range rules {
-		ch, rd := &q.charges.List[i], &rules[i]
-		r := q.in.rules[ch.Rule]
-		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
-		if !rd.Told {
-			rd.Decision.Limit = r.grace.Shown(*ch.Limit)
-		}
-	}
-	if q.exemptBy != nil {
-		rules = p.room(q, 1)
-		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
-	}
-	if reports.Of(ctx) != nil {
-		rules = slices.Clone(rules) // which may be reused before the report
-	}
-	reports.Send(ctx, p.onDecision, Decision{
-		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
-		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill, Rules: rules,
-	})
-}
-
-// manyRules is the number of rules for which memory is allocated at once: 69 fill 12 KiB.
-const manyRules = 69
-
-// room returns zeroed memory for the results of n rules. Unless rules are reused, no other request ever gets it: a hook may
-// keep it.
-func (p *Policies) room(q *query, n int) []stats.RuleDecision {
-	switch {
-	case n == 0:
-		return nil
-	case p.reuseRules:
-		q.lent = slices.Grow(q.lent[:0], n)[:n]
-		return q.lent
-	}
-	if len(q.spare) < n {
-		q.spare = make([]stats.RuleDecision, max(n, manyRules))
-	}
-	rules := q.spare[:n:n]
-	q.spare = q.spare[n:]
-	return rules
 }
 
 // waited returns the decision of a Wait that has ended with err, from the decisions of the enforcing rules: the decision with
@@ -289,4 +175,14 @@ func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
 		}
 	}
 	return nil
+}
+
+// countDenied counts which keys a decision has denied.
+func (q *query) countDenied(in *sketch.Sketch, allowed bool) {
+	for _, i := range q.charges.denied {
+		ch := &q.charges.List[i]
+		if r := q.in.rules[ch.Rule]; r.Shadow || !allowed {
+			in.Add(sketch.ID{Rule: r.id, Key: ch.Key, Shadow: r.Shadow})
+		}
+	}
 }

@@ -9,15 +9,20 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/owed"
-	"github.com/weir-go/ratelimit/internal/wait"
 )
 
 // debts are what an [Options.StandIn] has let pass, by rule, until the policies that it stands in for are charged with it.
 type debts struct {
-	lead *Policies
+	to creditor
 
 	mu    sync.Mutex
 	rules map[string]*owed.Ledger[debtor] // by the rule's id
+}
+
+// creditor is charged with the debts of a stand-in: the policies that it stands in for.
+type creditor interface {
+	now() *generation
+	adjust(ctx context.Context, g *generation, c *charges, delta int) error
 }
 
 // debtor is a key of a rule, with its limit at the policies that are charged.
@@ -42,7 +47,7 @@ func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err err
 	if b == nil || q.answered() || owed.IsUncertain(ctx) || denied && (!q.in.always || err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit)) {
 		return nil
 	}
-	lead := b.lead.now()
+	lead := b.to.now()
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
@@ -106,18 +111,8 @@ func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	})
 }
 
-// Repay charges the store with what a stand-in let pass during an outage. Call it on the [Options.StandIn]; on other policies it does nothing.
-// Package failover calls it when the store is back. Each key is charged with what still counts under the stand-in's limits: for example at
-// most a minute's spending under a limit by the minute, and all of it under a month's quota. What exceeds the rest of a budget becomes
-// Debt. A reservation is charged with its real cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last
-// 65,536 of a rule, are left out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for
-// concurrent use.
-func (p *Policies) Repay(ctx context.Context) error {
-	b := p.debts.Load()
-	if b == nil {
-		return nil
-	}
-	ctx = wait.OrBackground(ctx)
+// repay charges the creditor with all debts.
+func (b *debts) repay(ctx context.Context) error {
 	b.mu.Lock()
 	ids := make([]string, 0, len(b.rules))
 	for id := range b.rules {
@@ -127,12 +122,12 @@ func (p *Policies) Repay(ctx context.Context) error {
 	var failed error
 	for _, id := range ids {
 		err := b.ledger(id, nil).Repay(ctx, func(ctx context.Context, k debtor, units int) error {
-			g := b.lead.now()
+			g := b.to.now()
 			i := g.position(id)
 			if i < 0 {
 				return nil // the rule has gone, and its budgets with it
 			}
-			return b.lead.adjust(ctx, g, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
+			return b.to.adjust(ctx, g, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
 		})
 		failed = cmp.Or(failed, err)
 		if err != nil && ctx.Err() != nil {

@@ -81,32 +81,11 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 		err := g.decider.reset(ctx, c)
 		for i := range c.List {
 			id := notices.Key{Rule: g.rules[c.List[i].Rule].id, Key: c.List[i].Key}
-			p.notices.Forget(id)
-			p.opens.Forget(id)
+			p.notifier.notices.Forget(id)
+			p.notifier.opens.Forget(id)
 		}
 		return err
 	})
-}
-
-// adjust adjusts budgets, and notifies of the thresholds that this crosses.
-func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
-	if !p.notifying(g) && c.adjusted == nil {
-		return g.decider.adjust(ctx, c, delta)
-	}
-	c.follow(&p.opens, g.rules)
-	err := g.decider.adjust(ctx, c, delta)
-	if err == nil {
-		p.lookAfter(ctx, g, c, func(ch *charge) int64 {
-			if r := g.rules[ch.Rule]; !c.Bare && (r.Shadow || r.ownCost) {
-				return 0
-			}
-			return int64(delta)
-		})
-	}
-	if p.notifying(g) {
-		p.notifyCorrected(g, c)
-	}
-	return err
 }
 
 // Describe reports whether a rule in force has a cost of its own, and whether one has a limit that is [ratelimit.Concurrent]. Limits is nil, and
@@ -149,7 +128,7 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 			limit, _ := g.rules[rule].limitAfter(key, last)
 			return limit
 		}
-		if last, ok := p.lastLimit(g, rule, key); ok {
+		if last, ok := p.lasts.of(g, rule, key); ok {
 			limit, _ := g.rules[rule].limitAfter(key, last)
 			return limit
 		}
@@ -245,7 +224,7 @@ func (p *Policies) charge(g *generation, s Subject, own bool, c *charges) error 
 	r := g.rules[i]
 	ch.Limit, ch.Plan = r.limitOf(s, key)
 	if own && r.varies {
-		if last, ok := p.lastLimit(g, i, key); ok {
+		if last, ok := p.lasts.of(g, i, key); ok {
 			limit, plan := r.limitAfter(key, last)
 			ch.Limit, ch.Plan = &limit, plan
 		}

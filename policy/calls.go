@@ -1,0 +1,239 @@
+package policy
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/reports"
+	"github.com/weir-go/ratelimit/internal/wait"
+	"github.com/weir-go/ratelimit/stats"
+)
+
+// Allow is like Take, but only reports whether the cost was charged.
+func (p *Policies) Allow(r Request, cost int) bool {
+	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifier.notifies(g) || g.always || cost == 0 { // an engine may allow a cost of 0 without looking
+		d, err := p.Take(context.Background(), r, cost)
+		return d.Allowed && err == nil
+	}
+	q := p.newQuery(r, cost)
+	allowed := q.answered() && q.err == nil
+	if !q.answered() {
+		if q.in.decider.shares(&q.charges) {
+			d, err := q.in.decider.takeShared(context.Background(), &q.charges, cost)
+			allowed = d.Allowed && err == nil
+		} else {
+			allowed = q.in.decider.stack.Allow(&q.charges, cost)
+		}
+		q.countDenied(p.denials, allowed)
+	}
+	p.free(q)
+	return allowed
+}
+
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. Rules with Share are asked last, one after
+// the other; if one denies, the charges of the others are given back. If no rule matches, the
+// request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing
+// attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or for text in place of an IP address, and
+// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless a header field holds it.
+func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
+	q := p.newQuery(r, cost)
+	if q.answered() {
+		d, err = q.decision, q.err
+	} else {
+		d, err = q.take(ctx, &p.notifier)
+	}
+	if b := p.debts.Load(); b != nil {
+		record(b.of(ctx, q, &d, err))
+	}
+	p.report(ctx, q, &d, err)
+	p.free(q)
+	return d, err
+}
+
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits in the line of a rule with
+// Share. Only Cancel refunds the charges of rules
+// with a Cost. A rule with Actual settles at the request's attribute of that name, read from r when Settle is called:
+// r is, for example, a map that the program has completed by then. Where the attribute is missing, the rule settles as one without Actual: at the
+// argument of Settle, or with a Cost at that, and then Settle returns [keyfunc.ErrNoKey] unless the rule is Optional. Where it is no whole
+// number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. The other rules are settled also then. Settle(0), which is Cancel,
+// does not read it; nor do Take and Wait. The reservation holds the keys of its charges, and the request only if a rule of the set has Actual.
+func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+	q := p.newQuery(r, cost)
+	if q.answered() {
+		defer p.free(q)
+		p.report(ctx, q, &q.decision, q.err)
+		return ratelimit.NewReservation(q.decision, nil), q.err
+	}
+	if q.in.settles {
+		q.charges.request = r
+	}
+	q.charges.estimates = !optional.IsPassing(ctx)
+	res, err := q.reserve(ctx, &p.notifier, maxDelay)
+	res = owing(p.debts.Load().of(ctx, q, &res.Decision, err), res)
+	p.report(ctx, q, &res.Decision, err)
+	q.request = nil // the reservation keeps the charges, and with them q
+	if p.notifier.notifies(q.in) {
+		res = p.notifier.settling(q.in, &q.charges, res)
+	}
+	return res, err
+}
+
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the call until
+// it returns, but for the limit and the weights of a rule with Share, which a new set changes also for calls in line. In the line of such a rule
+// a call holds its charges of the other rules. While one of these denies, a call with such a rule tries again each second, not first come,
+// first served.
+func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
+	q := p.newQuery(r, cost)
+	defer p.free(q)
+	if q.answered() {
+		p.report(ctx, q, &q.decision, q.err)
+		return q.err
+	}
+	if q.charges.results == nil {
+		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
+	}
+	err := q.waitEmpty(ctx)
+	if err == nil {
+		err = q.in.decider.wait(ctx, &q.charges, cost)
+	}
+	d := q.waited(err)
+	if err == nil && q.in.always {
+		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // of shadows
+	}
+	p.report(ctx, q, &d, err)
+	return err
+}
+
+// Repay charges the store with what a stand-in let pass during an outage. Call it on the [Options.StandIn]; on other policies it does nothing.
+// Package failover calls it when the store is back. Each key is charged with what still counts under the stand-in's limits: for example at
+// most a minute's spending under a limit by the minute, and all of it under a month's quota. What exceeds the rest of a budget becomes
+// Debt. A reservation is charged with its real cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last
+// 65,536 of a rule, are left out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for
+// concurrent use.
+func (p *Policies) Repay(ctx context.Context) error {
+	if b := p.debts.Load(); b != nil {
+		return b.repay(wait.OrBackground(ctx))
+	}
+	return nil
+}
+
+// query returns the query of a request, before any rule is looked for. It has an error if the call is wrong,
+// whatever the rules.
+func (p *Policies) query(r Request, cost int) *query {
+	q, _ := p.queries.Get().(*query)
+	if q == nil {
+		q = new(query)
+	}
+	q.in, q.request, q.cost, q.err = p.now(), r, cost, check(r, cost)
+	return q
+}
+
+// newQuery returns the query of a decision, with the charge of each rule that applies.
+func (p *Policies) newQuery(r Request, cost int) *query {
+	q := p.query(r, cost)
+	switch {
+	case q.err != nil:
+		return q
+	case q.in.set.KillSwitch:
+		p.killed.Add(1)
+		q.kill = true
+		q.pass()
+	default:
+		if q.load(); q.exemptBy != nil {
+			p.exempt.Add(1)
+		}
+		for i := range q.charges.List {
+			if ch := &q.charges.List[i]; ch.Plan == "" {
+				if rule := q.in.rules[ch.Rule]; rule.unknownPlans != nil {
+					rule.countPlan(r)
+				}
+			}
+		}
+	}
+	if q.in.graces {
+		q.charges.rules = q.in.rules
+	}
+	if p.notifier.notifies(q.in) {
+		q.charges.follow(&p.notifier.opens, q.in.rules)
+	}
+	if p.onDecision != nil || p.notifier.notifies(q.in) || q.in.graces || q.in.always {
+		q.charges.results = p.room(q, len(q.charges.List))
+	}
+	return q
+}
+
+// free forgets a query, and keeps its memory for the next one. Stores receive copies of its charges.
+func (p *Policies) free(q *query) {
+	q.clear()
+	p.queries.Put(q)
+}
+
+// report counts the keys that a decision has denied, and calls the observers.
+func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, err error) {
+	if !q.answered() {
+		if !q.in.inMemory() {
+			p.lasts.note(q.in.rules, &q.charges)
+		}
+		if d.Allowed && err == nil {
+			q.countDenied(p.denials, true)
+		} else if outcome.Of(*d, err).Denies() {
+			q.countDenied(p.denials, false)
+		}
+	}
+	if p.notifier.notifies(q.in) {
+		p.notifier.decided(q)
+	}
+	if p.onDecision == nil {
+		return
+	}
+	rules := q.charges.results
+	for i := range rules {
+		ch, rd := &q.charges.List[i], &rules[i]
+		r := q.in.rules[ch.Rule]
+		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
+		if !rd.Told {
+			rd.Decision.Limit = r.grace.Shown(*ch.Limit)
+		}
+	}
+	if q.exemptBy != nil {
+		rules = p.room(q, 1)
+		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
+	}
+	if reports.Of(ctx) != nil {
+		rules = slices.Clone(rules) // which may be reused before the report
+	}
+	reports.Send(ctx, p.onDecision, Decision{
+		Request: q.request, Cost: q.cost, Decision: *d, Err: err,
+		Version: q.in.set.Version, Generation: q.in.number, KillSwitch: q.kill, Rules: rules,
+	})
+}
+
+// manyRules is the number of rules for which memory is allocated at once: 69 fill 12 KiB.
+const manyRules = 69
+
+// room returns zeroed memory for the results of n rules. Unless rules are reused, no other request ever gets it: a hook may
+// keep it.
+func (p *Policies) room(q *query, n int) []stats.RuleDecision {
+	switch {
+	case n == 0:
+		return nil
+	case p.reuseRules:
+		q.lent = slices.Grow(q.lent[:0], n)[:n]
+		return q.lent
+	}
+	if len(q.spare) < n {
+		q.spare = make([]stats.RuleDecision, max(n, manyRules))
+	}
+	rules := q.spare[:n:n]
+	q.spare = q.spare[n:]
+	return rules
+}
+
+// adjust adjusts budgets, and notifies of the thresholds that this crosses.
+func (p *Policies) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
+	return p.notifier.adjust(ctx, g, c, delta)
+}
