@@ -131,36 +131,16 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 	})
 }
 
+// Package edge tests the outcome of each code.
 func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
-	late, cancel := context.WithTimeout(t.Context(), 0)
-	defer cancel()
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	for _, row := range []struct {
-		ctx    context.Context
-		stream connect.StreamType
-		code   connect.Code
-		want   inflight.Outcome
-	}{
-		{t.Context(), connect.StreamTypeUnary, 0, inflight.Success},
-		{t.Context(), connect.StreamTypeServer, 0, inflight.Ignored},
-		{t.Context(), connect.StreamTypeUnary, connect.CodeNotFound, inflight.Success},
-		{t.Context(), connect.StreamTypeUnary, connect.CodeResourceExhausted, inflight.Dropped},
-		{t.Context(), connect.StreamTypeBidi, connect.CodeUnavailable, inflight.Dropped},
-		{t.Context(), connect.StreamTypeUnary, connect.CodeInternal, inflight.Cancelled},
-		{t.Context(), connect.StreamTypeUnary, connect.CodeCanceled, inflight.Cancelled},
-		{late, connect.StreamTypeUnary, 0, inflight.Cancelled},
-		{gone, connect.StreamTypeUnary, 0, inflight.Cancelled},
-		{gone, connect.StreamTypeServer, 0, inflight.Ignored},
-	} {
-		c := connectlimit.NewCall(row.ctx, "/a/b", nil, nil)
-		c.StreamType = row.stream
-		var err error
-		if row.code > 0 {
-			err = connect.NewError(row.code, nil)
-		}
-		assert.Equal(t, row.want, connectlimit.UsualOutcome(c, err), "%v %v", row.stream, row.code)
-	}
+	unary, stream := connectlimit.NewCall(t.Context(), "/a/b", nil, nil), connectlimit.NewCall(t.Context(), "/a/b", nil, nil)
+	unary.StreamType, stream.StreamType = connect.StreamTypeUnary, connect.StreamTypeServer
+	assert.Equal(t, inflight.Success, connectlimit.UsualOutcome(unary, nil))
+	assert.Equal(t, inflight.Dropped, connectlimit.UsualOutcome(unary, connect.NewError(connect.CodeUnavailable, nil)))
+	assert.Equal(t, inflight.Cancelled, connectlimit.UsualOutcome(connectlimit.NewCall(gone, "/a/b", nil, nil), nil))
+	assert.Equal(t, inflight.Ignored, connectlimit.UsualOutcome(stream, nil))
 }
 
 func TestMistakesOfInflightAreRefused(t *testing.T) {

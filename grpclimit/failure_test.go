@@ -27,49 +27,28 @@ var errMisconfigured = fmt.Errorf("%w: %w: no way", keyfunc.ErrMisconfigured, ke
 
 const secret = "what-no-client-may-see"
 
+// Package edge tests the outcome of each error.
 func TestACallThatCannotBeDecidedIsRefused(t *testing.T) {
 	for name, row := range map[string]struct {
-		err      error
-		want     codes.Code
-		keyCode  codes.Code
-		rejected bool
-		open     bool // FailOpen applies
+		err   error
+		opts  grpclimit.Options
+		want  codes.Code
+		stats httplimit.Stats
 	}{
-		"the store is down":              {err: ratelimit.ErrUnavailable, want: codes.Unavailable, open: true},
-		"the limiter fails":              {err: errors.New(secret), want: codes.Unavailable, open: true},
-		"the table is full":              {err: ratelimit.ErrTableFull, want: codes.Unavailable},
-		"the cost is negative":           {err: ratelimit.ErrNegativeCost, want: codes.Internal},
-		"no key":                         {err: keyfunc.ErrNoKey, want: codes.InvalidArgument, rejected: true},
-		"no key, by the caller's choice": {err: keyfunc.ErrNoKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, rejected: true},
-		"a malformed key":                {err: keyfunc.ErrMalformedKey, want: codes.InvalidArgument, rejected: true},
-		"a malformed key, by choice":     {err: keyfunc.ErrMalformedKey, keyCode: codes.Unauthenticated, want: codes.Unauthenticated, rejected: true},
-		"an invalid key":                 {err: ratelimit.ErrInvalidKey, want: codes.InvalidArgument, rejected: true},
-		"a misconfigured server":         {err: errMisconfigured, want: codes.Internal},
+		"the store is down":              {ratelimit.ErrUnavailable, grpclimit.Options{}, codes.Unavailable, httplimit.Stats{Failed: 1}},
+		"the store is down, FailOpen":    {ratelimit.ErrUnavailable, grpclimit.Options{FailOpen: true}, codes.OK, httplimit.Stats{FailedOpen: 1}},
+		"no key":                         {keyfunc.ErrNoKey, grpclimit.Options{FailOpen: true}, codes.InvalidArgument, httplimit.Stats{Rejected: 1}},
+		"no key, by the caller's choice": {keyfunc.ErrNoKey, grpclimit.Options{KeyCode: codes.Unauthenticated}, codes.Unauthenticated, httplimit.Stats{Rejected: 1}},
 	} {
-		for _, failOpen := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, FailOpen %v", name, failOpen), func(t *testing.T) {
-				var outcomes []httplimit.Outcome
-				i := interceptor(t, &stub{err: fmt.Errorf("%w: %s", row.err, secret)}, grpclimit.Options{
-					FailOpen: failOpen, KeyCode: row.keyCode, OnDecision: func(e grpclimit.Event) { outcomes = append(outcomes, e.Outcome) },
-				})
-				a := call(context.Background(), serve(t, &service{}, with(i)...))
-				if failOpen && row.open {
-					assert.Equal(t, codes.OK, a.code)
-					assert.Equal(t, httplimit.Stats{FailedOpen: 1}, i.Stats())
-					return
-				}
-				assert.Equal(t, row.want, a.code)
-				assert.NotContains(t, a.message, secret)
-				assert.Empty(t, a.pushback, "the client's backoff knows better")
-				assert.Nil(t, a.retry)
-				want, stats := httplimit.OutcomeFailed, httplimit.Stats{Failed: 1}
-				if row.rejected {
-					want, stats = httplimit.OutcomeRejected, httplimit.Stats{Rejected: 1}
-				}
-				assert.Equal(t, stats, i.Stats())
-				assert.Equal(t, []httplimit.Outcome{want}, outcomes)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			i := interceptor(t, &stub{err: fmt.Errorf("%w: %s", row.err, secret)}, row.opts)
+			a := call(context.Background(), serve(t, &service{}, with(i)...))
+			assert.Equal(t, row.want, a.code)
+			assert.NotContains(t, a.message, secret)
+			assert.Empty(t, a.pushback, "the client's backoff knows better")
+			assert.Nil(t, a.retry)
+			assert.Equal(t, row.stats, i.Stats())
+		})
 	}
 }
 
@@ -80,18 +59,6 @@ func TestARetryAfterOfAFailedStoreIsSent(t *testing.T) {
 	assert.Equal(t, []string{"2"}, a.pushback)
 	require.NotNil(t, a.retry)
 	assert.Equal(t, 2*time.Millisecond, a.retry.RetryDelay.AsDuration())
-}
-
-func TestACallWhoseContextHasEndedIsNotLetThrough(t *testing.T) {
-	for want, ctx := range map[codes.Code]context.Context{
-		codes.Canceled:         cancelled(),
-		codes.DeadlineExceeded: expired(t),
-	} {
-		i := interceptor(t, &stub{err: errors.New("the call to the store was cut")}, grpclimit.Options{FailOpen: true})
-		_, err := i.UnaryServerInterceptor()(ctx, nil, &grpc.UnaryServerInfo{}, unreachable(t))
-		assert.Equal(t, want, status.Code(err))
-		assert.Equal(t, httplimit.Stats{Rejected: 1}, i.Stats())
-	}
 }
 
 func cancelled() context.Context {

@@ -57,76 +57,24 @@ func TestALeakyBucketHoldsMessages(t *testing.T) {
 	})
 }
 
-func TestAHeldCallWhoseClientLeavesIsNotServed(t *testing.T) {
-	for name, opts := range map[string]grpclimit.Options{"charged": {}, "settled": {Settle: grpclimit.RefundServerErrors}} {
-		t.Run(name, func(t *testing.T) { leavesTheQueue(t, opts) })
-	}
-}
-
-func leavesTheQueue(t *testing.T, opts grpclimit.Options) {
+func TestACallThatIsNotHeldUntilItsTurnIsNotServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := pacing(t, opts)
-		call := i.UnaryServerInterceptor()
-		_, err := call(context.Background(), nil, info, answering(nil))
+		call := pacing(t, grpclimit.Options{}).UnaryServerInterceptor()
+		_, err := call(t.Context(), nil, info, answering(nil))
 		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(500*time.Millisecond, cancel)
-		start := time.Now()
-		_, err = call(ctx, nil, info, unreachable(t))
-		assert.Equal(t, codes.Canceled, status.Code(err))
-		assert.Equal(t, 500*time.Millisecond, time.Since(start))
-		_, err = call(context.Background(), nil, info, answering(nil))
-		require.NoError(t, err)
-		assert.Equal(t, time.Second, time.Since(start), "it has given its place back")
-	})
-}
-
-func TestACallWithTooShortADeadlineIsNotHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		call := pacing(t, grpclimit.Options{Settle: grpclimit.RefundServerErrors}).UnaryServerInterceptor()
-		_, err := call(context.Background(), nil, info, answering(nil))
-		require.NoError(t, err)
-		start := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = call(ctx, nil, info, unreachable(t))
-		assert.Zero(t, time.Since(start))
+		_, err = call(hurried, nil, info, unreachable(t))
 		s := status.Convert(err)
 		assert.Equal(t, codes.ResourceExhausted, s.Code())
+		assert.Equal(t, "the rate limit delays the call beyond its deadline: pace", s.Message())
 		require.IsType(t, new(errdetails.RetryInfo), s.Details()[0])
 		assert.Equal(t, time.Second, s.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration())
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, leave)
+		_, err = call(ctx, nil, info, unreachable(t))
+		assert.Equal(t, codes.Canceled, status.Code(err))
 	})
-}
-
-func TestALoneClientWithAShortDeadlineIsServedAtTheBucketsPace(t *testing.T) {
-	for name, row := range map[string]func(*testing.T) *grpclimit.Interceptor{
-		"layered": func(t *testing.T) *grpclimit.Interceptor { return pacing(t, grpclimit.Options{}) },
-		"settled": func(t *testing.T) *grpclimit.Interceptor {
-			return pacing(t, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
-		},
-		"by address": func(t *testing.T) *grpclimit.Interceptor {
-			i, err := grpclimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10), nil)
-			require.NoError(t, err)
-			return i
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				i := row(t)
-				call := i.UnaryServerInterceptor()
-				for range 5 {
-					ctx, cancel := context.WithTimeout(incoming(tcp("192.0.2.1:1")), 500*time.Millisecond)
-					_, err := call(ctx, nil, info, answering(nil))
-					require.NoError(t, err)
-					_, err = call(ctx, nil, info, unreachable(t))
-					require.Equal(t, codes.ResourceExhausted, status.Code(err))
-					cancel()
-					time.Sleep(time.Second)
-				}
-				assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, i.Stats(), "what is refused at once is not allowed")
-			})
-		})
-	}
 }
 
 func TestAHeldMessageWhoseClientLeavesGivesItsPlaceBack(t *testing.T) {
@@ -142,53 +90,6 @@ func TestAHeldMessageWhoseClientLeavesGivesItsPlaceBack(t *testing.T) {
 		_, err = i.UnaryServerInterceptor()(context.Background(), nil, info, answering(nil))
 		require.NoError(t, err)
 		assert.Equal(t, time.Second, time.Since(start), "the opening has stayed charged, the message has not")
-	})
-}
-
-func TestACallThatIsRefusedForItsDeadlineIsReportedAsDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen []grpclimit.Event
-		i := pacing(t, grpclimit.Options{
-			OnDecision: func(e grpclimit.Event) { seen = append(seen, e) },
-			OnDenied: func(e grpclimit.Event, answer *status.Status) *status.Status {
-				assert.Equal(t, "the rate limit delays the call beyond its deadline: pace", answer.Message())
-				return nil
-			},
-		})
-		call := i.UnaryServerInterceptor()
-		_, err := call(context.Background(), nil, info, answering(nil))
-		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		defer cancel()
-		_, err = call(ctx, nil, info, unreachable(t))
-		require.Error(t, err)
-		require.Len(t, seen, 2)
-		assert.Equal(t, httplimit.OutcomeDenied, seen[1].Outcome)
-		assert.Equal(t, time.Second, seen[1].Decision.Delay)
-	})
-}
-
-func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen []httplimit.Outcome
-		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: 1}))
-		i := interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{MaxHold: time.Minute, OnDecision: func(e grpclimit.Event) { seen = append(seen, e.Outcome) }})
-		call := i.UnaryServerInterceptor()
-		_, err := call(t.Context(), nil, info, answering(nil))
-		require.NoError(t, err)
-		ctx, leave := context.WithCancel(t.Context())
-		left := make(chan error)
-		go func() {
-			_, err := call(ctx, nil, info, unreachable(t))
-			left <- err
-		}()
-		synctest.Wait()
-		_, err = call(t.Context(), nil, info, unreachable(t)) // one more than may wait
-		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-		leave()
-		assert.Equal(t, codes.Canceled, status.Code(<-left))
-		assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1, Rejected: 1}, i.Stats())
-		assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied, httplimit.OutcomeRejected}, seen)
 	})
 }
 

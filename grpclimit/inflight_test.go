@@ -3,7 +3,6 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,58 +79,34 @@ func TestAShedCallGetsTheRecentWait(t *testing.T) {
 	})
 }
 
+// Package edge tests the cause of each refusal.
 func TestInflightRefusals(t *testing.T) {
-	full := func(t *testing.T) *inflight.Limiter[string] {
-		l, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
-		require.NoError(t, err)
-		_, err = l.TryAcquire("another", 1)
-		require.NoError(t, err)
-		return l
-	}
-	zero := func(*testing.T) *inflight.Limiter[string] {
-		return ratelimit.Must(inflight.New(1, &inflight.Options[string]{LimitFor: func(string) int { return -1 }}))
-	}
-	one := func(t *testing.T) *inflight.Limiter[string] { return ratelimit.Must(inflight.New[string](1, nil)) }
 	failing := func(err error) func(*grpclimit.Call) (string, error) {
 		return func(*grpclimit.Call) (string, error) { return "", err }
 	}
 	for name, row := range map[string]struct {
-		limiter func(*testing.T) *inflight.Limiter[string]
-		key     func(*grpclimit.Call) (string, error)
-		opts    *grpclimit.InflightOptions
-		ctx     context.Context
-		want    codes.Code
-		stats   httplimit.InflightStats
+		key   func(*grpclimit.Call) (string, error)
+		opts  *grpclimit.InflightOptions
+		want  codes.Code
+		stats httplimit.InflightStats
 	}{
-		"the table is full":  {full, everyone, nil, nil, codes.Unavailable, httplimit.InflightStats{Failed: 1}},
-		"more than there is": {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
-		"a blocked key":      {zero, everyone, nil, nil, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
-		"negative units":     {one, everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return math.MinInt }}, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
-		"no key":             {one, failing(keyfunc.ErrNoKey), nil, nil, codes.InvalidArgument, httplimit.InflightStats{Rejected: 1}},
-		"no key, by choice":  {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, nil, codes.Unauthenticated, httplimit.InflightStats{Rejected: 1}},
-		"misconfigured":      {one, failing(errMisconfigured), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
-		"another error":      {one, failing(errors.New(secret)), nil, nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
-		"the client left":    {one, everyone, nil, cancelled(), codes.Canceled, httplimit.InflightStats{Shed: 1}},
-		"the deadline":       {one, everyone, nil, expired(t), codes.DeadlineExceeded, httplimit.InflightStats{Shed: 1}},
-		"left out":           {one, failing(ratelimit.SkipLayer), nil, nil, codes.OK, httplimit.InflightStats{Skipped: 1}},
-		"skipped":            {one, failing(errors.New("asked")), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, nil, codes.OK, httplimit.InflightStats{Skipped: 1}},
-		"OnRefused": {one, failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(_ *grpclimit.Call, err error, s *status.Status) *status.Status {
+		"more than there is": {everyone, &grpclimit.InflightOptions{Units: func(*grpclimit.Call) int { return 2 }}, codes.ResourceExhausted, httplimit.InflightStats{Failed: 1}},
+		"no key":             {failing(keyfunc.ErrNoKey), nil, codes.InvalidArgument, httplimit.InflightStats{Rejected: 1}},
+		"no key, by choice":  {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{KeyCode: codes.Unauthenticated}, codes.Unauthenticated, httplimit.InflightStats{Rejected: 1}},
+		"another error":      {failing(errors.New(secret)), nil, codes.Internal, httplimit.InflightStats{Failed: 1}},
+		"skipped":            {failing(errors.New(secret)), &grpclimit.InflightOptions{Skip: func(*grpclimit.Call) bool { return true }}, codes.OK, httplimit.InflightStats{Skipped: 1}},
+		"OnRefused": {failing(keyfunc.ErrNoKey), &grpclimit.InflightOptions{OnRefused: func(_ *grpclimit.Call, err error, s *status.Status) *status.Status {
 			assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 			assert.Equal(t, codes.InvalidArgument, s.Code())
 			return status.New(codes.Aborted, "")
-		}}, nil, codes.Aborted, httplimit.InflightStats{Rejected: 1}},
+		}}, codes.Aborted, httplimit.InflightStats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, err := grpclimit.NewInflight(row.limiter(t), row.key, row.opts)
+			i, err := grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts)
 			require.NoError(t, err)
-			ctx := row.ctx
-			if ctx == nil {
-				ctx = context.Background()
-			}
-			_, err = i.UnaryServerInterceptor()(ctx, nil, info, answering(nil))
+			_, err = i.UnaryServerInterceptor()(t.Context(), nil, info, answering(nil))
 			assert.Equal(t, row.want, status.Code(err))
 			assert.NotContains(t, status.Convert(err).Message(), secret)
-			assert.Equal(t, name == "a blocked key", status.Convert(err).Message() == "the key is blocked: do not retry")
 			assert.Equal(t, row.stats, i.Stats())
 		})
 	}
@@ -174,35 +149,14 @@ func TestAPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	assert.Equal(t, []inflight.Outcome{inflight.Cancelled, inflight.Success, inflight.Success}, outcomes)
 }
 
+// Package edge tests the outcome of each code.
 func TestAnAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
-	for _, row := range []struct {
-		ctx    context.Context
-		stream bool
-		code   codes.Code
-		want   inflight.Outcome
-	}{
-		{code: codes.OK, want: inflight.Success},
-		{code: codes.NotFound, want: inflight.Success},
-		{code: codes.Unavailable, want: inflight.Dropped},
-		{code: codes.DeadlineExceeded, want: inflight.Dropped},
-		{code: codes.Internal, want: inflight.Cancelled},
-		{code: codes.Unknown, want: inflight.Cancelled},
-		{code: codes.ResourceExhausted, want: inflight.Dropped},
-		{code: codes.Canceled, want: inflight.Cancelled},
-		{ctx: cancelled(), code: codes.Unavailable, want: inflight.Cancelled},
-		{ctx: expired(t), code: codes.DeadlineExceeded, want: inflight.Cancelled},
-		{ctx: expired(t), code: codes.OK, want: inflight.Cancelled},
-		{ctx: hurried(t), code: codes.DeadlineExceeded, want: inflight.Cancelled}, // a callee gave up a little earlier
-		{ctx: hurried(t), code: codes.Unavailable, want: inflight.Dropped},
-		{ctx: hurried(t), code: codes.OK, want: inflight.Success},
-		{ctx: expired(t), stream: true, code: codes.DeadlineExceeded, want: inflight.Ignored},
-		{stream: true, code: codes.OK, want: inflight.Ignored},
-		{stream: true, code: codes.Unavailable, want: inflight.Dropped},
-	} {
-		c := grpclimit.NewCall(row.ctx, "", nil)
-		c.ServerStream = row.stream
-		assert.Equal(t, row.want, grpclimit.UsualOutcome(c, row.code), "%v, stream %v", row.code, row.stream)
-	}
+	unary, stream := grpclimit.NewCall(t.Context(), "", nil), grpclimit.NewCall(t.Context(), "", nil)
+	stream.ServerStream = true
+	assert.Equal(t, inflight.Success, grpclimit.UsualOutcome(unary, codes.OK))
+	assert.Equal(t, inflight.Dropped, grpclimit.UsualOutcome(unary, codes.Unavailable))
+	assert.Equal(t, inflight.Cancelled, grpclimit.UsualOutcome(grpclimit.NewCall(cancelled(), "", nil), codes.OK))
+	assert.Equal(t, inflight.Ignored, grpclimit.UsualOutcome(stream, codes.OK))
 }
 
 func TestMistakesOfInflightAreRefused(t *testing.T) {

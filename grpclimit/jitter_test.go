@@ -3,7 +3,6 @@ package grpclimit_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -42,26 +41,6 @@ func TestJitterSpreadsClients(t *testing.T) {
 		told[wait]++
 	}
 	assert.Greater(t, len(told), 100)
-}
-
-func TestJitterAddsNoMoreThanItIs(t *testing.T) {
-	for _, row := range []struct {
-		jitter, wait, most time.Duration
-	}{
-		{0, time.Hour, time.Hour},
-		{50 * time.Millisecond, time.Hour, time.Hour + 50*time.Millisecond},
-		{time.Hour, 100 * time.Millisecond, 110 * time.Millisecond},
-		{math.MaxInt64, math.MaxInt64, math.MaxInt64},
-	} {
-		i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: row.wait}}, grpclimit.Options{Jitter: row.jitter})
-		for n := range 50 {
-			wait := waitTold(t, i, incoming(nil, "authorization", strconv.Itoa(n)))
-			assert.GreaterOrEqual(t, wait, row.wait)
-			assert.LessOrEqual(t, wait, row.most)
-		}
-	}
-	_, err := grpclimit.New(&stub{}, &grpclimit.Options{Jitter: -1})
-	assert.EqualError(t, err, "grpclimit: Options.Jitter is -1ns, want 0 for none, or more")
 }
 
 func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {

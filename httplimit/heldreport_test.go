@@ -1,16 +1,13 @@
 package httplimit_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,67 +16,6 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 )
-
-// holding is middleware that holds requests for up to a minute, of a limit of one a second whose line has room for so many.
-func holding(t *testing.T, room int, opts httplimit.Options) *httplimit.Middleware {
-	l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[netip.Addr]{MaxWaiting: room}))
-	opts.MaxHold = time.Minute
-	return middleware(t, ratelimit.Map(l, httplimit.RemoteIP), opts)
-}
-
-func TestAHeldRequestThatIsRefusedIsReportedAsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		outcomes := map[httplimit.Outcome]int{}
-		m := holding(t, 5, httplimit.Options{OnDecision: func(e httplimit.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			outcomes[e.Outcome]++
-		}})
-		h, statuses, left := m.Wrap(ok), map[int]int{}, 0
-		var wg sync.WaitGroup
-		for i := range 100 {
-			ctx, leave := context.WithCancel(t.Context())
-			defer leave()
-			if i == 5 { // the last one in line leaves
-				time.AfterFunc(time.Second/2, leave)
-			}
-			wg.Go(func() {
-				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-				mu.Lock()
-				defer mu.Unlock()
-				if ctx.Err() != nil {
-					left++
-					return
-				}
-				statuses[w.Code]++
-				if w.Code == http.StatusServiceUnavailable {
-					assert.Len(t, w.Header()["Ratelimit-Policy"], 1, "named once")
-					assert.Len(t, w.Header()["Ratelimit"], 1)
-				}
-			})
-			synctest.Wait()
-		}
-		wg.Wait()
-		assert.Equal(t, map[int]int{200: 5, 503: 94}, statuses)
-		assert.Equal(t, 1, left)
-		assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 94, Rejected: 1}, m.Stats())
-		assert.Equal(t, map[httplimit.Outcome]int{httplimit.OutcomeAllowed: 5, httplimit.OutcomeDenied: 94, httplimit.OutcomeRejected: 1}, outcomes)
-	})
-}
-
-func TestARequestWhoseDeadlineComesBeforeItsTurnIsReportedAsDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := holding(t, 0, httplimit.Options{})
-		h := m.Wrap(ok)
-		require.Equal(t, 200, get(h).StatusCode)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-		defer cancel()
-		assert.Equal(t, http.StatusServiceUnavailable, send(h, httptest.NewRequestWithContext(ctx, "GET", "/", nil)).StatusCode)
-		assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, m.Stats())
-	})
-}
 
 // The server's timeouts begin anew after the hold, and do not end during it: over HTTP/1 a ReadTimeout would cancel the context, over
 // HTTP/2 a WriteTimeout the stream.
@@ -160,15 +96,4 @@ func TestAShutdownRefusesHeldRequestsAtOnce(t *testing.T) {
 		s.Close()
 	}
 	new(httplimit.Middleware).RefuseHeld()
-}
-
-func TestRequestsThatPassAtOnceAreServedAfterRefuseHeld(t *testing.T) {
-	m := holding(t, 0, httplimit.Options{})
-	m.RefuseHeld()
-	h := m.Wrap(ok)
-	assert.Equal(t, 200, get(h).StatusCode)
-	refused := get(h)
-	assert.Equal(t, 503, refused.StatusCode)
-	assert.Equal(t, "1", refused.Header.Get("Retry-After"))
-	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, m.Stats())
 }

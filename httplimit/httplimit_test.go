@@ -133,39 +133,6 @@ func TestFailOpenLetsThroughAndCounts(t *testing.T) {
 	assert.Equal(t, httplimit.Stats{FailedOpen: 1}, m.Stats())
 }
 
-func TestFailOpenDoesNotApplyToAMissingKey(t *testing.T) {
-	for _, err := range []error{keyfunc.ErrNoKey, keyfunc.ErrMalformedKey, ratelimit.ErrInvalidKey} {
-		m := middleware(t, &stub{err: err}, httplimit.Options{FailOpen: true})
-		assert.Equal(t, http.StatusBadRequest, get(m.Wrap(ok)).StatusCode, err)
-		assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
-	}
-}
-
-func TestFailOpenDoesNotApplyToACostBelowZero(t *testing.T) {
-	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{
-		FailOpen: true, Cost: func(r *http.Request) int { return int(r.ContentLength) }, // -1 if chunked
-	})
-	r := httptest.NewRequest("POST", "/", nil)
-	r.ContentLength = -1
-	assert.Equal(t, http.StatusBadRequest, send(m.Wrap(ok), r).StatusCode)
-	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
-}
-
-func TestFailOpenDoesNotApplyToAClientThatHangsUp(t *testing.T) {
-	m := middleware(t, &stub{err: context.Canceled}, httplimit.Options{FailOpen: true})
-	ctx, hangUp := context.WithCancel(t.Context())
-	hangUp()
-	send(m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		assert.Fail(t, "the handler works for nobody")
-	})), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-	assert.Equal(t, httplimit.Stats{Rejected: 1}, m.Stats())
-}
-
-func TestFailOpenDoesNotPassDeniedRequests(t *testing.T) {
-	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.Blocked()), httplimit.Options{FailOpen: true})
-	assert.Equal(t, http.StatusForbidden, get(m.Wrap(ok)).StatusCode)
-}
-
 func TestErrorsAreLoggedAtMostOnceASecond(t *testing.T) {
 	clock, log := new(fakeClock), new(bytes.Buffer)
 	m := middleware(t, &stub{err: errors.New("out of reach")}, httplimit.Options{
@@ -256,34 +223,6 @@ func TestLeakyBucketHoldsTheRequestUntilItsTurn(t *testing.T) {
 		assert.Equal(t, http.StatusTooManyRequests, get(h).StatusCode, "the queue is full")
 		time.Sleep(time.Hour)
 		assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, time.Second}, []time.Duration{<-served, <-served, <-served})
-	})
-}
-
-func TestClientThatLeavesTheQueueIsNotServedAndGivesItsPlaceBack(t *testing.T) {
-	for name, opts := range map[string]httplimit.Options{"charged": {}, "settled": {Settle: httplimit.RefundServerErrors}} {
-		t.Run(name, func(t *testing.T) { leavesTheQueue(t, opts) })
-	}
-}
-
-func leavesTheQueue(t *testing.T, opts httplimit.Options) {
-	synctest.Test(t, func(t *testing.T) {
-		limiter := limiterOf(t, nil, ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2))
-		served := 0
-		h := middleware(t, limiter, opts).
-			Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
-		get(h)
-		ctx, leave := context.WithCancel(t.Context())
-		go send(h, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
-		synctest.Wait()
-		d, err := limiter.Peek(context.Background(), nil, 1)
-		require.NoError(t, err)
-		assert.False(t, d.Allowed)
-		leave()
-		synctest.Wait()
-		assert.Equal(t, 1, served)
-		d, err = limiter.Peek(context.Background(), nil, 1)
-		require.NoError(t, err)
-		assert.True(t, d.Allowed)
 	})
 }
 
