@@ -1,13 +1,23 @@
 package meter
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
-// GCD returns the greatest common divisor of two numbers above 0.
-func GCD(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
+// never is an instant before all others.
+const never = math.MinInt64
+
+// farAhead is further than anything is booked, and can be taken from any instant.
+const farAhead = math.MaxInt64 / 2
+
+// Add returns a + b, or the largest number if that overflows. It does not guard against
+// sums below the smallest.
+func Add(a, b int64) int64 {
+	if c := a + b; c >= a || b < 0 {
+		return c
 	}
-	return a
+	return math.MaxInt64
 }
 
 // Mul returns a·b for numbers that are not negative, or true if that overflows.
@@ -26,3 +36,20 @@ func MulDiv(a, b, d int64) (q, r int64) {
 	uq, ur := bits.Div64(hi, lo, uint64(d))
 	return int64(uq), int64(ur)
 }
+
+// GCD returns the greatest common divisor of two numbers above 0.
+func GCD(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// left returns the remaining part of a capacity, or the debt if the difference is below 0.
+func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
+
+// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are the counting bucket's, in lowest terms, so no
+// rate needs rounding.
+type span struct{ ticks, frac int64 }
+
+func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }

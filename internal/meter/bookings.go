@@ -1,6 +1,6 @@
 package meter
 
-import "math"
+import "slices"
 
 // This file holds the operations of a meter on a state that may have bookings. The algorithms know only the instant of the last
 // booking, except the sliding log: its bookings are entries like all others.
@@ -21,9 +21,7 @@ func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
 	}
-	if p := s.formers(); p != nil {
-		p.booked(m, sp.At)
-	}
+	s.booked(sp.At)
 	// From the first booking on, the state is a fold: its former value becomes the base.
 	if s.detail == nil {
 		s.detail = &detail{ledger: &ledger{base: s}}
@@ -48,7 +46,7 @@ func (m *Meter) fold(base State, booked []booking) State {
 	if len(booked) == 0 {
 		return base
 	}
-	base.detail = &detail{ledger: &ledger{base: base, list: booked, unchanged: len(booked)}}
+	base.detail = &detail{ledger: &ledger{base: base, list: booked, unchanged: int32(len(booked))}}
 	return m.refold(base)
 }
 
@@ -71,10 +69,33 @@ func (m *Meter) popDue(s State, now int64) State {
 	return m.trimmed(s) // the state itself, and not the base: a calendar's may have come to a later window
 }
 
-// alone returns the state without its detail.
-func (s State) alone() State {
-	s.detail = nil
-	return s
+// popFront forgets the oldest k bookings. The base is the state after them.
+func (l *ledger) popFront(m *Meter, k int) {
+	l.due(m.token, l.list[:k])
+	for i := 0; i < k && l.formers != nil; i++ {
+		b := &l.list[i]
+		l.passed(b.after, b.at, b.cost, Final)
+	}
+	l.base = l.list[k-1].after
+	l.list = l.list[k:]
+	if l.gone += int32(k); int(l.gone) > len(l.list) { // removed bookings still take memory
+		l.list, l.gone = slices.Clone(l.list), 0
+	}
+}
+
+// due samples the debts at bookings that are past, and opens their open reservations.
+func (l *ledger) due(t *tokenBucket, list []booking) {
+	if t == nil {
+		return
+	}
+	s := &l.base
+	for i := range list {
+		b := &list[i]
+		if l.sample(b.at, l.total(t, b.at, s.owed(b.at))); b.open > 0 {
+			l.opened(b.at, b.open)
+		}
+		s = &b.after
+	}
 }
 
 // refold brings the state up to date: bookings that were given back are gone.
@@ -95,89 +116,97 @@ func (m *Meter) closeGaps(s State) State {
 	return m.trimmed(s)
 }
 
-// settle corrects a spending from its estimated cost to its real cost. The state may be stale, and becomes stale by a refund.
-func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
-	if m.token != nil && (sp.Open || !sp.Changed) {
-		return m.settleToken(s, now, sp, actual)
+// refold spends the bookings that a change has touched again, and the bookings behind them, until the state equals its former
+// value. It closes the gaps.
+func (l *ledger) refold(m *Meter) {
+	kept := min(int(l.changed), len(l.list))
+	s := l.base
+	if kept > 0 {
+		s = l.list[kept-1].after
 	}
-	l := m.bookings(s)
-	switch {
-	case actual > sp.Cost: // an unforeseen cost need not fit
-		return m.owe(s, now, actual-sp.Cost)
-	case actual == sp.Cost:
-	case l == nil && !m.log && sp.At > now:
-		// It was booked, and is not any more: a grant has given it back.
-	case l == nil:
-		return m.refund(s, now, sp, actual)
-	default:
-		m.giveBack(l, now, sp, actual)
-	}
-	return s
-}
-
-// giveBack refunds the difference between the cost of a spending and its real cost, in a state with bookings, all of them after
-// now. A spending that is not among them is in the base.
-func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
-	if sp.At > now {
-		l.reduce(sp.At, sp.Cost-actual, false)
-		return
-	}
-	l.base = m.refund(l.base, now, sp, actual)
-	l.touch(0)
-}
-
-// owe charges n behind all that is booked, as a debt if need be, and as far as a key
-// may be in debt.
-func (m *Meter) owe(s State, now, n int64) State {
-	s = m.refold(s)
-	if most := m.maxDebt - m.spent(s, now); n > most {
-		if n = most; m.token != nil && s.detail != nil {
-			s.ledger.granted(now, span{})
+	for i := kept; i < len(l.list); i++ {
+		b := l.list[i]
+		if b.cost == 0 {
+			continue
+		}
+		s = m.replay(s, &b)
+		same := s == b.after && i+1 >= int(l.unchanged)
+		b.after = s
+		l.list[kept] = b
+		kept++
+		if same {
+			kept += copy(l.list[kept:], l.list[i+1:])
+			break
 		}
 	}
-	switch l := m.bookings(s); {
-	case n <= 0:
-		return s
-	case l != nil:
-		// At the last booking's instant, so that no booking is pushed back.
-		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
-	}
-	s.adjustFormer(now, n)
-	if m.token != nil {
-		return m.spendNow(s, now, n, Final)
-	}
-	return m.charge(s, now, n)
+	l.list = l.list[:kept]
+	l.changed, l.unchanged = 0, 0
 }
 
-// grant takes n from the spending: from bookings first, beginning with the last.
-func (m *Meter) grant(s State, now, n int64) State {
-	l := m.bookings(s)
-	if r := s.asideAt(now); r.units > 0 {
-		if over := n - m.spent(s, now); over > 0 { // a grant of more than counts
-			s.ledger.rest.reduce(min(over, r.units))
+// split separates the spending by now from the later bookings, in copies. A booking that is due was spent under the old limit,
+// whether a decision has come since or not. Fractions of a tick are the old limit's, so each booking begins at its whole
+// instant. The state is up to date.
+func (m *Meter) split(s State, now int64) (base State, booked []booking) {
+	base, booked = m.parted(s, now)
+	booked = slices.Clone(booked)
+	for i := range booked {
+		if booked[i].part = 0; m.token == nil {
+			booked[i].open = 0
 		}
 	}
+	return base, booked
+}
+
+// parted returns the spending by now and the later bookings in the state's own form. The state is up to date.
+func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
+	l := m.bookings(s)
 	if l == nil {
-		s.adjustFormer(now, -n)
-		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
-			s.ledger.granted(now, s.ledger.total(m.token, now, s.owed(now)))
+		if !m.log {
+			s.detail = nil
 		}
-		return m.trimmed(s)
+		return s, nil
 	}
-	if n -= l.reduceNewest(n); n > 0 {
-		s.adjustFormer(now, -n)
-		l.base = m.forgive(l.base, now, n) // there are no bookings left
-		if m.token != nil {
-			l.granted(now, l.total(m.token, now, l.base.owed(now)))
-		}
+	k := l.search(now + 1) // the first that is not due
+	if base = l.base; k > 0 {
+		base = l.list[k-1].after
 	}
-	return s
+	return base, l.list[k:]
 }
 
-// adjust charges a delta above 0, and forgives one below.
-func (m *Meter) adjust(s State, now, delta int64) State {
-	if delta > 0 {
-		return m.owe(s, now, delta)
+// newest returns the instant of the last booking after an instant, or one before all others.
+func (m *Meter) newest(s State, now int64) int64 {
+	if !m.log {
+		return s.ledger.newest()
 	}
-	return m.grant(s, now, -max(delta, -math.MaxInt64))
+	if at := s.log.newest(); at > now {
+		return at
+	}
+	return -farAhead
+}
+
+// hasBookings reports whether anything is booked after now.
+func (m *Meter) hasBookings(s State, now int64) bool {
+	switch {
+	case s.detail == nil:
+		return false
+	case m.log:
+		return s.log.newest() > now
+	}
+	return s.ledger.newest() > now
+}
+
+// HasBooking reports whether anything is booked for an instant.
+func (m *Meter) HasBooking(s *State, at int64) bool {
+	*s = m.closeGaps(*s)
+	switch {
+	case s.detail == nil:
+		return false
+	case m.log:
+		i := s.log.search(at)
+		return i < s.log.len() && s.log.mark(i).at == at
+	case s.ledger == nil:
+		return false
+	}
+	i := s.ledger.search(at)
+	return i < len(s.ledger.list) && s.ledger.list[i].at == at
 }

@@ -149,7 +149,7 @@ func TestBookingsGiveTheirMemoryBack(t *testing.T) {
 	}
 	l := m.bookings(s)
 	require.Len(t, l.list, 1000)
-	require.LessOrEqual(t, l.gone, len(l.list))
+	require.LessOrEqual(t, int(l.gone), len(l.list))
 	require.LessOrEqual(t, cap(l.list), 3000)
 }
 

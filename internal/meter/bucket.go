@@ -5,12 +5,6 @@ import (
 	"math/bits"
 )
 
-// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are the counting bucket's, in lowest terms, so no
-// rate needs rounding.
-type span struct{ ticks, frac int64 }
-
-func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }
-
 // tokenBucket is the token bucket as a debt in time: State.At, and State.N in
 // fractions of 1/units of a tick, are the instant at which all that is spent is regained.
 // A key may spend as long as that instant is no further away than the time in which the
@@ -46,14 +40,6 @@ func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
 	n, _ := t.worth(span{ticks: t.horizon})
 	maxDebt = max(min(n, most), t.capacity)
 	return maxDebt, max(0, t.price(maxDebt).ticks-t.full.ticks)
-}
-
-// owed returns the time until all spending is regained.
-func (s State) owed(now int64) span {
-	if s.At < now {
-		return span{}
-	}
-	return span{s.At - now, s.N}
 }
 
 // price returns the time in which n units are regained, at most the horizon. A cost of 1 is

@@ -2,21 +2,6 @@ package meter
 
 import "math"
 
-// Windows are the windows of a calendar, on the caller's axis of instants. Each has an ordinal above 0, and a later window has
-// a larger one. They follow each other without a gap. Results may change from one call to the next: where the calendar follows
-// a wall clock and the clock is set, an instant moves to another window.
-type Windows interface {
-	// At returns the window that an instant lies in.
-	At(instant int64) Window
-	// After returns the k-th window after the one of an ordinal.
-	After(ordinal, k int64) Window
-	// Count returns the number of windows from the first ordinal's to the second's.
-	Count(first, second int64) int64
-}
-
-// Window is one window: from an instant on, and before another.
-type Window struct{ From, To, Ordinal int64 }
-
 // calendar counts spending in the windows of a calendar: State.N in the window whose ordinal is State.M, since State.At, the
 // key's first decision there. Only a later ordinal begins a new window. A key therefore gets each window's units once, even if
 // the clock that determines the windows is set: if it is set back, the window that the key has reached lasts until the next one
@@ -145,20 +130,4 @@ func (c *calendar) spent(s State, now int64) int64 {
 		return math.MaxInt64
 	}
 	return Add(s.N, n)
-}
-
-// between carries the present window's spending over from or to a calendar: it stays spent until the other limit's present
-// window ends.
-func between(from, to *Meter, s State, now int64) State {
-	a, _ := from.algorithm.(*calendar)
-	b, _ := to.algorithm.(*calendar)
-	switch {
-	case a != nil && b != nil && a.windows == b.windows:
-		return s
-	case from.spent(s, now) == 0:
-		return State{At: now}
-	case b == nil: // the other one's window begins now
-		return State{At: now, N: s.N}
-	}
-	return State{At: s.At, N: from.spent(s, now), M: b.windows.At(now).Ordinal}
 }

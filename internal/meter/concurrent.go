@@ -53,38 +53,3 @@ func (l *slidingLog) after(s State, now, used, units int64) int64 {
 	}
 	return min(max(int64(wait), l.retry), l.per)
 }
-
-// End gives back all units of a reservation, as far as they have not lapsed, and returns their number.
-func (m *Meter) End(s *State, now int64, sp Spending) (n int64) {
-	if m.held == nil {
-		return 0
-	}
-	*s = m.held.advance(*s, now)
-	if s.detail != nil {
-		n = s.log.reduce(sp.At, sp.Cost)
-		s.N -= n
-	}
-	return n
-}
-
-// Holds reports whether the meter counts units in use.
-func (m *Meter) Holds() bool { return m.held != nil }
-
-// Extend begins the hold of a reservation's units anew, and reports whether all of them were still held. If not, the others are held anew.
-func (m *Meter) Extend(s *State, now int64, sp *Spending) bool {
-	if m.held == nil {
-		return true
-	}
-	*s = m.held.advance(*s, now)
-	if s.detail == nil || sp.Cost == 0 {
-		return false
-	}
-	n := s.log.reduce(sp.At, sp.Cost)
-	if n > 0 {
-		s.log.add(now, n)
-		sp.At = now
-	}
-	lost := n < sp.Cost
-	sp.Cost = n
-	return !lost
-}

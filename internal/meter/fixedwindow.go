@@ -94,9 +94,6 @@ func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 	return left(w.units - s.N)
 }
 
-// left returns the remaining part of a capacity, or the debt if the difference is below 0.
-func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
-
 // regained returns the end of the last window that the spending uses.
 func (w *fixedWindow) regained(s State) int64 {
 	if 0 < s.N && s.N <= w.units { // as almost always: a division takes longer than the rest

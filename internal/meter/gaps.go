@@ -1,9 +1,6 @@
 package meter
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // This file finds room before bookings. They are made one behind the other, so there is none, and a cost queues behind the last one. But
 // once the limit has changed, they are loose: each keeps its instant, and may need only a part of what is regained until then. A
@@ -13,26 +10,6 @@ import (
 // A booking that would begin a window still begins one: so a cost that would begin a window goes before it only if that window, and for a
 // sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in
 // the queue. They have entered it, so they are not loose any more under a limit without a queue.
-
-// loose reports whether costs may go before the bookings of a state.
-func (s *State) loose() bool { return s.detail != nil && s.ledger != nil && s.ledger.loose }
-
-// loosened marks the bookings of a state that has come from another limit.
-func (m *Meter) loosened(from *Meter, s State, now int64) State {
-	switch {
-	case m.held != nil, from.leaky != nil && m.leaky == nil:
-	case m.log && s.detail != nil && s.log.newest() > now:
-		if s.ledger == nil {
-			d := *s.detail
-			d.ledger = new(ledger)
-			s.detail = &d
-		}
-		s.ledger.loose = true
-	case m.bookings(s) != nil:
-		s.ledger.loose = true
-	}
-	return s
-}
 
 // tight is called when the bookings of a log may have passed.
 func (m *Meter) tight(s State, now int64) State {
@@ -66,15 +43,6 @@ func (m *Meter) first(s State, now, cost int64) int64 {
 		st, from = b.after, b.at
 	}
 	return m.earliest(st, from, cost)
-}
-
-// at returns the state at an instant, without the later bookings, and these. It is up to date.
-func (l *ledger) at(now int64) (State, []booking, int64) {
-	k := l.search(now + 1)
-	if k == 0 {
-		return l.base, l.list, now
-	}
-	return l.list[k-1].after, l.list[k:], now
 }
 
 // barred returns the instant of the last booking that does not fit at its own, or one before all others.
@@ -120,8 +88,6 @@ func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 	}
 	return true
 }
-
-func (b *booking) begin() span { return Spending{At: b.at, Part: b.part}.begin() }
 
 // among returns the largest cost that can be spent now before loose bookings, 0 if there is none; and, only if it is 0, the debt. Bookings
 // that fit at their instants are none.
@@ -170,9 +136,7 @@ func (m *Meter) slip(s State, now int64, sp Spending) State {
 	case sp.At <= now:
 		return m.spendBefore(s, sp.At, sp.Cost, sp.Open)
 	}
-	if p := s.formers(); p != nil {
-		p.booked(m, sp.At)
-	}
+	s.booked(sp.At)
 	s.ledger.insert(sp)
 	return m.closeGaps(s)
 }
@@ -188,26 +152,6 @@ func (m *Meter) spendBefore(s State, at, cost int64, open bool) State {
 	l.base = m.spend(l.base, at, cost)
 	l.touch(0)
 	return m.closeGaps(s)
-}
-
-// insert adds a booking before others.
-func (l *ledger) insert(sp Spending) {
-	b := booking{at: sp.At, part: sp.Part, cost: sp.Cost}
-	if sp.Open {
-		b.open = 1
-	}
-	i := l.search(sp.At)
-	if i < len(l.list) && l.list[i].at == sp.At {
-		other := &l.list[i]
-		if b.begin().less(other.begin()) {
-			other.part = b.part
-		}
-		other.cost += b.cost
-		other.open += b.open
-	} else {
-		l.list = slices.Insert(l.list, i, b)
-	}
-	l.touch(i)
 }
 
 // gap returns the state of a queue that ends where there is room for a cost before loose bookings, or behind them.
@@ -352,4 +296,12 @@ func (l *slidingLog) harmless(s State, at, cost int64, later []booking) bool {
 		}
 	}
 	return true
+}
+
+// place returns when a cost that enters now may leave: before loose bookings if there is room.
+func (l *leakyBucket) place(s State, now, cost int64) (at, part int64) {
+	if s.loose() {
+		s = l.gap(s, now, cost)
+	}
+	return l.leaves(s, now)
 }

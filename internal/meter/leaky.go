@@ -17,14 +17,6 @@ func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	return at, s.N
 }
 
-// place returns when a cost that enters now may leave: before loose bookings if there is room.
-func (l *leakyBucket) place(s State, now, cost int64) (at, part int64) {
-	if s.loose() {
-		s = l.gap(s, now, cost)
-	}
-	return l.leaves(s, now)
-}
-
 // earliest returns the instant at which the cost may enter the queue. Bookings do not delay it further: they are already in the
 // queue.
 func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }

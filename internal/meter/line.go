@@ -11,7 +11,7 @@ import (
 // compute its instant anew.
 //
 // [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become due. So no call
-// overtakes the line. A question is answered as of the end of the line: see tail.
+// overtakes the line. A question is answered as of the end of the line: see Meter.view.
 //
 // Bookings keep their instants. A turn is not served before a booking that came before it.
 //
@@ -83,137 +83,11 @@ func (l *Line) Rouse() {
 	}
 }
 
-// Line returns the line of a state, nil if it has none.
-func (s *State) Line() *Line {
-	if s.detail == nil || s.ledger == nil {
-		return nil
-	}
-	return s.ledger.line
-}
-
-// attach gives the line to a state.
-func (s *State) attach(l *Line) {
-	if s.detail == nil {
-		s.detail = new(detail)
-	}
-	if s.ledger == nil {
-		s.ledger = new(ledger)
-	}
-	s.ledger.line = l
-}
-
-// Attach gives the line to a state that it did not belong to: of another limit, or of a new key. If that has a line, its turns
-// come behind. Turns that cost more than the capacity are refused.
-func (m *Meter) Attach(s *State, now int64, l *Line) {
-	if other := s.Line(); other != nil && other != l {
-		for t := other.first; t != nil; {
-			next := t.next
-			other.unlink(t)
-			l.insert(t)
-			t = next
-		}
-	}
-	s.attach(l)
-	l.now, l.end.known = now, false
-	for t := l.first; t != nil; t = t.next {
-		if t.Cost > m.capacity() {
-			t.Refused = true
-			l.over(t)
-		}
-	}
-	*s = m.moved(*s)
-}
-
-// Join puts a turn for which an offer was made at the end of the line.
-func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
-	l := m.lineOf(s, now)
-	t.Number = Arrival()
-	t.behind = m.newest(*s, l.now)
-	if l.insert(t); l.end.known {
-		l.end.spend(m, o.At, t.Cost)
-	}
-}
-
-// Insert puts a turn into the line whose booking, at an instant, has been given back. Its place is by its number.
-func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
-	l := m.lineOf(s, now)
-	l.insert(t)
-	if t.behind = min(at, m.newest(*s, l.now)); t.prev != nil {
-		t.behind = max(t.behind, t.prev.behind)
-	}
-	if e := &l.end; e.known && t.next == nil {
-		at, _ := m.place(e.state, l.now, t.Cost)
-		e.spend(m, at, t.Cost)
-	} else {
-		e.known = false
-	}
-	if l.first == t && t.next != nil {
-		t.next.Rouse() // it is not the first any more
-	}
-}
-
-func (m *Meter) lineOf(s *State, now int64) *Line {
-	l := s.Line()
-	if l == nil {
-		l = &Line{now: now}
-		s.attach(l)
-	}
-	return l
-}
-
-// newest returns the instant of the last booking after an instant, or one before all others.
-func (m *Meter) newest(s State, now int64) int64 {
-	if !m.log {
-		return s.ledger.newest()
-	}
-	if at := s.log.newest(); at > now {
-		return at
-	}
-	return -farAhead
-}
-
 // forget takes bookings after the newest one off the turns: they were cancelled.
 func (l *Line) forget(newest int64) {
 	for t := l.last; t != nil && t.behind > newest; t = t.prev {
 		t.behind = newest
 	}
-}
-
-// Leave takes a turn out of the line.
-func (m *Meter) Leave(s *State, t *Turn) {
-	l := t.Line
-	first := t == l.first
-	if l.over(t); l.first != nil && m.shorter(l) {
-		if first {
-			l.first.Rouse()
-		}
-		return
-	}
-	*s = m.moved(*s)
-}
-
-// shorter is called when a turn has left. It reports true if the end of the line is kept although it is too late now: to look at each
-// turn of a long line for each one that leaves takes too long. An end that is so kept is late by less than a 64th of the line's turns.
-func (m *Meter) shorter(l *Line) bool {
-	const long, share = 1024, 64
-	e := &l.end
-	if !e.known || l.n < long || m.sums(l) {
-		return false
-	}
-	e.late = true
-	if e.left++; e.left > l.n/share {
-		e.left = 0
-		return false
-	}
-	return true
-}
-
-// sums reports whether the end of a long line is computed without a look at each turn: see skip.
-func (m *Meter) sums(l *Line) bool {
-	if t := m.bucket(); t != nil {
-		return m.leaky != nil || l.uneven == 0 || t.one.frac == 0 || t.minus(t.full, t.price(l.most)).ticks > 0
-	}
-	return l.uneven == 0 && !m.log
 }
 
 // exact forgets the end of the line if turns have left since it was computed.
@@ -229,50 +103,12 @@ func (l *Line) Drop(t *Turn) {
 	l.Rouse()
 }
 
-// Release ends all turns without a charge.
-func (m *Meter) Release(s *State, refused bool) {
-	l := s.Line()
-	l.ReleaseAll(refused)
-	*s = m.moved(*s)
-}
-
 // ReleaseAll is Release for the line of a key that was dropped.
 func (l *Line) ReleaseAll(refused bool) {
 	for l.first != nil {
 		l.first.Refused, l.first.Free = refused, !refused
 		l.over(l.first)
 	}
-}
-
-// HasBooking reports whether anything is booked for an instant.
-func (m *Meter) HasBooking(s *State, at int64) bool {
-	*s = m.closeGaps(*s)
-	switch {
-	case s.detail == nil:
-		return false
-	case m.log:
-		i := s.log.search(at)
-		return i < s.log.len() && s.log.mark(i).at == at
-	case s.ledger == nil:
-		return false
-	}
-	i := s.ledger.search(at)
-	return i < len(s.ledger.list) && s.ledger.list[i].at == at
-}
-
-// moved is called after a change of the state, or of the line: the first turn's instant may be another.
-func (m *Meter) moved(s State) State {
-	l := s.Line()
-	switch {
-	case l == nil:
-	case l.first == nil:
-		s.ledger.line = nil
-		return m.trimmed(s)
-	default:
-		l.end.known = false
-		l.first.Rouse()
-	}
-	return s
 }
 
 // insert puts a turn at its place.
@@ -326,174 +162,4 @@ func (l *Line) over(t *Turn) {
 	l.unlink(t)
 	t.Over = true
 	t.Rouse()
-}
-
-// Due returns when the first turn is served if nothing changes. There is one.
-func (m *Meter) Due(s *State) int64 {
-	*s = m.closeGaps(*s)
-	at, _, _ := m.due(*s, s.Line())
-	return at
-}
-
-// due returns where the cost of the first turn is spent, and the instant of the last booking before it.
-func (m *Meter) due(s State, l *Line) (at, part, after int64) { return m.dueAs(s, l, l.first) }
-
-// dueAs is due for a turn that would be the first.
-func (m *Meter) dueAs(s State, l *Line, t *Turn) (at, part, after int64) {
-	if m.bookings(s) == nil && (!m.log || s.log.newest() <= l.now) {
-		at, part = m.place(s, l.now, t.Cost)
-		return at, part, l.now
-	}
-	r := m.replayed(s, l.now)
-	at, part = r.place(t)
-	return at, part, r.now
-}
-
-// OfferFirst is Offer for the cost of the first turn.
-func (m *Meter) OfferFirst(s State, mo Moment) Offer { return m.offerAs(s, mo, s.Line().first) }
-
-// OfferBefore is Offer for a cost that comes before the whole line. If it is accepted, the caller calls Passed.
-func (m *Meter) OfferBefore(s State, mo Moment, cost int64) Offer {
-	return m.offerAs(s, mo, &Turn{Cost: cost, behind: m.newest(s, s.Line().now)})
-}
-
-// Passed is called after a cost has been spent before a line.
-func (m *Meter) Passed(s *State) { *s = m.moved(*s) }
-
-func (m *Meter) offerAs(s State, mo Moment, t *Turn) Offer {
-	at, part, _ := m.dueAs(s, s.Line(), t)
-	o := Offer{At: max(at, mo.Now), Part: part, Retry: mo.Reading}
-	if o.At > mo.Now {
-		o.Retry = o.At
-	}
-	return o
-}
-
-// serve serves all turns that are due by now.
-func (m *Meter) serve(s State, now int64) State {
-	l := s.ledger.line
-	s = m.closeGaps(s)
-	served := false
-	for l.first != nil {
-		at, part, after := m.due(s, l)
-		if at > now {
-			break
-		}
-		if l.first.Tries {
-			l.first.Rouse()
-			break
-		}
-		s = m.spendTurn(m.popDue(s, after), l.first, at, part)
-		l.now, served = at, true
-		l.over(l.first)
-	}
-	if l.now = max(l.now, now); l.first == nil {
-		s.ledger.line = nil
-		return m.trimmed(s)
-	}
-	if served {
-		l.first.Rouse() // to set its timer
-	}
-	return s
-}
-
-// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking, or reports false if there is a later one.
-// It is for a clock that does not follow real time, in which calls wait.
-func (m *Meter) ServeAhead(s *State) bool {
-	l := s.Line()
-	t := l.first
-	at, part, _ := m.due(*s, l)
-	if m.newest(*s, l.now) > at {
-		return false
-	}
-	t.Spent = Spending{At: at, Part: part, Cost: t.Cost, Open: t.Open}
-	if m.log {
-		*s = m.forget(*s, l.now)
-	}
-	*s = m.book(*s, t.Spent)
-	l.now = at
-	if l.over(t); l.first != nil {
-		l.first.Rouse()
-	} else {
-		s.ledger.line = nil
-	}
-	return true
-}
-
-// spendTurn spends the cost of the first turn before all bookings that are left.
-func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
-	l, keep := s.ledger, Final
-	if t.Open {
-		keep = Open
-	}
-	if m.token != nil {
-		part = l.part(at)
-	}
-	switch {
-	case m.log && s.detail.log.newest() > at:
-		s.log.insert(at, t.Cost)
-		s.N += t.Cost
-	case m.bookings(s) != nil:
-		s = m.spendBefore(s, at, t.Cost, t.Open)
-	case m.token != nil:
-		s = m.spendNow(s, at, t.Cost, keep)
-	default:
-		s = m.spend(s, at, t.Cost)
-	}
-	m.passed(s, at, t.Cost, keep)
-	t.Spent = Spending{At: at, Part: part, Cost: t.Cost, Open: t.Open}
-	return s
-}
-
-// view returns the state that a question is about: the end of the line if there is one. The state is up to date.
-func (m *Meter) view(s State) State {
-	l := s.Line()
-	if l == nil {
-		return s
-	}
-	e := &l.end
-	if e.known {
-		return e.state
-	}
-	r := m.replayed(s, l.now)
-	r.end(l, e)
-	e.known, e.late, e.left = true, false, 0
-	return e.state
-}
-
-// MigrateView returns a view of a state of another meter under this one, with the line that it would have. It leaves the given state
-// as it is. The state is up to date.
-func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
-	l := s.Line()
-	if l == nil {
-		return to.Migrate(from, s, now)
-	}
-	aside, f := s.ledger.rest, s.ledger.formers.cloned()
-	// Turns that are due are served under the limit that they leave.
-	r, t := from.replayed(s, l.now), l.first
-	rest := Line{last: l.last, now: now, n: l.n, cost: l.cost, most: l.most, uneven: l.uneven}
-	for ; t != nil; t = t.next {
-		booked := r.booked
-		at, _ := r.place(t)
-		for _, b := range booked[:len(booked)-len(r.booked)] {
-			f.passed(from, r.s, b.at, b.cost, Final)
-		}
-		if at > now {
-			break
-		}
-		r.spendTurn(t.Cost, at)
-		f.passed(from, r.s, at, t.Cost, Final)
-		rest.n, rest.cost = rest.n-1, rest.cost-t.Cost
-	}
-	if s = r.whole().setAside(aside); f != nil {
-		s = s.withFormers(*f)
-	}
-	s = to.Migrate(from, s, now)
-	if rest.first = t; t == nil {
-		return s
-	}
-	r = to.replayed(s, now)
-	e := new(end)
-	r.end(&rest, e)
-	return e.state
 }

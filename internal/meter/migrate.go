@@ -19,67 +19,159 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	return to.loosened(from, to.under(from, s, now), now)
 }
 
-// convert is Migrate without former limits.
-func (to *Meter) convert(from *Meter, s State, now int64) State {
-	fromLog, isFrom := from.algorithm.(*slidingLog)
-	toLog, isTo := to.algorithm.(*slidingLog)
-	x := from.leave(s, now)
-	var r rest
+// under is Migrate for a state with former limits, or one that leaves a limit. Bookings to come would count in both, so with
+// them all former limits are forgotten.
+func (to *Meter) under(from *Meter, s State, now int64) State {
+	alike := from.alike(to)
+	if alike && s.formers() == nil {
+		return to.convert(from, s, now)
+	}
+	s = from.cloned(s)
+	from.Advance(&s, now)
+	if !alike && from.hasBookings(s, now) {
+		return to.convert(from, from.forget(s, now), now)
+	}
+	s, was := from.parting(s)
+	f := formers{m: to, list: was.list, hold: was.hold, idle: was.idle, full: alike && was.full}
+	if !alike {
+		left, old := from, s
+		if was.full {
+			f.hold = max(f.hold, left.Forgotten(old))
+		}
+		if i := slices.IndexFunc(f.list, func(f former) bool { return f.m.alike(to) }); i >= 0 {
+			from, s = f.list[i].m, f.list[i].s
+			from.Advance(&s, now)
+			if was.hold <= now {
+				s = from.reduced(s, now, Add(left.spent(old, now), old.asideAt(now).units))
+			}
+			f.list = slices.Delete(f.list, i, i+1)
+		}
+		f.list = append(f.list, former{left, old, Add(now, formerFor*min(left.refill(), left.horizon/formerFor))})
+		if len(f.list) > mostFormer {
+			f.list = f.list[1:]
+		}
+	}
+	var r State
+	if from.alike(to) {
+		r = to.convert(from, s, now)
+		x := s.lostAt(now)
+		if more := min(x.units-x.over, to.capacity()-from.capacity(), to.capacity()-to.spent(r, now)); more > 0 {
+			x.units -= more // a limit of this capacity would have counted them
+			r = to.owe(r, now, more)
+		}
+		r = r.withLost(x)
+	} else { // it begins with all that was spent
+		r = to.convert(from, from.found(s, now), now)
+	}
+	r = r.withFormers(f)
+	to.lasts(r, now)
+	return to.outlived(r, now)
+}
+
+// alike reports whether the state of one meter keeps the instants at which it regains when it is converted to the other one. Of
+// former limits that are alike, only the last one goes on counting.
+func (m *Meter) alike(other *Meter) bool {
 	switch {
-	case isFrom && isTo:
-		s, r = toLog.between(fromLog, s, now, x)
-		s = s.capped(to)
-	case isFrom: // n is the booked cost, which spent counts too
-		booked, n := fromLog.bookings(s, now)
-		s, r = to.lowered(to.charged(now, from.spent(s, now)-n), now, from, x)
-		s = to.fold(s, booked)
-	case isTo:
-		base, booked := from.split(s, now)
-		base, r = to.lowered(to.charged(now, from.spent(base, now)), now, from, x)
-		s = toLog.carried(base, now, booked).capped(to)
-	case from.token != nil && to.token != nil:
-		base, booked := from.split(s, now)
-		base, r = to.lowered(carrySums(from, to, base, now), now, from, x)
-		return to.reopened(from, s, to.fold(base, booked).setAside(r), now)
-	default:
-		base, booked := from.split(s, now)
-		for i := range booked {
-			booked[i].open = 0
-		}
-		base, r = to.lowered(carrySums(from, to, base, now), now, from, x)
-		s = to.fold(base, booked)
+	case m.family() != other.family():
+		return false
+	case m.family() != familyWindow:
+		return true
+	case m.kind != other.kind:
+		return false
+	case m.kind == Calendar: // whose windows end when they end
+		return true
 	}
-	return s.setAside(r)
+	a, _ := m.windows()
+	b, _ := other.windows()
+	return a == b
 }
 
-// split separates the spending by now from the later bookings, in copies. A booking that is due was spent under the old limit,
-// whether a decision has come since or not. Fractions of a tick are the old limit's, so each booking begins at its whole
-// instant. The state is up to date.
-func (m *Meter) split(s State, now int64) (base State, booked []booking) {
-	base, booked = m.parted(s, now)
-	booked = slices.Clone(booked)
-	for i := range booked {
-		if booked[i].part = 0; m.token == nil {
-			booked[i].open = 0
-		}
+// reduced returns a state with no more spending than the key has under the limit that it leaves: the rest is regained.
+func (m *Meter) reduced(s State, now, most int64) State {
+	n := m.spent(s, now)
+	if t := m.bucket(); t != nil { // rounded down: the key keeps a part of a unit
+		n, _ = t.worth(s.owed(now))
 	}
-	return base, booked
+	r := s.asideAt(now)
+	if s.detail != nil && s.ledger != nil && s.ledger.lost != nil {
+		x := s.ledger.lost
+		x.over = max(x.over, x.units-max(0, most-n-r.units))
+	}
+	over := n + r.units - most
+	if off := min(over, r.units); off > 0 {
+		s.ledger.rest.reduce(off)
+		over -= off
+		s = m.trimmed(s)
+	}
+	if over <= 0 {
+		return s
+	}
+	until := m.regained(s)
+	if l, ok := m.algorithm.(*slidingLog); ok {
+		off := min(over, s.M)
+		s.M -= off
+		s.N -= s.log.reduceOldest(over - off)
+		s = l.advance(s, now)
+	} else {
+		s = m.grant(s, now, over)
+	}
+	s = s.lose(over, until)
+	s.ledger.lost.over += over
+	return s
 }
 
-// parted returns the spending by now and the later bookings in the state's own form. The state is up to date.
-func (m *Meter) parted(s State, now int64) (base State, booked []booking) {
-	l := m.bookings(s)
+// loosened marks the bookings of a state that has come from another limit.
+func (m *Meter) loosened(from *Meter, s State, now int64) State {
+	switch {
+	case m.held != nil, from.leaky != nil && m.leaky == nil:
+	case m.log && s.detail != nil && s.log.newest() > now:
+		if s.ledger == nil {
+			d := *s.detail
+			d.ledger = new(ledger)
+			s.detail = &d
+		}
+		s.ledger.loose = true
+	case m.bookings(s) != nil:
+		s.ledger.loose = true
+	}
+	return s
+}
+
+// MigrateView returns a view of a state of another meter under this one, with the line that it would have. It leaves the given state
+// as it is. The state is up to date.
+func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
+	l := s.Line()
 	if l == nil {
-		if !m.log {
-			s.detail = nil
+		return to.Migrate(from, s, now)
+	}
+	aside, left, f := s.ledger.rest, s.lostAt(now), s.formers().cloned()
+	// Turns that are due are served under the limit that they leave.
+	r, t := from.replayed(s, l.now), l.first
+	rest := Line{last: l.last, now: now, n: l.n, cost: l.cost, most: l.most, uneven: l.uneven}
+	for ; t != nil; t = t.next {
+		booked := r.booked
+		at, _ := r.place(t)
+		for _, b := range booked[:len(booked)-len(r.booked)] {
+			f.passed(r.s, b.at, b.cost, Final)
 		}
-		return s, nil
+		if at > now {
+			break
+		}
+		r.spendTurn(t.Cost, at)
+		f.passed(r.s, at, t.Cost, Final)
+		rest.n, rest.cost = rest.n-1, rest.cost-t.Cost
 	}
-	k := l.search(now + 1) // the first that is not due
-	if base = l.base; k > 0 {
-		base = l.list[k-1].after
+	if s = r.whole().setAside(aside).withLost(left); f != nil {
+		s = s.withFormers(*f)
 	}
-	return base, l.list[k:]
+	s = to.Migrate(from, s, now)
+	if rest.first = t; t == nil {
+		return s
+	}
+	r = to.replayed(s, now)
+	e := new(end)
+	r.end(&rest, e)
+	return e.state
 }
 
 // Charge adds the spending in a state of another meter, as of now, to a state of this one, as a debt if necessary. Its bookings
@@ -129,93 +221,4 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 		}
 	}
 	*s = to.owe(*s, now, debt)
-}
-
-// behind returns now, or the instant behind which a later spending queues if that is later.
-func (m *Meter) behind(s State, now int64) int64 {
-	if l, ok := m.algorithm.(*slidingLog); ok {
-		return max(now, l.newest(s))
-	}
-	return s.behind(now)
-}
-
-// carrySums carries the spending by now over from and to an algorithm that keeps sums: exactly where the new meter's state can
-// express it, and otherwise rounded up.
-func carrySums(from, to *Meter, s State, now int64) State {
-	s = from.advance(s, now)
-	switch a, b := from.family(), to.family(); {
-	case a == familyBucket && b == familyBucket:
-		return to.bucket().convert(from.bucket(), s, now)
-	case a == familyWindow && b == familyWindow:
-		if from.kind == Calendar || to.kind == Calendar {
-			return between(from, to, s, now).capped(to)
-		}
-		switch {
-		case from.kind != to.kind:
-			s = State{At: s.At, N: from.spent(s, now)}
-		case from.kind == SlidingCounter && shorter(to, from):
-			// The window before would overlap by a smaller part, and a limit that is changed back and forth would regain the
-			// difference each time. So all that counts is in a window that begins now.
-			s = State{At: now, N: from.spent(s, now)}
-		}
-		return s.aged(from, to, now).capped(to)
-	}
-	return to.charged(now, from.spent(s, now))
-}
-
-// shorter reports whether a meter's windows are shorter than another's.
-func shorter(m, other *Meter) bool {
-	a, _ := m.windows()
-	b, _ := other.windows()
-	return a < b
-}
-
-// charged returns the state of a key that has spent n at this instant, up to the most that
-// the meter lets a key owe.
-func (m *Meter) charged(now, n int64) State {
-	if n = min(n, m.maxDebt); n > 0 {
-		return m.charge(State{At: now}, now, n)
-	}
-	return State{At: now}
-}
-
-// capped returns a state with no more debt than the meter counts.
-func (s State) capped(m *Meter) State {
-	switch m.family() {
-	case familyWindow:
-		s.N = min(s.N, m.maxDebt)
-	case familyLog:
-		s.M = min(s.M, m.maxDebt)
-	case familyBucket: // see convert
-	}
-	return s
-}
-
-// convert converts a debt in another bucket to this one: the same number of units, and the same fraction of one, rounded up to
-// a fraction of a tick.
-func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
-	if t.per == from.per && t.units == from.units {
-		return s
-	}
-	owed := t.worthUp(from, s.owed(now))
-	if owed.ticks >= t.horizon {
-		owed = span{ticks: t.horizon}
-	}
-	return State{At: now + owed.ticks, N: owed.frac}
-}
-
-// worthUp returns the span in which as many units are regained as in one of another bucket: whole units, and the same fraction of
-// one, rounded up to a fraction of a tick.
-func (t *tokenBucket) worthUp(from *tokenBucket, d span) span { return t.worthOf(from, d, 1) }
-
-// worthDown is worthUp rounded down.
-func (t *tokenBucket) worthDown(from *tokenBucket, d span) span { return t.worthOf(from, d, 0) }
-
-func (t *tokenBucket) worthOf(from *tokenBucket, d span, up int64) span {
-	n, rem := from.worth(d)
-	part, left := MulDiv(rem, t.per, from.per)
-	if left > 0 {
-		part += up
-	}
-	return t.plus(t.price(n), span{part / t.units, part % t.units})
 }

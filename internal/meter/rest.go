@@ -8,80 +8,6 @@ package meter
 // One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised one. The
 // counted units and the units set aside always add up to the spending, so flipping a limit regains nothing.
 
-// rest is the units that a lowered limit has set aside, and the instant at which the limit that they were spent under
-// would have regained them.
-type rest struct {
-	units, until int64
-
-	log *older // of a log that was a log before; else nil
-}
-
-// older is a log's rest: the entries before those that count. They keep their instants, so that they count as long as they would
-// have, however often the limit changes. None of them is newer than an entry that counts.
-type older struct {
-	totals
-	per int64 // the longest window of the logs that they counted under: each lapses that long after its instant
-}
-
-// alive returns the rest of a log without the entries that have lapsed by now. It shares memory with the given one.
-func (r rest) alive(now int64) rest {
-	if r.until <= now {
-		return rest{}
-	}
-	if r.log == nil || r.log.mark(0).at > now-r.log.per {
-		return r
-	}
-	o := *r.log
-	r.units -= o.popFront(o.search(now - o.per + 1))
-	r.log = &o
-	return r
-}
-
-// restOf returns the rest that consists of entries.
-func restOf(o older, now int64) rest {
-	r := rest{units: o.sum(o.len()), until: Add(o.newest(), o.per), log: &o}
-	return r.alive(now)
-}
-
-// reduce takes n off the units. An empty rest has no instant, which would delay the next one's.
-func (r *rest) reduce(n int64) {
-	if r.log != nil {
-		r.log.reduceNewest(n)
-	}
-	r.less(n)
-}
-
-func (r *rest) less(n int64) {
-	if r.units -= n; r.units == 0 {
-		*r = rest{}
-	} else if r.log != nil {
-		r.until = Add(r.log.newest(), r.log.per)
-	}
-}
-
-// asideAt returns the rest that is alive at an instant.
-func (s State) asideAt(now int64) rest {
-	if s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
-		return rest{}
-	}
-	return s.ledger.rest.alive(now)
-}
-
-// setAside returns a state with a rest.
-func (s State) setAside(r rest) State {
-	if r.units == 0 {
-		return s
-	}
-	if s.detail == nil {
-		s.detail = new(detail)
-	}
-	if s.ledger == nil {
-		s.ledger = &ledger{}
-	}
-	s.ledger.rest = r
-	return s
-}
-
 // lapsed drops a rest whose time is over.
 func (m *Meter) lapsed(s State, now int64) State {
 	if s = m.outlived(s, now); s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
@@ -100,6 +26,22 @@ func (m *Meter) lapsed(s State, now int64) State {
 	return m.trimmed(s)
 }
 
+// outlived drops lost units and former limits that do not count any more.
+func (m *Meter) outlived(s State, now int64) State {
+	if s.detail == nil || s.ledger == nil {
+		return s
+	}
+	l := s.ledger
+	dropped := l.dropLost(now)
+	if l.formers != nil && l.formers.over(now) && l.lost == nil {
+		l.formers, dropped = nil, true
+	}
+	if dropped {
+		return m.trimmed(s)
+	}
+	return s
+}
+
 // Forgotten returns the first instant at which nothing is known of a key that a new key would not have: all is
 // regained, and nothing is set aside. Its line, if it has one, does not count.
 func (m *Meter) Forgotten(s State) int64 {
@@ -107,8 +49,11 @@ func (m *Meter) Forgotten(s State) int64 {
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
 	}
-	if p := s.formers(); p != nil {
-		at = max(at, p.forgotten())
+	if x := s.lostAt(never); x.units > x.over { // all that the key counts is regained, or it counts under the limit in force
+		at = max(at, x.until)
+	}
+	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {
+		at = max(at, s.ledger.formers.held())
 	}
 	return at
 }
@@ -171,14 +116,26 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	return s, r
 }
 
+// aged returns a window's state under a shorter window. Until now the key has regained by the limit that it leaves, so
+// the shorter windows that fit into the time before have regained nothing of a debt.
+func (s State) aged(from, to *Meter, now int64) State {
+	per, _ := to.windows()
+	_, units := from.windows()
+	k := (now - s.At) / per
+	if k <= 0 || s.N <= units {
+		return s
+	}
+	s.At, s.N, s.M = s.At+k*per, s.N-units, 0
+	if c, ok := to.algorithm.(*slidingCounter); ok && k == 1 {
+		s.M = min(units, c.units)
+	}
+	return s
+}
+
 // settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
 // returns the actual cost that is left to settle.
 func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int64 {
-	r, p := s.asideAt(now), s.formers()
-	lost := int64(0)
-	if p != nil && p.until > now {
-		lost = p.lost
-	}
+	r, lost := s.asideAt(now), s.lostAt(now).units
 	if r.units == 0 && lost == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
 		return actual
 	}
@@ -200,9 +157,8 @@ func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int6
 	if m.spent(m.refund(base, now, sp, actual), now) >= was {
 		return actual
 	}
-	if off := min(lost, sp.Cost-actual); off > 0 {
-		p.lost -= off
-		actual += off
+	if lost > 0 {
+		actual += s.ledger.takeLost(sp.Cost - actual)
 	}
 	if r.log != nil {
 		return m.settleOlder(s, now, sp, actual)
@@ -236,20 +192,4 @@ func (m *Meter) settleOlder(s *State, now int64, sp Spending, actual int64) int6
 		s.N, n = s.N+part, n-part
 	}
 	return actual
-}
-
-// aged returns a window's state under a shorter window. Until now the key has regained by the limit that it leaves, so
-// the shorter windows that fit into the time before have regained nothing of a debt.
-func (s State) aged(from, to *Meter, now int64) State {
-	per, _ := to.windows()
-	_, units := from.windows()
-	k := (now - s.At) / per
-	if k <= 0 || s.N <= units {
-		return s
-	}
-	s.At, s.N, s.M = s.At+k*per, s.N-units, 0
-	if c, ok := to.algorithm.(*slidingCounter); ok && k == 1 {
-		s.M = min(units, c.units)
-	}
-	return s
 }

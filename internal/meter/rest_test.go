@@ -42,9 +42,9 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			to := smallMeter(r, 1+r.Int64N(40))
 			m.Advance(&s, now)
 			spent, aside := m.spent(s, now), s.asideAt(now)
-			if f := s.formers(); f != nil && f.until > now && !m.alike(to) {
-				spent += f.lost - f.over // another kind of limit begins with these
-				aside.until = max(aside.until, f.until)
+			if x := s.lostAt(now); x.units > 0 && !m.alike(to) {
+				spent += x.units - x.over // another kind of limit begins with these
+				aside.until = max(aside.until, x.until)
 			}
 			kept := to.Migrate(m, s, now)
 			what := fmt.Sprintf("seed %d, at %d from %+v to %+v: %+v", seed, now, m.algorithm, to.algorithm, kept)

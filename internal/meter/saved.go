@@ -126,11 +126,6 @@ func (m *Meter) append(buf []byte, s State, now int64, l *ledger) []byte {
 	return buf
 }
 
-// isOpen reports whether anything is open by now, or will be.
-func (l *ledger) isOpen() bool {
-	return len(l.opens) > 0 || slices.ContainsFunc(l.list, func(b booking) bool { return b.open > 0 })
-}
-
 // appendSums is append for an algorithm that keeps sums.
 func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte {
 	base, booked := m.parted(s, now)

@@ -252,3 +252,11 @@ func (r *totals) clone() totals {
 	c.buf = append([]mark(nil), r.buf...)
 	return c
 }
+
+// first returns the instant of the oldest spending, now at the latest.
+func (r *totals) first(now int64) int64 {
+	if r.n == 0 {
+		return now
+	}
+	return min(now, r.mark(0).at)
+}

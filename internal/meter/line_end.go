@@ -163,20 +163,6 @@ func (e *end) spend(m *Meter, at, cost int64) {
 	}
 }
 
-// left returns how much is left at the end of a state's line, or its debt. The view of a log's line has dropped entries that will have left the
-// window by then, and that count now.
-func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
-	if view.loose() {
-		remaining, debt = m.among(view, now)
-	} else {
-		remaining, debt = m.remaining(view, now)
-	}
-	if line := s.Line(); m.log && line != nil && remaining == 0 {
-		debt = max(0, m.spent(s, now)+line.cost-m.capacity())
-	}
-	return remaining, debt
-}
-
 // skip spends the last n turns of a line, which cost so much together, without a look at each of them, or reports false if they have to be
 // looked at. A turn has been spent before them, and nothing is booked behind it.
 func (r *replayed) skip(l *Line, n int, cost int64) bool {

@@ -1,0 +1,42 @@
+package meter
+
+// algorithm is the contract of the algorithms: arithmetic on one key's spending, at a given time. None holds a lock, reads
+// a clock or knows a key.
+//
+// Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not
+// go back.
+//
+// Questions leave the state as it is. The other methods return a new one; only the detail behind its pointer is changed in
+// place, so the old state must not be used again.
+type algorithm interface {
+	// earliest returns the first instant, now or later, at which the cost fits
+	// behind all that is spent and booked.
+	earliest(s State, now, cost int64) int64
+	// spend spends at an instant that earliest has returned, or more than fits, as debt.
+	spend(s State, at, cost int64) State
+	// refund refunds the difference between the cost of a spending and its real cost, as far as it has not been regained since.
+	// A part that cannot be determined is not refunded: the bound matters more.
+	refund(s State, now int64, sp Spending, actual int64) State
+	// charge spends n at now, whether it fits or not.
+	charge(s State, now, n int64) State
+	// forgive takes n from the spending, the newest first.
+	forgive(s State, now, n int64) State
+	// advance drops the spending that has been regained by now.
+	advance(s State, now int64) State
+	// remaining returns the largest cost whose earliest is now, 0 if there is none; and, only if it is 0, the debt: how much
+	// spent exceeds the capacity by.
+	remaining(s State, now int64) (n, debt int64)
+	// regained returns the first instant at which all is regained, which may be past.
+	regained(s State) int64
+	// spent returns how much is spent and not regained, rounded up.
+	spent(s State, now int64) int64
+}
+
+// family is the kind of figures in a meter's state. Within a family, spending carries over from one limit to another exactly.
+type family int
+
+const (
+	familyBucket family = iota // the time until all is regained
+	familyWindow               // the spending since a window's beginning
+	familyLog                  // each spending
+)

@@ -1,0 +1,164 @@
+package meter
+
+import "math"
+
+// settleHere is Settle under this limit alone.
+func (m *Meter) settleHere(s *State, now int64, sp Spending, actual int64) {
+	open := m.token != nil && sp.Open
+	if sp.Changed && sp.Part != 0 && sp.At <= now && !open {
+		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
+		// limit changed, and its refund would refund the spending of others.
+		actual = max(actual, sp.Cost)
+	}
+	if !open {
+		actual = m.settleAside(s, now, sp, actual)
+	}
+	*s = m.settle(*s, now, sp, actual)
+}
+
+// settle corrects a spending from its estimated cost to its real cost. The state may be stale, and becomes stale by a refund.
+func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
+	if m.token != nil && (sp.Open || !sp.Changed) {
+		return m.settleToken(s, now, sp, actual)
+	}
+	l := m.bookings(s)
+	switch {
+	case actual > sp.Cost: // an unforeseen cost need not fit
+		return m.owe(s, now, actual-sp.Cost)
+	case actual == sp.Cost:
+	case l == nil && !m.log && sp.At > now:
+		// It was booked, and is not any more: a grant has given it back.
+	case l == nil:
+		return m.refund(s, now, sp, actual)
+	default:
+		m.giveBack(l, now, sp, actual)
+	}
+	return s
+}
+
+// giveBack refunds the difference between the cost of a spending and its real cost, in a state with bookings, all of them after
+// now. A spending that is not among them is in the base.
+func (m *Meter) giveBack(l *ledger, now int64, sp Spending, actual int64) {
+	if sp.At > now {
+		l.reduce(sp.At, sp.Cost-actual, false)
+		return
+	}
+	l.base = m.refund(l.base, now, sp, actual)
+	l.touch(0)
+}
+
+// settleToken settles a token bucket's spending.
+func (m *Meter) settleToken(s State, now int64, sp Spending, actual int64) State {
+	switch l := m.bookings(s); {
+	case sp.At <= now:
+		s = m.settleSpent(s, now, sp, actual)
+	case l != nil:
+		l.reduce(sp.At, max(0, sp.Cost-actual), sp.Open)
+	}
+	if actual > sp.Cost {
+		return m.owe(s, now, actual-sp.Cost)
+	}
+	return s
+}
+
+// settleSpent gives back the excess of the cost of a token bucket's spending over actual, as far as the key would
+// owe less. The spending's instant is not after now. A cost above the spending's is not charged here.
+func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State {
+	if actual >= sp.Cost && !sp.Open || s.detail == nil && sp.Open {
+		return s
+	}
+	if s.detail == nil {
+		return m.token.refund(s, now, sp, actual)
+	}
+	l, base := s.ledger, s
+	booked := m.bookings(s) != nil
+	if booked {
+		base = l.base
+	}
+	total := l.total(m.token, now, base.owed(now))
+	i := l.openAt(sp)
+	if back := m.token.refundable(l, i, total, now, sp, actual); back != (span{}) {
+		counted := back
+		if sp.Changed && l.rest.units > 0 { // a lower cost would have set less aside at the change
+			n, _ := m.token.worth(back)
+			n = min(n, l.rest.units)
+			l.rest.reduce(n)
+			counted = m.token.minus(back, m.token.price(n))
+		}
+		if sp.Changed {
+			counted = l.fromLost(m.token, counted)
+		}
+		base = m.token.regain(base, now, counted)
+		first := max(i, 0)
+		if i >= 0 && !sp.Open && (l.opens[i].from < sp.At || l.opens[i].part < sp.Part) {
+			first = i + 1
+		}
+		l.gaveBack(m.token, first, now, back)
+		if booked {
+			l.base = base
+			l.touch(0)
+		} else {
+			s = base
+		}
+	}
+	if i = l.openAt(sp); i >= 0 && sp.Open {
+		l.closed(i, now)
+	}
+	return m.trimmed(s)
+}
+
+// owe charges n behind all that is booked, as a debt if need be, and as far as a key
+// may be in debt.
+func (m *Meter) owe(s State, now, n int64) State {
+	s = m.refold(s)
+	if most := m.maxDebt - m.spent(s, now); n > most {
+		if n = most; m.token != nil && s.detail != nil {
+			s.ledger.granted(now, span{})
+		}
+	}
+	switch l := m.bookings(s); {
+	case n <= 0:
+		return s
+	case l != nil:
+		// At the last booking's instant, so that no booking is pushed back.
+		return m.book(s, Spending{At: max(now, l.newest()), Cost: n})
+	}
+	s.adjusted(now, n)
+	if m.token != nil {
+		return m.spendNow(s, now, n, Final)
+	}
+	return m.charge(s, now, n)
+}
+
+// grant takes n from the spending: from bookings first, beginning with the last.
+func (m *Meter) grant(s State, now, n int64) State {
+	l := m.bookings(s)
+	if r := s.asideAt(now); r.units > 0 {
+		if over := n - m.spent(s, now); over > 0 { // a grant of more than counts
+			s.ledger.rest.reduce(min(over, r.units))
+		}
+	}
+	if l == nil {
+		s.adjusted(now, -n)
+		if s = m.forgive(s, now, n); m.token != nil && s.detail != nil {
+			s.ledger.granted(now, s.ledger.total(m.token, now, s.owed(now)))
+		}
+		return m.trimmed(s)
+	}
+	if n -= l.reduceNewest(n); n > 0 {
+		s.adjusted(now, -n)
+		l.base = m.forgive(l.base, now, n) // there are no bookings left
+		if m.token != nil {
+			l.granted(now, l.total(m.token, now, l.base.owed(now)))
+		}
+	}
+	return s
+}
+
+// adjust charges a delta above 0, and forgives one below.
+func (m *Meter) adjust(s State, now, delta int64) State {
+	if delta > 0 {
+		return m.owe(s, now, delta)
+	}
+	return m.grant(s, now, -max(delta, -math.MaxInt64))
+}

@@ -1,0 +1,91 @@
+package meter
+
+import "math/bits"
+
+// Remaining returns the largest cost that would be spent now, 0 if there is none.
+func (m *Meter) Remaining(s State, now int64) int64 {
+	n, _ := m.left(s, m.view(s), now)
+	return n
+}
+
+// Debt returns the units that are spent or booked above the capacity, and not regained by now, rounded up.
+func (m *Meter) Debt(s State, now int64) int64 {
+	_, debt := m.left(s, m.view(s), now)
+	return debt
+}
+
+// Regained returns the first instant at which the key is fresh: all that it has spent is
+// regained. The instant may be past.
+func (m *Meter) Regained(s State) int64 { return m.regained(m.view(s)) }
+
+// Standing returns Remaining, Debt and Regained.
+func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
+	if t := m.token; t != nil && s.detail == nil {
+		remaining, debt, _, _ = m.StandingOf(s.owed(now), now)
+		return remaining, debt, t.regained(s)
+	}
+	v := m.view(s)
+	if c, ok := m.algorithm.(*calendar); ok && !v.loose() {
+		return c.standing(v, now)
+	}
+	remaining, debt = m.left(s, v, now)
+	if m.held != nil {
+		return remaining, debt, m.held.back(v, now)
+	}
+	return remaining, debt, m.regained(v)
+}
+
+// left returns how much is left at the end of a state's line, or its debt. The view of a log's line has dropped entries that will have left the
+// window by then, and that count now.
+func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
+	if view.loose() {
+		remaining, debt = m.among(view, now)
+	} else {
+		remaining, debt = m.remaining(view, now)
+	}
+	if line := s.Line(); m.log && line != nil && remaining == 0 {
+		debt = max(0, m.spent(s, now)+line.cost-m.capacity())
+	}
+	return remaining, debt
+}
+
+// Owed is the time in which a token bucket regains all that is spent.
+type Owed = span
+
+// StandingOf returns the Standing of a Bucket that owes this, and the instant at which a unit remains. It reads no state, so the caller can
+// unlock that before the division.
+func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
+	t := m.token
+	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})
+	left := t.minus(t.full, owed)
+	if left.less(t.one) { // as after most denials: this saves a division
+		if left.ticks < 0 {
+			debt = t.spent(State{At: now + owed.ticks, N: owed.frac}, now) - t.capacity
+		}
+		lacks := t.minus(t.one, left)
+		return 0, debt, regained, now + t.regained(State{At: lacks.ticks, N: lacks.frac})
+	}
+	// As in worth, without a call.
+	if hi, lo := bits.Mul64(uint64(left.ticks), uint64(t.units)); hi == 0 && lo < 1<<62 {
+		return int64((lo + uint64(left.frac)) / uint64(t.per)), 0, regained, now
+	}
+	remaining, _ = t.worth(left)
+	return remaining, 0, regained, now
+}
+
+// Earliest returns the first instant, now or later, at which a cost could be spent behind all that is spent, booked or waits in line. The cost is from 1
+// to the capacity. It is now if and only if Remaining is no less than the cost.
+func (m *Meter) Earliest(s State, now, cost int64) int64 {
+	if s.detail != nil {
+		s = m.view(s)
+	}
+	return m.first(s, now, cost)
+}
+
+// Refresh updates a state after a booking has been cancelled, without advancing it. It must be called before a question about a
+// state that has not been advanced.
+func (m *Meter) Refresh(s *State) {
+	if s.detail != nil {
+		*s = m.refold(*s)
+	}
+}
