@@ -85,6 +85,8 @@ type line[K comparable] struct {
 	bookings    int           // their number
 	regain      int64         // units that come back in a round trip
 	room        int64         // units that the last answer has left, and no call since
+	known       bool          // an answer has set the room: a call that does not fit in could be overtaken by another one
+	equal       int           // the cost of the calls under way, 0 if it differs
 	due         time.Time     // of the latest booking; in a line of tries, when the budget was, or will be, at 0
 	again       time.Time     // before it no call can succeed, according to a denial
 	start       time.Time     // of the next cost, according to a denial: its own start
@@ -92,6 +94,8 @@ type line[K comparable] struct {
 	trip        time.Duration // a round trip, smoothed
 	pace        Pace
 	changes     int     // how often all was booked anew
+	stale       int     // calls under way since before the last time
+	moves       int     // how often the budget may have got more room
 	pool        []*part // booked units that nobody holds, and that the next callers take
 	anew        int     // the number of callers that are about to give their bookings back: nobody calls before these
 }
@@ -104,6 +108,8 @@ type caller[K comparable] struct {
 	shares     []share
 	far        bool          // it may book as far ahead as necessary
 	tries      bool          // its calls book nothing
+	changes    int           // those of the line when its call began
+	moves      int           // likewise
 	keys       []K           // all that its calls charge, if they book nothing
 	wake       chan struct{} // has room for one element
 	state      state
@@ -329,9 +335,6 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	if err != nil {
 		return false, err
 	}
-	ls.mu.Lock()
-	changes := l.changes
-	ls.mu.Unlock()
 	a, begin := Answer[K]{Allowed: true}, time.Now()
 	called, ahead := c.need > 0 || c.tries, time.Duration(0)
 	if called {
@@ -348,15 +351,24 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	defer ls.mu.Unlock()
 	ended = true
 	l.endCall(c)
-	if called {
+	stale := c.changes != l.changes // the answer has no figures of the present limit
+	if called && !stale {
 		l.answered(now, now.Sub(begin), a)
 	}
 	switch {
+	case !a.Allowed && stale:
+		l.release(c)
+		l.insert(c)
+		ls.pumpLocked(l, now)
+		return false, nil
 	case !a.Allowed:
 		if c.tries {
 			ahead = 0
 		}
 		l.denied(now, c.need, ahead, a)
+		if c.moves != l.moves {
+			l.again = time.Time{}
+		}
 		l.release(c)
 		to, err := ls.moveLocked(l, c, a, left)
 		if err == nil {
@@ -375,12 +387,14 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		defer ls.mu.Lock()
 		return true, sleepOut(ctx, a)
 	case called:
-		l.bookedAt(now, a)
-		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: changes != l.changes}
+		if !stale {
+			l.bookedAt(now, a)
+		}
+		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: stale}
 		c.shares = append(c.shares, share{p, c.need})
 	}
 	l.putBooked(c)
-	if changes != l.changes {
+	if stale || c.moves != l.moves && c.due().Sub(now) > Horizon {
 		l.bookAnew(c)
 	}
 	spare := ls.leftLocked(l)
@@ -418,10 +432,7 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 // sleep waits for the instant of what a caller has booked. It reports false if the caller is to call again, since that may be earlier now, or
 // the booking gone.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done bool, _ error) {
-	var due time.Time
-	for _, s := range c.shares {
-		due = later(due, s.of.due)
-	}
+	due := c.due()
 	delay := time.Until(due)
 	left, err := wait.Left(ctx)
 	if err == nil && delay > left {
@@ -474,9 +485,21 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done b
 		goBack(spare)
 		return false, err
 	}
+	l.due = time.Time{}
+	for b := l.booked; b != nil; b = b.next {
+		l.due = later(l.due, b.due())
+	}
 	l.insert(c)
 	ls.pumpLocked(l, time.Now())
 	return false, nil
+}
+
+// due returns the latest instant of what a caller has booked.
+func (c *caller[K]) due() (at time.Time) {
+	for _, s := range c.shares {
+		at = later(at, s.of.due)
+	}
+	return at
 }
 
 // giveBack gives the free units of parts back, the last one first.
@@ -582,10 +605,11 @@ func (ls *Lines[K]) Moved(key K) {
 	}
 	now := time.Now()
 	for c := l.booked; c != nil; c = c.next {
-		if slices.ContainsFunc(c.shares, func(s share) bool { return s.of.due.Sub(now) > Horizon }) {
+		if c.due().Sub(now) > Horizon {
 			l.bookAnew(c)
 		}
 	}
+	l.moves++
 	l.again = time.Time{}
 	ls.pumpLocked(l, now)
 }
@@ -601,7 +625,8 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 			continue
 		}
 		l.changes++
-		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, time.Time{}, Pace{}, 0, 0
+		l.stale = l.calls
+		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, now, Pace{}, 0, 0 // the first calls alone
 		for c := l.booked; c != nil; c = c.next {
 			l.bookAnew(c)
 		}
@@ -685,7 +710,13 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		c.state = isCalling
 		l.take(c)
 		c.far = l.bookings == 0 && l.calls == 0
+		if l.calls == 0 {
+			l.equal = c.cost
+		} else if l.equal != c.cost {
+			l.equal = 0
+		}
 		l.calls++
+		c.changes, c.moves = l.changes, l.moves
 		l.called += int64(c.need)
 		l.room -= int64(c.need)
 		if l.pace.Units > 0 && (c.tries || l.due.After(now)) {
@@ -698,7 +729,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 // ready reports whether the first caller may call now, or else from when on it may, zero if that depends on others.
 func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	switch {
-	case l.anew > 0:
+	case l.anew > 0 || l.stale > 0:
 		return false, at
 	case len(l.pool) > 0 && l.vacant() >= c.cost:
 		return true, at
@@ -718,8 +749,10 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	case !l.start.IsZero(): // it was denied
 		return l.calls == 0, at
 	case !l.due.After(now):
-		return l.calls < maxCalls || l.room >= int64(c.cost) || l.calls < maxBooked && l.room+l.regain >= int64(c.cost), at
-	case l.bookings+l.calls >= maxBooked:
+		fits := l.room >= int64(c.cost) || l.calls < maxBooked && l.room+l.regain >= int64(c.cost)
+		beyond := l.calls < maxCalls && (!l.known || c.cost == l.equal && !l.pace.AtOnce)
+		return fits || beyond || l.calls == 0, at
+	case l.bookings+l.calls >= maxBooked || l.pace.AtOnce && l.calls > 0: // whoever comes second in a window may miss it
 		return false, at
 	}
 	at = l.due.Add(-l.ahead())
@@ -779,7 +812,7 @@ func (l *line[K]) bookedAt(now time.Time, a Answer[K]) {
 		}
 		return
 	}
-	l.room = int64(a.Remaining) - l.called
+	l.room, l.known = int64(a.Remaining)-l.called, true
 	if l.regain = 0; l.pace.Units > 0 && !l.pace.AtOnce {
 		l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
 	}
@@ -844,7 +877,9 @@ func (l *line[K]) remove(c *caller[K]) {
 }
 
 func (l *line[K]) endCall(c *caller[K]) {
-	l.calls--
+	if l.calls--; c.changes != l.changes {
+		l.stale--
+	}
 	l.called -= int64(c.need)
 }
 

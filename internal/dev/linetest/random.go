@@ -1,0 +1,463 @@
+package linetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// Process is a limiter of one process, whose budgets are in a store that others share.
+type Process interface {
+	Budget
+	ratelimit.Waiter[string]
+	ratelimit.Peeker[string]
+}
+
+// Store is a store of budgets in a bubble of package synctest, whose time it counts by.
+type Store struct {
+	// Open is called in the bubble. It returns a function that makes processes which share an empty budget. Each call of the store takes a time.
+	Open func(t *testing.T, takes time.Duration) (process func(limit ratelimit.Limit) Process)
+
+	Calls int // the most calls of the store that one decision takes
+}
+
+// randomLimits are the limits of random histories, by algorithm: a history changes the figures of one, and from time to time takes another one.
+func randomLimits() []ratelimit.Limit {
+	return []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerSecond(3), 5), ratelimit.TokenBucket(ratelimit.Per(7, 4*time.Second), 4), ratelimit.TokenBucket(ratelimit.PerMinute(100), 20),
+		ratelimit.LeakyBucket(ratelimit.PerSecond(4), 2000), ratelimit.FixedWindow(ratelimit.PerSecond(4)), ratelimit.FixedWindow(ratelimit.PerMinute(12)),
+		ratelimit.SlidingLog(ratelimit.PerSecond(4)), ratelimit.SlidingLog(ratelimit.PerMinute(12)), ratelimit.SlidingCounter(ratelimit.PerSecond(5)),
+		ratelimit.SlidingCounter(ratelimit.Per(8, 4*time.Second)), ratelimit.Calendar(6, ratelimit.Minute("Asia/Kolkata")),
+	}
+}
+
+// history is one random history, which the processes of a store and a limiter in memory play at the same time. Both get the same calls at the
+// same instants. They may serve the waiting calls of several processes in another order, so what they have served is compared by its sum.
+type history struct {
+	*testing.T
+	rng     *rand.Rand
+	begin   time.Time
+	takes   time.Duration // the longest time of a decision of the store
+	limit   ratelimit.Limit
+	memory  *ratelimit.Keyed[string]
+	fleet   []Process
+	waiters []*waiter
+	open    []pair
+	log     []string
+
+	mu sync.Mutex // guards the results of waiters, and the sums
+
+	// Since the last fresh start:
+	inMemory, inStore sum
+	late              time.Duration // by which the store may serve later
+	early             int           // units by which it may be ahead
+}
+
+// sum is the units that were served, and when.
+type sum struct {
+	at    []time.Time
+	units []int
+}
+
+func (s *sum) add(at time.Time, units int) {
+	i, _ := slices.BinarySearchFunc(s.at, at, func(a, b time.Time) int {
+		if a.After(b) {
+			return 1
+		}
+		return -1
+	})
+	s.at, s.units = slices.Insert(s.at, i, at), slices.Insert(s.units, i, units)
+}
+
+// by returns the units that were served by an instant.
+func (s *sum) by(at time.Time) (n int) {
+	for i, u := range s.units {
+		if !s.at[i].After(at) {
+			n += u
+		}
+	}
+	return n
+}
+
+// waiter is a call that waits, in memory and in the store.
+type waiter struct {
+	process, cost int
+	came          time.Time
+	leave         context.CancelFunc
+	gone          bool // it was told to leave
+	memory, store result
+}
+
+type result struct {
+	at  time.Time // zero: it waits
+	err error
+}
+
+// pair is an open reservation in memory and in the store.
+type pair struct {
+	memory, store *ratelimit.Reservation
+	cost          int
+}
+
+func (h *history) note(format string, args ...any) {
+	h.log = append(h.log, fmt.Sprintf("%v ", time.Since(h.begin))+fmt.Sprintf(format, args...))
+}
+
+func (h *history) fail(format string, args ...any) {
+	h.Helper()
+	h.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(h.log, "\n"))
+}
+
+// Random plays random histories of calls that wait, that leave, and that reserve and settle, while the limit changes: on one process to three
+// of a store, and in memory. The store serves in the same order those who wait in one process. It serves as much as memory by the same
+// instant, and in the end nothing is left in it.
+func (s Store) Random(t *testing.T, rounds uint64) {
+	for i, limit := range randomLimits() {
+		for seed := range rounds {
+			ok := t.Run(fmt.Sprintf("%v/%d", limit, seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { s.play(t, limit, uint64(i)<<32|seed) })
+			})
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+func (s Store) play(t *testing.T, limit ratelimit.Limit, seed uint64) {
+	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 68))
+	takes := []time.Duration{0, time.Millisecond, 10 * time.Millisecond}[rng.IntN(3)]
+	h := &history{T: t, rng: rng, begin: time.Now(), takes: time.Duration(s.Calls) * takes, limit: limit, memory: ratelimit.Must(ratelimit.New[string](limit, nil))}
+	process := s.Open(t, takes)
+	for range 1 + rng.IntN(3) {
+		h.fleet = append(h.fleet, process(limit))
+	}
+	h.note("%d processes, %v for a call", len(h.fleet), takes)
+	h.fresh()
+	defer func() {
+		for _, w := range h.waiters {
+			w.leave()
+		}
+		synctest.Wait()
+	}()
+	for range 60 {
+		h.step()
+		h.agree()
+		span := h.limit.RefillTime() / time.Duration(max(1, h.limit.Capacity()))
+		spans := []time.Duration{0, 0, time.Millisecond, span / 3, span, 2 * span, time.Duration(rng.Int64N(int64(6 * span)))}
+		time.Sleep(spans[rng.IntN(len(spans))].Round(time.Millisecond))
+		h.agree()
+	}
+	h.quiet()
+}
+
+// fresh begins the sums anew: nobody waits, and nothing is spent.
+func (h *history) fresh() {
+	h.inMemory, h.inStore = sum{}, sum{}
+	h.early = 0
+	h.late = time.Second + 8*h.takes + 10*time.Millisecond
+	if len(h.fleet) > 1 { // one serves a small cost while another one waits for a large one
+		h.early = h.most()
+	}
+	h.open = nil
+}
+
+// most is the largest cost.
+func (h *history) most() int { return min(h.limit.Capacity(), 4) }
+
+// cost returns a random cost. Processes fill a window in the order of their turns: only costs of 1 fill it the same way in any order.
+func (h *history) cost() int {
+	if windows := h.limit.Burst == 0; windows && len(h.fleet) > 1 {
+		return 1
+	}
+	return 1 + h.rng.IntN(h.most())
+}
+
+// agree compares what was served.
+func (h *history) agree() {
+	h.Helper()
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := make([]*waiter, len(h.fleet))
+	now := time.Now()
+	for _, w := range h.waiters {
+		for where, r := range map[string]result{"memory": w.memory, "the store": w.store} {
+			if r.err != nil && !w.gone {
+				h.fail("a call of process %d of cost %d failed in %s: %v", w.process, w.cost, where, r.err)
+			}
+		}
+		if w.gone || w.store.at.IsZero() {
+			continue
+		}
+		if p := last[w.process]; p != nil && p.store.at.Sub(w.store.at) > h.swap(p, w) && w.came.Sub(p.came) > h.takes {
+			h.fail("process %d served the cost of %d at %v, after one that came later, at %v", w.process, p.cost, p.store.at.Sub(h.begin), w.store.at.Sub(h.begin))
+		}
+		if p := last[w.process]; p == nil || w.store.at.After(p.store.at) {
+			last[w.process] = w
+		}
+	}
+	for _, at := range h.inMemory.at {
+		by := at.Add(h.late)
+		if by.After(now) {
+			break
+		}
+		if least, got := h.inMemory.by(at)-h.early, h.inStore.by(by); got < least {
+			h.fail("the store served %d units by %v, and memory %d by %v", got, by.Sub(h.begin), h.inMemory.by(at), at.Sub(h.begin))
+		}
+	}
+	for _, at := range h.inStore.at {
+		if at.After(now) {
+			break
+		}
+		if most, got := h.inMemory.by(at)+h.early, h.inStore.by(at); got > most {
+			h.fail("the store served %d units by %v, and memory %d", got, at.Sub(h.begin), h.inMemory.by(at))
+		}
+	}
+}
+
+// waits reports whether a call waits.
+func (h *history) waits() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.waiters, func(w *waiter) bool { return w.memory.at.IsZero() || w.store.at.IsZero() })
+}
+
+// swap returns the time by which two calls of a process may be served in another order, since the process calls the store for both at once.
+func (h *history) swap(first, second *waiter) time.Duration {
+	most := 5*time.Millisecond + 4*h.takes
+	if h.limit.Burst > 0 && first.cost == second.cost {
+		most = max(most, 3*time.Duration(first.cost)*h.limit.Rate.Per/time.Duration(h.limit.Rate.Units))
+	}
+	return most
+}
+
+func (h *history) step() {
+	ctx, cost := context.Background(), h.cost()
+	i := h.rng.IntN(len(h.fleet))
+	p := h.fleet[i]
+	switch h.rng.IntN(16) {
+	case 0, 1, 2, 3, 4:
+		h.comes(i, cost)
+	case 5:
+		h.leaves()
+	case 6, 7:
+		h.reserves(p, cost)
+	case 8, 9:
+		h.settles()
+	case 10:
+		delta := h.rng.IntN(2*h.limit.Capacity()) - h.limit.Capacity()
+		delta = max(min(delta, 8), -8)
+		if delta < 0 && h.limit.Burst == 0 && h.waits() {
+			return // a grant to a window forgives the units first that the line has booked in a later one
+		}
+		h.note("Adjust(%d) by process %d", delta, i)
+		if delta < 0 {
+			h.improved()
+		} else {
+			h.worse()
+		}
+		require.NoError(h, h.memory.Adjust(ctx, "k", delta))
+		require.NoError(h, p.Adjust(ctx, "k", delta))
+	case 11, 12:
+		next := h.limit
+		next.Rate.Units = 1 + h.rng.IntN(2*next.Rate.Units)
+		if next.Capacity() < h.most() && next.Burst == 0 {
+			return
+		}
+		h.note("SetLimit(%v)", next)
+		h.worse()
+		h.set(next)
+		h.limit = next
+	case 13:
+		h.ends(ratelimit.Blocked(), ratelimit.ErrBlocked)
+	case 14:
+		h.ends(ratelimit.Unlimited(), nil)
+	case 15:
+		h.note("Reset by process %d", i)
+		h.improved()
+		h.worse()
+		require.NoError(h, h.memory.Reset(ctx, "k"))
+		require.NoError(h, p.Reset(ctx, "k"))
+		h.open = nil
+	}
+}
+
+// set changes the limit of all processes.
+func (h *history) set(limit ratelimit.Limit) {
+	require.NoError(h, h.memory.SetLimit(limit))
+	for _, p := range h.fleet {
+		require.NoError(h, p.SetLimit(limit))
+	}
+}
+
+// comes adds a call that waits.
+func (h *history) comes(process, cost int) {
+	h.note("Wait(%d) by process %d", cost, process)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &waiter{process: process, cost: cost, came: time.Now(), leave: cancel}
+	h.waiters = append(h.waiters, w)
+	wait := func(l ratelimit.Waiter[string], s *sum, r *result) {
+		go func() {
+			err := l.Wait(ctx, "k", cost)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if *r = (result{time.Now(), err}); err == nil {
+				s.add(r.at, cost)
+			}
+		}()
+	}
+	wait(h.memory, &h.inMemory, &w.memory)
+	wait(h.fleet[process], &h.inStore, &w.store)
+}
+
+// leaves has a call leave that waits in memory and in the store.
+func (h *history) leaves() {
+	h.improved()
+	var all []*waiter
+	h.mu.Lock()
+	for _, w := range h.waiters {
+		if w.memory.at.IsZero() && w.store.at.IsZero() {
+			all = append(all, w)
+		}
+	}
+	h.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
+	w := all[h.rng.IntN(len(all))]
+	h.note("the one of cost %d of process %d leaves", w.cost, w.process)
+	w.gone = true
+	w.leave()
+	time.Sleep(2*h.takes + time.Millisecond) // in which the store gives its booking back
+	synctest.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.store.at.IsZero() {
+		h.fail("a call that leaves stays")
+	}
+	for _, r := range []result{w.memory, w.store} {
+		if r.err != nil && !errors.Is(r.err, context.Canceled) {
+			h.fail("a call that leaves got %v", r.err)
+		}
+	}
+	switch { // one of them had served it by then
+	case w.memory.err == nil && w.store.err != nil:
+		h.inStore.add(time.Now(), w.cost)
+	case w.memory.err != nil && w.store.err == nil:
+		h.inMemory.add(time.Now(), w.cost)
+	}
+}
+
+// reserves makes a call that does not wait. If the store and memory differ, the reservation is cancelled.
+func (h *history) reserves(p Process, cost int) {
+	m, err := h.memory.Reserve(context.Background(), "k", cost, 0)
+	require.NoError(h, err)
+	s, err := p.Reserve(context.Background(), "k", cost, 0)
+	require.NoError(h, err)
+	h.note("Reserve(%d): %v in memory, %v in the store", cost, m.Allowed, s.Allowed)
+	switch {
+	case m.Allowed && s.Allowed:
+		h.open = append(h.open, pair{m, s, cost})
+	case m.Allowed:
+		require.NoError(h, m.Cancel())
+	case s.Allowed:
+		h.improved()
+		require.NoError(h, s.Cancel())
+	}
+}
+
+// settles settles an open reservation.
+func (h *history) settles() {
+	if len(h.open) == 0 || h.limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+		return
+	}
+	i := h.rng.IntN(len(h.open))
+	r := h.open[i]
+	h.open = slices.Delete(h.open, i, i+1)
+	actual := h.rng.IntN(2*r.cost + 1)
+	h.note("settle %d at %d", r.cost, actual)
+	if actual < r.cost {
+		h.improved()
+	} else {
+		h.worse()
+	}
+	require.NoError(h, r.memory.Settle(actual))
+	require.NoError(h, r.store.Settle(actual))
+}
+
+// improved records that one process knows of a change by which others may be served earlier: until their next bookings come, these keep them.
+func (h *history) improved() {
+	if len(h.fleet) == 1 {
+		return
+	}
+	d, err := h.fleet[0].Peek(context.Background(), "k", 1)
+	require.NoError(h, err)
+	h.late += max(0, d.RetryAfter-time.Second)
+}
+
+// worse records that bookings may begin before the charge of a debt.
+func (h *history) worse() {
+	perSecond := int(time.Second * time.Duration(h.limit.Rate.Units) / max(1, h.limit.Rate.Per))
+	h.early += perSecond + h.most()*len(h.fleet)
+}
+
+// ends has all waiting calls end under another limit. Then the history begins anew, perhaps with a limit of another kind.
+func (h *history) ends(limit ratelimit.Limit, want error) {
+	h.note("SetLimit(%v)", limit)
+	h.set(limit)
+	time.Sleep(4*h.takes + time.Millisecond)
+	synctest.Wait()
+	for _, w := range h.waiters {
+		w.leave()
+		if w.store.at.IsZero() {
+			h.fail("a call of cost %d waits under %v", w.cost, limit)
+		}
+		if !w.gone && w.store.err != nil && !errors.Is(w.store.err, want) {
+			h.fail("a call of cost %d got %v", w.cost, w.store.err)
+		}
+	}
+	h.waiters = nil
+	if h.rng.IntN(2) == 0 {
+		all := randomLimits()
+		h.limit = all[h.rng.IntN(len(all))]
+	}
+	h.note("SetLimit(%v), Reset", h.limit)
+	h.set(h.limit)
+	require.NoError(h, h.memory.Reset(context.Background(), "k"))
+	require.NoError(h, h.fleet[0].Reset(context.Background(), "k"))
+	h.fresh()
+}
+
+// quiet waits until all calls are served, and requires a full budget once it has been regained.
+func (h *history) quiet() {
+	for n := 0; h.waits(); n++ {
+		if n == 1000 {
+			h.fail("calls still wait")
+		}
+		time.Sleep(h.limit.RefillTime())
+		h.agree()
+	}
+	r, err := h.fleet[0].Reserve(context.Background(), "k", 1, 0) // a key comes under its limit by a decision
+	require.NoError(h, err)
+	require.NoError(h, r.Cancel())
+	time.Sleep(h.late + 2*h.limit.RefillTime())
+	h.agree()
+	d, err := h.fleet[0].Peek(context.Background(), "k", h.limit.Capacity())
+	require.NoError(h, err)
+	if !d.Allowed || d.ResetAfter > 0 {
+		h.fail("something is left: %+v", d)
+	}
+}
