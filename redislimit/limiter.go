@@ -13,6 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/optional"
+	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/reports"
 	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
@@ -27,9 +28,10 @@ type Limiter struct {
 	asked      *lookup.Calls[string, ratelimit.Limit] // of limitFor
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
-	plan       atomic.Pointer[plan] // New's or SetLimit's limit
-	leases     *leases              // nil without Options.MaxBatch
-	lines      turns.Lines[string]  // of the callers that wait in this process
+	plan       atomic.Pointer[plan]   // New's or SetLimit's limit
+	leases     *leases                // nil without Options.MaxBatch
+	lines      turns.Lines[string]    // of the callers that wait in this process
+	bookings   turns.Bookings[string] // of its reservations
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
@@ -130,6 +132,9 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Of a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two whose refunds differ least count as one,
 // with the lower refund. They survive a change of the limit's figures, as in memory.
 //
+// A reservation that waits moves up when there is room before its booking: at once when this process settles, grants, resets or changes
+// the limit, and within a second when another one does.
+//
 // Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
 // reserved cost stays charged. The reservation is never nil.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -138,25 +143,41 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		l.report(ctx, key, cost, res.Decision, err)
 		return res, err
 	}
-	r := new(request)
-	d, err := l.decide(ctx, r, key, cost, max(0, maxDelay), reserveOp(ctx))
-	settle := r.settlerFor(cost)
-	if settle != nil {
-		inStore := settle
-		settle = func(actual int) error {
-			err := inStore(actual)
-			l.lines.Moved(key)
-			return err
-		}
-	}
-	l.report(ctx, key, cost, d, err)
-	res := ratelimit.NewReservation(d, settle)
-	if d.Allowed && cost > 0 {
-		if u := r.inUse(); u != nil {
+	var first *request
+	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
+		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
+			r := &request{moves: moves}
+			d, err := l.decide(ctx, r, key, cost, ahead, reserveOp(ctx))
+			if first == nil {
+				first = r
+			}
+			return d, l.settlerOf(r, key, cost), err
+		},
+		Check: func() error {
+			_, err := l.planOfCost(key, cost)
+			return outcome.Never(err)
+		},
+	})
+	l.report(ctx, key, cost, res.Decision, err)
+	if res.Allowed && cost > 0 {
+		if u := first.inUse(); u != nil {
 			held.Extend(res, u.hold, u.extend)
 		}
 	}
 	return res, err
+}
+
+// settlerOf returns how to settle a reservation, nil if nothing was sent.
+func (l *Limiter) settlerOf(r *request, key string, cost int) func(actual int) error {
+	settle := r.settlerFor(cost)
+	if settle == nil {
+		return nil
+	}
+	return func(actual int) error {
+		err := settle(actual)
+		l.lines.Moved(key)
+		return err
+	}
 }
 
 // reserveOp returns the operation of a Reserve.
@@ -284,6 +305,9 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	}
 	_, err = l.store.adjust(ctx, []string{l.space.key(key)}, false, correction{plan: p, delta: int64(delta)})
 	l.lines.Moved(key)
+	if err == nil && delta < 0 {
+		l.bookings.Granted(key, -max(delta, -math.MaxInt), func(delta int) error { return l.Adjust(context.Background(), key, delta) })
+	}
 	return err
 }
 
@@ -293,6 +317,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	ctx = wait.OrBackground(ctx)
 	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
 	l.lines.Changed(func(k string) bool { return k == key })
+	l.bookings.Reset(key)
 	return err
 }
 
@@ -316,6 +341,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	}
 	l.use(p)
 	l.lines.Changed(func(string) bool { return true })
+	l.bookings.Changed()
 	return nil
 }
 
@@ -355,5 +381,6 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
 	if p.kind == kindLeaky || op == opKeep || op == opOpen {
 		r.charges[0].ahead = p.clampAhead(ahead)
+		r.charges[0].before = r.moves
 	}
 }

@@ -19,6 +19,7 @@ type request struct {
 	reading int64
 	allowed bool
 	open    bool    // the charge is an open reservation
+	moves   bool    // the charge takes the place of a booking behind it, and may go before others
 	follows bool    // the answer has the sums of open estimates
 	opens   []int64 // these, by key
 
@@ -53,6 +54,7 @@ type charge struct {
 	left   int64 // what remains, above most if it is as of other keys
 	owes   int64 // the debt
 	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
+	before bool  // it may go before bookings that are not loose
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }
@@ -142,6 +144,8 @@ func (r *request) scriptFor(op byte) *script {
 	switch {
 	case op == opPeek:
 		return d.peek
+	case r.moves: // which has no usual case
+		return r.store.scripts.many.open
 	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
 		return d.open
 	case (op == opKeep || op == opOpen) && r.charges[0].ahead > 0:
@@ -160,6 +164,8 @@ func (c *charge) ask(b []byte, op byte) []byte {
 		how = howShadow
 	} else if c.cost == 0 && op != opPeek {
 		how = howNothing
+	} else if c.before {
+		how = howBefore
 	}
 	b = append(b, byte(c.key+1), how, p.kind)
 	b = put7(put7(b, p.units), p.per)

@@ -35,7 +35,8 @@ type Limiter struct {
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
 	lines map[string]*line // of the keys that are decided on
 
-	waiting turns.Lines[string] // the callers that wait in this process
+	waiting  turns.Lines[string]    // the callers that wait in this process
+	bookings turns.Bookings[string] // of its reservations
 
 	contended contended
 	sweeper   sweeper
@@ -213,28 +214,43 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 // Reserve is Take for work that may begin up to maxDelay from now, with a charge that can be corrected: see
 // [ratelimit.Keyed.Reserve]. To settle takes one decision within [Options.Timeout], and none if the cost is the reserved one. If
 // it fails, that stays charged. The reservation is never nil. Of a token bucket, a key keeps up to 16 open reservations apart. Beyond
-// that, the two whose refunds differ least count as one, with the lower refund.
+// that, the two whose refunds differ least count as one, with the lower refund. A reservation that waits moves up when there is room
+// before its booking: at once when this process settles, grants, resets or changes the limit, and within a second when another one does.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	keep := meter.Open
 	if optional.IsPassing(ctx) {
 		keep = meter.Booked
 	}
-	d, o, err := l.decide(ctx, key, cost, &operation{ahead: max(0, int64(maxDelay)) / 1000, keep: keep})
-	l.report(ctx, key, cost, d, err)
-	var u *units
-	if err == nil {
-		u = unitsOf(o)
-	}
-	if u == nil {
-		return ratelimit.NewReservation(d, l.settler(key, cost, o)), err
-	}
-	res := ratelimit.NewReservation(d, func(int) error {
-		o := new(operation)
-		u.put(o, l.latest(key, u.plan), (*account).release)
-		err := l.ask(context.Background(), key, o)
-		l.waiting.Moved(key)
-		return err
+	var first *units
+	made := false
+	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
+		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
+			d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, before: moves})
+			var u *units
+			if err == nil {
+				u = unitsOf(o)
+			}
+			if !made {
+				first, made = u, true
+			}
+			if u == nil {
+				return d, l.settler(key, cost, o), err
+			}
+			return d, func(int) error { return l.release(key, u) }, nil
+		},
+		Check: func() error {
+			p, err := l.planFor(key)
+			if err == nil {
+				err = p.check(cost)
+			}
+			return outcome.Never(err)
+		},
 	})
+	l.report(ctx, key, cost, res.Decision, err)
+	u := first
+	if u == nil {
+		return res, err
+	}
 	held.Extend(res, u.plan.limit.Rate.Per, func(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return ended(err, false)
@@ -244,6 +260,15 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		return u.extended(l.ask(ctx, key, o))
 	})
 	return res, err
+}
+
+// release gives units in use back.
+func (l *Limiter) release(key string, u *units) error {
+	o := new(operation)
+	u.put(o, l.latest(key, u.plan), (*account).release)
+	err := l.ask(context.Background(), key, o)
+	l.waiting.Moved(key)
+	return err
 }
 
 // settler returns a function that settles an operation, nil if the database was not called.
@@ -311,6 +336,9 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	}
 	err = l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
 	l.waiting.Moved(key)
+	if err == nil && delta < 0 {
+		l.bookings.Granted(key, -max(delta, -math.MaxInt), func(delta int) error { return l.Adjust(context.Background(), key, delta) })
+	}
 	return err
 }
 
@@ -332,6 +360,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
+		defer l.bookings.Reset(key)
 		defer l.waiting.Changed(func(k string) bool { return k == key })
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
 		if err == nil {
@@ -361,6 +390,7 @@ func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	}
 	l.plan.Store(p)
 	l.waiting.Changed(func(string) bool { return true })
+	l.bookings.Changed()
 	return nil
 }
 

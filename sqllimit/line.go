@@ -23,6 +23,7 @@ type operation struct {
 	cost, ahead int64
 	keep        meter.Keep
 	peek        bool
+	before      bool  // it may go before bookings that are not loose
 	undone      bool  // if the caller leaves, it gives its spending back
 	actual      int64 // of a settlement; of an adjustment the delta
 

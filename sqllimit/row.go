@@ -187,7 +187,10 @@ func (a *account) take(o *operation) error {
 	if o.follows {
 		_, o.followed.openBefore = a.spent(p, s)
 	}
-	offer := m.Free()
+	offer, tight := m.Free(), false
+	if o.before {
+		tight = p.meter.Loosen(s, a.now)
+	}
 	if o.cost > 0 {
 		ahead := o.ahead
 		if !p.meter.Delays() && o.keep == meter.Final {
@@ -219,6 +222,9 @@ func (a *account) take(o *operation) error {
 			}
 			a.setOpen(sum)
 		}
+	}
+	if tight {
+		p.meter.Tighten(s)
 	}
 	remaining, debt, regained := p.meter.Standing(*s, a.now)
 	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))

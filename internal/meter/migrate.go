@@ -222,3 +222,20 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	}
 	*s = to.owe(*s, now, debt)
 }
+
+// Loosen has costs go before the bookings of a state that has been advanced to now, until Tighten. It reports whether they did not before.
+func (m *Meter) Loosen(s *State, now int64) bool {
+	if s.loose() {
+		return false
+	}
+	*s = m.loosened(m, *s, now)
+	return s.loose()
+}
+
+// Tighten has costs queue behind the last booking again.
+func (m *Meter) Tighten(s *State) {
+	if s.loose() {
+		s.ledger.loose = false
+		*s = m.trimmed(*s)
+	}
+}

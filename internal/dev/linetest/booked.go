@@ -1,0 +1,325 @@
+package linetest
+
+import (
+	"context"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// Store makes limiters of one budget in a store, each of which stands for a process.
+type Store func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) Budget
+
+// late is how late a busy machine may be.
+const late = 1500 * time.Millisecond
+
+// bookings is the reservations that wait in one test, in real time.
+type bookings struct {
+	*testing.T
+	open  func(limitFor func(string) ratelimit.Limit) Budget
+	here  Budget // their process
+	spent *ratelimit.Reservation
+	all   []*ratelimit.Reservation
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	begin  time.Time
+	served []time.Duration // by reservation, -1 if it has not been served
+	errs   []error
+}
+
+// comes adds reservations that wait.
+func (b *bookings) comes(ctx context.Context, n, cost int) {
+	b.restart()
+	for range n {
+		i := len(b.all)
+		r, err := b.here.Reserve(b.Context(), "k", cost, math.MaxInt64)
+		require.NoError(b, err)
+		require.True(b, r.Allowed)
+		b.all = append(b.all, r)
+		b.mu.Lock()
+		b.served = append(b.served, -1)
+		b.mu.Unlock()
+		b.wg.Go(func() {
+			err := r.Wait(ctx)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if err != nil {
+				b.errs = append(b.errs, err)
+			} else {
+				b.served[i] = time.Since(b.begin)
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) // until they wait
+	b.restart()
+}
+
+// restart has the time counted from now.
+func (b *bookings) restart() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begin = time.Now()
+}
+
+// requireServed waits until n have been served, and checks that it is no more, that they were served in their order, and when the last one was.
+func (b *bookings) requireServed(n int, last time.Duration) {
+	b.Helper()
+	var served int
+	var at, before time.Duration
+	count := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		served, at, before = 0, 0, 0
+		for i, d := range b.served {
+			if d < 0 {
+				continue
+			}
+			served++
+			assert.GreaterOrEqual(b, d, before-late/3, "the reservation %d", i)
+			at, before = max(at, d), max(before, d)
+		}
+	}
+	for count(); served < n && time.Since(b.begin) < last+late; count() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(200 * time.Millisecond)
+	count()
+	require.Equal(b, n, served)
+	require.GreaterOrEqual(b, at, last-late/3) // less than a machine may take until they wait
+	require.LessOrEqual(b, at, last+late)
+}
+
+// requireFailed waits until n have failed, all with an error.
+func (b *bookings) requireFailed(n int, target error) {
+	b.Helper()
+	failed := func() []error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.errs
+	}
+	require.Eventually(b, func() bool { return len(failed()) >= n }, late, 10*time.Millisecond)
+	require.Len(b, failed(), n)
+	for _, err := range failed() {
+		require.ErrorIs(b, err, target)
+	}
+}
+
+func (b *bookings) set(limit ratelimit.Limit) { require.NoError(b, b.here.SetLimit(limit)) }
+
+func hourly(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) }
+
+// booked are the changes of a budget whose units are all spent.
+var booked = []struct {
+	name  string
+	limit ratelimit.Limit
+	test  func(b *bookings)
+}{
+	{"a raise", bucket(1, 1), func(b *bookings) {
+		b.comes(b.Context(), 100, 1)
+		b.set(bucket(100, 1))
+		b.requireServed(100, time.Second)
+	}},
+	{"a raise of a window", ratelimit.FixedWindow(ratelimit.PerSecond(1)), func(b *bookings) {
+		b.comes(b.Context(), 50, 1)
+		b.set(ratelimit.FixedWindow(ratelimit.PerSecond(100)))
+		b.requireServed(50, 0)
+	}},
+	{"a raise of a log", ratelimit.SlidingLog(ratelimit.PerSecond(1)), func(b *bookings) {
+		b.comes(b.Context(), 50, 1)
+		b.set(ratelimit.SlidingLog(ratelimit.PerSecond(100)))
+		b.requireServed(50, 0)
+	}},
+	{"a raise of a counter", ratelimit.SlidingCounter(ratelimit.PerSecond(1)), func(b *bookings) {
+		b.comes(b.Context(), 50, 1)
+		b.set(ratelimit.SlidingCounter(ratelimit.PerSecond(100)))
+		b.requireServed(50, 0)
+	}},
+	{"a raise of a queue", ratelimit.LeakyBucket(ratelimit.PerSecond(1), 100), func(b *bookings) {
+		b.comes(b.Context(), 20, 1)
+		b.set(ratelimit.LeakyBucket(ratelimit.PerSecond(100), 100))
+		b.requireServed(20, 200*time.Millisecond)
+	}},
+	{"a brake", bucket(20, 1), func(b *bookings) {
+		b.comes(b.Context(), 40, 1)
+		b.set(bucket(1, 1))
+		b.requireServed(40, 1900*time.Millisecond)
+	}},
+	{"a blocked key", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 20, 1)
+		b.set(ratelimit.Blocked())
+		b.requireFailed(20, ratelimit.ErrBlocked)
+	}},
+	{"no limit", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 20, 1)
+		b.set(ratelimit.Unlimited())
+		b.requireServed(20, 0)
+	}},
+	{"a limit below a cost", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 1, 5)
+		b.comes(b.Context(), 1, 10)
+		b.comes(b.Context(), 1, 5)
+		b.set(hourly(9))
+		b.requireFailed(1, ratelimit.ErrExceedsLimit)
+	}},
+	{"a grant", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Adjust(b.Context(), "k", -5))
+		b.requireServed(5, 0)
+		r, err := b.open(nil).Reserve(b.Context(), "k", 1, math.MaxInt64)
+		require.NoError(b, err)
+		require.InDelta(b, 8, r.Delay.Minutes()/6, .1, "behind the seven that wait")
+	}},
+	{"a settlement", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.spent.Settle(6))
+		b.requireServed(4, 0)
+	}},
+	{"another process's settlement", hourly(20), func(b *bookings) {
+		require.NoError(b, b.spent.Settle(10))
+		r, err := b.open(nil).Reserve(b.Context(), "k", 10, 0)
+		require.NoError(b, err)
+		require.True(b, r.Allowed)
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, r.Settle(6))
+		b.requireServed(4, 0)
+	}},
+	{"a reset", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Reset(b.Context(), "k"))
+		b.requireServed(10, 0)
+	}},
+	{"leavers", bucket(2, 2), func(b *bookings) {
+		gone, leave := context.WithCancel(b.Context())
+		b.comes(gone, 20, 1)
+		b.comes(gone, 5, 2)
+		b.comes(b.Context(), 4, 1)
+		leave()
+		b.requireFailed(25, context.Canceled)
+		b.requireServed(4, 2*time.Second)
+	}},
+	{"reservations that are cancelled", bucket(2, 2), func(b *bookings) {
+		var idle []*ratelimit.Reservation
+		for range 20 {
+			r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
+			require.NoError(b, err)
+			idle = append(idle, r)
+		}
+		b.comes(b.Context(), 4, 1)
+		for _, r := range idle {
+			require.NoError(b, r.Cancel())
+		}
+		b.requireServed(4, 2*time.Second)
+	}},
+	{"calls that leave at once", hourly(10), func(b *bookings) {
+		gone, leave := context.WithCancel(b.Context())
+		b.comes(gone, 50, 1)
+		b.set(hourly(1000))
+		leave()
+		b.wg.Wait()
+		b.set(hourly(10))
+		r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
+		require.NoError(b, err)
+		require.LessOrEqual(b, r.Delay, 6*time.Minute, "nothing stays booked")
+	}},
+}
+
+// Booked tests reservations that wait while their budget changes, in real time.
+func (s Store) Booked(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds of real time")
+	}
+	testsize.Alone(t)
+	run := func(name string, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit, test func(b *bookings)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limit := limit.Named(strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), "'", ""))
+			b := &bookings{T: t, open: func(limitFor func(string) ratelimit.Limit) Budget { return s(t, limit, limitFor) }}
+			b.here = b.open(limitFor)
+			var err error
+			cost := limit.Capacity()
+			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
+				cost = 1
+			}
+			b.spent, err = b.here.Reserve(t.Context(), "k", cost, 0)
+			require.NoError(t, err)
+			require.True(t, b.spent.Allowed)
+			test(b)
+		})
+	}
+	for _, c := range booked {
+		run(c.name, c.limit, nil, c.test)
+	}
+	var raised atomic.Bool
+	run("another process's raise", bucket(1, 1), func(string) ratelimit.Limit { // by what all processes read
+		if raised.Load() {
+			return bucket(100, 1)
+		}
+		return bucket(1, 1)
+	}, func(b *bookings) {
+		b.comes(b.Context(), 100, 1)
+		raised.Store(true)
+		b.requireServed(100, time.Second)
+	})
+}
+
+// Dead is a process that dies after it has booked ahead, at 10 units a second with a burst of 1.
+type Dead struct {
+	Limiter, Other Budget
+	Advance        func(time.Duration)
+	Raised         bool // the other process has raised the limit
+}
+
+// Test tests how long others have to wait.
+func (d Dead) Test(t *testing.T) {
+	const ahead = 2 * time.Second
+	require.True(t, d.Limiter.Allow("k", 1))
+	booked := 0
+	for ; ; booked++ {
+		r, err := d.Limiter.Reserve(t.Context(), "k", 1, ahead)
+		require.NoError(t, err)
+		if !r.Allowed {
+			break
+		}
+	}
+	require.Equal(t, 20, booked)
+	require.True(t, d.Other.Allow("another key", 1))
+	rate := 10
+	if d.Raised {
+		rate = 100
+		require.NoError(t, d.Other.SetLimit(bucket(rate, 1)))
+	}
+	passed := func() (n int) {
+		for range rate { // in a second
+			d.Advance(time.Second / time.Duration(rate))
+			if d.Other.Allow("k", 1) {
+				n++
+			}
+		}
+		return n
+	}
+	if !d.Raised {
+		r, err := d.Other.Reserve(t.Context(), "k", 1, ahead)
+		require.NoError(t, err)
+		require.False(t, r.Allowed)
+		require.Equal(t, 100*time.Millisecond, r.RetryAfter, "one unit behind the last booking")
+	}
+	for range 2 {
+		n := passed()
+		if d.Raised {
+			require.InDelta(t, rate-10, n, 2, "a booking takes its own cost alone")
+		} else {
+			require.Zero(t, n)
+		}
+	}
+	require.InDelta(t, rate, passed(), 1)
+}

@@ -1,0 +1,456 @@
+package turns
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	leastGain = time.Millisecond      // no booking moves for less
+	lingering = 50 * time.Millisecond // for which a caller that leaves waits for the call that is to move its booking
+	maxVain   = 2                     // calls that find no room, before the others are left as they are
+)
+
+// Bookings are the reservations of one process that wait for the instants at which a store has booked them. Each keeps its instant until
+// the store has room for it earlier: then it books that first, and gives the old booking back afterwards. So no reservation loses its
+// place, and those of one cost are served in the order of their instants. What a caller gives back goes to those behind it without a call.
+//
+// They look for room when this process changes the limit or the budget, and once a second for what others have changed. If there is none,
+// that is one call for each key. The zero Bookings is ready to use.
+type Bookings[K comparable] struct {
+	mu    sync.Mutex
+	lists map[K]*list[K]
+}
+
+// list is the bookings of one key for which callers wait. The lock of its Bookings guards it.
+type list[K comparable] struct {
+	key     K
+	waiting []*Booking[K] // by their instants
+	moving  bool          // a goroutine looks for room
+	again   bool          // it is to look once more
+	looked  time.Time     // when the last look began
+	resets  int           // how often the store has forgotten all bookings
+	timer   *time.Timer   // of the next look, nil if none is planned
+}
+
+// Booking is the booking of one reservation. Its methods are safe for concurrent use.
+type Booking[K comparable] struct {
+	of    *Bookings[K]
+	key   K
+	cost  int
+	made  time.Time
+	book  func(ahead time.Duration) (Answer[K], error)
+	check func() error
+
+	// Guarded by the lock of its Bookings:
+	held    held
+	list    *list[K] // nil while nobody waits for it
+	waits   int      // the number of calls that wait for it
+	settled bool
+	rebook  bool          // the store has forgotten what it held
+	err     error         // with which its wait ends
+	panics  any           // with which the limiter has panicked
+	changed chan struct{} // is closed when a field above has changed
+	moved   chan struct{} // is closed when the last call that was to move it has ended; nil if there was none
+}
+
+// held is what the store has booked.
+type held struct {
+	due    time.Time
+	settle func(actual int) error // may be nil
+	void   bool                   // the store may have forgotten it
+}
+
+// Add returns the booking that the store has answered with. To move it, book books its cost anew, up to a time ahead. The function check
+// returns an error if the limit can never allow the cost now, with which the wait ends. Both are called from other goroutines while a
+// caller waits.
+func (bs *Bookings[K]) Add(key K, cost int, a Answer[K], book func(ahead time.Duration) (Answer[K], error), check func() error) *Booking[K] {
+	now := time.Now()
+	return &Booking[K]{of: bs, key: key, cost: cost, made: now, book: book, check: check, held: heldBy(a, now), changed: make(chan struct{})}
+}
+
+func heldBy[K comparable](a Answer[K], now time.Time) held {
+	return held{due: now.Add(a.Delay), settle: a.Settle}
+}
+
+// Wait sleeps until the instant of the booking, which may come to be earlier, and returns nil. It returns nil at once when the booking is
+// settled. The error is the context's, if that ends first, or the one of check. The booking then stays: its caller settles it.
+func (b *Booking[K]) Wait(ctx context.Context) error {
+	bs := b.of
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if b.waits++; b.waits == 1 {
+		bs.joinLocked(b)
+	}
+	defer func() {
+		if b.waits--; b.waits == 0 {
+			bs.leaveLocked(b)
+		}
+	}()
+	for {
+		now := time.Now()
+		switch {
+		case b.settled || !now.Before(b.held.due):
+			return nil
+		case b.panics != nil:
+			panic(b.panics)
+		case b.err != nil:
+			return b.err
+		case ctx.Err() != nil:
+			bs.leaveLocked(b) // nobody moves it any more
+			b.lingerLocked()
+			return ctx.Err()
+		}
+		changed, timer := b.changed, time.NewTimer(b.held.due.Sub(now))
+		bs.mu.Unlock()
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		bs.mu.Lock()
+	}
+}
+
+// lingerLocked waits for a short while until the call that is to move the booking has ended, and what it has booked is given back.
+func (b *Booking[K]) lingerLocked() {
+	moved := b.moved
+	if moved == nil {
+		return
+	}
+	b.of.mu.Unlock()
+	defer b.of.mu.Lock()
+	timer := time.NewTimer(lingering)
+	defer timer.Stop()
+	select {
+	case <-moved:
+	case <-timer.C:
+	}
+}
+
+// Settle replaces the booked cost by the actual one. It is called once. What a cancelled booking had goes to those that wait behind it.
+func (b *Booking[K]) Settle(actual int) error {
+	bs := b.of
+	bs.mu.Lock()
+	bs.leaveLocked(b)
+	b.settled = true
+	b.rouse()
+	h, room := b.held, actual < b.cost
+	if l := bs.lists[b.key]; l != nil && actual == 0 && h.due.After(time.Now()) {
+		h, room = l.pass(h, b.cost, 0)
+	}
+	bs.mu.Unlock()
+	err := h.giveBack(actual)
+	if room {
+		bs.Moved(b.key)
+	}
+	return err
+}
+
+func (h *held) giveBack(actual int) error {
+	if h.settle == nil {
+		return nil
+	}
+	return h.settle(actual)
+}
+
+// Moved has the bookings of a key look for room: its budget may have more.
+func (bs *Bookings[K]) Moved(key K) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	bs.lookLocked(bs.lists[key])
+}
+
+// Granted serves the first of a key's bookings with units that the key was granted. A store takes a grant from the last of its bookings,
+// so these units are spent nowhere else: what the first bookings had goes to those behind them, and the last booking's is gone. Once the
+// real cost of a served one is known, adjust charges the key the difference to its cost.
+func (bs *Bookings[K]) Granted(key K, units int, adjust func(delta int) error) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	l := bs.lists[key]
+	if l == nil {
+		return
+	}
+	now := time.Now()
+	for len(l.waiting) > 0 && l.waiting[0].cost <= units {
+		b := l.waiting[0]
+		units -= b.cost
+		bs.leaveLocked(b)
+		h := b.held
+		b.held = held{due: now, settle: func(actual int) error {
+			if actual == b.cost {
+				return nil
+			}
+			return adjust(actual - b.cost)
+		}}
+		b.rouse()
+		l.pass(h, b.cost, 0)
+	}
+	bs.lookLocked(l)
+}
+
+// Changed has the bookings of all keys look for room: the limit has changed.
+func (bs *Bookings[K]) Changed() {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	for _, l := range bs.lists {
+		bs.lookLocked(l)
+	}
+}
+
+// Reset has the bookings of a key booked anew: the store has forgotten them.
+func (bs *Bookings[K]) Reset(key K) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	l := bs.lists[key]
+	if l == nil {
+		return
+	}
+	l.resets++
+	for _, b := range l.waiting {
+		b.held.void, b.rebook = true, true
+	}
+	bs.lookLocked(l)
+}
+
+// joinLocked has a booking follow its budget.
+func (bs *Bookings[K]) joinLocked(b *Booking[K]) {
+	now := time.Now()
+	if b.settled || b.err != nil || !now.Before(b.held.due) {
+		return
+	}
+	l := bs.lists[b.key]
+	if l == nil {
+		if l = (&list[K]{key: b.key, looked: b.made}); bs.lists == nil {
+			bs.lists = map[K]*list[K]{}
+		}
+		bs.lists[b.key] = l
+	}
+	b.list, l.waiting = l, append(l.waiting, b)
+	l.sort()
+	bs.planLocked(l, now)
+}
+
+// leaveLocked has a booking keep its instant from now on.
+func (bs *Bookings[K]) leaveLocked(b *Booking[K]) {
+	l := b.list
+	if l == nil {
+		return
+	}
+	b.list = nil
+	l.waiting = slices.DeleteFunc(l.waiting, func(x *Booking[K]) bool { return x == b })
+	bs.dropLocked(l)
+}
+
+func (bs *Bookings[K]) dropLocked(l *list[K]) {
+	if len(l.waiting) > 0 || l.moving || bs.lists[l.key] != l {
+		return
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	delete(bs.lists, l.key)
+}
+
+// planLocked plans the next look for what other processes have changed, if a booking is far ahead.
+func (bs *Bookings[K]) planLocked(l *list[K], now time.Time) {
+	next := l.looked.Add(Horizon)
+	if l.timer != nil || l.moving || len(l.waiting) == 0 || !l.waiting[len(l.waiting)-1].held.due.After(later(next, now)) {
+		return
+	}
+	l.timer = time.AfterFunc(next.Sub(now), func() {
+		bs.mu.Lock()
+		defer bs.mu.Unlock()
+		l.timer = nil
+		bs.lookLocked(l)
+	})
+}
+
+// lookLocked has a goroutine look for room.
+func (bs *Bookings[K]) lookLocked(l *list[K]) {
+	if l == nil || len(l.waiting) == 0 {
+		return
+	}
+	if l.again = true; !l.moving {
+		l.moving = true
+		go bs.look(l)
+	}
+}
+
+// look moves bookings to earlier instants until there is no room.
+func (bs *Bookings[K]) look(l *list[K]) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	for l.again {
+		l.again, l.looked = false, time.Now()
+		if l.timer != nil {
+			l.timer.Stop()
+			l.timer = nil
+		}
+		bs.checkLocked(l)
+		bs.moveLocked(l)
+	}
+	l.moving = false
+	bs.planLocked(l, time.Now())
+	bs.dropLocked(l)
+}
+
+// checkLocked ends the waits for costs that the limit can never allow now.
+func (bs *Bookings[K]) checkLocked(l *list[K]) {
+	errs := map[int]error{}
+	for _, b := range slices.Clone(l.waiting) {
+		err, known := errs[b.cost]
+		if !known {
+			bs.unlocked(b, func() { err = b.check() })
+			errs[b.cost] = err
+		}
+		if err != nil && b.list == l {
+			b.err = err
+			bs.leaveLocked(b)
+			b.rouse()
+		}
+	}
+}
+
+// unlocked calls the limiter without the lock. If the limiter panics, the callers that wait for the booking do so too.
+func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
+	bs.mu.Unlock()
+	defer func() {
+		value := recover()
+		bs.mu.Lock()
+		if value != nil {
+			b.panics = value
+			bs.leaveLocked(b)
+			b.rouse()
+		}
+	}()
+	f()
+}
+
+// moveLocked moves bookings until the store has no room.
+func (bs *Bookings[K]) moveLocked(l *list[K]) {
+	var from time.Time        // before it there is no room, according to a denial
+	var giving sync.WaitGroup // what was moved last
+	given := false
+	unlocked := func(f func()) {
+		bs.mu.Unlock()
+		defer bs.mu.Lock()
+		f()
+	}
+	defer unlocked(giving.Wait)
+	for vain := 0; vain < maxVain; {
+		now := time.Now()
+		b, ahead := l.next(now, from)
+		if b == nil {
+			return
+		}
+		resets, moved := l.resets, make(chan struct{})
+		b.moved = moved
+		var answer Answer[K]
+		var err error
+		panics := true
+		bs.unlocked(b, func() {
+			answer, err = b.book(ahead)
+			panics = false
+		})
+		switch {
+		case panics:
+		case err != nil && given: // the store may have no room for one more
+			given = false
+			unlocked(giving.Wait)
+		case err != nil:
+			vain = maxVain
+		case !answer.Allowed && b.rebook:
+			b.rebook = false
+		case !answer.Allowed:
+			from = now.Add(ahead).Add(min(answer.Retry, math.MaxInt64/4))
+			vain++
+		default:
+			h := heldBy(answer, time.Now())
+			h.void = l.resets != resets
+			h, room := l.take(b, h)
+			l.again = l.again || room
+			unlocked(giving.Wait)
+			giving.Go(func() {
+				defer close(moved)
+				_ = h.giveBack(0) // else it stays until its instant
+			})
+			vain, given = 0, true
+			continue
+		}
+		close(moved)
+	}
+}
+
+// next returns the first booking that may move, and how far ahead it may be booked anew, at instants after the given one.
+func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration) {
+	for _, b := range l.waiting {
+		if b.rebook {
+			return b, max(0, b.held.due.Sub(now))
+		}
+	}
+	for _, b := range l.waiting {
+		if gain := b.held.due.Add(-leastGain); gain.After(now) && gain.After(from) {
+			return b, gain.Sub(now)
+		}
+	}
+	return nil, 0
+}
+
+// take gives what was booked for a booking to it, or to one of its cost before it, and so on. It returns what is left, and whether others may
+// have more room once that is given back.
+func (l *list[K]) take(b *Booking[K], h held) (rest held, room bool) {
+	i := slices.Index(l.waiting, b)
+	switch {
+	case i < 0: // it was served, or has left
+		return l.pass(h, b.cost, 0)
+	case b.held.due.Before(h.due): // which was late to arrive, and not late in the store
+		h.due = b.held.due
+	}
+	if b.rebook {
+		b.rebook = h.void
+		h, b.held = b.held, h
+		b.rouse()
+		l.sort()
+		return h, false
+	}
+	for i > 0 && l.waiting[i-1].cost == b.cost && l.waiting[i-1].held.due.After(h.due) {
+		i--
+	}
+	first := l.waiting[i]
+	h, first.held = first.held, h
+	first.rouse()
+	rest, room = l.pass(h, b.cost, i+1)
+	l.sort()
+	return rest, room
+}
+
+// pass gives what was booked to the first booking at or behind a place that is later, what that had to the next one, and so on. It stops at
+// a booking of another cost. It returns what is left, and whether others may have more room once that is given back.
+func (l *list[K]) pass(h held, cost, from int) (rest held, room bool) {
+	for _, b := range l.waiting[from:] {
+		switch {
+		case !b.held.due.After(h.due):
+			continue
+		case b.cost != cost || h.void:
+			return h, true
+		}
+		h, b.held = b.held, h
+		b.rouse()
+	}
+	return h, false
+}
+
+func (l *list[K]) sort() {
+	slices.SortStableFunc(l.waiting, func(a, b *Booking[K]) int { return a.held.due.Compare(b.held.due) })
+}
+
+// rouse has the callers that wait for a booking look at it.
+func (b *Booking[K]) rouse() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
