@@ -1,7 +1,6 @@
 package httplimit_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,23 +69,6 @@ func (b *backend) times() (at []time.Duration) {
 		at = append(at, s.at)
 	}
 	return at
-}
-
-// sort puts requests of the same instant in the order of their paths: they are sent in order, and
-// race from there.
-func (b *backend) sort() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	slices.SortStableFunc(b.sent, func(x, y sent) int { return cmp.Or(cmp.Compare(x.at, y.at), cmp.Compare(x.path, y.path)) })
-}
-
-func (b *backend) paths() (paths []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.sent {
-		paths = append(paths, s.path)
-	}
-	return paths
 }
 
 func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Request] {

@@ -439,37 +439,3 @@ func TestNewInflightRefusesWhatCannotWork(t *testing.T) {
 	_, err = edge.NewInflight(l, client, o)
 	assert.EqualError(t, err, "test: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
 }
-
-func TestOutcomesOfCalls(t *testing.T) {
-	refused := outcome.WatchRefusals(t.Context())
-	outcome.MarkRefused(refused)
-	for _, row := range []struct {
-		ctx    context.Context
-		stream bool
-		code   rpcstatus.Code
-		want   inflight.Outcome
-	}{
-		{t.Context(), false, 0, inflight.Success},
-		{t.Context(), false, 5, inflight.Success}, // NOT_FOUND
-		{t.Context(), false, rpcstatus.Unavailable, inflight.Dropped},
-		{t.Context(), false, rpcstatus.DeadlineExceeded, inflight.Dropped},
-		{t.Context(), false, rpcstatus.ResourceExhausted, inflight.Dropped},
-		{t.Context(), false, rpcstatus.Internal, inflight.Cancelled},
-		{t.Context(), false, rpcstatus.Unknown, inflight.Cancelled},
-		{t.Context(), false, rpcstatus.DataLoss, inflight.Cancelled},
-		{t.Context(), false, rpcstatus.Canceled, inflight.Cancelled},
-		{t.Context(), true, 0, inflight.Ignored},
-		{t.Context(), true, rpcstatus.Unavailable, inflight.Dropped},
-		{cancelled(), false, rpcstatus.Unavailable, inflight.Cancelled},
-		{cancelled(), true, 0, inflight.Ignored},
-		{expired(), false, rpcstatus.DeadlineExceeded, inflight.Cancelled},
-		{expired(), false, 0, inflight.Cancelled},
-		{expired(), true, rpcstatus.DeadlineExceeded, inflight.Ignored},
-		{within(time.Hour), false, rpcstatus.DeadlineExceeded, inflight.Cancelled}, // a callee gave up a little earlier
-		{within(time.Hour), false, rpcstatus.Unavailable, inflight.Dropped},
-		{within(time.Hour), false, 0, inflight.Success},
-		{refused, false, rpcstatus.Unavailable, inflight.Ignored},
-	} {
-		assert.Equal(t, row.want, edge.OutcomeOfCall(row.ctx, row.code, row.stream), "%v, stream %v", row.code, row.stream)
-	}
-}
