@@ -47,7 +47,7 @@ func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
 // A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. Each run counts.
 func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
 	testsize.Sequential(t)
-	for name, adaptive := range map[string]inflight.Adaptive{
+	for name, adaptive := range map[string]func() inflight.Algorithm{
 		"Learn": inflight.Learn(nil), "Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 200 * time.Millisecond}),
 	} {
 		for _, dead := range []int{30, 50} {
@@ -64,7 +64,7 @@ func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T)
 }
 
 // rateBesideADeadReplica returns the number of good answers a second while a share of the replicas is dead.
-func rateBesideADeadReplica(t *testing.T, adaptive inflight.Adaptive, dead int, retryAfter bool) float64 {
+func rateBesideADeadReplica(t *testing.T, adaptive func() inflight.Algorithm, dead int, retryAfter bool) float64 {
 	backend := &replicas{servers: make(chan struct{}, 8), retryAfter: retryAfter}
 	limiter, err := inflight.New(400, &inflight.Options[string]{Adaptive: adaptive})
 	require.NoError(t, err)

@@ -79,24 +79,23 @@ const mostFigure = 1e18
 // Algorithm finds a limit from samples. Update is called once for each window, from one goroutine at a time, and
 // returns the limit from now on, which counts as at least 1 and at most the key's upper bound. It must not call the
 // limiter.
+//
+// Optional methods are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window, which both default
+// to 20; and Queue() int, the part of the limit that is a queue in the backend, which a low priority leaves to higher ones. It
+// defaults to 0.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }
 
-// Adaptive makes an Algorithm for a key when that is first seen, and one in [New]. Optional methods of the Algorithm
-// are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window, which both default to 20; and Queue() int,
-// the part of the limit that is a queue in the backend, which a low priority leaves to higher ones. It defaults to 0.
-type Adaptive func() Algorithm
-
 // startLimit is the default of the initial limit.
 const startLimit = 20
 
-// validate makes one algorithm, and returns an error if its options are invalid.
-func (a Adaptive) validate(option string) error {
-	if a == nil {
+// checkAlgorithm makes one algorithm, and returns an error if its options are invalid.
+func checkAlgorithm(option string, make func() Algorithm) error {
+	if make == nil {
 		return nil
 	}
-	alg := a()
+	alg := make()
 	if optional.IsNil(alg) {
 		return optional.Nil("inflight: the result of Options." + option)
 	}

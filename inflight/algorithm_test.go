@@ -15,7 +15,7 @@ import (
 
 const service = 100 * time.Millisecond
 
-var adaptives = map[string]inflight.Adaptive{
+var adaptives = map[string]func() inflight.Algorithm{
 	"Learn":              inflight.Learn(nil),
 	"Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 20 * service}),
 }
@@ -193,7 +193,7 @@ func TestSameSamplesGiveTheSameLimits(t *testing.T) {
 }
 
 func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
-	for text, adaptive := range map[string]inflight.Adaptive{
+	for text, adaptive := range map[string]func() inflight.Algorithm{
 		"LearnOptions.Start is -5, want 0 for the default, or more":          inflight.Learn(&inflight.LearnOptions{Start: -5}),
 		"LearnOptions.Tolerance is 0.9, want 0 for the default or 1 to 1000": inflight.Learn(&inflight.LearnOptions{Tolerance: 0.9}),
 		"LearnOptions.Tolerance is NaN":                                      inflight.Learn(&inflight.LearnOptions{Tolerance: math.NaN()}),
@@ -204,7 +204,7 @@ func TestBadOptionsOfAlgorithmsAreNamed(t *testing.T) {
 		_, err := inflight.New(10, &options{Adaptive: adaptive})
 		assert.ErrorContains(t, err, "inflight: "+text)
 	}
-	for name, adaptive := range map[string]inflight.Adaptive{
+	for name, adaptive := range map[string]func() inflight.Algorithm{
 		"the least":    inflight.Learn(&inflight.LearnOptions{Tolerance: 1, Min: 1, Start: 1}),
 		"the most":     inflight.Learn(&inflight.LearnOptions{Tolerance: 1000}),
 		"a nanosecond": inflight.Learn(&inflight.LearnOptions{Timeout: 1}),
@@ -242,7 +242,7 @@ func (s *scripted) Update(sample inflight.Sample) int {
 }
 
 // script returns an Adaptive that starts with the first limit, and the samples that it receives.
-func script(limits ...int) (inflight.Adaptive, *[]inflight.Sample) {
+func script(limits ...int) (func() inflight.Algorithm, *[]inflight.Sample) {
 	samples := new([]inflight.Sample)
 	return func() inflight.Algorithm { return &scripted{limits[1:], samples, limits[0]} }, samples
 }

@@ -30,7 +30,7 @@ func (l *loop) drop(n int, share float64) (limits []int) {
 }
 
 // settled returns a loop with a limit that has settled.
-func settled(adaptive inflight.Adaptive) *loop {
+func settled(adaptive func() inflight.Algorithm) *loop {
 	l := &loop{adaptive(), 20, 20, service}
 	l.drop(150, 0)
 	return l
@@ -296,7 +296,7 @@ func TestLatencyAboveTimeoutNeverBecomesTheBaseline(t *testing.T) {
 	}
 }
 
-var timeouts = map[string]inflight.Adaptive{
+var timeouts = map[string]func() inflight.Algorithm{
 	"Learn": inflight.Learn(&inflight.LearnOptions{Timeout: 5 * service}),
 }
 

@@ -22,12 +22,10 @@ var (
 	errNoRoom      = &refusal{"inflight: no permit is free", ratelimit.ErrLimited}
 	errQueueFull   = &refusal{"inflight: no permit is free, and the key's queue is full", ratelimit.ErrLimited}
 	errTooLate     = &refusal{"inflight: the context ends before the work could", ratelimit.ErrLimited}
+	errShed        = &refusal{"inflight: thrown out of the queue for a higher priority", ratelimit.ErrLimited}
 	errTooManyWait = &refusal{"inflight: no permit is free, and too many wait", ratelimit.ErrLimited}
 	errBlocked     = &refusal{"inflight: the key is blocked", ratelimit.ErrBlocked}
 )
-
-// ErrShed is the error of an Acquire that left the queue for a higher priority. It is a [ratelimit.ErrLimited].
-var ErrShed error = &refusal{"inflight: thrown out of the queue for a higher priority", ratelimit.ErrLimited}
 
 func errNegative(n int) error {
 	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)

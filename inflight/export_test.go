@@ -14,3 +14,6 @@ func (l *Limiter[K]) LevelBounds() map[int]float64 {
 	}
 	return bounds
 }
+
+// ErrShed is the error of a call that has left the queue for a higher priority.
+var ErrShed error = errShed

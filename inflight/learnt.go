@@ -24,12 +24,12 @@ type LearnOptions struct {
 	Tolerance float64
 }
 
-// Learn returns the adaptive algorithm. It compares latency with the latency of an idle backend, which it finds by lowering the limit
+// Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It compares latency with the latency of an idle backend, which it finds by lowering the limit
 // for a few windows from time to time, and keeps a short queue in the backend. It needs no setting. Several processes in front of one backend
 // lower their limits at the same instants of the system's clock, so their clocks may differ by 100 ms.
 //
 // The limit is that of Netflix's concurrency-limits (GradientLimit), with a queue in proportion to the root of the backend's capacity.
-func Learn(opts *LearnOptions) Adaptive {
+func Learn(opts *LearnOptions) func() Algorithm {
 	var o LearnOptions
 	if opts != nil {
 		o = *opts

@@ -75,10 +75,9 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 }
 
 // Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
-// [Options.MaxQueue] callers of the key wait already, it fails with [ratelimit.ErrLimited]; if a
-// higher priority takes its place, with [ErrShed]; if the context ends sooner than the key's usual work would, with
-// [ratelimit.ErrLimited]. If the limit falls below n during the wait, the error wraps
-// [ratelimit.ErrExceedsLimit].
+// [Options.MaxQueue] callers of the key wait already, a higher priority takes its place, or the context ends sooner
+// than the key's usual work would, it fails with [ratelimit.ErrLimited]. If the limit falls below n during the wait, the
+// error wraps [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p, err := l.acquire(ctx, key, n)

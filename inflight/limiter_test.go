@@ -376,7 +376,7 @@ func TestTheHighestLimitsHold(t *testing.T) {
 	take(t, l, "b", math.MaxInt)
 	refused(t, l, "b", 1)
 	take(t, l, "c", 1)
-	for _, adaptive := range []inflight.Adaptive{inflight.Learn(&inflight.LearnOptions{Start: math.MaxInt}), inflight.Learn(&inflight.LearnOptions{Min: math.MaxInt})} {
+	for _, adaptive := range []func() inflight.Algorithm{inflight.Learn(&inflight.LearnOptions{Start: math.MaxInt}), inflight.Learn(&inflight.LearnOptions{Min: math.MaxInt})} {
 		l := newLimiter(t, 100, &options{Adaptive: adaptive})
 		take(t, l, "a", 1)
 		assert.Equal(t, 100, stats(t, l, "a").Limit)

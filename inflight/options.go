@@ -22,7 +22,7 @@ type Options[K comparable] struct {
 
 	// Shared makes the limit over all keys adapt. It needs Total, its upper bound, and excludes Adaptive. If nil,
 	// Total is fixed.
-	Shared Adaptive
+	Shared func() Algorithm
 
 	// Weight is a key's share of Total while several keys wait for it, at least 1 and at most 2^20. If nil, all keys
 	// weigh 1.
@@ -49,9 +49,9 @@ type Options[K comparable] struct {
 	// [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work: [Learn], or an algorithm of your own.
+	// Adaptive makes each key's limit follow the latency of its work: [Learn], or a function that makes an algorithm of your own.
 	// The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
-	Adaptive Adaptive
+	Adaptive func() Algorithm
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been
 	// idle for longest, with its learnt limit; if none is idle, a new key gets [ratelimit.ErrTableFull].
@@ -79,7 +79,7 @@ func (o *Options[K]) validate() error {
 	case o.Shared != nil && o.Adaptive != nil:
 		return errors.New("inflight: Options.Shared and Options.Adaptive do not go together")
 	}
-	return cmp.Or(o.Adaptive.validate("Adaptive"), o.Shared.validate("Shared"))
+	return cmp.Or(checkAlgorithm("Adaptive", o.Adaptive), checkAlgorithm("Shared", o.Shared))
 }
 
 func (o *Options[K]) defaults() {

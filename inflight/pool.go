@@ -309,7 +309,7 @@ func (p *pool) shedLocked(priority int) bool {
 	s := w.semaphore
 	p.leaveLocked(s, w)
 	s.countShedLocked()
-	w.end(ErrShed)
+	w.end(errShed)
 	p.placeLocked(s, s.until)
 	return true
 }

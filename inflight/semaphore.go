@@ -55,7 +55,7 @@ type common struct {
 	clock      ratelimit.Clock
 	maxQueue   int
 	maxWaiting int
-	adaptive   Adaptive
+	adaptive   func() Algorithm
 	pool       *pool // for all keys; nil if each has its own
 	timed      bool  // the clock is read for each permit
 	shadow     bool
@@ -88,7 +88,7 @@ func (s *semaphore) pool() *pool {
 	return &s.own
 }
 
-// init prepares a semaphore, which has no configuration yet. It calls the caller's Adaptive.
+// init prepares a semaphore, which has no configuration yet. It calls the caller's Options.Adaptive.
 func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
 	s.weight, s.until = 1, -maxReading // until it is configured

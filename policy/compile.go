@@ -24,7 +24,7 @@ func (c *rule) budget() Budget {
 // open makes the rules of a valid set ready, on limiters of the engine. It changes nothing. Before returns the limiter of a rule in the set
 // before, and its pool. An error is an [*Error].
 func (e Engine) open(set *Set, before func(id string) (ratelimit.Limiter[string], *shares.Pool)) ([]*rule, *decider, error) {
-	whole := set.Complete()
+	whole := set.complete()
 	rules, budgets := make([]*rule, len(whole)), make([]Budget, len(whole))
 	for i := range whole {
 		rules[i] = newRule(&whole[i], set.Lists)
@@ -102,7 +102,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	if e == nil {
 		e = Memory(nil)
 	}
-	whole := s.Complete()
+	whole := s.complete()
 	for i := range whole {
 		c := newRule(&whole[i], s.Lists)
 		b := c.budget()

@@ -69,30 +69,6 @@ func (c Cost) MarshalYAML() (any, error) {
 	return nil, nil
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON.
-func (c *Cost) UnmarshalJSON(data []byte) error {
-	*c = Cost{}
-	if string(data) == "null" {
-		return nil
-	}
-	if len(data) > 0 && data[0] == '{' {
-		var m matched
-		if err := json.Unmarshal(data, &m); err != nil {
-			return err
-		}
-		*c, c.Match = m.Cost, m.Match
-		return nil
-	}
-	if err := json.Unmarshal(data, &c.Number); err == nil {
-		return c.check()
-	}
-	if err := json.Unmarshal(data, &c.Attribute); err != nil {
-		return fmt.Errorf("policy: cost %s is neither a whole number nor the name of an attribute", data)
-	}
-	c.Caller = c.Attribute == ""
-	return c.check()
-}
-
 // check returns an error if the cost is invalid.
 func (c Cost) check() error {
 	switch {

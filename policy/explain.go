@@ -2,11 +2,11 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
@@ -121,8 +121,9 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	return e, err
 }
 
-// MarshalJSON returns kill_switch, exempt, error and rules, with keys, and times in seconds.
-func (ex Explanation) MarshalJSON() ([]byte, error) { return json.Marshal(ex.plain()) }
+func init() {
+	byhand.Shown = func(explanation any) shown.Explanation { return explanation.(Explanation).plain() }
+}
 
 func (ex Explanation) plain() shown.Explanation {
 	out := shown.Explanation{KillSwitch: ex.KillSwitch, Exempt: ex.Exempt, Rules: []shown.Rule{}}

@@ -411,6 +411,8 @@ func init() {
 			return t.data, t.err
 		}
 	}
+	byhand.Complete = func(set any) any { return set.(*Set).complete() }
+	byhand.Validate = func(set any) error { return set.(*Set).validate() }
 	byhand.Parse = func(path string, data []byte) (any, error) { return parseBeside(data, read(path)) }
 	byhand.Check = func(path string, data []byte, engines any) (any, any) {
 		return checkAll(data, read(path), engines.([]Engine))

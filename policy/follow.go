@@ -167,7 +167,7 @@ func (f *follower) warn(all []*Error) {
 // exempts, looks like rules that are never exceeded. A shadow rule counts as a rule that limits.
 func (s *Set) limitsNothing() bool {
 	asked := false
-	for _, r := range s.Complete() {
+	for _, r := range s.complete() {
 		switch {
 		case r.Disabled:
 		case !r.Allow:

@@ -27,7 +27,7 @@ type List struct {
 	// 100,000 values is read by [File]; the file may be empty.
 	File string
 	// Values are the values: given by the program if File is empty, else read. A set whose list was not read, as by [Parse], is refused by [New].
-	Values Values
+	Values []string
 
 	lines []int // of the values in File; nil if it was not read
 }
@@ -186,8 +186,8 @@ func checkListed(v string) error {
 }
 
 // readList returns the values of a list's file, and their lines.
-func readList(data []byte) (values Values, lines []int) {
-	values, lines = Values{}, []int{}
+func readList(data []byte) (values []string, lines []int) {
+	values, lines = []string{}, []int{}
 	line := 0
 	for text := range bytes.Lines(bytes.TrimPrefix(data, []byte("\ufeff"))) {
 		line++

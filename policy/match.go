@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"encoding/json"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -14,16 +12,16 @@ import (
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
-	// Attributes lists the values that an attribute may have; for "ip", networks too. Here and in the other fields, "@NAME" stands for the values
+	// Attributes lists the values that an attribute may have; for "ip", networks too. In a file a single value needs no brackets. Here and in the other fields, "@NAME" stands for the values
 	// of a list: see [Set.Lists].
-	Attributes map[string]Values `yaml:"attributes,omitempty" json:"attributes,omitempty"`
+	Attributes map[string][]string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
 	// Not lists the values that an attribute must not have. A request without the attribute matches. The key "route" lists patterns
 	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
 	// a file writes them as prefix: {NAME: …}.
-	Not map[string]Values `yaml:"not,omitempty" json:"not,omitempty"`
+	Not map[string][]string `yaml:"not,omitempty" json:"not,omitempty"`
 	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
-	Prefix map[string]Values `yaml:"prefix,omitempty" json:"prefix,omitempty"`
-	Suffix map[string]Values `yaml:"suffix,omitempty" json:"suffix,omitempty"`
+	Prefix map[string][]string `yaml:"prefix,omitempty" json:"prefix,omitempty"`
+	Suffix map[string][]string `yaml:"suffix,omitempty" json:"suffix,omitempty"`
 	// Absent lists attributes that must be missing or empty.
 	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
 }
@@ -40,11 +38,11 @@ func (m Match) all() bool {
 }
 
 // eachAsked calls f for each attribute with values that the match asks for, in order.
-func (m *Match) eachAsked(f func(field, attribute string, kind match.Kind, values Values)) {
+func (m *Match) eachAsked(f func(field, attribute string, kind match.Kind, values []string)) {
 	for _, asked := range []struct {
 		field  string
 		kind   match.Kind
-		values map[string]Values
+		values map[string][]string
 	}{{"attributes", match.OneOf, m.Attributes}, {"not", match.NoneOf, m.Not}, {"prefix", match.BeginsWith, m.Prefix}, {"suffix", match.EndsWith, m.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			attribute, kind := name, asked.kind
@@ -54,30 +52,6 @@ func (m *Match) eachAsked(f func(field, attribute string, kind match.Kind, value
 			f("match."+asked.field+"."+notField(name, attribute), attribute, kind, asked.values[name])
 		}
 	}
-}
-
-// Values are the values of an attribute. In a file a single value needs no brackets.
-type Values []string
-
-// UnmarshalJSON reads a value, or a list of them.
-func (v *Values) UnmarshalJSON(data []byte) error {
-	var one *string
-	if err := json.Unmarshal(data, &one); err == nil && one != nil {
-		*v = Values{*one}
-		return nil
-	}
-	var list []*string
-	if err := json.Unmarshal(data, &list); err != nil {
-		return err
-	}
-	if list == nil || slices.Contains(list, nil) {
-		return errors.New("policy: null is no value")
-	}
-	*v = make(Values, len(list))
-	for i, value := range list {
-		(*v)[i] = *value
-	}
-	return nil
 }
 
 // The parts of [Match.Not] that are no attributes.

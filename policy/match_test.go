@@ -23,6 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
 // TestMatchesAgreeWithAPlainEvaluator draws rules of every kind of condition at random, and compares which
@@ -35,14 +36,14 @@ func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	address := func() string {
 		return pick("10.0.0.1", "10.1.2.3", "192.0.2.7", "2001:db8::", "2001:db8:1::", "::ffff:10.0.0.1", "nobody")
 	}
-	some := func(of func() string) (list policy.Values) {
+	some := func(of func() string) (list []string) {
 		for range 1 + rnd.IntN(12) {
 			list = append(list, of())
 		}
 		return list
 	}
-	asked := func(of func() string, ip func() string) map[string]policy.Values {
-		m := map[string]policy.Values{}
+	asked := func(of func() string, ip func() string) map[string][]string {
+		m := map[string][]string{}
 		for range rnd.IntN(3) {
 			m[pick("x", "y", "z")] = some(of)
 		}
@@ -119,7 +120,7 @@ func applies(m policy.Match, r attrs) bool {
 			return false
 		}
 	}
-	among := func(name, v string, values policy.Values) bool {
+	among := func(name, v string, values []string) bool {
 		for _, value := range values {
 			if v == value {
 				return true
@@ -249,7 +250,7 @@ rules:
 	assert.Equal(t, []int{7, 1}, remaining(attrs{"path": "/v2/a", "tenant": "acme", "plan": "pro"}))
 	assert.Equal(t, []int{5, 4}, remaining(attrs{"path": "/v3/a", "user": "ann", "plan": "pro"}), "the caller's cost")
 	assert.True(t, p.Allow(attrs{"path": "/v1/health"}, 1))
-	assert.Equal(t, []string{"tenant"}, p.Current().Complete()[1].Key)
+	assert.Equal(t, []string{"tenant"}, complete(p.Current())[1].Key)
 	assert.Nil(t, p.Current().Rules[0].Key, "the set itself stays as it was given")
 }
 
@@ -266,7 +267,7 @@ rules:
 	asYAML, err := yaml.Marshal(set)
 	require.NoError(t, err)
 	for _, text := range []string{string(written), string(asYAML)} {
-		assert.Equal(t, set.Complete(), parsed(t, text).Complete(), text)
+		assert.Equal(t, complete(set), complete(parsed(t, text)), text)
 	}
 	p, err := policy.New(set, nil)
 	require.NoError(t, err)
@@ -374,15 +375,15 @@ func TestPatternsThatCrossAreRefused(t *testing.T) {
 		}
 		return set
 	}
-	require.NoError(t, crossing(8).Validate())
-	err := crossing(13).Validate()
+	require.NoError(t, byhand.Validate(crossing(8)))
+	err := byhand.Validate(crossing(13))
 	require.ErrorAs(t, err, new(*policy.Error))
 	assert.ErrorContains(t, err, "the patterns of the routes cross each other")
 	many := &policy.Set{}
 	for i := range 10_000 { // an ordinary large service
 		many.Rules = append(many.Rules, policy.Rule{Name: fmt.Sprintf("r%d", i), Limit: ratelimit.Blocked(), Match: policy.Match{Route: []string{fmt.Sprintf("GET /v%d/things%d/{id}/parts/{part}", i%7, i)}}})
 	}
-	require.NoError(t, many.Validate())
+	require.NoError(t, byhand.Validate(many))
 }
 
 // TestStatsDoNotWaitForAnUpdate reads Stats while a set is being put in force, which an engine holds up.
@@ -411,3 +412,6 @@ func TestStatsDoNotWaitForAnUpdate(t *testing.T) {
 	wg.Wait()
 	assert.Equal(t, "v2", p.Stats().Version)
 }
+
+// complete returns the rules of a set with their defaults.
+func complete(set *policy.Set) []policy.Rule { return byhand.Complete(set).([]policy.Rule) }

@@ -21,7 +21,7 @@ func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 	}
 	for _, asked := range []struct {
 		kind   match.Kind
-		values map[string]Values
+		values map[string][]string
 	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			kind, attribute := asked.kind, name

@@ -228,7 +228,7 @@ func (m *model) draw(rnd *rand.Rand, calendars map[string]bool) *policy.Set {
 			key = set.Defaults.Key
 		}
 		if len(key) > 0 && rnd.IntN(3) == 0 {
-			values := make(policy.Values, len(key))
+			values := make([]string, len(key))
 			for i, part := range key {
 				values[i] = map[string]string{"user": some(rnd, "ann", "bob"), "tenant": "acme", "ip": "192.0.2.7", "ip/24": "192.0.2.0/24", "ip/16": "192.0.0.0/16"}[part]
 			}
@@ -268,16 +268,16 @@ func drawCost(rnd *rand.Rand) policy.Cost {
 }
 
 func drawMatch(rnd *rand.Rand) (m policy.Match) {
-	values := func() map[string]policy.Values {
+	values := func() map[string][]string {
 		name := some(rnd, "user", "region", "ip")
-		v := policy.Values{some(rnd, "ann", "eu", "us", "")}
+		v := []string{some(rnd, "ann", "eu", "us", "")}
 		if name == "ip" {
-			v = policy.Values{some(rnd, "192.0.2.7", "192.0.2.0/24", "192.0.0.0/16", "2001:db8::/32")}
+			v = []string{some(rnd, "192.0.2.7", "192.0.2.0/24", "192.0.0.0/16", "2001:db8::/32")}
 		}
-		return map[string]policy.Values{name: append(v, "other")}
+		return map[string][]string{name: append(v, "other")}
 	}
-	parts := func() map[string]policy.Values {
-		return map[string]policy.Values{some(rnd, "path", "user", "tenant"): {some(rnd, "/a", "an", "b", "e")}}
+	parts := func() map[string][]string {
+		return map[string][]string{some(rnd, "path", "user", "tenant"): {some(rnd, "/a", "an", "b", "e")}}
 	}
 	if rnd.IntN(3) == 0 {
 		m.Route = some(rnd, []string{"/"}, []string{"/a"}, []string{"GET /a/"}, []string{"POST /a/{id}", "/b"}, []string{"example.org/a", "/{x}"})

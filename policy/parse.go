@@ -232,7 +232,7 @@ type parser struct {
 	anchor error // about the first mapping that has one
 }
 
-// located adds to an error of Validate where its field is.
+// located adds to an error of validate where its field is.
 func (p *parser) located(e *Error) *Error {
 	for field := e.Field; field != ""; field = parent(field) {
 		if n, ok := p.at[field]; ok {
@@ -547,7 +547,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if len(n.Content) == 0 { // the field is given, so the match of the defaults does not hold: see [Match.leftOut]
-			m.Attributes = map[string]Values{}
+			m.Attributes = map[string][]string{}
 		}
 		return p.mapping(n, field, fields{
 			"route": p.texts(&m.Route, p.word), "attributes": p.values(&m.Attributes), "not": p.not(&m.Not),
@@ -557,9 +557,9 @@ func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 }
 
 // values reads lists of values by the names of attributes.
-func (p *parser) values(to *map[string]Values) func(*yaml.Node, string) error {
+func (p *parser) values(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		*to = map[string]Values{}
+		*to = map[string][]string{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			var values []string
 			err := p.texts(&values, p.plain)(value, inner)
@@ -570,9 +570,9 @@ func (p *parser) values(to *map[string]Values) func(*yaml.Node, string) error {
 }
 
 // not reads lists of values by the names of attributes, and in prefix and suffix further ones: see [Match.Not].
-func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
+func (p *parser) not(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		*to = map[string]Values{}
+		*to = map[string][]string{}
 		return p.pairs(n, field, func(key, value *yaml.Node, inner string) error {
 			if key.Value+":" == notPrefix || key.Value+":" == notSuffix {
 				return p.notParts(*to, key.Value, value, inner)
@@ -593,11 +593,11 @@ func (p *parser) not(to *map[string]Values) func(*yaml.Node, string) error {
 }
 
 // notParts reads the lists of prefixes or suffixes in not.
-func (p *parser) notParts(to map[string]Values, part string, n *yaml.Node, field string) error {
+func (p *parser) notParts(to map[string][]string, part string, n *yaml.Node, field string) error {
 	if len(n.Content) == 0 && n.Kind == yaml.MappingNode {
 		return p.wrong(n, field, errors.New("an empty mapping, which has no effect"))
 	}
-	lists := map[string]Values{}
+	lists := map[string][]string{}
 	err := p.values(&lists)(n, field)
 	for name, values := range lists {
 		if to[part+":"+name] != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
 const whole = `# who may do how much
@@ -48,7 +49,7 @@ func wholeSet() *policy.Set {
 			Description: "every caller",
 			Match: policy.Match{
 				Route:      []string{"POST /v1/charges", "/v1/search/"},
-				Attributes: map[string]policy.Values{"region": {"eu", "us"}, "beta": {"yes"}},
+				Attributes: map[string][]string{"region": {"eu", "us"}, "beta": {"yes"}},
 			},
 			Key:   []string{"user"},
 			Limit: ratelimit.TokenBucket(ratelimit.PerSecond(100), 200),
@@ -57,8 +58,8 @@ func wholeSet() *policy.Set {
 				"enterprise": ratelimit.Unlimited(),
 			},
 			Overrides: []policy.Override{
-				{Key: policy.Values{"acme"}, Limit: ratelimit.TokenBucket(ratelimit.PerSecond(5000), 5000)},
-				{Key: policy.Values{"mallory"}, Limit: ratelimit.Blocked()},
+				{Key: []string{"acme"}, Limit: ratelimit.TokenBucket(ratelimit.PerSecond(5000), 5000)},
+				{Key: []string{"mallory"}, Limit: ratelimit.Blocked()},
 			},
 			Cost:     policy.Cost{Attribute: "tokens"},
 			Optional: true, Shadow: true, Disabled: true,
@@ -292,26 +293,26 @@ func TestTenThousandRulesAreRead(t *testing.T) {
 }
 
 func TestValidateChecksSetsMadeByHand(t *testing.T) {
-	require.NoError(t, new(policy.Set).Validate())
-	require.ErrorAs(t, (*policy.Set)(nil).Validate(), new(*policy.Error))
-	require.NoError(t, wholeSet().Validate())
+	require.NoError(t, byhand.Validate(new(policy.Set)))
+	require.ErrorAs(t, byhand.Validate((*policy.Set)(nil)), new(*policy.Error))
+	require.NoError(t, byhand.Validate(wholeSet()))
 	for name, spoil := range map[string]func(*policy.Rule){
 		"a cost of both kinds":    func(r *policy.Rule) { r.Cost = policy.Cost{Number: 1, Attribute: "x"} },
 		"a negative cost":         func(r *policy.Rule) { r.Cost = policy.Cost{Number: -1} },
 		"the zero Limit":          func(r *policy.Rule) { r.Limit = ratelimit.Limit{} },
 		"the zero Limit in plans": func(r *policy.Rule) { r.Plans = map[string]ratelimit.Limit{"free": {}} },
 		"an empty override":       func(r *policy.Rule) { r.Overrides = []policy.Override{{}} },
-		"an empty key in one":     func(r *policy.Rule) { r.Overrides[0].Key = policy.Values{""} },
+		"an empty key in one":     func(r *policy.Rule) { r.Overrides[0].Key = []string{""} },
 	} {
 		set := wholeSet()
 		spoil(&set.Rules[0])
-		err := set.Validate()
+		err := byhand.Validate(set)
 		require.ErrorAs(t, err, new(*policy.Error), name)
 		assert.Contains(t, err.Error(), "rules[0].", name)
 	}
 	named := wholeSet()
 	named.Rules[0].Limit = named.Rules[0].Limit.Named("other")
-	require.NoError(t, named.Validate(), "a limit's own name does not matter")
+	require.NoError(t, byhand.Validate(named), "a limit's own name does not matter")
 }
 
 func FuzzParse(f *testing.F) {
@@ -327,7 +328,7 @@ func FuzzParse(f *testing.F) {
 			require.ErrorAs(t, err, new(*policy.Error))
 			return
 		}
-		require.NoError(t, set.Validate())
+		require.NoError(t, byhand.Validate(set))
 		again, err := json.Marshal(set)
 		require.NoError(t, err)
 		back, err := policy.Parse(again)

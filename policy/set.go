@@ -35,8 +35,8 @@ type Defaults struct {
 	Cost  Cost                       `yaml:"cost,omitempty" json:"cost,omitzero"`
 }
 
-// Complete returns the rules with their defaults. They must not be changed.
-func (s *Set) Complete() []Rule {
+// complete returns the rules with their defaults. They must not be changed.
+func (s *Set) complete() []Rule {
 	if s.Defaults == nil {
 		return s.Rules
 	}
@@ -154,7 +154,7 @@ func (r Rule) MarshalYAML() (any, error) {
 
 // Override is the limit of a single key, or its weight in a rule with Share.
 type Override struct {
-	Key   Values          `yaml:"key" json:"key"` // one for each attribute of the rule's Key
+	Key   []string        `yaml:"key" json:"key"` // one for each attribute of the rule's Key
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Share int             `yaml:"share,omitempty" json:"share,omitempty"` // in place of Limit
 	// From and Until bound the time in which the limit holds, as in a Rule. A key may have several limits, if their times have no instant in

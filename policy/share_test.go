@@ -267,7 +267,7 @@ func TestARuleWithShareIsWrittenAsItIsRead(t *testing.T) {
 	assert.Equal(t, 1, set.Rules[0].Share)
 	assert.Equal(t, map[string]int{"pro": 3, "trial": 2}, set.Rules[0].Shares)
 	assert.Equal(t, 10, set.Rules[0].Overrides[0].Share)
-	whole := set.Complete()
+	whole := complete(set)
 	assert.Nil(t, whole[1].Plans, "the limits of the defaults are not for weights")
 	assert.NotNil(t, whole[2].Plans)
 	for _, marshal := range []func(any) ([]byte, error){yaml.Marshal, json.Marshal} {

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/sketch"
 )
 
-// New returns the policies of a set. A nil set limits nothing. The errors are the errors of [Set.Validate] and the engine's.
+// New returns the policies of a set. A nil set limits nothing. The error is an [*Error] about the first mistake in the set, or the engine's.
 func New(set *Set, opts *Options) (*Policies, error) {
 	p := &Policies{denials: sketch.New(), gone: gone{}}
 	p.notifier.lasts = &p.lasts
@@ -80,7 +80,7 @@ func (p *Policies) update(set *Set, validated bool) error {
 	defer release(together)
 	var err error
 	if !validated {
-		err = set.Validate()
+		err = set.validate()
 	}
 	var next []*generation
 	if err == nil {

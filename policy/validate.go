@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Validate returns nil, or an [*Error] about the first mistake for which [New] would refuse the set.
-func (s *Set) Validate() error {
+// validate returns nil, or an [*Error] about the first mistake for which [New] refuses the set.
+func (s *Set) validate() error {
 	if all := s.problems(false); len(all) > 0 {
 		return all[0]
 	}
@@ -38,7 +38,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 		return all
 	}
 	names := map[string]int{}
-	rules := s.Complete()
+	rules := s.complete()
 	var tree match.Tree
 	wrong := s.Defaults.validate(named, report) // reported once, and not again for each rule that takes it from the defaults
 	for i := range rules {

@@ -46,7 +46,7 @@ func (m *Match) checkAttributes(field string, named lists, report reporter) {
 
 // checkAttributeValues checks the values of one attribute, which name stands for in a field. Whole values may be networks; a
 // part of a value is never empty.
-func checkAttributeValues(field, name, attribute string, values Values, named lists, whole bool, report reporter) {
+func checkAttributeValues(field, name, attribute string, values []string, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
 		report(field, err)
 		return
@@ -150,7 +150,7 @@ func withSlash(route string) string {
 	return method + "/" + path
 }
 
-func checkValues(field string, values Values, named lists, check func(v string, listed bool) error, report reporter) {
+func checkValues(field string, values []string, named lists, check func(v string, listed bool) error, report reporter) {
 	switch n := len(values); {
 	case n == 0:
 		report(field, errors.New("an empty list, which no request matches"))

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
@@ -39,7 +38,6 @@ func TestEachErrorHasOneCause(t *testing.T) {
 		{ratelimit.ErrBlocked, outcome.CauseBlocked, outcome.CauseBlocked},
 		{ratelimit.ErrExceedsLimit, outcome.CauseExceeds, outcome.CauseExceeds},
 		{ratelimit.ErrLimited, outcome.CauseLimited, outcome.CauseLimited},
-		{inflight.ErrShed, outcome.CauseLimited, outcome.CauseLimited},
 		{context.DeadlineExceeded, outcome.CauseEnded, outcome.CauseGone},
 		{context.Canceled, outcome.CauseEnded, outcome.CauseGone},
 	} {

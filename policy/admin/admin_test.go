@@ -25,7 +25,7 @@ import (
 	"github.com/weir-go/ratelimit/failover"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
-	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
 const adminRules = `version: "2026-11-21.3"
@@ -236,7 +236,7 @@ func TestHiddenKeysAreNowhere(t *testing.T) {
 	keep("do", "key", "key", "a", "cost", "secret-cost")
 	noSecret(t, all.String())
 	noSecret(t, s.log.String())
-	code := audit.Hash([]byte("k"), "secret-ann")
+	code := joined.Hash([]byte("k"), "secret-ann")
 	assert.True(t, strings.Contains(all.String(), code))
 	assert.Contains(t, s.log.String(), code)
 
@@ -256,7 +256,7 @@ func TestACodeOfAnotherKeyOfTheRuleResetsNothing(t *testing.T) {
 	set.Rules[0].Key, set.Rules[0].Plans, set.Rules[0].Overrides = nil, nil, nil
 	require.NoError(t, s.p.Update(set))
 	s.p.Allow(policy.Attributes{"path": "/v1/x", "user": "secret-bob", "region": "secret-us"}, 1)
-	s.post(http.StatusNotFound, "do", "reset", "rule", "users", "code", audit.Hash([]byte("k"), "secret-ann"))
+	s.post(http.StatusNotFound, "do", "reset", "rule", "users", "code", joined.Hash([]byte("k"), "secret-ann"))
 	d, err := s.p.Peek(t.Context(), policy.Subject{Rule: "users"}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 1, d.Remaining)
@@ -621,8 +621,8 @@ func storing(b policy.Budget, before ratelimit.Limiter[string]) (ratelimit.Limit
 
 func TestThePageShowsListsWithoutTheirValues(t *testing.T) {
 	p, err := policy.New(&policy.Set{
-		Lists: map[string]policy.List{"bad": {Values: policy.Values{"secret-ann", "secret-bob"}}},
-		Rules: []policy.Rule{{Name: "api", Limit: ratelimit.Blocked(), Match: policy.Match{Attributes: map[string]policy.Values{"user": {"@bad", "secret-eve"}}}}},
+		Lists: map[string]policy.List{"bad": {Values: []string{"secret-ann", "secret-bob"}}},
+		Rules: []policy.Rule{{Name: "api", Limit: ratelimit.Blocked(), Match: policy.Match{Attributes: map[string][]string{"user": {"@bad", "secret-eve"}}}}},
 	}, nil)
 	require.NoError(t, err)
 	w := httptest.NewRecorder()

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -139,7 +138,7 @@ func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
 	name, found := r.PostForm.Get("rule"), false
-	for _, c := range a.p.Current().Complete() {
+	for _, c := range complete(a.p.Current()) {
 		found = found || !c.Allow && (name == "" && !c.Disabled || strings.EqualFold(name, c.Name))
 	}
 	v.Limited = []limited{}
@@ -170,7 +169,7 @@ func longest(v *view) {
 
 // parts returns the number of attributes of a rule's key.
 func (a *admin) parts(name string) int {
-	for _, r := range a.p.Current().Complete() {
+	for _, r := range complete(a.p.Current()) {
 		if strings.EqualFold(r.Name, name) {
 			return len(r.Key)
 		}
@@ -187,7 +186,7 @@ func (a *admin) standing(r *http.Request, v *view) error {
 	key, name := lines(r, "key"), r.PostForm.Get("rule")
 	v.sent = slices.Clone(key)
 	v.Standing = []standing{}
-	for _, c := range a.p.Current().Complete() {
+	for _, c := range complete(a.p.Current()) {
 		if c.Allow || c.Disabled && name == "" || name == "" && (len(c.Key) != len(key) || len(key) == 0) || name != "" && !strings.EqualFold(name, c.Name) {
 			continue
 		}
@@ -227,12 +226,7 @@ func (a *admin) explain(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	var out shown.Explanation
-	if text, err := json.Marshal(ex); err != nil {
-		return err
-	} else if err := json.Unmarshal(text, &out); err != nil {
-		return err
-	}
+	out := byhand.Shown(ex)
 	if ex.Err != nil {
 		out.Error = a.errorText(ex.Err, v)
 	}

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/policy"
-	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 	"github.com/weir-go/ratelimit/policy/internal/words"
 )
@@ -127,7 +128,7 @@ func (a *admin) look(v *view) {
 	for _, name := range slices.Sorted(maps.Keys(set.Lists)) {
 		v.Lists = append(v.Lists, name+": "+words.ListText(set.Lists[name]))
 	}
-	for _, r := range set.Complete() {
+	for _, r := range complete(set) {
 		v.Rules = append(v.Rules, a.rule(&r))
 		if !inMemory && len(r.Plans) > 0 && r.Share == 0 {
 			v.Without = append(v.Without, r.Name)
@@ -176,7 +177,7 @@ func (a *admin) rule(r *policy.Rule) rule {
 	v.For = append(v.For, r.Match.Route...)
 	for _, asked := range []struct {
 		what   string
-		values map[string]policy.Values
+		values map[string][]string
 	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := strings.Join(asked.values[name], ", ")
@@ -192,12 +193,15 @@ func (a *admin) rule(r *policy.Rule) rule {
 	return v
 }
 
+// complete returns the rules of a set with their defaults.
+func complete(set *policy.Set) []policy.Rule { return byhand.Complete(set).([]policy.Rule) }
+
 // code returns the code of a key.
 func (a *admin) code(key string) string {
 	if key == "" {
 		return ""
 	}
-	return audit.Hash(a.HashKey, key)
+	return joined.Hash(a.HashKey, key)
 }
 
 // errorText returns an error's text. An engine's text may hold a value that was sent as a key: if keys are hidden, the value is

@@ -1,4 +1,4 @@
-// Package audit writes denials to the table rate_limit_violation of a database, of [sqlsource.Dialect.Migration].
+// Package audit writes denials to the table rate_limit_violation of a database, of sqlsource.Migration.
 //
 //	log, err := audit.New(db, nil)
 //	policies, err := policy.New(set, &policy.Options{OnDecision: log.OnDecision, ReuseRules: true})
@@ -11,7 +11,6 @@ package audit
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -25,24 +24,25 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/match"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
-	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 	"github.com/weir-go/ratelimit/stats"
 )
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the dialect of the database. It defaults to PostgreSQL.
-	Dialect sqlsource.Dialect
+	// Dialect is the dialect of the database: one of package sqllimit, or sqlsource.SQLite. It defaults to PostgreSQL.
+	Dialect sqllimit.Dialect
 	// Every is the time between two writes. It defaults to 1 s.
 	Every time.Duration
 	// MaxPending bounds the rows that wait; further ones are dropped and counted. It defaults to 10,000.
 	MaxPending int
 	// Timeout bounds each attempt to write, and each query. It defaults to 5 s.
 	Timeout time.Duration
-	// HashKey, if not empty, replaces keys, users, addresses and paths by their [Hash].
+	// HashKey, if not empty, replaces keys, users, addresses and paths by the first 32 hex digits of their HMAC-SHA256.
 	HashKey []byte
 	// MaxRows bounds the rows of each rule, minute and process. Further keys count in one row without a key. It defaults to 1,000.
 	MaxRows int
@@ -239,14 +239,7 @@ func (a *Log) private(text string) string {
 	if len(a.opts.HashKey) == 0 || text == "" {
 		return clean(text)
 	}
-	return Hash(a.opts.HashKey, text)
-}
-
-// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text.
-func Hash(hashKey []byte, text string) string {
-	h := hmac.New(sha256.New, hashKey)
-	h.Write([]byte(text))
-	return hex.EncodeToString(h.Sum(nil))[:32]
+	return joined.Hash(a.opts.HashKey, text)
 }
 
 // maxStored is the maximum number of bytes of a text that is stored as it is. Longer texts are hashed.

@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
+	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
 // nowhere is a database that is down.
@@ -116,7 +117,7 @@ func TestAHashKeyKeepsPathsOutOfTheDatabase(t *testing.T) {
 	_ = log.Close(t.Context())
 	all := fmt.Sprint(stored)
 	assert.NotContains(t, all, "token-1234")
-	assert.Contains(t, stored, "GET "+audit.Hash([]byte("secret"), "/share/token-1234"))
+	assert.Contains(t, stored, "GET "+joined.Hash([]byte("secret"), "/share/token-1234"))
 }
 
 func parsed(t *testing.T, text string) *policy.Set {

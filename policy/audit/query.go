@@ -14,6 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // sweepRows is the number of rows that one statement deletes, so that none locks the table for long.
@@ -48,7 +49,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	some := fmt.Sprint(old, ` LIMIT `, sweepRows)
 	statement := `DELETE FROM rate_limit_violation`
 	switch a.opts.Dialect {
-	case sqlsource.MySQL:
+	case sqllimit.MySQL:
 		statement += some
 	case sqlsource.SQLite:
 		statement += ` WHERE rowid IN (SELECT rowid FROM rate_limit_violation` + some + `)`
@@ -61,7 +62,7 @@ func (a *Log) sweepBatch(ctx context.Context, before time.Time) (int64, error) {
 	}
 	defer conn.Close()
 	result, err := conn.ExecContext(ctx, statement, before)
-	if err == nil && a.opts.Dialect == sqlsource.MySQL { // whose sessions may be without autocommit
+	if err == nil && a.opts.Dialect == sqllimit.MySQL { // whose sessions may be without autocommit
 		_, err = conn.ExecContext(ctx, `COMMIT`)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/wait"
-	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // batch is the number of rows that one transaction writes.
@@ -254,7 +254,7 @@ func (a *Log) upsert() string {
 		degraded, first_at, last_at, count) VALUES (` + strings.Join(places, ", ") + `) `
 	of := func(column string) string { return column + ` = excluded.` + column + `, ` }
 	total := `count = rate_limit_violation.count + excluded.count`
-	if a.opts.Dialect == sqlsource.MySQL {
+	if a.opts.Dialect == sqllimit.MySQL {
 		s += `ON DUPLICATE KEY UPDATE `
 		of = func(column string) string { return column + ` = VALUES(` + column + `), ` }
 		total = `count = count + VALUES(count)`

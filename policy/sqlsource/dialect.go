@@ -3,29 +3,24 @@ package sqlsource
 import (
 	"embed"
 	"strings"
+
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
-// Dialect is a kind of database. The zero Dialect is PostgreSQL. MariaDB is MySQL.
-type Dialect uint8
-
-// The dialects.
-const (
-	PostgreSQL Dialect = iota
-	MySQL
-	SQLite
-)
+// SQLite is a dialect for rules and package audit alone: package sqllimit keeps no budgets in it.
+const SQLite = sqllimit.MySQL + 1
 
 //go:embed migrations/*.sql
 var migrations embed.FS
 
 // Migration returns the statements that create the tables of packages sqlsource and audit, or nil for a dialect that does not
 // exist. Run them once, one by one: for each statement, call [database/sql.DB.ExecContext].
-func (d Dialect) Migration() (statements []string) {
+func Migration(dialect sqllimit.Dialect) (statements []string) {
 	files := [...]string{"postgresql.sql", "mysql.sql", "sqlite.sql"}
-	if int(d) >= len(files) {
+	if int(dialect) >= len(files) {
 		return nil
 	}
-	text, err := migrations.ReadFile("migrations/" + files[d])
+	text, err := migrations.ReadFile("migrations/" + files[dialect])
 	if err != nil {
 		panic(err) // the file is part of the program
 	}

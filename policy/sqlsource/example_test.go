@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 func ExampleNew() {
@@ -19,7 +20,7 @@ func ExampleNew() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	rules := sqlsource.New(db, &sqlsource.Options{Dialect: sqlsource.PostgreSQL})
+	rules := sqlsource.New(db, &sqlsource.Options{Dialect: sqllimit.PostgreSQL})
 	set, err := rules.Load(ctx) // a service without rules should not start
 	if err != nil {
 		log.Fatal(err)
@@ -31,8 +32,8 @@ func ExampleNew() {
 	go policy.Follow(ctx, policies, rules)
 }
 
-func ExampleDialect_Migration() {
-	for _, statement := range sqlsource.SQLite.Migration() { // each is for db.ExecContext
+func ExampleMigration() {
+	for _, statement := range sqlsource.Migration(sqlsource.SQLite) { // each is for db.ExecContext
 		line, _, _ := strings.Cut(statement, "\n")
 		fmt.Println(line)
 	}

@@ -2,7 +2,7 @@
 //
 //	go policy.Follow(ctx, policies, sqlsource.New(db, nil))
 //
-// [Dialect.Migration] returns the statements of the tables. A table that was made before it had the column more gets it by
+// [Migration] returns the statements of the tables. A table that was made before it had the column more gets it by
 //
 //	ALTER TABLE rate_limit_rule ADD COLUMN more text NOT NULL DEFAULT ''
 //
@@ -29,17 +29,19 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/jsontree"
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 	"github.com/weir-go/ratelimit/policy/internal/sqltext"
 	"github.com/weir-go/ratelimit/policy/internal/words"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // Options configure [New]. Nil and the zero Options select the defaults.
 type Options struct {
-	// Dialect is the dialect of the database. It defaults to PostgreSQL.
-	Dialect Dialect
+	// Dialect is the dialect of the database: one of package sqllimit, or [SQLite]. It defaults to PostgreSQL.
+	Dialect sqllimit.Dialect
 	// Poll is the time between two reads of the versions. It defaults to 1 s. All rules are read every 30 s.
 	Poll time.Duration
 	// Timeout bounds each query. It defaults to 5 s.
@@ -144,7 +146,7 @@ func (s *source) Load(ctx context.Context) (*policy.Set, error) {
 	set, err := s.read(ctx, tx)
 	if err == nil {
 		set.KillSwitch = on
-		err = set.Validate()
+		err = byhand.Validate(set)
 	}
 	if err != nil {
 		return nil, &mark.Switched{On: on, Err: err}
@@ -298,38 +300,45 @@ func (r *row) addPlan(s *policy.Set, limit ratelimit.Limit) error {
 // structured reads the columns that hold more than text.
 func (r *row) structured(rule *policy.Rule) error {
 	if r.attributes != "" {
-		if err := decode(r.attributes, &rule.Match.Attributes); err != nil {
+		var attributes map[string]values
+		if err := decode(r.attributes, &attributes); err != nil {
 			return r.wrong("match_attributes", err)
 		}
+		rule.Match.Attributes = lists(attributes)
 	}
 	if r.more != "" {
-		var not map[string]notValues
-		more := struct{ Not, Prefix, Suffix, Absent any }{&not, &rule.Match.Prefix, &rule.Match.Suffix, (*policy.Values)(&rule.Match.Absent)}
+		var more struct {
+			Not            map[string]notValues
+			Prefix, Suffix map[string]values
+			Absent         values
+		}
 		if err := decode(r.more, &more, "not", "prefix", "suffix", "absent"); err != nil {
 			return r.wrong("match_more", err)
 		}
-		for name, values := range not {
+		rule.Match.Prefix, rule.Match.Suffix, rule.Match.Absent = lists(more.Prefix), lists(more.Suffix), more.Absent
+		for name, values := range more.Not {
 			if err := values.addTo(&rule.Match, name); err != nil {
 				return r.wrong("match_more", err)
 			}
 		}
 	}
 	if r.overrides != "" {
-		if err := decode(r.overrides, &rule.Overrides, "key", "limit", "share", "from", "until"); err != nil {
+		var overrides []struct {
+			policy.Override
+			Key values `json:"key"`
+		}
+		if err := decode(r.overrides, &overrides, "key", "limit", "share", "from", "until"); err != nil {
 			return r.wrong("overrides", err)
+		}
+		for _, o := range overrides {
+			o.Override.Key = o.Key
+			rule.Overrides = append(rule.Overrides, o.Override)
 		}
 	}
 	if r.cost != "" {
-		var cost any = r.cost
-		if n, err := strconv.Atoi(r.cost); err == nil {
-			cost = n
-		}
-		text, err := json.Marshal(cost)
-		if err == nil {
-			err = rule.Cost.UnmarshalJSON(text)
-		}
-		if err != nil {
-			return r.wrong("cost", err)
+		rule.Cost.Attribute = r.cost // a 0 is a wrong one
+		if n, err := strconv.Atoi(r.cost); err == nil && n != 0 {
+			rule.Cost = policy.Cost{Number: n}
 		}
 	}
 	return nil
@@ -367,10 +376,34 @@ func (r *row) furtherFields(rule *policy.Rule) error {
 	return nil
 }
 
+// values are the values of an attribute: in JSON one, or a list of them.
+type values []string
+
+func (v *values) UnmarshalJSON(data []byte) error {
+	var one string
+	if err := json.Unmarshal(data, &one); err == nil {
+		*v = values{one}
+		return nil
+	}
+	return json.Unmarshal(data, (*[]string)(v))
+}
+
+// lists returns the values by attribute as a match has them.
+func lists(of map[string]values) map[string][]string {
+	if of == nil {
+		return nil
+	}
+	all := make(map[string][]string, len(of))
+	for name, v := range of {
+		all[name] = v
+	}
+	return all
+}
+
 // notValues are the values of an attribute under not, or in prefix and suffix the values of several attributes.
 type notValues struct {
-	values policy.Values
-	parts  map[string]policy.Values
+	values values
+	parts  map[string]values
 }
 
 func (v *notValues) UnmarshalJSON(data []byte) error {
@@ -383,7 +416,7 @@ func (v *notValues) UnmarshalJSON(data []byte) error {
 // addTo adds the values to a match, as [policy.Match.Not] holds them.
 func (v *notValues) addTo(m *policy.Match, name string) error {
 	if m.Not == nil {
-		m.Not = map[string]policy.Values{}
+		m.Not = map[string][]string{}
 	}
 	if parts := name == "prefix" || name == "suffix"; parts != (v.parts != nil) {
 		return errors.New("not has prefix or suffix without attributes, or attributes in another field")

@@ -35,7 +35,7 @@ type Limiter struct {
 }
 
 // NewLimiter returns a gate whose limit adapts, up to a bound.
-func NewLimiter(bound int, a inflight.Adaptive) *Limiter {
+func NewLimiter(bound int, a func() inflight.Algorithm) *Limiter {
 	g := &Limiter{}
 	g.l = ratelimit.Must(inflight.New(bound, &inflight.Options[string]{
 		Clock:    g,

@@ -26,9 +26,9 @@ var (
 var limits = []struct {
 	name string
 	most float64
-	new  func(c Cell) inflight.Adaptive
+	new  func(c Cell) func() inflight.Algorithm
 }{
-	{"Learn", 25, func(Cell) inflight.Adaptive { return inflight.Learn(nil) }},
+	{"Learn", 25, func(Cell) func() inflight.Algorithm { return inflight.Learn(nil) }},
 }
 
 // The goal of the adaptive limits over a grid of backends: see Sample and Verdict.Good. The documentation has the results of a large sample
@@ -66,7 +66,7 @@ func TestAdaptiveLimitsHoldOnAGridOfBackends(t *testing.T) {
 // that is taken from these is half of the true one, and the limit then leaves the backend idle.
 func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Learn": inflight.Learn(nil)} {
+	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
 		sum, least := 0.0, 1.0
 		const seeds = 12
 		for seed := range uint64(seeds) {
@@ -86,7 +86,7 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 // work without a waiting client.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Learn": inflight.Learn(nil)} {
+	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
 		for _, p := range []Phase{
 			{Servers: 1, Service: 40 * time.Millisecond, Spread: Constant, Load: 2.5, Queue: 20},
 			{Servers: 2, Service: 100 * time.Millisecond, Spread: Exponential, Load: 3, Queue: 100},
@@ -139,7 +139,7 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 // A deadline that ends is a client that has left, by any name of the outcome: the backend goes on with work without a waiting client.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Learn": inflight.Learn(nil)} {
+	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
 		sum, cells := 0.0, 0
 		for _, p := range []Phase{
 			{Servers: 8, Service: 143 * time.Millisecond, Leave: 300 * time.Millisecond, Load: 3, Deadline: true},
@@ -160,7 +160,7 @@ func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 // In front of a backend that has far more servers, a limit that is hit in each burst grows, though little is in flight on average over time.
 func TestLimitGrowsThoughRequestsComeInBursts(t *testing.T) {
 	t.Parallel()
-	for name, adaptive := range map[string]inflight.Adaptive{"Learn": inflight.Learn(nil)} {
+	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
 		p := Phase{Servers: 100, Service: 1200 * time.Millisecond, Spread: Exponential, Load: 12, Each: 5 * time.Second, Burst: 500 * time.Millisecond}
 		g := NewLimiter(1000, adaptive)
 		w := NewWorld(g, 1)

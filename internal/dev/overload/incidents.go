@@ -21,7 +21,7 @@ type Incident struct {
 }
 
 // Adaptive returns the limit of package inflight, with the options that it has in an incident.
-func (i *Incident) Adaptive() inflight.Adaptive {
+func (i *Incident) Adaptive() func() inflight.Algorithm {
 	var tooSlow time.Duration
 	if i.TooSlow {
 		tooSlow = 25 * i.Service

@@ -68,7 +68,7 @@ func TestPausesAndClientsThatLeave(t *testing.T) {
 // The same backend, with goroutines that call the limiter and sleep in a synctest bubble, and in the simulation. Only the order of events
 // at one instant differs.
 func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
-	for name, adaptive := range map[string]inflight.Adaptive{
+	for name, adaptive := range map[string]func() inflight.Algorithm{
 		"Learn": inflight.Learn(nil), "Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 250 * time.Millisecond}),
 	} {
 		for _, servers := range []int{1, 10} {
@@ -89,7 +89,7 @@ func TestRealLimiterLearnsAsInTheSimulation(t *testing.T) {
 }
 
 // real plays a phase whose clients wait for a permit. The backend's servers are a semaphore.
-func real(t *testing.T, p Phase, bound int, adaptive inflight.Adaptive) (good int, mean time.Duration, limit int) {
+func real(t *testing.T, p Phase, bound int, adaptive func() inflight.Algorithm) (good int, mean time.Duration, limit int) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := inflight.New(bound, &inflight.Options[int]{Adaptive: adaptive, MaxQueue: p.Queue})
 		require.NoError(t, err)

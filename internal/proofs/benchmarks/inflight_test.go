@@ -79,7 +79,7 @@ func subjectOf[L, P any](newLimiter func() L, take func(L) (P, bool), give func(
 	}
 }
 
-func newInflight(units int, a inflight.Adaptive) inflightSubject {
+func newInflight(units int, a func() inflight.Algorithm) inflightSubject {
 	l := must(inflight.New(units, &inflight.Options[string]{Adaptive: a}))
 	return inflightSubject{
 		once: func(key string) bool {

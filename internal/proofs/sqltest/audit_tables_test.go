@@ -14,12 +14,13 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // In a partitioned table, the first row of each partition has the same ctid.
 func TestTheSweepOfAPartitionedTableKeepsCurrentRows(t *testing.T) {
 	db := openPostgres(t)
-	migrate(t, db, sqlsource.PostgreSQL)
+	migrate(t, db, sqllimit.PostgreSQL)
 	for _, statement := range []string{
 		`ALTER TABLE rate_limit_violation RENAME TO plain`,
 		`CREATE TABLE rate_limit_violation (LIKE plain INCLUDING DEFAULTS, PRIMARY KEY (rule, key, minute)) PARTITION BY RANGE (minute)`,
@@ -53,7 +54,7 @@ func openPlainMariaDB(t *testing.T, options string) *sql.DB {
 
 func TestTheMigrationForMySQLRunsOneByOneAndInItsClient(t *testing.T) {
 	db := openPlainMariaDB(t, "")
-	migrate(t, db, sqlsource.MySQL)
+	migrate(t, db, sqllimit.MySQL)
 	for i := range 3 {
 		_, err := db.Exec("INSERT INTO rate_limit_rule (name, `limit`) VALUES (?, 'blocked')", fmt.Sprint("r", i))
 		require.NoError(t, err)
@@ -66,7 +67,7 @@ func TestTheMigrationForMySQLRunsOneByOneAndInItsClient(t *testing.T) {
 
 	m := mariaDB(t)
 	m.client(t, "", "CREATE DATABASE by_hand")
-	for _, statement := range sqlsource.MySQL.Migration() {
+	for _, statement := range sqlsource.Migration(sqllimit.MySQL) {
 		m.client(t, "by_hand", statement)
 	}
 }
@@ -108,7 +109,7 @@ func TestTextsThatDifferInSpacesAtTheirEndAreTwo(t *testing.T) {
 // A session that does not commit by itself reads one state of the database until its transaction ends.
 func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	db := openPlainMariaDB(t, "&autocommit=0")
-	migrate(t, db, sqlsource.MySQL)
+	migrate(t, db, sqllimit.MySQL)
 	write := func(statement string) {
 		tx, err := db.Begin()
 		require.NoError(t, err)
@@ -122,7 +123,7 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Dialect: sqlsource.MySQL, Poll: 10 * time.Millisecond, Timeout: time.Minute}))
+		done <- policy.Follow(ctx, p, sqlsource.New(db, &sqlsource.Options{Dialect: sqllimit.MySQL, Poll: 10 * time.Millisecond, Timeout: time.Minute}))
 	}()
 	for units := 2; units < 6; units++ {
 		write(fmt.Sprintf("UPDATE rate_limit_rule SET `limit` = 'fixed-window %d/h'", units))
@@ -132,7 +133,7 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 
 	write("INSERT INTO rate_limit_violation (rule, `key`, minute, cost, remaining, retry_after, first_at, last_at, count) VALUES ('api', 'old', '2019-01-01', 1, 0, 1, '2019-01-01', '2019-01-01', 1)")
-	_, log := audited(t, db, audit.Options{Dialect: sqlsource.MySQL, Every: 10 * time.Millisecond})
+	_, log := audited(t, db, audit.Options{Dialect: sqllimit.MySQL, Every: 10 * time.Millisecond})
 	var name string
 	require.NoError(t, db.QueryRow("SELECT DATABASE()").Scan(&name))
 	other, err := sql.Open("mysql", mariaDB(t).dsn(name))
@@ -145,10 +146,10 @@ func TestWithoutAutocommitRulesAreFollowedAndOldRowsDeleted(t *testing.T) {
 // A server whose binary log has statements accepts writes at REPEATABLE READ, which is its default, and refuses them at READ COMMITTED.
 func TestWithABinaryLogOfStatementsTheAuditWritesOrNamesTheSetting(t *testing.T) {
 	db := openPlainMariaDB(t, "&binlog_format=%27STATEMENT%27")
-	migrate(t, db, sqlsource.MySQL)
+	migrate(t, db, sqllimit.MySQL)
 	_, err := db.Exec("INSERT INTO rate_limit_violation (rule, `key`, minute, cost, remaining, retry_after, first_at, last_at, count) VALUES ('api', 'old', '2019-01-01', 1, 0, 1, '2019-01-01', '2019-01-01', 1)")
 	require.NoError(t, err)
-	p, log := audited(t, db, audit.Options{Dialect: sqlsource.MySQL, Every: 10 * time.Millisecond})
+	p, log := audited(t, db, audit.Options{Dialect: sqllimit.MySQL, Every: 10 * time.Millisecond})
 	for range 5 {
 		p.Allow(request("ann"), 1)
 	}
@@ -162,7 +163,7 @@ func TestWithABinaryLogOfStatementsTheAuditWritesOrNamesTheSetting(t *testing.T)
 	refusing, err := sql.Open("mysql", mariaDB(t).dsn(name)+"&binlog_format=%27STATEMENT%27&tx_isolation=%27READ-COMMITTED%27")
 	require.NoError(t, err)
 	defer refusing.Close()
-	p, log = audited(t, refusing, audit.Options{Dialect: sqlsource.MySQL, Every: time.Hour})
+	p, log = audited(t, refusing, audit.Options{Dialect: sqllimit.MySQL, Every: time.Hour})
 	for range 5 {
 		p.Allow(request("bob"), 1)
 	}

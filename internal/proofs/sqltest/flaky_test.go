@@ -21,6 +21,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 var errLost = errors.New("the connection is lost")
@@ -323,7 +324,7 @@ func TestALockedTableHoldsUpAFlushForOneTimeout(t *testing.T) {
 	testsize.Extra(t)
 	testsize.Alone(t)
 	db := openPostgres(t)
-	migrate(t, db, sqlsource.PostgreSQL)
+	migrate(t, db, sqllimit.PostgreSQL)
 	const timeout = time.Second
 	var logged bytes.Buffer
 	p, log := audited(t, db, audit.Options{Every: time.Hour, Timeout: timeout, Logger: slog.New(slog.NewTextHandler(&logged, nil))})

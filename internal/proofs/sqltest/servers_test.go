@@ -25,19 +25,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // database is a database that a test may use.
 type database struct {
-	dialect sqlsource.Dialect
+	dialect sqllimit.Dialect
 	open    func(t testing.TB) *sql.DB
 }
 
 // databases are the databases that the tests run on.
 func databases() map[string]database {
 	return map[string]database{
-		"postgresql": {sqlsource.PostgreSQL, openPostgres},
-		"mysql":      {sqlsource.MySQL, openMariaDB},
+		"postgresql": {sqllimit.PostgreSQL, openPostgres},
+		"mysql":      {sqllimit.MySQL, openMariaDB},
 		"sqlite":     {sqlsource.SQLite, openSQLite},
 	}
 }
@@ -51,9 +52,9 @@ func (d database) migrated(t testing.TB) *sql.DB {
 }
 
 // migrate creates the tables, one statement after the other.
-func migrate(t testing.TB, db *sql.DB, dialect sqlsource.Dialect) {
+func migrate(t testing.TB, db *sql.DB, dialect sqllimit.Dialect) {
 	t.Helper()
-	for _, statement := range dialect.Migration() {
+	for _, statement := range sqlsource.Migration(dialect) {
 		_, err := db.Exec(statement)
 		require.NoError(t, err, statement)
 	}
@@ -61,7 +62,7 @@ func migrate(t testing.TB, db *sql.DB, dialect sqlsource.Dialect) {
 
 // sql returns a statement in the database's dialect. It is written in PostgreSQL's.
 func (d database) sql(statement string) string {
-	if d.dialect != sqlsource.MySQL {
+	if d.dialect != sqllimit.MySQL {
 		return statement
 	}
 	names := strings.NewReplacer(`"limit"`, "`limit`", `"user"`, "`user`", " key", " `key`", "(key", "(`key`")

@@ -16,6 +16,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
+	"github.com/weir-go/ratelimit/sqllimit"
 )
 
 // soon waits for a condition. How long it may take is no promise: machines may be slow.
@@ -48,12 +49,12 @@ func TestRulesAreReadFromTheTable(t *testing.T) {
 				Name: "api", Description: "every caller",
 				Match: policy.Match{
 					Route:      []string{"POST /v1/charges", "/v1/search/"},
-					Attributes: map[string]policy.Values{"region": {"eu", "us"}, "beta": {"yes"}},
+					Attributes: map[string][]string{"region": {"eu", "us"}, "beta": {"yes"}},
 				},
 				Key:       []string{"user", "region"},
 				Limit:     ratelimit.TokenBucket(ratelimit.PerSecond(100), 200),
 				Plans:     map[string]ratelimit.Limit{"free": ratelimit.TokenBucket(ratelimit.PerSecond(10), 20), "pro": ratelimit.Unlimited()},
-				Overrides: []policy.Override{{Key: policy.Values{"acme", "eu"}, Limit: ratelimit.Blocked()}},
+				Overrides: []policy.Override{{Key: []string{"acme", "eu"}, Limit: ratelimit.Blocked()}},
 				Cost:      policy.Cost{Attribute: "tokens"}, Optional: true, Shadow: true,
 			}, {
 				Name: "service", Limit: ratelimit.FixedWindow(ratelimit.PerHour(5000)), Cost: policy.Cost{Number: 2}, Disabled: true,
@@ -201,10 +202,10 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			assert.Equal(t, []policy.Rule{{
 				Name: "probes", Allow: true, ChangedBy: "ann",
 				Match: policy.Match{
-					Attributes: map[string]policy.Values{"ip": {"10.0.0.0/8"}},
-					Not:        map[string]policy.Values{"user": {"root"}},
-					Prefix:     map[string]policy.Values{"path": {"/health", "/live"}},
-					Suffix:     map[string]policy.Values{"host": {".example"}},
+					Attributes: map[string][]string{"ip": {"10.0.0.0/8"}},
+					Not:        map[string][]string{"user": {"root"}},
+					Prefix:     map[string][]string{"path": {"/health", "/live"}},
+					Suffix:     map[string][]string{"host": {".example"}},
 					Absent:     []string{"tenant"},
 				},
 			}}, set.Rules)
@@ -404,7 +405,7 @@ func BenchmarkSQL(b *testing.B) {
 func TestRulesStayWhileTheDatabaseIsDown(t *testing.T) {
 	server := startPostgres(t)
 	db := server.open(t)
-	migrate(t, db, sqlsource.PostgreSQL)
+	migrate(t, db, sqllimit.PostgreSQL)
 	_, err := db.Exec(`INSERT INTO rate_limit_rule (name, key, "limit") VALUES ('api', 'user', 'fixed-window 5/h')`)
 	require.NoError(t, err)
 	p, err := policy.New(nil, &policy.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -437,13 +438,13 @@ func TestSQLWithoutADatabaseOrADialectIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "Dialect is 9")
 	_, err = sqlsource.New(openSQLite(t), &sqlsource.Options{Dialect: sqlsource.SQLite}).Load(t.Context())
 	require.ErrorContains(t, err, "rate_limit", "a table is missing")
-	assert.Empty(t, sqlsource.Dialect(9).Migration())
+	assert.Empty(t, sqlsource.Migration(9))
 }
 
 func TestTheStatementsForMySQLAreComplete(t *testing.T) {
-	for _, d := range []sqlsource.Dialect{sqlsource.PostgreSQL, sqlsource.MySQL, sqlsource.SQLite} {
+	for _, d := range []sqllimit.Dialect{sqllimit.PostgreSQL, sqllimit.MySQL, sqlsource.SQLite} {
 		for _, table := range []string{"rate_limit_rule", "rate_limit_setting", "rate_limit_violation"} {
-			assert.Contains(t, strings.Join(d.Migration(), "\n"), "CREATE TABLE "+table, d)
+			assert.Contains(t, strings.Join(sqlsource.Migration(d), "\n"), "CREATE TABLE "+table, d)
 		}
 	}
 }
@@ -465,7 +466,7 @@ func TestATableOfBeforeGetsTheColumnMore(t *testing.T) {
 			require.NotEmpty(t, upgrade)
 			db := d.open(t)
 			column := regexp.MustCompile(`(?m)^\s+more .*\n`)
-			for _, statement := range d.dialect.Migration() {
+			for _, statement := range sqlsource.Migration(d.dialect) {
 				if strings.HasPrefix(statement, "CREATE TABLE rate_limit_rule") {
 					require.Regexp(t, column, statement)
 					statement = column.ReplaceAllString(statement, "")
@@ -482,7 +483,7 @@ func TestATableOfBeforeGetsTheColumnMore(t *testing.T) {
 				_, err := db.Exec(statement)
 				require.NoError(t, err, statement)
 			}
-			for _, statement := range d.dialect.Migration() {
+			for _, statement := range sqlsource.Migration(d.dialect) {
 				if len(upgrade) > 1 && strings.HasPrefix(statement, "CREATE TRIGGER rate_limit_rule_update ") {
 					_, err := db.Exec(statement)
 					require.NoError(t, err)

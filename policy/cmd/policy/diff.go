@@ -10,6 +10,7 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 	"github.com/weir-go/ratelimit/policy/internal/words"
 )
@@ -83,7 +84,7 @@ func compare(from, to *policy.Set) (changes []change) {
 	}
 	changes = append(changes, compareLists(from.Lists, to.Lists)...)
 	old := map[string]*policy.Rule{}
-	before, after := from.Complete(), to.Complete()
+	before, after := byhand.Complete(from).([]policy.Rule), byhand.Complete(to).([]policy.Rule)
 	for i := range before {
 		old[strings.ToLower(before[i].Name)] = &before[i]
 	}
@@ -226,7 +227,7 @@ func effect(r *policy.Rule) string {
 // question is one kind of condition of a match on attributes.
 type question struct {
 	how    string
-	values map[string]policy.Values
+	values map[string][]string
 }
 
 func asked(m policy.Match) []question {

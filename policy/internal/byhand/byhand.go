@@ -1,5 +1,7 @@
-// Package byhand is what package admin and the command policy can do with package policy, and programs cannot.
+// Package byhand is what package admin and the command policy can do with package policy, and programs cannot; package sqlsource uses Validate.
 package byhand
+
+import "github.com/weir-go/ratelimit/policy/internal/shown"
 
 // KillSwitch turns the kill switch of a *policy.Policies, and reports whether it was on. Between a Current and an Update, another set could
 // come into force, and be lost. Package policy sets it.
@@ -11,6 +13,16 @@ var (
 	Parse func(path string, data []byte) (set any, err error)
 	Check func(path string, data []byte, engines any) (set, found any)
 )
+
+// Complete returns the rules of a *policy.Set with their defaults, a []policy.Rule that must not be changed. Validate returns nil, or the
+// *policy.Error about the first mistake for which policy.New refuses the set. Package policy sets them.
+var (
+	Complete func(set any) (rules any)
+	Validate func(set any) error
+)
+
+// Shown returns a policy.Explanation as it is shown. Package policy sets it.
+var Shown func(explanation any) shown.Explanation
 
 // Own is a policy.Subject without a plan, under the limit of the key's last decision, as far as that is known.
 type Own struct {

@@ -1,8 +1,11 @@
-// Package joined makes one text of the values of a key, and takes it apart. It is a package because packages policy, admin and
+// Package joined makes one text of the values of a key, takes it apart, and hashes it. It is a package because packages policy, admin and
 // audit share it.
 package joined
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"strings"
 )
@@ -42,4 +45,11 @@ func Values(key string, n int) (values []string) {
 		values, key = append(values, rest[:bytes]), rest[bytes:]
 	}
 	return values
+}
+
+// Hash returns the first 32 hex digits of the HMAC-SHA256 of a text: the code of a key on the page and in the audit.
+func Hash(hashKey []byte, text string) string {
+	h := hmac.New(sha256.New, hashKey)
+	h.Write([]byte(text))
+	return hex.EncodeToString(h.Sum(nil))[:32]
 }

@@ -122,7 +122,7 @@ func Match(m policy.Match, show bool) (all []string) {
 	}
 	for _, asked := range []struct {
 		how    string
-		values map[string]policy.Values
+		values map[string][]string
 	}{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}} {
 		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
 			values := List(asked.values[name], " or ")
