@@ -12,16 +12,17 @@ import (
 // long as it can be spent, else in the holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
-	size     int           // units reserved
-	left     int           // units not spent
-	open     int           // units spent by reservations that may still put them back
-	until    time.Duration // when it is spent no more, by the timers
-	degraded bool          // made by the stand-in for the shared store
-	retired  bool          // spent no more: it waits for its claims to be closed
-	asked    int           // parts whose rest is being reserved directly: the batch is not forfeited before
-	late     bool          // it is forfeited as soon as that is so no more
-	dated    bool          // the timers know when its claims are not waited for any longer
-	gone     bool          // given back, forfeited or forgotten: nothing can be put back
+	size     int              // units reserved
+	left     int              // units not spent
+	open     int              // units spent by reservations that may still put them back
+	until    time.Duration    // when it is spent no more, by the timers
+	degraded bool             // made by the stand-in for the shared store
+	retired  bool             // spent no more: it waits for its claims to be closed
+	asked    int              // parts whose rest is being reserved directly: the batch is not forfeited before
+	late     bool             // it is forfeited as soon as that is so no more
+	dated    bool             // the timers know when its claims are not waited for any longer
+	latest   *ratelimit.Limit // the key's, as of when the batch was taken out; nil if it is not known
+	gone     bool             // given back, forfeited or forgotten: nothing can be put back
 }
 
 // spent returns the units that the remote limiter is to charge for the batch.

@@ -209,6 +209,7 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 func (h *holding[K]) giveLocked(b *batch) {
 	b.gone = true
 	if b.left > 0 {
+		b.latest = h.remoteState.limit
 		h.returns.give(b)
 	}
 }

@@ -60,7 +60,7 @@ func New[K comparable](remoteLimiter ratelimit.Reserver[K], opts *Options[K]) (*
 		return nil, err
 	}
 	r := newRemote(remoteLimiter, o.Timeout)
-	back := &returns{settle: r.settle, underWay: make(map[*returned]bool)}
+	back := &returns{settle: r.settle, describe: func() ratelimit.Description { return ratelimit.Describe(remoteLimiter) }, underWay: make(map[*returned]bool)}
 	l := &Limiter[K]{
 		remote: r,
 		table:  newTable[K](o.MaxKeys, back),

@@ -18,7 +18,8 @@ const (
 // returns gives batches back in the background. It starts goroutines when it has to,
 // and they end when nothing is left to do.
 type returns struct {
-	settle func(res *ratelimit.Reservation, actual int) error
+	settle   func(res *ratelimit.Reservation, actual int) error
+	describe func() ratelimit.Description // of the remote limiter
 
 	mu       sync.Mutex // guards the fields below; taken after any other lock
 	waiting  []*returned
@@ -86,7 +87,8 @@ func (r *returns) lose(n int) {
 // work gives batches back until none is waiting.
 func (r *returns) work() {
 	for g := r.next(); g != nil; g = r.next() {
-		r.finish(g, r.settleOne(g.batch))
+		lost, err := r.settleOne(g.batch)
+		r.finish(g, lost, err)
 	}
 }
 
@@ -104,20 +106,43 @@ func (r *returns) next() *returned {
 	return g
 }
 
-func (r *returns) settleOne(b *batch) (err error) {
+// settleOne gives a batch back. It reports whether the units count as lost all the same.
+func (r *returns) settleOne(b *batch) (lost bool, err error) {
 	defer caught(&err)
-	return r.settle(b.res, b.spent())
+	err = r.settle(b.res, b.spent())
+	return b.outlived(r.describe().Limits), err
 }
 
-func (r *returns) finish(g *returned, err error) {
+// outlived reports whether the remote limiter has another algorithm now, as it describes itself or as its last answer about the key shows.
+// A store may then give back nothing of a batch from before, and reports no error. The answers of a remote limiter with several limits are
+// about one of them each, and show no change.
+func (b *batch) outlived(limits []ratelimit.Limit) bool {
+	if len(limits) != 1 {
+		return false
+	}
+	now := limits[0]
+	if now == (ratelimit.Limit{}) && b.latest != nil {
+		now = *b.latest
+	}
+	switch now.Algorithm {
+	case ratelimit.AlgorithmUnlimited, ratelimit.AlgorithmBlocked: // the key's spending stays as it is
+		return false
+	}
+	return b.res.Limit != (ratelimit.Limit{}) && now != (ratelimit.Limit{}) && now.Algorithm != b.res.Limit.Algorithm
+}
+
+func (r *returns) finish(g *returned, lost bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.underWay, g)
-	if err == nil {
+	switch {
+	case err != nil:
+		r.failLocked(g.batch, err)
+	case lost:
+		r.lost += uint64(g.batch.left)
+	default:
 		r.batches++
 		r.units += uint64(g.batch.left)
-	} else {
-		r.failLocked(g.batch, err)
 	}
 	close(g.done)
 }

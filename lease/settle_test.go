@@ -438,3 +438,56 @@ func TestTheRestOfABatchIsGivenBackAfterAChangeOfFigures(t *testing.T) {
 		require.Zero(t, l.Stats().UnitsLost)
 	})
 }
+
+// Under another algorithm the remote limiter gives back nothing of a batch, or not in every store. No unit that is gone is counted as given
+// back.
+func TestTheRestOfABatchThatOutlivesItsAlgorithmIsCountedAsLost(t *testing.T) {
+	limits := []ratelimit.Limit{
+		ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000),
+		ratelimit.FixedWindow(ratelimit.PerHour(1000)),
+		ratelimit.SlidingLog(ratelimit.PerHour(1000)),
+		ratelimit.SlidingCounter(ratelimit.PerHour(1000)),
+		ratelimit.LeakyBucket(ratelimit.PerHour(1000), 1000), // no batches
+	}
+	for i, from := range limits[:4] {
+		for j, to := range limits {
+			bubble(t, func(t *testing.T) {
+				remote := ratelimit.Must(ratelimit.New[string](from, nil))
+				l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: 100}))
+				held := holding(t, l)
+				require.NoError(t, remote.SetLimit(to))
+				require.True(t, remote.Allow("k", 1))
+				before, err := remote.Peek(context.Background(), "k", 1)
+				require.NoError(t, err)
+				require.NoError(t, l.Flush(context.Background()))
+				after, err := remote.Peek(context.Background(), "k", 1)
+				require.NoError(t, err)
+				gone, st, at := held-(after.Remaining-before.Remaining), l.Stats(), fmt.Sprintf("%v, then %v", from, to)
+				require.EqualValues(t, held, st.UnitsGivenBack+st.UnitsLost, at)
+				require.GreaterOrEqual(t, int(st.UnitsLost), gone, at)
+				require.Equal(t, i != j, st.UnitsLost > 0, at)
+			})
+		}
+	}
+}
+
+// Where each key has a limit of its own, the remote limiter's answers show it.
+func TestUnitsPutBackIntoABatchOfAnotherAlgorithmAreCountedAsLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		limit := ratelimit.FixedWindow(ratelimit.PerHour(1000))
+		remote := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return limit }}))
+		l := ratelimit.Must(lease.New[string](remote, &lease.Options[string]{MaxBatch: 100}))
+		holding(t, l)
+		r := reserve(t, l, 3)
+		synctest.Wait()
+		limit = ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000)
+		remote.Refresh("k")
+		for range 60 {
+			require.True(t, l.Allow("k", 1))
+			synctest.Wait()
+		}
+		require.NoError(t, r.Cancel())
+		require.NoError(t, l.Flush(context.Background()))
+		require.EqualValues(t, 3, l.Stats().UnitsLost)
+	})
+}

@@ -8,7 +8,7 @@ type Stats struct {
 
 	BatchesGivenBack uint64 // batches of which something was left
 	UnitsGivenBack   uint64 // the unused rest of batches
-	UnitsLost        uint64 // units charged, and neither used nor given back
+	UnitsLost        uint64 // units charged, and neither used nor, for certain, given back: of another algorithm a remote limiter may keep all
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 
 	Keys int // tracked now
