@@ -15,7 +15,7 @@ local function fold(a, f, s)
 end
 
 local function unbook(s)
-  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest, s.loose, s.under = nil, nil, nil, nil, 0, nil, nil
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest, s.loose, s.under, s.packed = nil, nil, nil, nil, 0, nil, nil, nil
 end
 
 -- popDue moves the bookings that are past into the base. The figures are the state's own.
@@ -31,6 +31,7 @@ local function popDue(s, now)
   end
   if k > 0 then
     s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
+    if s.packed then s.packed = string.sub(s.packed, $BOOKING_SIZE * k + 1) end
     for i = k + 1, #ats do
       s.bookedAts[i - k], s.bookedCosts[i - k], s.bookedOpens[i - k] = ats[i], costs[i], opens[i]
     end
@@ -46,6 +47,7 @@ local function book(a, f, s, at, cost, open)
     s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
     s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
   end
+  s.packed = nil
   if s.kind == TOKEN then s.under = f.cap end -- another burst makes the bookings loose
   local k = #s.bookedAts
   while k > 0 and s.bookedAts[k] > at do k = k - 1 end
@@ -78,7 +80,7 @@ end
 
 -- shrink takes up to n from the i-th booking, and returns how much.
 local function shrink(s, i, n)
-  n = min(n, s.bookedCosts[i])
+  n, s.packed = min(n, s.bookedCosts[i]), nil
   s.bookedCosts[i] = s.bookedCosts[i] - n
   if s.bookedCosts[i] == 0 then
     table.remove(s.bookedAts, i)

@@ -56,7 +56,7 @@ local function weigh(q, s)
   q.at = s.now
   local retry = reading
   if q.cost > 0 then
-    q.at, q.between = first(a, q, s, s.now, q.cost)
+    q.at, q.between, q.merged = first(a, q, s, s.now, q.cost)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
@@ -80,7 +80,9 @@ end
 
 local function spend(q, s)
   if q.cost == 0 then return end
-  s.last, s.dirty, s.bar = s.now, true, nil
+  local same = q.merged and s.bar == 0 and not s.dirty -- after the bookings
+  s.last, s.dirty = s.now, true
+  if not same then s.bar = nil end
   local a = algorithms[q.kind]
   local open = op == OPEN and q.kind == TOKEN
   if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
@@ -90,7 +92,7 @@ local function spend(q, s)
   if q.kind == TOKEN then sample(s, q.at, (total(s, base, q.at))) end
   a.spend(q, base, q.at, q.cost)
   if open then opened(s, q.at) end
-  if s.base then fold(a, q, s) end
+  if s.base and not same then fold(a, q, s) end
 end
 
 -- note returns what the usual case needs to repeat a denial: the figures and the capacity of the call, its cost, 0 for any, the instants

@@ -5,7 +5,7 @@
 local function copied(s) return { at = s.at, n = s.n, m = s.m, newest = 0 } end
 
 -- barred returns the number of the last booking that does not fit at its own instant, and so leaves no room before it; 0 if there is none.
--- It is kept until the call spends or the limit changes.
+-- It is kept until a booking or the limit changes: a cost that leaves all bookings in place bars none. Stored is only that there is none.
 local function barred(a, f, s)
   if s.bar then return s.bar end
   local c, bar = copied(s.base), 0
@@ -20,7 +20,9 @@ end
 
 -- harmless reports whether the bookings from the i-th on fit after a cost that fits into a state at an instant before them. None that
 -- would begin a window comes into one that has begun. It looks at no more bookings than s.looks, and then reports that there is no room.
+-- It sets s.merged if the cost makes no difference after some of them.
 local function harmless(a, f, s, st, at, cost, i)
+  s.merged = false
   local begins, with, open = f.kind == FIXED or f.kind == COUNTER, copied(st), false
   st = copied(st)
   if begins then
@@ -40,7 +42,10 @@ local function harmless(a, f, s, st, at, cost, i)
     end
     a.spend(f, st, booked, part)
     a.spend(f, with, booked, part)
-    if st.at == with.at and st.n == with.n and st.m == with.m then return true end
+    if st.at == with.at and st.n == with.n and st.m == with.m then
+      s.merged = true
+      return true
+    end
   end
   return true
 end
@@ -72,7 +77,8 @@ local function gapOfLog(f, s, now, cost)
   end
 end
 
--- first returns the first instant at which a cost fits, and whether that is before bookings.
+-- first returns the first instant at which a cost fits, whether that is before bookings, and whether it makes no difference after some of
+-- them.
 local function first(a, f, s, now, cost)
   if not s.loose or s.kind == LOG and s.n > 0 then return a.earliest(f, s, now, cost), false end
   s.looks = $LOOKS
@@ -84,7 +90,7 @@ local function first(a, f, s, now, cost)
   for i, booked in ipairs(s.bookedAts) do
     if i > bar then
       local at = a.earliest(f, copied(st), from, cost)
-      if at < booked and harmless(a, f, s, st, at, cost, i) then return at, true end
+      if at < booked and harmless(a, f, s, st, at, cost, i) then return at, true, s.merged end
     end
     a.spend(f, st, booked, s.bookedCosts[i])
     from = booked

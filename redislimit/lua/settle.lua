@@ -30,7 +30,7 @@ local function settleOne(pos)
     if n > 0 then s.last, s.dirty = now, true end
     return n
   end
-  s.last, s.dirty = now, true
+  s.last, s.dirty, s.bar = now, true, nil
   if actual > sp.cost then
     charge(a, f, s, now, actual - sp.cost)
   else
@@ -50,7 +50,7 @@ local function adjustOne(pos)
   local now = max(reading, s.last)
   f.since, f.cap = since, cap
   adopt(s, f, now)
-  s.last, s.dirty = now, true
+  s.last, s.dirty, s.bar = now, true, nil
   if sign == 1 then forgive(a, f, s, now, delta) else charge(a, f, s, now, delta) end
 end
 

@@ -20,6 +20,8 @@
 -- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
 -- they counted under.
 --
+-- If it is known that each of the loose bookings fits at its instant, the first byte of the base's m is 128.
+--
 -- Behind a state with bookings, a denial may note until when it holds: decide.lua describes that. Whatever writes the state drops the note.
 --
 -- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
@@ -98,6 +100,9 @@ local function parseBooked(s, raw, pos)
   local b = { newest = 0 }
   local under, loose
   b.at, b.n, b.m, under = unpack('>I7I7I7I7', raw, pos)
+  if string.byte(raw, pos + 14) == 128 then
+    b.m, s.bar = unpack('>I6', raw, pos + 15), 0
+  end
   under, loose = divide(under, 2)
   s.loose, s.under = loose == 1, under > 0 and under or nil
   s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
@@ -108,6 +113,7 @@ local function parseBooked(s, raw, pos)
     if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
     s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
   end
+  s.packed = string.sub(raw, pos + $BASE_SIZE)
   if s.kind == LEAKY or not whole(b.at, b.n, b.m) then return nil end
   if b.n > (s.kind == TOKEN and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
   return s
@@ -200,9 +206,11 @@ local function format(s)
   for i = 1, opens do parts[#parts + 1] = pack('>I7I7', s.openFroms[i], s.openLeasts[i]) end
   if s.base then
     local under = s.under and s.under < MOST and s.under or 0
-    parts[#parts + 1] = pack('>I7I7I7I7', s.base.at, s.base.n, s.base.m, 2 * under + (s.loose and 1 or 0))
+    local m = pack('>I7', s.base.m)
+    if s.loose and s.bar == 0 and string.byte(m) == 0 then m = '\128' .. string.sub(m, 2) end
+    parts[#parts + 1] = pack('>I7I7', s.base.at, s.base.n) .. m .. pack('>I7', 2 * under + (s.loose and 1 or 0)) .. (s.packed or '')
   end
-  for i = 1, s.base and #s.bookedAts or 0 do
+  for i = 1, s.base and not s.packed and #s.bookedAts or 0 do
     parts[#parts + 1] = pack('>I7I7', s.bookedAts[i], s.bookedCosts[i] + (s.bookedOpens[i] and MOST or 0))
   end
   return table.concat(parts)
