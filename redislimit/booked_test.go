@@ -10,7 +10,7 @@ import (
 
 func TestReservationsThatWaitFollowTheirLimit(t *testing.T) {
 	s := startServer(t)
-	linetest.Store(func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) linetest.Budget {
+	linetest.Opener(func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) linetest.Budget {
 		l := newOn(t, s.client(), limit, limit.Name, Options{LimitFor: limitFor})
 		warm(t, l)
 		return l

@@ -10,7 +10,7 @@ import (
 
 func TestReservationsThatWaitOnADatabaseFollowTheirLimit(t *testing.T) {
 	_, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
-	linetest.Store(func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) linetest.Budget {
+	linetest.Opener(func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) linetest.Budget {
 		return newLimiter(t, db, limit, &Options{Name: limit.Name, Timeout: time.Minute, LimitFor: limitFor})
 	}).Booked(t)
 }

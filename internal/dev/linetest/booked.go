@@ -16,8 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Store makes limiters of one budget in a store, each of which stands for a process.
-type Store func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) Budget
+// Opener makes limiters of one budget in a store, each of which stands for a process.
+type Opener func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) Budget
 
 // late is how late a busy machine may be.
 const late = 1500 * time.Millisecond
@@ -234,7 +234,7 @@ var booked = []struct {
 }
 
 // Booked tests reservations that wait while their budget changes, in real time.
-func (s Store) Booked(t *testing.T) {
+func (s Opener) Booked(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds of real time")
 	}
