@@ -13,7 +13,7 @@ import (
 )
 
 // fakeStore is a database in memory. A decision takes two statements, and up to six if another process was first.
-var fakeStore = linetest.Store{Calls: 6, Open: func(t *testing.T, takes time.Duration) func(ratelimit.Limit) linetest.Process {
+var fakeStore = linetest.Bubble{Calls: 6, Open: func(t *testing.T, takes time.Duration) func(ratelimit.Limit) linetest.Process {
 	f, _ := newFake(t, func() int64 { return time.Now().UnixMicro() })
 	f.set(nil, func(string) error {
 		time.Sleep(takes)

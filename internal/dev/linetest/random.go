@@ -25,8 +25,8 @@ type Process interface {
 	ratelimit.Peeker[string]
 }
 
-// Store is a store of budgets in a bubble of package synctest, whose time it counts by.
-type Store struct {
+// Bubble is a store of budgets in a bubble of package synctest, whose time it counts by.
+type Bubble struct {
 	// Open is called in the bubble. It returns a function that makes processes which share an empty budget. Each call of the store takes a time.
 	Open func(t *testing.T, takes time.Duration) (process func(limit ratelimit.Limit) Process)
 
@@ -123,7 +123,7 @@ func (h *history) fail(format string, args ...any) {
 // Random plays random histories of calls that wait, that leave, and that reserve and settle, while the limit changes: on one process to three
 // of a store, and in memory. The store serves in the same order those who wait in one process. It serves as much as memory by the same
 // instant, and in the end nothing is left in it.
-func (s Store) Random(t *testing.T, rounds uint64) {
+func (s Bubble) Random(t *testing.T, rounds uint64) {
 	for i, limit := range randomLimits() {
 		for seed := range rounds {
 			ok := t.Run(fmt.Sprintf("%v/%d", limit, seed), func(t *testing.T) {
@@ -136,7 +136,7 @@ func (s Store) Random(t *testing.T, rounds uint64) {
 	}
 }
 
-func (s Store) play(t *testing.T, limit ratelimit.Limit, seed uint64) {
+func (s Bubble) play(t *testing.T, limit ratelimit.Limit, seed uint64) {
 	rng := rand.New(rand.NewPCG(testsize.Seed(seed), 68))
 	takes := []time.Duration{0, time.Millisecond, 10 * time.Millisecond}[rng.IntN(3)]
 	h := &history{T: t, rng: rng, begin: time.Now(), takes: time.Duration(s.Calls) * takes, limit: limit, memory: ratelimit.Must(ratelimit.New[string](limit, nil))}
