@@ -147,7 +147,7 @@ func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision,
 func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	if i < len(q.charges.results) {
 		r := &q.charges.results[i]
-		r.Decision, r.Spent, r.Told = d, spent, true
+		r.Decision, r.Spent, r.Answered = d, spent, true
 	}
 	if !d.Allowed && !slices.Contains(q.charges.denied, i) {
 		q.charges.denied = append(q.charges.denied, i)

@@ -195,13 +195,13 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		ch, rd := &q.charges.List[i], &rules[i]
 		r := q.in.rules[ch.Rule]
 		rd.Rule, rd.Key, rd.Plan, rd.Shadow, rd.Cost = r.Name, ch.Key, ch.Plan, r.Shadow, ch.Cost
-		if !rd.Told {
+		if !rd.Answered {
 			rd.Decision.Limit = r.grace.Shown(*ch.Limit)
 		}
 	}
 	if q.exemptBy != nil {
 		rules = p.room(q, 1)
-		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Told: true}
+		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Answered: true}
 	}
 	if reports.Of(ctx) != nil {
 		rules = slices.Clone(rules) // which may be reused before the report

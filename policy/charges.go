@@ -98,7 +98,7 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	c.List[i].Empty = limits.Empty(d)
 	if i < len(c.results) {
 		r := &c.results[i]
-		r.Decision, r.Spent, r.Told = *d, spent, true
+		r.Decision, r.Spent, r.Answered = *d, spent, true
 		if c.rules != nil {
 			r.Decision = c.rules[rule].grace.Show(*d)
 		}

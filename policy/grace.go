@@ -33,7 +33,7 @@ func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	sum := merge.Of((*merge.Decision[ratelimit.Limit])(&shown), ratelimit.Unlimited())
 	for i := range q.charges.results {
 		a, ch := &q.charges.results[i], &q.charges.List[i]
-		if a.Told && !q.in.rules[ch.Rule].Shadow {
+		if a.Answered && !q.in.rules[ch.Rule].Shadow {
 			sum.Add((*merge.Decision[ratelimit.Limit])(&a.Decision), limits.Room(&a.Decision, ch.Fixed, ch.Cost))
 		}
 	}

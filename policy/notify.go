@@ -49,7 +49,7 @@ func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
-		if len(r.thresholds) == 0 || !rd.Told || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) { // of these, their charge has notified
+		if len(r.thresholds) == 0 || !rd.Answered || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) { // of these, their charge has notified
 			continue
 		}
 		change := &q.charges.changes[i]

@@ -262,7 +262,7 @@ func TestAShadowRuleDecidesAndDeniesNothing(t *testing.T) {
 	var trial []bool
 	for _, d := range *told {
 		require.Len(t, d.Rules, 2)
-		assert.True(t, d.Rules[0].Told)
+		assert.True(t, d.Rules[0].Answered)
 		assert.True(t, d.Rules[0].Shadow)
 		trial = append(trial, d.Rules[0].Decision.Allowed)
 	}

@@ -118,7 +118,7 @@ func (q *query) waited(err error) (d ratelimit.Decision) {
 	known := false
 	for i := range q.charges.results {
 		a := &q.charges.results[i]
-		if !a.Told || q.in.rules[q.charges.List[i].Rule].Shadow {
+		if !a.Answered || q.in.rules[q.charges.List[i].Rule].Shadow {
 			continue
 		}
 		switch more := a.Decision; {

@@ -85,7 +85,7 @@ func TestReportedFiguresBelongToOneSet(t *testing.T) {
 			return fmt.Errorf("version %d told of %d rules", v, len(d.Rules))
 		}
 		for i, r := range d.Rules {
-			if got := r.Decision.Limit.Rate.Units; !r.Told || got != 1_000_000+v || r.Rule != sets[v].Rules[i].Name {
+			if got := r.Decision.Limit.Rate.Units; !r.Answered || got != 1_000_000+v || r.Rule != sets[v].Rules[i].Name {
 				return fmt.Errorf("version %d told of %+v", v, r)
 			}
 		}

@@ -133,7 +133,7 @@ func TestEachRuleReportsItsDecision(t *testing.T) {
 	for _, rules := range [][]stats.RuleDecision{first, second, last} {
 		require.Len(t, rules, 2)
 		assert.Equal(t, []string{"api", "trial"}, []string{rules[0].Rule, rules[1].Rule})
-		assert.True(t, rules[0].Told && rules[1].Told)
+		assert.True(t, rules[0].Answered && rules[1].Answered)
 	}
 	assert.Equal(t, 9, first[0].Decision.Remaining)
 	assert.True(t, first[0].Spent && first[1].Spent)
@@ -146,7 +146,7 @@ func TestEachRuleReportsItsDecision(t *testing.T) {
 	_, err = p.Take(t.Context(), ann, 1)
 	require.Error(t, err)
 	require.Len(t, told, 12)
-	assert.False(t, told[11].Rules[0].Told, "no answer, nothing to tell")
+	assert.False(t, told[11].Rules[0].Answered, "no answer, nothing to tell")
 }
 
 // TestOnlyTheRuleThatCanNeverAllowIsReportedDenied compares the decisions of the rules on Redis with their decisions in memory,
@@ -186,9 +186,9 @@ func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 				for _, r := range d.Rules {
 					assert.False(t, r.Spent)
 					if r.Rule == "never" {
-						assert.True(t, r.Told)
+						assert.True(t, r.Answered)
 						assert.False(t, r.Decision.Allowed)
-					} else if r.Told {
+					} else if r.Answered {
 						assert.True(t, r.Decision.Allowed, "%s, with %s at %d", r.Rule, never, at)
 					}
 				}
@@ -284,11 +284,11 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 		for _, d := range told[1:3] {
 			assert.Equal(t, "narrow", d.Decision.Limit.Name, name)
 			assert.Equal(t, []bool{true, false}, []bool{d.Rules[0].Decision.Allowed, d.Rules[1].Decision.Allowed}, name)
-			assert.True(t, d.Rules[0].Told && d.Rules[1].Told, name)
+			assert.True(t, d.Rules[0].Answered && d.Rules[1].Answered, name)
 			assert.Positive(t, d.Rules[1].Decision.RetryAfter, name)
 			assert.False(t, d.Rules[0].Spent || d.Rules[1].Spent, name)
 		}
-		assert.False(t, told[3].Rules[0].Told, name)
+		assert.False(t, told[3].Rules[0].Answered, name)
 	}
 }
 
@@ -567,7 +567,7 @@ func TestEnginesReportTheSame(t *testing.T) {
 			for i := range memory.Rules {
 				m, r := memory.Rules[i], remote.Rules[i]
 				if remote.Err != nil { // Redis was not called
-					require.True(t, !r.Told || r.Decision.Allowed == m.Decision.Allowed, what)
+					require.True(t, !r.Answered || r.Decision.Allowed == m.Decision.Allowed, what)
 					continue
 				}
 				m.Decision.RetryAfter, m.Decision.ResetAfter, m.Decision.NextAfter = 0, 0, 0
@@ -593,7 +593,7 @@ rules:
 		d, err := p.Take(t.Context(), policy.Attributes{"user": "ann"}, cost)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed)
-		assert.False(t, told[len(told)-1].Rules[0].Told)
+		assert.False(t, told[len(told)-1].Rules[0].Answered)
 		_, err = p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
 		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	}

@@ -44,8 +44,8 @@ type RuleDecision struct {
 	Decision ratelimit.Decision
 	// Shadow reports that the rule never denies.
 	Shadow bool
-	// Told reports whether the engine returned the rule's own answer. It does not if the decision failed.
-	Told bool
+	// Answered reports whether the engine returned the rule's own answer. It does not if the decision failed.
+	Answered bool
 	// Spent reports whether the rule was charged. It is false if another rule denied.
 	Spent bool
 }

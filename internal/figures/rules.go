@@ -115,7 +115,7 @@ func (c *RuleCounts) forget() map[ruleSeries]uint64 {
 func outcomeOf(d *stats.PolicyDecision, i int) (o outcome.Outcome, ok bool) {
 	r := &d.Rules[i]
 	switch {
-	case !r.Told:
+	case !r.Answered:
 		return outcome.Of(d.Decision, d.Err), d.Decision.Limit.Name == r.Rule
 	case !r.Decision.Allowed && r.Cost > r.Decision.Limit.Capacity():
 		return outcome.Exceeds, true

@@ -163,7 +163,7 @@ func (a *Log) OnDecision(d policy.Decision) {
 	for i := range d.Rules {
 		switch r := &d.Rules[i]; {
 		case r.Shadow:
-			if a.opts.Shadows && r.Told && !r.Decision.Allowed {
+			if a.opts.Shadows && r.Answered && !r.Decision.Allowed {
 				a.add(a.ofRule(d, r))
 			}
 		case whole && denied(d, r):
@@ -185,7 +185,7 @@ func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[
 // denied reports whether a rule denied the request. If the engine has not reported the rule's decision, the rule that denied is
 // the one whose limit the decision names.
 func denied(d policy.Decision, r *stats.RuleDecision) bool {
-	if r.Told {
+	if r.Answered {
 		return !r.Decision.Allowed
 	}
 	return d.Decision.Limit.Name == r.Rule
@@ -197,7 +197,7 @@ const shadowPrefix = "shadow:"
 // ofRule returns the row of a denial by a rule.
 func (a *Log) ofRule(d policy.Decision, r *stats.RuleDecision) *violation {
 	answer := r.Decision
-	if !r.Told {
+	if !r.Answered {
 		answer = d.Decision
 	}
 	answer.Degraded = d.Decision.Degraded

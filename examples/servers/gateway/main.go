@@ -123,7 +123,7 @@ func attributes(r *http.Request) (policy.Request, error) {
 // tellOfShadows logs the denials that shadow rules would have made.
 func tellOfShadows(d policy.Decision) {
 	for _, r := range d.Rules {
-		if r.Shadow && r.Told && !r.Decision.Allowed && d.Decision.Allowed {
+		if r.Shadow && r.Answered && !r.Decision.Allowed && d.Decision.Allowed {
 			slog.Info("a shadow rule would have denied", "rule", r.Rule, "retry_after", r.Decision.RetryAfter)
 		}
 	}
