@@ -336,9 +336,12 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.cost != "" {
-		rule.Cost.Attribute = r.cost // a 0 is a wrong one
-		if n, err := strconv.Atoi(r.cost); err == nil && n != 0 {
+		rule.Cost = policy.Cost{Attribute: r.cost}
+		if n, err := strconv.Atoi(r.cost); err == nil {
 			rule.Cost = policy.Cost{Number: n}
+		}
+		if err := byhand.CheckCost(rule.Cost); err != nil {
+			return r.wrong("cost", err)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-// Package byhand is what package admin and the command policy can do with package policy, and programs cannot; package sqlsource uses Validate.
+// Package byhand is what package admin and the command policy can do with package policy, and programs cannot; package sqlsource uses Validate and CheckCost.
 package byhand
 
 import "github.com/weir-go/ratelimit/policy/internal/shown"
@@ -15,10 +15,12 @@ var (
 )
 
 // Complete returns the rules of a *policy.Set with their defaults, a []policy.Rule that must not be changed. Validate returns nil, or the
-// *policy.Error about the first mistake for which policy.New refuses the set. Package policy sets them.
+// *policy.Error about the first mistake for which policy.New refuses the set. CheckCost returns an error if a policy.Cost is invalid, or none.
+// Package policy sets them.
 var (
-	Complete func(set any) (rules any)
-	Validate func(set any) error
+	Complete  func(set any) (rules any)
+	Validate  func(set any) error
+	CheckCost func(cost any) error
 )
 
 // Shown returns a policy.Explanation as it is shown. Package policy sets it.
