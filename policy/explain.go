@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 
@@ -120,6 +121,9 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	}
 	return e, err
 }
+
+// MarshalJSON returns kill_switch, exempt, error and rules, with keys, and times in seconds.
+func (ex Explanation) MarshalJSON() ([]byte, error) { return json.Marshal(ex.plain()) }
 
 func init() {
 	byhand.Shown = func(explanation any) shown.Explanation { return explanation.(Explanation).plain() }

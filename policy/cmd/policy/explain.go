@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/policy"
-	"github.com/weir-go/ratelimit/policy/internal/byhand"
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
@@ -55,7 +54,7 @@ func (t *tool) explain(args []string) int {
 		ex.Rules[i].Decision = nil // nothing has been spent in this process
 	}
 	if t.json {
-		t.print(byhand.Shown(ex))
+		t.print(ex)
 	} else {
 		fmt.Fprint(t.out, ex)
 	}
