@@ -1,9 +1,7 @@
 package grpclimit_test
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -94,14 +92,6 @@ func (s *script) server() *grpc.Server {
 	return server
 }
 
-// sort puts calls that arrived at the same instant in the order of their names: they are sent in
-// order, and race from there.
-func (s *script) sort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slices.SortStableFunc(s.arrived, func(a, b arrival) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) })
-}
-
 // times returns when the calls arrived.
 func (s *script) times() (at []time.Duration) {
 	s.mu.Lock()
@@ -110,15 +100,6 @@ func (s *script) times() (at []time.Duration) {
 		at = append(at, a.at)
 	}
 	return at
-}
-
-func (s *script) names() (names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, a := range s.arrived {
-		names = append(names, a.name)
-	}
-	return names
 }
 
 // refusing is a status that may have a RetryInfo for each delay.

@@ -326,7 +326,6 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			c.requireServed(6, 0)
 			require.Equal(c, int64(1+2*6+1), c.trips.Load()-before)
-			before = c.trips.Load()
 			require.NoError(c, c.all[0].Settle(0)) // which comes back later: its instant had none left
 			time.Sleep(10 * time.Second)
 			c.requireServed(4, 3*time.Second)
