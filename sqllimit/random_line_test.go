@@ -30,3 +30,9 @@ func TestRandomLinesInADatabaseAreServedAsInMemory(t *testing.T) {
 	testsize.Sequential(t)
 	fakeStore.Random(t, 10)
 }
+
+// An operator raises, brakes, blocks and lifts each minute while the reservations of three processes wait.
+func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
+	testsize.Sequential(t)
+	fakeStore.Hour(t)
+}
