@@ -207,11 +207,12 @@ func (r *Reservation) Extend(ctx context.Context) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was made. In
-// memory it has a place among the waiters of [Keyed.Wait] and returns earlier if one before it leaves.
+// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was made. It returns
+// earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it leaves. In memory it has
+// a place among the waiters of [Keyed.Wait]. On Redis and in SQL it books an earlier instant, and then gives the first booking back.
 //
-// If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then; and it fails with
-// [ErrLimited] if [Options.MaxWaiting] calls wait. It then cancels the reservation and returns the error, joined with Cancel's.
+// If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with [ErrLimited] if
+// [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too low for the cost. It then cancels the reservation and returns the error, joined with Cancel's.
 // It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled, also while it sleeps.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
