@@ -33,6 +33,6 @@ func TestRandomLinesInADatabaseAreServedAsInMemory(t *testing.T) {
 
 // An operator raises, brakes, blocks and lifts each minute while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
-	testsize.Sequential(t)
+	testsize.Arithmetic(t)
 	fakeStore.Hour(t)
 }

@@ -409,7 +409,10 @@ func (h *history) improved() {
 
 // worse records that bookings may begin before the charge of a debt.
 func (h *history) worse() {
-	perSecond := int(time.Second * time.Duration(h.limit.Rate.Units) / max(1, h.limit.Rate.Per))
+	perSecond := h.limit.Rate.Units // of a calendar
+	if per := h.limit.Rate.Per; per > 0 {
+		perSecond = int(time.Second * time.Duration(h.limit.Rate.Units) / per)
+	}
 	h.early += perSecond + h.most()*len(h.fleet)
 }
 
