@@ -55,6 +55,9 @@ func BenchmarkAmongLooseBookings(b *testing.B) {
 	for name, limit := range limits {
 		for _, bookings := range []int{0, 16, 600, 1000} {
 			for _, mix := range []string{"raised", "lowered", "allowed"} {
+				if name == "log" && mix == "allowed" {
+					continue // it has no room for so many
+				}
 				b.Run(fmt.Sprintf("algorithm=%s/bookings=%d/mix=%s", name, bookings, mix), func(b *testing.B) {
 					ctx := context.Background()
 					l, err := New(client, limit(4), &Options{Name: fmt.Sprint(name, bookings, mix), Timeout: 10 * time.Second})
