@@ -63,9 +63,8 @@ func (p *Policies) leave() {
 	}
 }
 
-// Update puts another set in force from the next decision on. Rules that keep their names keep their spending, and so does a rule that comes
-// back within ten minutes. An
-// invalid set changes nothing, here and in [Options.StandIn].
+// Update puts another set in force from the next decision on. Rules that keep their names keep their spending, and so does a rule that
+// comes back within ten minutes. An invalid set changes nothing, here and in [Options.StandIn].
 func (p *Policies) Update(set *Set) error {
 	p.mustBeMade()
 	return p.update(set, false)

@@ -1,4 +1,5 @@
-// Package byhand is what package admin and the command policy can do with package policy, and programs cannot; package sqlsource uses Validate and CheckCost.
+// Package byhand is what package admin and the command policy can do with package policy, and programs cannot. Package sqlsource uses
+// Validate and CheckCost.
 package byhand
 
 import "github.com/weir-go/ratelimit/policy/internal/shown"
