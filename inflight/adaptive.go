@@ -6,44 +6,47 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Sample has the figures of a window: of the work that began and ended within it. Zero means that a figure is unknown.
+// Sample has the figures of one window. They describe the work that began and ended within it. A figure of zero is
+// unknown.
 type Sample struct {
-	// RTT is the mean time of the work that succeeded, from the permit to Done. With [Permit.DoneAmount] it is the time that the mean amount
-	// of the first window takes. Longer work that has not ended,
-	// was [Cancelled] or was [Dropped] raises it. While calls hang beside others that succeed, RTT is the mean time of the
-	// successes alone: a call hangs if it fails after more time than each recent success took, twice their mean, and four
-	// of their standard deviations above it, and so many calls do that chance does not explain it.
+	// RTT is the mean time of the work that succeeded, from the permit to Done. With [Permit.DoneAmount] it is the time
+	// for the mean amount of the first window. Longer work that was [Cancelled] or [Dropped], or still runs, raises it.
+	//
+	// Some calls may hang while others succeed. RTT is then the mean time of the successes alone. A call hangs if it
+	// fails after more time than each recent success took, after more than twice their mean, and more than four
+	// standard deviations above their mean. One such call may be chance, so several are needed.
 	RTT time.Duration
-	// Deviation is the standard deviation of these times, and Ended the number of times that are known in full.
+	// Deviation is the standard deviation of these times. Ended is the number of calls whose full time is known.
 	Deviation time.Duration
 	Ended     int
-	// InFlight is the most units in flight.
+	// InFlight is the maximum number of units in flight.
 	InFlight int
-	// Mean is the mean of the units in flight over time.
+	// Mean is the mean number of units in flight over time.
 	Mean float64
-	// Hung is the part of Mean that hung calls hold: see RTT. Zero means none.
+	// Hung is the part of Mean that hung calls hold; see RTT. Zero means none.
 	Hung float64
-	// Crowd is the mean of the units in flight over the time of each unit: without pauses.
+	// Crowd is the mean number of units that a unit in flight finds, itself included. Unlike in Mean, idle time does
+	// not count.
 	Crowd float64
-	// Cancelled is the share of outcomes, 0 to 1, whose clients no longer waited. Where it is not small, the
-	// true mean time is longer than RTT. Calls that hang do not count.
+	// Cancelled is the share of outcomes, 0 to 1, whose clients had stopped waiting. If it is large, the true mean time
+	// is longer than RTT. Calls that hang do not count.
 	Cancelled float64
-	// Dropped is true if at least a quarter of the outcomes were [Dropped], or Cancelled is more than half.
+	// Dropped is true if at least a quarter of the outcomes were [Dropped], or if Cancelled is above one half.
 	Dropped bool
-	// Drops is the share of outcomes, 0 to 1, that were [Dropped], and Outcomes is the number of outcomes, including work
-	// that began before the window.
+	// Drops is the share of outcomes, 0 to 1, that were [Dropped]. Outcomes is their number. Both include work that
+	// began before the window.
 	Drops    float64
 	Outcomes int
 	// Goodput is the number of successes per second.
 	Goodput float64
 	// Served is the mean time of the successes alone, including work that began before the window.
 	Served time.Duration
-	// Max is the upper bound of the limit; 0 for none.
+	// Max is the upper bound of the limit, or 0 if it has none.
 	Max int
-	// At is the instant at which the window ended, on a clock that processes share: the time since the Unix epoch, or a reading of
-	// Options.Clock.
+	// At is the instant at which the window ended, on a clock that processes share. It is the time since the Unix
+	// epoch, or a reading of Options.Clock if that is set.
 	At time.Duration
-	// Median is the time within which half of the work that counts in RTT ends.
+	// Median is the median of the times whose mean is RTT.
 	Median time.Duration
 	sized  bool // RTT is from amounts
 	mixed  bool // levels have work of different length
@@ -57,8 +60,8 @@ func (s *Sample) served() time.Duration {
 	return s.RTT
 }
 
-// sane returns s without figures that make no sense, which count as not known: a wrapper of an algorithm may have computed
-// them.
+// sane returns s without figures that make no sense. A wrapper of an algorithm may have computed them. They count as
+// unknown.
 func (s Sample) sane() Sample {
 	for _, x := range []*float64{&s.Mean, &s.Hung, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
 		if !(*x > 0 && *x <= mostFigure) {
@@ -76,13 +79,13 @@ func (s Sample) sane() Sample {
 // mostFigure is the highest figure that makes sense.
 const mostFigure = 1e18
 
-// Algorithm finds a limit from samples. Update is called once for each window, from one goroutine at a time, and
-// returns the limit from now on, which counts as at least 1 and at most the key's upper bound. It must not call the
-// limiter.
+// Algorithm finds a limit from samples. The limiter calls Update once for each window, from one goroutine at a time.
+// Update returns the limit from now on. A value below 1 counts as 1, and a value above the key's upper bound counts as
+// that bound. Update must not call the limiter.
 //
-// Optional methods are Limit() int, the initial limit, and Window() int, the minimum number of outcomes in a window, which both default
-// to 20; and Queue() int, the part of the limit that is a queue in the backend, which a low priority leaves to higher ones. It
-// defaults to 0.
+// An algorithm may have three more methods. Limit() int returns the initial limit, and Window() int the minimum number
+// of outcomes in a window. Both default to 20. Queue() int returns the part of the limit that forms a queue in the
+// backend. Calls of a low priority leave that part to higher priorities. It defaults to 0.
 type Algorithm interface {
 	Update(s Sample) (limit int)
 }
@@ -90,7 +93,7 @@ type Algorithm interface {
 // startLimit is the default of the initial limit.
 const startLimit = 20
 
-// checkAlgorithm makes one algorithm, and returns an error if its options are invalid.
+// checkAlgorithm makes one algorithm, and returns an error if that is nil or has invalid options.
 func checkAlgorithm(option string, make func() Algorithm) error {
 	if make == nil {
 		return nil
@@ -105,13 +108,13 @@ func checkAlgorithm(option string, make func() Algorithm) error {
 	return nil
 }
 
-// learner has a key's algorithm and current window. The lock of the key
-// guards it, except alg and due, which belong to the caller that updates the algorithm.
+// learner has a key's algorithm and current window. The key's lock guards it. Only alg and due belong to the caller
+// that updates the algorithm.
 type learner struct {
 	alg      Algorithm
-	at       int    // the latest result of the algorithm
+	at       int    // the algorithm's latest result
 	queue    int    // the part of it that is the queue in the backend
-	seq      uint64 // the number of the work that began last
+	seq      uint64 // number of the work that began last
 	inFlight int    // units, without ignored ones
 	ignored  int    // units in flight after Permit.Ignore
 	high     int    // the highest limit since the window.low
@@ -119,7 +122,7 @@ type learner struct {
 	window   window
 	updating bool
 	due      Sample
-	each     func(f func(seq uint64, start time.Duration) bool) // iterates the work in flight, per key the newest first, until f returns false
+	each     func(f func(seq uint64, start time.Duration) bool) // calls f with the work in flight, each key's newest first, until f returns false
 	levels   levels                                             // with Options.Shared
 	busy     []*semaphore                                       // with Options.Shared: keys with something in flight
 	report   func(old, new int)                                 // receives each change of the limit; nil for none
@@ -141,9 +144,8 @@ func newLearner(alg Algorithm) *learner {
 // limit returns the learnt limit, within the bound.
 func (l *learner) limit(bound int) int { return min(l.at, bound) }
 
-// began notes that work has begun, and returns its place among all work. Work that begins
-// while a raised limit fills finds a shorter queue than that limit will have, so the
-// window begins anew once it is full.
+// began records that work has begun, and returns its number. After the limit was raised, the first work finds a shorter
+// queue than later work will find. So the window begins anew as soon as the new limit is full.
 func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight = inFlight
@@ -161,8 +163,7 @@ func (l *learner) began(now time.Duration, inFlight, limit int) uint64 {
 	return l.seq
 }
 
-// ended notes that work has ended, and reports whether the caller is to take the window
-// and update the algorithm.
+// ended records that work has ended. It reports whether the caller must take the window and update the algorithm.
 func (l *learner) ended(now time.Duration, w *work, o Outcome) bool {
 	l.window.lasts(now, l.inFlight)
 	l.inFlight -= w.n
@@ -186,8 +187,8 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 	l.updating = true
 }
 
-// changed records a change of the limit. Work that began under a much higher limit has met a longer queue, so it no longer
-// counts; nor does work that begins before the work in flight is down to the new limit.
+// changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue. So that
+// work no longer counts. Nor does work that begins before the work in flight has fallen to the new limit.
 func (l *learner) changed(now time.Duration, old, limit int) {
 	l.high = max(l.high, old)
 	l.window.filling, l.draining = limit > old, false
@@ -208,14 +209,14 @@ func (l *learner) drained(now time.Duration) {
 	l.window.fresh = true
 }
 
-// eachOfBusy calls f with the work of each key, the most recently begun first, until f returns false.
+// eachOfBusy calls f with the work of each key, the newest first, until f returns false.
 func (l *learner) eachOfBusy(f func(seq uint64, start time.Duration) bool) {
 	for _, s := range l.busy {
 		s.works.each(f)
 	}
 }
 
-// idleLocked takes out a key that has nothing in flight any more.
+// idleLocked removes a key that has nothing in flight any more.
 func (l *learner) idleLocked(s *semaphore) {
 	end := len(l.busy) - 1
 	last := l.busy[end]

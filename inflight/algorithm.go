@@ -30,9 +30,9 @@ type level struct {
 }
 
 const (
-	backoff = 0.9 // of the limit, after a window that is dropped
-	tiny    = 0.5 // the growth of a limit near a value at which drops began
-	beyond  = 1.2 // times that value: above it, the backend has grown
+	backoff = 0.9 // the part of the limit that is left after a dropped window
+	tiny    = 0.5 // the growth of a limit near the value at which drops began
+	beyond  = 1.2 // above that multiple of the value, the backend has grown
 )
 
 func newLevel(t tuning) level {
@@ -44,7 +44,7 @@ func newLevel(t tuning) level {
 // Limit returns the limit in whole units.
 func (l *level) Limit() int { return int(min(l.limit+0.5, math.MaxInt/2)) }
 
-// set moves the limit, to within its bounds and the key's, and returns it.
+// set changes the limit, within its own bounds and the key's, and returns it.
 func (l *level) set(limit float64, bound int) int {
 	l.limit = max(limit, float64(l.min))
 	if bound > 0 {
@@ -58,6 +58,6 @@ func (l *level) stuck(s Sample) bool {
 	return s.Max > 0 && l.limit >= float64(s.Max)
 }
 
-// idle reports whether the callers, and not the backend, bound the work in flight: then
-// the limit must not grow, as nothing has shown that the backend can do more.
+// idle reports whether the callers, and not the backend, bound the work in flight. The limit must not grow then:
+// nothing has shown that the backend can do more.
 func (l *level) idle(s Sample) bool { return 2*s.InFlight < l.Limit() }

@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// configureLocked puts a configuration into force. An adaptive limit keeps its learnt value, within the bound. The caller then
-// calls Limiter.changedLocked.
+// configureLocked puts a configuration into force. An adaptive limit keeps its learnt value, within the new bound. The
+// caller must call Limiter.changedLocked afterwards.
 func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 	if cfg.number < s.number {
 		return
@@ -19,8 +19,8 @@ func (s *semaphore) configureLocked(cfg config, base int, now time.Duration) {
 	s.boundLocked(cfg.bound(base), now)
 }
 
-// boundLocked changes the upper bound, and ends the waiters that are above it now. The caller then calls
-// Limiter.changedLocked.
+// boundLocked changes the upper bound, and ends the waiters for more units than that. The caller must call
+// Limiter.changedLocked afterwards.
 func (s *semaphore) boundLocked(bound int, now time.Duration) {
 	limit := bound
 	if s.common.adaptive != nil { // a shared limit is no key's own

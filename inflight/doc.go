@@ -14,19 +14,22 @@
 //
 // # Promises
 //
-//   - A key never has more units in flight than its limit, and all keys together never more than
-//     Total. If nothing else of a key is in flight, a request above its adaptive limit passes, up to the upper bound. A priority may exceed
-//     the limit that Shared has learnt, up to Total, while lower ones hold it.
-//   - Callers of one key are served first come, first served. From the first caller that leaves the queue unserved until the queue is empty,
-//     the newest goes first, and takes the place of the oldest in a full queue.
-//   - A waiter whose context ends before its key's usual work would end is refused at once.
-//   - TryAcquire fails while others of its key wait, or a key of its priority or a higher one waits for Total alone.
-//   - Keys that wait for Total get units × time in proportion to their weights. A key at its own limit, if
-//     below Total, is passed over. A large request at its turn keeps freed units until it fits.
+//   - A key never has more units in flight than its limit, and all keys together never more than Total. There are two
+//     exceptions for learnt limits. A request above the adaptive limit passes, up to the upper bound, if the key has
+//     nothing in flight. A priority may exceed the limit that Shared has learnt, up to Total, while lower priorities
+//     hold it.
+//   - Callers of one key are served first come, first served. When a caller leaves the queue unserved, the order
+//     changes until the queue is empty: the newest caller goes first, and takes the place of the oldest if the queue is
+//     full.
+//   - A waiter is refused at once if its context would end before the key's usual work ends.
+//   - TryAcquire fails while other callers of its key wait. It also fails while a key of the same or a higher priority
+//     waits for Total alone.
+//   - Keys that wait for Total get units × time in proportion to their weights. A key that waits for its own limit,
+//     below Total, is passed over. A large request keeps freed units, from its turn on, until it fits.
 //   - A lowered limit ends no work. A waiter for more than the new limit gets an error.
 //
 // # Cost
 //
-// TryAcquire and Done on a known key with a fixed limit read no clock and allocate nothing. With
-// Total or MaxWaiting all keys share one lock. A key with an adaptive limit takes about 3 kB more.
+// On a known key with a fixed limit, TryAcquire and Done read no clock and allocate nothing. With Total or MaxWaiting
+// all keys share one lock. An adaptive limit takes about 3 kB more for each key.
 package inflight

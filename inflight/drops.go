@@ -2,50 +2,52 @@ package inflight
 
 import "math"
 
-// drops distinguishes drops that overload causes from drops that occur at any limit, such as the errors of a dead
-// replica, of a bug or of a quota. Both raise the share of drops. They differ in the effect of a lower limit: drops of the
-// first kind go away; drops of the second kind stay, and fewer calls succeed.
+// drops distinguishes drops that overload causes from drops that occur at any limit. For example, a dead replica, a bug
+// or a quota causes errors at any limit. Both kinds raise the share of drops. They differ in the effect of a lower
+// limit: drops of the first kind go away, drops of the second kind stay, and fewer calls succeed.
 //
-// So many drops begin a run, in which the limit falls from window to window, to deepest of its value at most. Its result
-// is one of three:
+// So a window with many drops begins a run. In a run the limit falls from window to window, but not below its initial
+// value × deepest. A run ends in one of three ways:
 //
-//   - The drops go away: a cure. If the limit was much lower by then, they may have gone away by themselves. Then the limit
-//     climbs back step by step, until the drops return. From a cure on, the limit grows carefully near the limit at which
-//     the drops began.
-//   - The share of drops stays, and goodput falls with the limit: the run had no effect. The limit returns to the value
-//     before the run, and that share becomes the floor: only drops above the floor count from then on.
-//   - The share of drops stays, and goodput does too: the limit did not bound the load. The run goes on from there.
+//   - The drops go away. This is a cure. If the limit was much lower by then, the drops may have gone away by
+//     themselves. So the limit climbs back step by step, until the drops return. After a cure, the limit grows
+//     carefully near the value at which the drops began.
+//   - The share of drops stays, and goodput falls with the limit. The run had no effect. The limit returns to its value
+//     before the run, and the share of drops becomes the floor. From then on only drops above the floor count.
+//   - The share of drops stays, and goodput stays, too. The limit did not bound the load. The run goes on, and is
+//     compared with this share from then on.
 //
-// A window with few drops by chance interrupts a run. A run that was interrupted so goes on where it was. If it began anew, at
-// the limit that it had reached, each run would be compared with the one before, and the limit would fall step by step to its
-// least without any result.
+// A window with few drops, by chance, interrupts a run. The run then goes on where it was. If it began anew at the
+// limit that it had reached, each run would be compared with the one before it, and the limit would fall step by step
+// to its minimum without any result.
 //
-// Several processes in front of one backend make a single run misleading: the capacity that one of them gives up, the
-// others take. So each cure, as evidence that the drops depend on the limit, lets one later run without effect be disregarded.
+// If several processes share a backend, a single run can mislead: the others take the capacity that one process gives
+// up. A cure is evidence that the drops depend on the limit. So after each cure, one later run without effect is
+// disregarded.
 //
-// An outage of the whole backend lowers the limit to its least. If a part of the calls succeeds again, no lower limit can
-// show which kind the remaining drops are. A higher one does: see lift.
+// An outage of the whole backend lowers the limit to its minimum. When some calls succeed again, no lower limit can
+// show the kind of the remaining drops. A higher limit can: see lift.
 type drops struct {
 	floor  float64  // the share of drops that a lower limit does not cure
 	recent float64  // the share of drops, smoothed
-	state  dropping // how far a run is
+	state  dropping // the stage of the run
 	top    float64  // the limit at which the run began
-	start  float64  // the limit at which its comparison began; 0 if a new run begins with the next many drops
+	start  float64  // the limit at which the comparison began; 0 if the next window with many drops begins a new run
 	last   float64  // the limit in the last window with many drops
 	good   float64  // the limit to which a climb or a lift returns
 	quick  bool     // the drops take no longer than successes
 	before dropSum  // the first windows of the comparison
-	after  dropSum  // its windows at a much lower limit
+	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // the windows of a check, a climb or a lift
 	trust  int      // runs without effect to disregard
 	calm   int      // windows since the last run, or since trust last fell
-	knee   float64  // the limit at which cured drops began; 0 for none
-	tardy  float64  // windows of careful growth since the cure
+	knee   float64  // the limit at which the cured drops began; 0 without a cure
+	tardy  float64  // windows of careful growth since that cure
 
 	bottom dropSum // the last windows at the least limit
-	total  bool    // the run has reached the least limit, and nearly all was dropped there
+	total  bool    // the run has reached the least limit, and nearly all calls were dropped there
 	wait   int     // windows at the least limit, since the last lift
-	pause  int     // the number of them before the next lift
+	pause  int     // such windows before the next lift
 }
 
 // dropping is the state of a run.
@@ -54,38 +56,38 @@ type dropping int
 const (
 	steady   dropping = iota // no run
 	falling                  // the limit falls
-	checking                 // the drops have gone away: a few windows show whether by chance
+	checking                 // the drops have gone away; a few windows show whether that was chance
 	climbing                 // the limit climbs back to its value before the run
 	lifted                   // the limit has left its least value, as an experiment
 )
 
 const (
 	firstDrops   = 2    // windows before the limit is much lower
-	laterDrops   = 3    // windows at a much lower limit, before a run is judged
-	mostDrops    = 8    // the same, at most
-	checkDrops   = 3    // windows in which a cure may be confirmed
+	laterDrops   = 3    // windows at a much lower limit before the run is judged
+	mostDrops    = 8    // the most such windows
+	checkDrops   = 3    // windows within which a cure is confirmed
 	muchLower    = 0.7  // of the limit at the start of the comparison
-	deepest      = 0.4  // of the same: a comparison needs no lower limit
-	asMany       = 0.8  // of the share before: the drops have stayed
-	lessGood     = 0.85 // of the goodput before: it has fallen with the limit
-	moreGood     = 1.3  // times the goodput before: it has grown with the limit
-	cure         = 0.5  // of the share before, without the floor: the drops have gone away
-	unequal      = 2    // standard deviations: a smaller difference of shares may be chance
-	certain      = 4    // the same: a larger one is none
+	deepest      = 0.4  // of the limit at the start; a comparison needs no lower limit
+	asMany       = 0.8  // of the share before; if at least this part is left, the drops have stayed
+	lessGood     = 0.85 // of the goodput before; below it, goodput has fallen with the limit
+	moreGood     = 1.3  // times the goodput before; above it, goodput has grown with the limit
+	cure         = 0.5  // of the share before, above the floor; if less is left, the drops have gone away
+	unequal      = 2    // standard deviations; a smaller difference of shares may be chance
+	certain      = 4    // the same; a larger difference is no chance
 	leastFloor   = 0.05 // a smaller share is not worth a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
-	allLost      = 0.9  // of the share above the floor: no window has more by chance alone
+	allLost      = 0.9  // of the share above the floor; no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
 	smoothing    = 100  // outcomes over which the share of drops is smoothed
-	firstTrust   = 2    // nothing is known yet: overload may well be the cause of drops at the start
+	firstTrust   = 2    // trust at the start, when overload may well be the cause of drops
 	mostTrust    = 6    // the maximum of trust
 	calmWindows  = 20   // windows without a run after which trust falls by one
 	climbStep    = 2    // the factor of each step of a climb
-	liftStep     = 8    // the factor of a lift, which other limiters in front of the same backend cannot balance
-	liftPause    = 8    // windows between two lifts
-	mostPause    = 64   // the same, at most
+	liftStep     = 8    // the factor of a lift, too large for other limiters of the same backend to balance
+	liftPause    = 8    // windows between the first two lifts
+	mostPause    = 64   // the most windows between two lifts
 	carefulLeast = 6    // windows of careful growth, at least
-	carefulShare = 0.5  // of the knee, in windows: the same for larger limits
+	carefulShare = 0.5  // the same for larger limits, in windows for each unit of the knee
 )
 
 // dropSum is a sum over windows.
@@ -117,7 +119,8 @@ func (d *dropSum) others() float64 { return max(1, d.outcomes-d.dropped) }
 // chance is the standard deviation of a share of n outcomes.
 func chance(share, n float64) float64 { return math.Sqrt(share * (1 - share) / n) }
 
-// differ returns the difference between the shares of d and e, in standard deviations of chance alone.
+// differ returns the difference between the shares of d and e. Its unit is the standard deviation that chance alone
+// causes.
 func (d *dropSum) differ(e *dropSum) float64 {
 	n, m := max(1, d.outcomes), max(1, e.outcomes)
 	x := d.share() - e.share()
@@ -127,15 +130,15 @@ func (d *dropSum) differ(e *dropSum) float64 {
 	return 0 // both are 0, or both are 1
 }
 
-// add takes in a window under a limit, and reports whether it lowers the limit. If not, and restore is above 0, the limit
-// becomes restore. Least is the lowest limit.
+// add records a window under a limit, and reports whether the limit must fall. Otherwise, if restore is above 0, the
+// limit becomes restore. Least is the minimum of the limit.
 func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore float64) {
 	share, n, goodput := s.Drops, float64(max(1, s.Outcomes)), s.Goodput
 	d.recent += n / (n + smoothing) * (share - d.recent)
 	if share < d.floor {
 		d.floor += forget * (share - d.floor)
 	}
-	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm has set Dropped
+	if s.Dropped && share < 1./dropShare { // clients left, or a wrapper of the algorithm set Dropped
 		d.state, d.calm, d.start = steady, 0, 0
 		return true, 0
 	}
@@ -156,7 +159,7 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		}
 	}
 	switch {
-	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // also if one window has fewer drops
+	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // even if one window has fewer drops
 	case d.state == falling && !many:
 		d.state, d.trial = checking, dropSum{}
 		d.trial.add(share, n, goodput)
@@ -197,14 +200,15 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 // threshold is the share of drops above the floor from which on they are many.
 func (d *drops) threshold() float64 { return (1 - d.floor) / dropShare }
 
-// judge returns the effect of a window of a run.
+// judge returns how the limit changes after a window of a run: whether it falls further, or the value that it returns
+// to.
 func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	if d.after.windows < laterDrops {
 		return true, 0
 	}
 	share, ratio := d.after.share(), d.after.mean()/max(1e-9, d.before.mean())
-	// A run begins with a window that has many drops by chance. Where a cure has shown that drops may depend on the limit, each
-	// smaller share counts as fewer drops all the same.
+	// A run begins with a window that may have many drops by chance, so a slightly smaller share is no sign of fewer
+	// drops. If a cure has shown that drops may depend on the limit, any smaller share counts as fewer drops.
 	stayed := share >= asMany*d.before.share() || d.trust == 0 && d.before.differ(&d.after) < unequal
 	if stayed && leastFloor <= share && share <= mostFloor {
 		inexact := 0.7 * math.Sqrt(1/d.before.others()+1/d.after.others()) // most of the standard deviation of the ratio
@@ -229,12 +233,11 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	return true, 0
 }
 
-// learn ends a run without effect.
+// learn ends a run that had no effect. The share of drops becomes the floor.
 func (d *drops) learn(floor float64) { d.state, d.floor, d.knee, d.start = steady, floor, 0, 0 }
 
-// check ends a run after which the drops have gone away, once that is certain. If it is not certain after some windows, the
-// run goes on, now or with the next window that has many drops. Check returns the limit from then on, or 0 if that stays as it
-// is.
+// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the run
+// goes on, now or with the next window that has many drops. Check returns the new limit, or 0 to leave it as it is.
 func (d *drops) check(limit float64) (to float64) {
 	cured := d.before.differ(&d.trial) > certain && d.trial.share()-d.floor < cure*(d.before.share()-d.floor)
 	switch {
@@ -263,12 +266,13 @@ func (d *drops) check(limit float64) (to float64) {
 	return 0
 }
 
-// careful lets the limit grow slowly near a knee, and lets one later run without effect be disregarded.
+// careful makes the limit grow slowly near a knee. It also makes one later run without effect be disregarded.
 func (d *drops) careful(knee float64) {
 	d.knee, d.tardy, d.trust = knee, 0, min(mostTrust, d.trust+1)
 }
 
-// climb returns the limit after a step of a climb. A climb is for quick drops only: slow ones return too late to be seen.
+// climb returns the limit after a step of a climb. Only quick drops lead to a climb, because slow drops return too late
+// to be seen.
 func (d *drops) climb(limit float64, many bool) (to float64) {
 	switch {
 	case many:
@@ -283,10 +287,12 @@ func (d *drops) climb(limit float64, many bool) (to float64) {
 	return 0
 }
 
-// lift takes in a window of a run at the least limit, and returns a higher one if it is to be tried, and else 0. It is tried
-// where no lower limit can show anything: after an outage of the whole backend, which has become one of a part of it, and in a
-// run that began so low that it has nothing to be compared with. If others in front of the same backend leave this limit no
-// capacity, a lift would mislead. Cures show that, and each delays a lift.
+// lift records a window of a run at the least limit. It returns a higher limit to try, or 0. A higher limit is tried in
+// two cases where no lower limit can show anything: an outage of the whole backend has become an outage of a part of
+// it, or the run began so low that there is nothing to compare it with.
+//
+// A lift would mislead if other processes in front of the same backend leave no capacity. Cures are a sign of that, so
+// each cure delays a lift.
 func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
 	if d.bottom.windows >= laterDrops {
 		d.bottom = dropSum{}
@@ -319,8 +325,8 @@ func (d *drops) lift(limit, share, n, goodput float64) (to float64) {
 	return max(limit+1, to)
 }
 
-// lifting returns the limit after a window of a lift. If the share of drops is not higher than before, and goodput has
-// grown with the limit, that share becomes the floor.
+// lifting returns the limit after a window of a lift. If the share of drops has not risen, and goodput has grown with
+// the limit, the share becomes the floor.
 func (d *drops) lifting(limit float64, many bool) (to float64) {
 	higher := d.trial.differ(&d.bottom)
 	better := d.trial.share() <= mostFloor && d.trial.mean() > moreGood*d.bottom.mean()
@@ -341,8 +347,8 @@ func (d *drops) lifting(limit float64, many bool) (to float64) {
 	return d.good
 }
 
-// grow returns the limit that is to grow to another one. It grows carefully near the knee for some time, and not at all
-// while a cure is checked.
+// grow returns the next limit on the way up to a target. Near the knee the limit grows carefully for some time. While a
+// cure is checked, it does not grow.
 func (d *drops) grow(limit, to float64) float64 {
 	switch {
 	case to <= limit:

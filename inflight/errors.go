@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// refusal is an error with a text that is made once: to refuse must stay cheap when
-// there is too much to do.
+// refusal is an error whose text is made once: a refusal must be cheap when there is too much to do.
 type refusal struct {
 	text string
 	is   error
@@ -31,7 +30,7 @@ func errNegative(n int) error {
 	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)
 }
 
-// errExceeds returns the error of an n that never fits. A bound of 0 means that the key is blocked.
+// errExceeds returns the error for an n that never fits. A bound of 0 means that the key is blocked.
 func errExceeds(n, bound int, what string) error {
 	if bound == 0 {
 		return errBlocked
@@ -46,7 +45,7 @@ func errFull(keys int) error {
 // noTotal stands for an [Options.Total] of 0.
 const noTotal = math.MaxInt
 
-// errGaveUp returns the error of a wait that ended with its context, with the cause.
+// errGaveUp returns the error of a wait that ended with its context. It wraps the context's error and its cause.
 func errGaveUp(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if cause == err {

@@ -12,8 +12,8 @@ func (s *semaphore) takeWindowLocked(now time.Duration) {
 	l.take(now, int(p.bound.Load()), p.inFlight-l.ignored)
 }
 
-// learn passes the due window to the algorithm, under no lock, and puts its result
-// into force. An algorithm that panics leaves the limit as it is.
+// learn passes the due window to the algorithm and puts the result into force. It holds no lock while the algorithm
+// runs. If the algorithm panics, the limit stays.
 func (s *semaphore) learn() {
 	l, p := s.learner, s.pool()
 	limit := l.at

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// LearnOptions are the settings of [Learn]. Nil and the zero LearnOptions mean the defaults. An invalid value is an error of [New].
+// LearnOptions are the settings of [Learn]. Nil and the zero LearnOptions mean the defaults. An invalid value is an
+// error of [New].
 type LearnOptions struct {
 	// Min is the limit below which the algorithm does not go, unless the key's upper bound is lower. It defaults to 1.
 	Min int
@@ -15,20 +16,24 @@ type LearnOptions struct {
 	// Start is the initial limit. It defaults to 20.
 	Start int
 
-	// Timeout is the mean latency of successes above which a window counts as Dropped. Such a latency never becomes the
-	// baseline. If zero, there is none.
+	// Timeout is a mean latency. If the successes of a window take longer on average, the window counts as Dropped, and
+	// its latency never becomes the baseline. If zero, there is no timeout.
 	Timeout time.Duration
 
-	// Tolerance is the length of the queue that is allowed in the backend, as a ratio, from 1 to 1000. At the default of 1.5, ten servers
-	// have a queue of 10, and a hundred a queue of 31; at 1, of 4 and 9. Where latency is steady it is half as long, but at least 4.
+	// Tolerance sets the length of the queue that is allowed in the backend, as a ratio from 1 to 1000. It defaults to
+	// 1.5. For example, a backend that does ten requests at once then has a queue of 10, and one that does a hundred
+	// has a queue of 31. At a Tolerance of 1 the queues are 4 and 9. If latency is steady, the queue is half as long,
+	// but at least 4.
 	Tolerance float64
 }
 
-// Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It compares latency with the latency of an idle backend, which it finds by lowering the limit
-// for a few windows from time to time, and keeps a short queue in the backend. It needs no setting. Several processes in front of one backend
-// lower their limits at the same instants of the system's clock, so their clocks may differ by 100 ms.
+// Learn returns the adaptive algorithm, for Options.Adaptive and Options.Shared. It needs no settings. It compares
+// latency with the latency of an idle backend, and keeps a short queue in the backend. To measure an idle backend, it
+// lowers the limit for a few windows from time to time. Processes that share a backend do so at the same instants of
+// the system's clock. Their clocks may differ by at most 100 ms.
 //
-// The limit is that of Netflix's concurrency-limits (GradientLimit), with a queue in proportion to the root of the backend's capacity.
+// The formula of the limit is GradientLimit's in Netflix's concurrency-limits. The queue grows with the square root of
+// the backend's capacity.
 func Learn(opts *LearnOptions) func() Algorithm {
 	var o LearnOptions
 	if opts != nil {
@@ -39,7 +44,7 @@ func Learn(opts *LearnOptions) func() Algorithm {
 	return func() Algorithm { return &learnt{level: newLevel(t), tolerance: tolerance} }
 }
 
-// learnt sets the limit to limit × baseline / latency, the work that the backend does at once, and the queue on top.
+// learnt sets the limit to the work that the backend does at once, limit × baseline / latency, plus a queue.
 type learnt struct {
 	level
 	base      baseline
@@ -51,14 +56,14 @@ const (
 	defaultTolerance = 1.5
 	maxTolerance     = 1000
 	queueShare       = 0.2
-	rootQueue        = 3.5 // the queue, in roots of the work that the backend does at once
-	growth           = 5   // the same, by which the limit grows at most while no queue is seen
-	quiet            = 0.5 // of the queue, where latency does not vary
-	unquiet          = 6   // standard deviations of the logarithm of a window's latency from which on all of the queue is allowed
+	rootQueue        = 3.5 // the queue, in square roots of the work that the backend does at once
+	growth           = 5   // the most by which the limit grows while no queue is seen, in the same roots
+	quiet            = 0.5 // the part of the queue that is allowed if latency does not vary
+	unquiet          = 6   // all of the queue is allowed if the logarithm of a window's latency has a standard deviation of 1/unquiet
 	leastQueue       = 4
-	sizedQueue       = 0.7  // with amounts: the queue, in the same roots, so that answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
-	sizedGrowth      = 2    // the same, by which the limit grows while no answer is slow
-	unslowed         = 1.05 // times the work that the backend does at once: no answer is slow
+	sizedQueue       = 0.7  // with amounts, the queue in the same roots: answers keep 0.8 of their speed with eight at once, and 0.9 with thirty
+	sizedGrowth      = 2    // with amounts, the growth while no answer is slow, in the same roots
+	unslowed         = 1.05 // no answer is slow up to this multiple of the work that the backend does at once
 )
 
 func (a *learnt) validate() error {
@@ -68,10 +73,15 @@ func (a *learnt) validate() error {
 	return a.tuning.validate()
 }
 
-// target is the limit that latency and the queue allow: its unused part, the work that the backend does at once, and the queue. The queue grows
-// less than in proportion to the work. So, of two processes in front of one backend, the process with more work has a shorter queue in
-// proportion, and shares become equal; in proportion, any shares would last. With amounts it is much shorter: work that is more than the backend
-// does at once slows all of it, and the time per amount is known so well that a short queue is seen.
+// target returns the limit that latency allows. It is the sum of the unused part, the work that the backend does at
+// once, and the queue.
+//
+// The queue grows more slowly than the work. So of two processes in front of one backend, the process with more work
+// has the shorter queue for its work, and the shares become equal. If the queue grew in proportion, unequal shares
+// would last.
+//
+// With amounts, the queue is much shorter. Work beyond what the backend does at once slows all answers, and the time
+// per amount is so precise that even a short queue is seen.
 func (a *learnt) target(l load) float64 {
 	least := float64(leastQueue)
 	if l.sized {
@@ -81,7 +91,7 @@ func (a *learnt) target(l load) float64 {
 	return l.free() + l.busy + a.queue
 }
 
-// allowed is the queue at a factor of 1.
+// allowed returns the queue at a factor of 1.
 func (a *learnt) allowed(l load) float64 {
 	root := math.Sqrt(l.busy)
 	switch {

@@ -6,44 +6,46 @@ import (
 	"time"
 )
 
-// levels are the units in flight of each priority under a shared limit. Ignored work does not count.
+// levels counts the units in flight of each priority under a shared limit. Ignored work does not count.
 //
-// Work cannot be interrupted. When the limit falls, higher levels would get nothing until work of lower levels ends. So higher levels may then
-// exceed the learnt limit, up to its bound. A lower level also leaves the queue in the backend to the levels above: its own work would be ahead
-// of theirs, and may take long.
+// Work cannot be interrupted. When the limit falls, higher levels would get nothing until work of lower levels ends. So
+// higher levels may then exceed the learnt limit, up to its bound. A lower level also leaves the queue in the backend
+// to the levels above. Otherwise its work would be ahead of theirs, and may take long.
 //
-// If the work of a lower level takes longer than a change of the learnt limit, this is not enough. The limit grows while the higher level is served
-// well, and the lower level fills it and holds it for the time of its work. So a lower level has its own bound, which changes at the pace of its
-// work: see levelHeld.
+// This is not enough if the work of a lower level takes longer than a change of the learnt limit. The limit grows while
+// the higher level is served well. Then the lower level fills it, and holds it until its work ends. So each lower level
+// has a bound of its own, which changes at the pace of its work. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
 	last time.Duration // when work last began or ended
 }
 
-// levelHeld is a priority's units in flight.
+// levelHeld has the units in flight of one priority, and their bound.
 //
-// The bound limits the units of this level and all lower ones while a higher level has work. When a call of a higher level is late, the bound
-// becomes a sixteenth less than these units. In each period in which the bound was reached and no such call was late, it grows by an eighth of
-// the distance to the value at which a call was late, and at least by a quarter of a unit. So it stays near that value for most of the time, and
-// passes it quickly if the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
+// The bound limits the units of this level and all lower ones while a higher level has work. When a call of a higher
+// level is late, the bound falls to a sixteenth below these units. The bound grows in each period in which it was
+// reached and no call was late. It grows by an eighth of the distance to the value at which a call was late, but at
+// least by a quarter of a unit. So the bound is near that value for most of the time. It passes the value quickly if
+// the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
 	last        time.Duration // when its work last began or ended
 
-	bound, late float64       // the bound, or 0 for none; the units at which a call of a higher level was late
-	hold        time.Duration // mean time of about the last 16 successes; 0 before the first, when no period ends
-	began       time.Duration // the period, which is as long as hold, and at least a second
-	most        [2]int        // the most units of this level and those below in this period, and in the one before
-	lowered     bool          // in this period
+	bound, late float64       // the bound, or 0 for none; the units in flight when a call of a higher level was late
+	hold        time.Duration // mean time of about the last 16 successes; 0 before the first, and no period ends then
+	began       time.Duration // start of the period, which lasts as long as hold, and at least a second
+	most        [2]int        // the most units of this level and those below, in this period and the one before
+	lowered     bool          // the bound fell in this period
 }
 
 // remembered is the time for which a level counts after its last work.
 const remembered = time.Minute
 
-// differing is the ratio of the times of two levels from which on they differ.
+// differing is the ratio from which on the times of two levels differ.
 const differing = 2
 
-// add adds to the units in flight of a priority. Bounds change only when n is negative: the caller then serves the waiters.
+// add adds n to the units in flight of a priority. Bounds change only when n is negative, and the caller then serves
+// the waiters.
 func (l *levels) add(priority, n int, now time.Duration) {
 	l.last = now
 	if n < 0 {
@@ -65,7 +67,7 @@ func (l *levels) add(priority, n int, now time.Duration) {
 	}
 }
 
-// find returns the place of a priority.
+// find returns the index of a priority, or the index at which it would be inserted.
 func (l *levels) find(priority int) int {
 	i := 0
 	for i < len(l.all) && l.all[i].priority < priority {
@@ -82,7 +84,7 @@ func (l *levels) move(from, to, n int) {
 	}
 }
 
-// exceeds reports whether a caller may exceed the limit, because lower levels hold it.
+// exceeds reports whether a caller may exceed the limit because lower levels hold it.
 func (l *levels) exceeds(n, priority, limit int) bool {
 	own, lower := 0, 0
 	for _, h := range l.all {
@@ -95,7 +97,8 @@ func (l *levels) exceeds(n, priority, limit int) bool {
 	return lower > 0 && n <= limit-own
 }
 
-// differ reports whether two levels had work of late that differs in length by so much that the mean time of all work follows their mix.
+// differ reports whether two levels recently had work of very different length. The mean time of all work then depends
+// on their mix.
 func (l *levels) differ() bool {
 	shortest, longest := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, h := range l.all {
@@ -106,7 +109,8 @@ func (l *levels) differ() bool {
 	return longest/differing > shortest
 }
 
-// leaves returns the part of the limit that a caller leaves to higher levels: the queue, if one of them has had work of late, and at most half.
+// leaves returns the part of the limit that a caller leaves to higher levels. It is the queue, but at most half of the
+// limit, if one of them recently had work, and else 0.
 func (l *levels) leaves(priority, queue, limit int) int {
 	if l.worksAbove(l.find(priority + 1)) {
 		return min(queue, limit/2)
@@ -114,7 +118,7 @@ func (l *levels) leaves(priority, queue, limit int) int {
 	return 0
 }
 
-// worksAbove reports whether a level from that place on has had work of late.
+// worksAbove reports whether a level from that index on recently had work.
 func (l *levels) worksAbove(place int) bool {
 	for _, h := range l.all[place:] {
 		if h.n > 0 || l.last-h.last < remembered {
@@ -124,8 +128,8 @@ func (l *levels) worksAbove(place int) bool {
 	return false
 }
 
-// reached reports whether n more units of a priority are above its bound, or that of a level above it. As with the learnt limit, a
-// request above the bound is admitted alone.
+// reached reports whether n more units of a priority would exceed its bound or the bound of a level above it. As with
+// the learnt limit, a request that is larger than the bound is admitted alone.
 func (l *levels) reached(n, priority int) bool {
 	below := 0
 	for i, h := range l.all {
@@ -137,7 +141,7 @@ func (l *levels) reached(n, priority int) bool {
 	return false
 }
 
-// delayed records that a call of a priority is late: it was refused, has given up, or has waited for long.
+// delayed records that a call of a priority is late: it was refused, gave up, or waited for long.
 func (l *levels) delayed(priority int) {
 	i := l.find(priority) - 1
 	for i >= 0 && l.all[i].n == 0 {
@@ -154,7 +158,7 @@ func (l *levels) delayed(priority int) {
 	h.late, h.bound, h.lowered = held, max(1, held-max(1, held/16)), true
 }
 
-// held takes in the time of a priority's work that has succeeded.
+// held records the time that successful work of a priority took.
 func (l *levels) held(priority int, d time.Duration) {
 	i := l.find(priority)
 	if i == len(l.all) || l.all[i].priority != priority {
@@ -183,6 +187,6 @@ func (l *levels) pass(now time.Duration) {
 			h.bound += max(0.25, math.Abs(h.late-h.bound)/8)
 		}
 		h.lowered, h.most = false, [2]int{below, h.most[0]}
-		h.began = now - (now-h.began)%period // nothing has begun or ended in a second one
+		h.began = now - (now-h.began)%period // if several periods are over, nothing began or ended in the later ones
 	}
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Limiter holds each key to a number of units in flight. Make one with [New]. It is
-// safe for concurrent use, starts no goroutine and needs no closing. The zero Limiter
-// cannot be used: its methods panic.
+// Limiter limits the units that each key has in flight. Make one with [New]. It is safe for concurrent use, starts no
+// goroutine and needs no closing. The methods of the zero Limiter panic.
 type Limiter[K comparable] struct {
 	common   *common
 	table    *table[K]
@@ -30,8 +29,8 @@ type Limiter[K comparable] struct {
 	refreshed atomic.Uint64 // configurations from before this number are out of date
 }
 
-// New returns a limiter that lets limit units of each key be in flight at once. For a whole server set [Options].Total. It is
-// an error if the limit is below 1, or an option is invalid.
+// New returns a limiter that lets each key have limit units in flight at once. To limit a whole server, set
+// [Options].Total. New returns an error if the limit is below 1 or an option is invalid.
 func New[K comparable](limit int, opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {
@@ -56,16 +55,15 @@ func checkLimit(limit int) error {
 	return nil
 }
 
-// TryAcquire takes n units of the key if they are free now. The caller must give the permit back,
-// on every path: defer [Permit.Release]. Errors wrap
+// TryAcquire takes n units of the key if they are free now. The caller must give the permit back on every path, for
+// example by defer [Permit.Release]. Errors wrap
 //
 //   - [ratelimit.ErrLimited]: no room now, or others wait for it;
-//   - [ratelimit.ErrExceedsLimit]: n is above the key's limit, or its upper bound if
-//     adaptive, or above Total. It never fits;
+//   - [ratelimit.ErrExceedsLimit]: n never fits. It is above the key's limit, its upper bound if adaptive, or Total;
 //   - [ratelimit.ErrBlocked], [ratelimit.ErrNegativeCost] and [ratelimit.ErrInvalidKey];
-//   - [ratelimit.ErrTableFull]: a new key, and [Options.MaxKeys] others are busy.
+//   - [ratelimit.ErrTableFull]: the key is new, and [Options.MaxKeys] other keys are busy.
 //
-// An n of 0 always gets a permit, which holds nothing.
+// If n is 0, the call always succeeds, and the permit holds nothing.
 func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	s, now, err := l.enter(key, n, l.made().timed)
 	if s == nil {
@@ -74,10 +72,10 @@ func (l *Limiter[K]) TryAcquire(key K, n int) (Permit, error) {
 	return s.tryUnlock(n, now, errNoRoom)
 }
 
-// Acquire is TryAcquire that waits for room until the context ends, whose error it then wraps. If
-// [Options.MaxQueue] callers of the key wait already, a higher priority takes its place, or the context ends sooner
-// than the key's usual work would, it fails with [ratelimit.ErrLimited]. If the limit falls below n during the wait, the
-// error wraps [ratelimit.ErrExceedsLimit].
+// Acquire is like TryAcquire, but waits for room until the context ends. It then returns an error that wraps the
+// context's. It fails with [ratelimit.ErrLimited] if [Options.MaxQueue] callers of the key wait already, if a caller of
+// a higher priority takes its place, or if the context would end before the key's usual work does. If the limit falls
+// below n during the wait, the error wraps [ratelimit.ErrExceedsLimit].
 func (l *Limiter[K]) Acquire(ctx context.Context, key K, n int) (Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p, err := l.acquire(ctx, key, n)
@@ -111,13 +109,13 @@ func (l *Limiter[K]) acquire(ctx context.Context, key K, n int) (Permit, error) 
 	}
 }
 
-// enter returns the key's semaphore, locked, or nil if n is 0; and a reading of the clock from before that, if
-// timed.
+// enter returns the key's semaphore, locked, or nil if n is 0. If timed, it first reads the clock, and returns the
+// reading.
 func (l *Limiter[K]) enter(key K, n int, timed bool) (*semaphore, time.Duration, error) {
 	if most := l.common.most(); n <= 0 || n > most {
 		return nil, 0, checkUnits(n, most)
 	}
-	if l.keys.checkKeys { // else a key that is found is a good one
+	if l.keys.checkKeys { // otherwise a key that is found is valid
 		if err := l.keys.err(key); err != nil {
 			return nil, 0, err
 		}
@@ -125,7 +123,7 @@ func (l *Limiter[K]) enter(key K, n int, timed bool) (*semaphore, time.Duration,
 	return l.semaphoreOf(key, timed)
 }
 
-// semaphoreOf returns the key's semaphore, locked, and a reading of the clock from before that, if timed.
+// semaphoreOf returns the key's semaphore, locked. If timed, it first reads the clock, and returns the reading.
 func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, error) {
 	if e := l.table.find(key); e != nil {
 		now := l.common.reading(timed)
@@ -138,9 +136,9 @@ func (l *Limiter[K]) semaphoreOf(key K, timed bool) (*semaphore, time.Duration, 
 	return l.create(key, timed)
 }
 
-// create is like semaphoreOf, for a key that is not in the table, or is about to leave it. User code is called before the table is
-// locked. If a Refresh has come in between, user code is called again once the key is in the table, where each further Refresh
-// finds it.
+// create is like semaphoreOf, for a key that is not in the table or is about to leave it. It calls user code before it
+// locks the table. If Refresh was called in between, create calls user code again once the key is in the table, where
+// later calls of Refresh find it.
 func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error) {
 	if err := l.keys.err(key); err != nil {
 		return nil, 0, err
@@ -169,8 +167,8 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 	return l.semaphoreOf(key, timed)
 }
 
-// insertUnlock publishes a new key's semaphore locked, so that it is not forgotten
-// before it is used. It unlocks the table.
+// insertUnlock publishes a new key's semaphore and unlocks the table. The semaphore is locked, so that it is not
+// forgotten before it is used.
 func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*semaphore, error) {
 	defer l.table.mu.Unlock()
 	if !l.table.roomLocked() {
@@ -185,7 +183,7 @@ func (l *Limiter[K]) insertUnlock(e *entry[K], cfg config, now time.Duration) (*
 	return &e.semaphore, nil
 }
 
-// configOf calls the functions in Options.
+// configOf calls the functions in Options, and numbers the call.
 func (l *Limiter[K]) configOf(key K) config {
 	number := l.numbers.Add(1)
 	cfg := l.lookUp(key)

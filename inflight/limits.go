@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// SetLimit replaces New's limit, for the keys that have none of their own. It takes time in proportion
-// to the number of keys. It is an error, and changes nothing, if the limit is below 1.
+// SetLimit replaces New's limit, for the keys that have no limit of their own. It takes time in proportion to the
+// number of keys. If the limit is below 1, it returns an error and changes nothing.
 func (l *Limiter[K]) SetLimit(limit int) error {
 	l.made()
 	if err := checkLimit(limit); err != nil {
@@ -32,8 +32,8 @@ func (l *Limiter[K]) SetLimit(limit int) error {
 	return nil
 }
 
-// SetTotal replaces [Options.Total]. It is an error, and changes nothing, if the limiter has no Total, or
-// n is below 1.
+// SetTotal replaces [Options.Total]. If the limiter has no Total, or n is below 1, it returns an error and changes
+// nothing.
 func (l *Limiter[K]) SetTotal(n int) error {
 	l.made()
 	p := l.common.pool
@@ -60,8 +60,8 @@ func (l *Limiter[K]) SetTotal(n int) error {
 	return nil
 }
 
-// Refresh calls [Options.LimitFor], [Options.Weight] and [Options.Priority] again, for some keys, or for all if
-// none is given. The results are in force when it returns.
+// Refresh calls [Options.LimitFor], [Options.Weight] and [Options.Priority] again for the given keys, or for all keys
+// if none is given. The results are in force when Refresh returns.
 func (l *Limiter[K]) Refresh(keys ...K) {
 	l.made()
 	l.setting.Lock()
@@ -73,8 +73,9 @@ func (l *Limiter[K]) Refresh(keys ...K) {
 	l.allChanged()
 }
 
-// changedLocked admits the waiters that fit after a key has changed. If all keys have one pool, allChanged does that once all of
-// them have changed: else the first one would take room that belongs to a later one.
+// changedLocked admits the waiters that fit after a key has changed. If all keys share one pool, it does nothing, and
+// allChanged admits them after all keys have changed. Otherwise the first key would take room that belongs to a later
+// one.
 func (l *Limiter[K]) changedLocked(e *entry[K], now time.Duration) {
 	if l.common.pool == nil {
 		e.handOnLocked(now)
@@ -90,7 +91,7 @@ func (l *Limiter[K]) allChanged() {
 	}
 }
 
-// reconfigure calls the functions in Options again for a key, and puts their results into force.
+// reconfigure calls the functions in Options again for a key and puts their results into force.
 func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	cfg := l.configOf(e.key)
 	now := l.common.reading(true)
@@ -102,7 +103,7 @@ func (l *Limiter[K]) reconfigure(e *entry[K]) {
 	e.unlockAfter(busy)
 }
 
-// entries returns the entries of the keys that are tracked, or all entries if no key is given.
+// entries returns the entries of the given keys that are tracked, or all entries if no key is given.
 func (l *Limiter[K]) entries(keys []K) []*entry[K] {
 	l.made()
 	if len(keys) > 0 {

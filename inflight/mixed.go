@@ -2,22 +2,23 @@ package inflight
 
 import "time"
 
-// mixed finds the queue of a backend with cheap and expensive work. Where times vary a lot, their mean says little: it follows the mix. A queue
-// delays all work alike, in a backend that serves first come, first served. So the median grows by the wait, and the queue is throughput × wait.
-// Times vary that much if their variation is large, or if priorities differ in the length of their work.
+// mixed finds the queue of a backend with cheap and expensive work. If times vary a lot, their mean depends on the mix
+// and is no sign of a queue. But a backend that serves first come, first served delays all work alike. So the median
+// grows by the wait, and the queue is throughput × wait. Times vary enough for this if their variation is large, or if
+// priorities differ in the length of their work.
 type mixed struct {
-	typical float64 // median of single requests' times without a queue, in nanoseconds; 0 if it is not known
-	recent  float64 // the same, smoothed, for its fall
-	varies  float64 // square of the coefficient of variation of single requests' times, smoothed
+	typical float64 // median of single requests' times without a queue, in nanoseconds; 0 if unknown
+	recent  float64 // median, smoothed; typical falls with it
+	varies  float64 // variance of single requests' times in squares of their mean, smoothed
 }
 
 const (
-	mixture   = 4    // square of the coefficient of variation from which on the median is used
+	mixture   = 4    // the value of varies from which on the median is used
 	mixMemory = 0.05 // the weight of a window in the smoothed variation
 	mixFall   = 0.2  // the weight of a window in the smoothed median
 )
 
-// observe takes in a window outside probes.
+// observe records a window outside probes.
 func (m *mixed) observe(s Sample) {
 	median := float64(s.Median)
 	if median <= 0 {
@@ -30,14 +31,14 @@ func (m *mixed) observe(s Sample) {
 	m.typical = min(m.typical, m.recent)
 }
 
-// measured takes in the median that a probe has found; 0 if it is not known.
+// measured records the median that a probe has found; 0 if unknown.
 func (m *mixed) measured(median float64) {
 	if median > 0 {
 		m.typical, m.recent = median, median
 	}
 }
 
-// latency returns the latency that the queue of a window explains, at most the measured one.
+// latency returns the part of a window's latency that its queue and the baseline explain.
 func (m *mixed) latency(rtt, baseline, inFlight, varies float64, s Sample) float64 {
 	m.varies += mixMemory * (varies - m.varies)
 	if m.varies < mixture && !s.mixed || m.typical == 0 || s.Median <= 0 || rtt <= baseline {

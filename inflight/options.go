@@ -9,55 +9,57 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions are
-// called concurrently, and may call the limiter; LimitFor, Weight and Priority when a key is first seen, and by
-// [Limiter.Refresh].
+// Options are the settings of [New] besides the limit. Nil and the zero Options mean the defaults. Functions may be
+// called concurrently, and may call the limiter. LimitFor, Weight and Priority are called when a key is first seen, and
+// by [Limiter.Refresh].
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key; 0 means New's limit, and less than 0 that the key is blocked
-	// ([ratelimit.ErrBlocked]). If nil, all keys have New's limit.
+	// LimitFor returns the limit of a key. 0 means New's limit. A negative limit blocks the key: its calls fail with
+	// [ratelimit.ErrBlocked]. If nil, all keys have New's limit.
 	LimitFor func(key K) int
 
-	// Total bounds the units in flight over all keys. Keys that wait for it share it by Weight. If zero, nothing does.
+	// Total bounds the units in flight over all keys. Keys that wait for it share it by Weight. If zero, there is no
+	// such bound.
 	Total int
 
-	// Shared makes the limit over all keys adapt. It needs Total, its upper bound, and excludes Adaptive. If nil,
-	// Total is fixed.
+	// Shared makes the limit over all keys adapt, for example [Learn]. Total is its upper bound and must be set, and
+	// Adaptive must not be. If nil, Total is fixed.
 	Shared func() Algorithm
 
-	// Weight is a key's share of Total while several keys wait for it, at least 1 and at most 2^20. If nil, all keys
-	// weigh 1.
+	// Weight returns a key's share of Total while several keys wait for it, from 1 to 2^20. If nil, the weight of each
+	// key is 1.
 	Weight func(key K) int
 
-	// Priority is a key's level when Total is contended: freed units go to the highest level with waiters,
-	// so a level below one that always has waiters can starve: use Weight for work that must go on. Under a Shared limit, the work that lower levels have in flight is bounded when calls of higher ones are late.
-	// TryAcquire gets only units that no waiter of any level takes, so let high levels Acquire with
-	// a short deadline. If nil, all keys are alike.
+	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels can
+	// starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight while
+	// calls of higher levels are late. TryAcquire gets only units that no waiter of its level or a higher one takes, so
+	// high levels should call Acquire with a short deadline. If nil, all keys have one level.
 	Priority func(key K) int
 
-	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys. When it is reached, a caller takes the place
-	// of the newest waiter of the lowest level below its own; others are refused. If zero, there is no bound.
+	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys. When it is reached, a caller takes
+	// the place of the newest waiter of the lowest level. It is refused if no level with waiters is below its own. If
+	// zero, there is no maximum.
 	MaxWaiting int
 
-	// OnLimit is called when an algorithm has changed a limit, in order for each limit. For the limit of Shared, key is the
-	// zero value. If nil, nothing is called.
+	// OnLimit is called when an algorithm has changed a limit. Its calls for one limit are in order. For the limit of
+	// Shared, key is the zero value. If nil, changes are not reported.
 	OnLimit func(key K, old, new int)
 
-	// Shadow makes a dry run: a call that would be refused or would wait counts in Stats.Shed, and passes at once.
+	// Shadow makes a dry run. A call that would be refused or would wait passes at once, and counts in Stats.Shed.
 	Shadow bool
 
-	// MaxQueue is the maximum number of calls of Acquire that wait for each key. Further ones fail with
+	// MaxQueue is the maximum number of calls of Acquire that wait for each key. Further calls fail with
 	// [ratelimit.ErrLimited]. If zero, no call waits.
 	MaxQueue int
 
-	// Adaptive makes each key's limit follow the latency of its work: [Learn], or a function that makes an algorithm of your own.
-	// The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
+	// Adaptive makes each key's limit follow the latency of its work: [Learn], or a function that makes an algorithm of
+	// your own. The limit given by New or LimitFor is then the upper bound. If nil, limits are fixed.
 	Adaptive func() Algorithm
 
 	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A full table forgets the key that has been
-	// idle for longest, with its learnt limit; if none is idle, a new key gets [ratelimit.ErrTableFull].
+	// idle for longest, with its learnt limit. If no key is idle, a new key gets [ratelimit.ErrTableFull].
 	MaxKeys int
 
-	// Clock times adaptive limits, shares, waits and Stats. If nil, the system's monotonic clock.
+	// Clock times adaptive limits, shares, waits and Stats. It defaults to the system's monotonic clock.
 	Clock ratelimit.Clock
 }
 

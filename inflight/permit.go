@@ -2,8 +2,8 @@ package inflight
 
 import "time"
 
-// A Permit holds units that are in flight until Release or Done is called. Only the first such call counts, on any goroutine
-// and any copy. The methods of the zero Permit do nothing.
+// A Permit holds units in flight until Release, Done or DoneAmount is called. Only the first such call counts, on any
+// goroutine and for any copy. The methods of the zero Permit do nothing.
 type Permit struct {
 	semaphore *semaphore
 	place     uint32 // of its work
@@ -16,9 +16,10 @@ func (p Permit) Release() { p.Done(Success) }
 // Done gives the permit back and records the outcome of the work.
 func (p Permit) Done(o Outcome) { p.DoneAmount(o, 0) }
 
-// Ignore marks work that is no evidence about the backend while it is in flight, such as a stream as soon as it is one. Adaptive limits then learn nothing
-// from its time, and its units do not count in the learnt limit, only in its upper bound: the key's limit, and Options.Total. Done gives the
-// permit back as usual; of its outcomes only Dropped counts then. Ignore does nothing for a fixed limit, and for a permit that was given back.
+// Ignore marks work in flight whose time shows nothing about the backend, for example a long stream. Adaptive limits
+// then learn nothing from its time. Its units no longer count in the learnt limit, only in the upper bounds: the key's
+// limit and Options.Total. Done gives the permit back as usual, but of its outcomes only Dropped counts. Ignore does
+// nothing if the limit is fixed or the permit was given back.
 func (p Permit) Ignore() {
 	s := p.semaphore
 	if s == nil || s.learner == nil {
@@ -42,10 +43,13 @@ func (p Permit) Ignore() {
 	}
 }
 
-// DoneAmount is Done for work whose time is in proportion to an amount, such as the tokens of an answer or the bytes of a file. Adaptive limits
-// then learn from the time per amount, apart from a time that all calls have in common, so a long answer does not count as a slow one. The unit is any, if it is the same for all calls of a limit.
-// Report an amount with all successes of a limit, or with none: a window in which one has no amount is learnt from by time. An amount that is
-// 0, negative, infinite or not a number means none.
+// DoneAmount is Done for work whose time is in proportion to an amount, for example the tokens of an answer or the
+// bytes of a file. Adaptive limits then learn from the time per amount, so a long answer does not count as a slow one.
+// A time that all calls have in common, for example until the first token, is left out.
+//
+// The unit can be chosen freely, but must be the same for all calls of a limit. Report an amount with all successes of
+// a limit or with none. If one success of a window has no amount, the limit learns from the times of that window as
+// with Done. An amount that is 0, negative, infinite or not a number means none.
 func (p Permit) DoneAmount(o Outcome, amount float64) {
 	s := p.semaphore
 	if s == nil {
@@ -118,7 +122,7 @@ func (s *semaphore) doneTimed(p Permit, o Outcome, amount float64) {
 	}
 }
 
-// tryUnlock takes n units or returns the error, and unlocks.
+// tryUnlock takes n units, or refuses them with the error why. It unlocks.
 func (s *semaphore) tryUnlock(n int, now time.Duration, why error) (Permit, error) {
 	if !s.freeLocked(n) {
 		if !s.common.shadow {

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// pool is the source of a key's permits: with [Options.Total] one for all keys, else one for each key. The lock of its semaphores
-// guards it: with one pool all keys have one lock, so that a decision takes one lock in either case, and keys and Total have no
-// lock order between them.
+// pool is the source of a key's permits. With [Options.Total] all keys share one pool; otherwise each key has its own.
+// The lock of its semaphores guards it. Keys with a common pool also have a common lock. So a decision always takes one
+// lock, and needs no order between the locks of keys and of Total.
 type pool struct {
 	total    int // units that may be in flight now, or noTotal
 	inFlight int
-	bound    atomic.Int64 // units that may ever be in flight; changed under the lock
+	bound    atomic.Int64 // upper bound of total; changed under the lock
 	waiting  int          // callers
-	came     uint64       // callers that have begun to wait
+	came     uint64       // callers that have ever begun to wait
 	turns    uint64
 	learner  *learner // with Options.Shared, else nil
 
-	levels     []*tier    // levels with waiters, the highest first
-	collecting *semaphore // the semaphore whose first waiter keeps freed units, until it fits; nil for none
+	levels     []*tier    // priorities with waiters, the highest first
+	collecting *semaphore // the semaphore whose first waiter keeps freed units until it fits, or nil
 }
 
-// tier is the waiters of one priority.
+// tier has the waiters of one priority.
 type tier struct {
 	priority int
-	byUse    useHeap  // semaphores that wait for Total, and not for their own limit
+	byUse    useHeap  // semaphores that wait for Total and not for their own limit
 	waiters  arrivals // of all semaphores
-	served   float64  // the least use when a semaphore was last served, plus one unit: keys come back no lower, so that a stream of new keys does not delay the others
+	served   float64  // the least use when a semaphore was last served, plus one unit. A key that comes back has at least this use: otherwise a stream of new keys would delay the others
 }
 
-// levelLocked returns the level of a priority, which is made if there is none.
+// levelLocked returns the tier of a priority. It adds one if there is none.
 func (p *pool) levelLocked(priority int) *tier {
 	i, ok := slices.BinarySearchFunc(p.levels, priority, func(l *tier, priority int) int {
 		switch {
@@ -49,7 +49,7 @@ func (p *pool) levelLocked(priority int) *tier {
 	return p.levels[i]
 }
 
-// fitsLocked reports whether n units of a priority fit. A request above the current value of a shared limit, but not above its bound, is
+// fitsLocked reports whether n units of a priority fit. A request above a shared limit, but not above its bound, is
 // admitted alone.
 func (p *pool) fitsLocked(n, priority int) bool {
 	bound := int(p.bound.Load())
@@ -64,7 +64,7 @@ func (p *pool) fitsLocked(n, priority int) bool {
 	}
 }
 
-// passedLocked reports whether a caller of that priority would pass a waiter.
+// passedLocked reports whether a caller of a priority would overtake a waiter of that priority or a higher one.
 func (p *pool) passedLocked(priority int) bool {
 	for _, l := range p.levels {
 		if l.priority < priority {
@@ -87,7 +87,7 @@ func (p *pool) joinLocked(s *semaphore, w *waiter) {
 	p.waiting++
 }
 
-// leaveLocked takes a waiter out. The caller then calls handOnLocked.
+// leaveLocked removes a waiter from its semaphore's queue. The caller must call handOnLocked afterwards.
 func (p *pool) leaveLocked(s *semaphore, w *waiter) {
 	if p.collecting == s && s.first == w {
 		p.collecting = nil
@@ -103,14 +103,14 @@ func (p *pool) leaveLocked(s *semaphore, w *waiter) {
 	p.prunedLocked(l)
 }
 
-// prunedLocked forgets a level that has no waiters.
+// prunedLocked forgets a tier that has no waiters.
 func (p *pool) prunedLocked(l *tier) {
 	if l.waiters.newest == nil {
 		p.levels = slices.DeleteFunc(p.levels, func(x *tier) bool { return x == l })
 	}
 }
 
-// moveLocked moves a semaphore and its waiters to another level. The caller then calls handOnLocked.
+// moveLocked moves a semaphore and its waiters to another priority. The caller must call handOnLocked afterwards.
 func (p *pool) moveLocked(s *semaphore, priority int) {
 	if p.learner != nil {
 		p.learner.levels.move(s.priority, priority, s.inFlight-s.works.ignored())
@@ -129,8 +129,9 @@ func (p *pool) moveLocked(s *semaphore, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked admits the waiters that fit after limits have changed. Of keys that wait from now on, the key with the least
-// use begins first, so that the others are made level with it, regardless of the order in which they are found.
+// changedLocked admits the waiters that fit after limits have changed. Some keys may begin to wait for Total now. The
+// key with the least use is placed first, so the others are made level with it, whatever the order in which they were
+// found.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
 	for _, s := range all {
@@ -164,7 +165,7 @@ func (p *pool) waitersLocked() (all []*semaphore) {
 	return all
 }
 
-// outLocked takes a semaphore out of the heap of its level.
+// outLocked removes a semaphore from its tier's heap.
 func (p *pool) outLocked(s *semaphore, l *tier) {
 	if s.at >= 0 {
 		heap.Remove(&l.byUse, int(s.at))
@@ -174,9 +175,9 @@ func (p *pool) outLocked(s *semaphore, l *tier) {
 	}
 }
 
-// placeLocked adds a semaphore to the semaphores that wait for Total, or removes it, if it has no waiter or is at its own limit. Without
-// a Total, no semaphore waits for it. A key that begins to wait is made level with the waiting key of least use; a key that was at
-// its own limit keeps its use, and has saved up nothing.
+// placeLocked adds a semaphore to those that wait for Total. If the semaphore has no waiter, is at its own limit, or
+// there is no Total, placeLocked removes it. A key that begins to wait is made level with the waiting key of least use.
+// A key that was at its own limit keeps its use, but has saved up nothing.
 func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
@@ -203,21 +204,21 @@ func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	heap.Push(&l.byUse, s)
 }
 
-// advanceLocked counts the work that the semaphore has in flight until now.
+// advanceLocked counts the work that the semaphore has had in flight until now.
 func (p *pool) advanceLocked(s *semaphore, now time.Duration) {
 	s.advance(s.inFlight, now)
 	p.sortLocked(s)
 }
 
-// sortLocked restores the order after the semaphore has used more.
+// sortLocked restores the heap's order after the semaphore has used more.
 func (p *pool) sortLocked(s *semaphore) {
 	if s.at >= 0 {
 		heap.Fix(&p.levelLocked(s.priority).byUse, int(s.at))
 	}
 }
 
-// first returns the semaphore of least use. Uses grow with the work in flight, so the heap's values are too low, until its first
-// semaphore is up to date and still first.
+// first returns the semaphore of least use. Uses grow while work is in flight, so those in the heap are too low. first
+// brings the heap's first semaphore up to date, until one is still the first afterwards.
 func (l *tier) first(now time.Duration) *semaphore {
 	for {
 		s := l.byUse[0]
@@ -233,8 +234,8 @@ func (l *tier) first(now time.Duration) *semaphore {
 	}
 }
 
-// dispatchLocked serves the waiters in turn, until the next one does not fit. That waiter's semaphore collects freed units, until
-// the waiter fits or a caller of a higher level comes.
+// dispatchLocked serves the waiters in turn, until one does not fit. The semaphore of that waiter collects freed units,
+// until the waiter fits or a caller of a higher priority comes.
 func (p *pool) dispatchLocked(now time.Duration) {
 	for p.total == noTotal || p.inFlight < p.total || p.learner != nil {
 		s := p.nextLocked(now)
@@ -242,7 +243,7 @@ func (p *pool) dispatchLocked(now time.Duration) {
 			return
 		}
 		if n := s.nextLocked().n; !p.fitsLocked(n, s.priority) {
-			if p.collecting = nil; n > 1 { // a single unit needs no others, and a key that collects serves its oldest waiter
+			if p.collecting = nil; n > 1 { // a single unit need not be collected, and a key that collects must serve its oldest waiter
 				p.collecting = s
 			}
 			return
@@ -281,13 +282,13 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 		p.collecting = nil
 	}
 	l := p.levelLocked(s.priority)
-	l.served = max(l.served, l.first(now).used+float64(leastHeld)/s.weight) // s has used more if it has collected for long
+	l.served = max(l.served, l.first(now).used+float64(leastHeld)/s.weight) // the use of s has grown if it has collected for long
 	p.leaveLocked(s, w)
 	w.permit = s.takeLocked(w.n, now)
 	if waited := now - w.since; waited > min((w.ends-w.since)/4, max(time.Second, 4*s.hold)) {
 		s.delayedLocked(1)
 	}
-	if !s.common.timed && s.timedAt == 0 { // one permit at a time, and only while others wait: else no clock is read
+	if !s.common.timed && s.timedAt == 0 { // only one permit at a time, while others wait: otherwise no clock is read
 		s.timedAt, s.timedWork, s.timedFrom = w.permit.place, w.permit.serial, now
 	}
 	s.waitedLocked(max(0, now-w.since), now)
@@ -295,8 +296,8 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	p.placeLocked(s, now)
 }
 
-// shedLocked throws out the newest waiter of the lowest level, if that is below a priority, and
-// reports whether it has.
+// shedLocked removes the newest waiter of the lowest level if that level is below a priority. It reports whether it
+// has.
 func (p *pool) shedLocked(priority int) bool {
 	if len(p.levels) == 0 {
 		return false
@@ -314,14 +315,14 @@ func (p *pool) shedLocked(priority int) bool {
 	return true
 }
 
-// setLocked changes the limit and its upper bound. The caller then calls
-// placeLocked for all semaphores, and dispatchLocked.
+// setLocked changes the limit and its upper bound. The caller must call placeLocked for all semaphores afterwards, and
+// then dispatchLocked.
 func (p *pool) setLocked(total, bound int) {
 	p.bound.Store(int64(bound))
 	p.total = min(max(total, 1), bound)
 }
 
-// useHeap is a heap of semaphores, the semaphore of least use first.
+// useHeap is a heap of semaphores. The first has the least use.
 type useHeap []*semaphore
 
 func (o useHeap) Len() int { return len(o) }

@@ -7,71 +7,71 @@ import (
 
 // probe is a measurement of the baseline under a lower limit.
 //
-// Probes begin at boundaries: instants of a clock that processes share. One process that probes alone does not empty a queue to which others
-// add, and takes the queue of the others for the backend's latency. Boundaries of a distance are among the boundaries of half that distance, so
-// processes meet though the lengths of their windows differ.
+// Probes begin at boundaries, which are instants of a clock that processes share. A process that probes alone cannot
+// empty a queue to which others add, and would take that queue for the backend's latency. Boundaries at a distance are
+// also boundaries at half that distance. So processes probe together even if the lengths of their windows differ.
 //
-// At routine boundaries all processes whose limits are in full use probe. Other probes have a cause of the process's own: nothing is
-// proven yet, the limit has fallen to half of its value without effect, or a young baseline is to be confirmed. These are alone, so that only
-// the first and the second may raise the baseline. A first baseline is raised only after a boundary has passed within the probe, since other
-// processes have begun theirs by then, and their queue is gone.
+// At routine boundaries all processes probe whose limits are in full use. A process also probes alone, for one of three
+// causes: nothing is proven yet, the limit has fallen to half of its value without effect, or a young baseline needs
+// confirmation. Only the first two causes may raise the baseline. A first baseline is raised only after a boundary has
+// passed within the probe: by then other processes have begun theirs, and their queue is gone.
 type probe struct {
 	due      bool          // a probe begins at the next boundary for causes
 	routine  bool          // the probe began at a routine boundary
 	shrank   bool          // the limit has fallen to half without effect
-	previous time.Duration // the end of the window before, on the clock that processes share
+	previous time.Duration // the end of the previous window, on the clock that processes share
 
 	running   bool
-	from      measure // at which the probe began
-	before    measure // in the step before
+	from      measure // the limit and latency at which the probe began
+	before    measure // those of the previous step
 	cut       float64 // the limit of this step
 	together  bool    // a boundary has passed within this step
-	restarts  int     // times that the step's sums began anew
-	doubted   float64 // latency in the step that showed a slower backend; 0 if there was none
-	confirmed float64 // the baseline of the latest routine probe
+	restarts  int     // the number of times that the step's sums began anew
+	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
+	confirmed float64 // the baseline that the latest routine probe found
 
 	n      int     // windows of this step
-	ended  float64 // requests of these
-	left   int     // of these, from which clients left
+	ended  float64 // requests of these windows
+	left   int     // windows of these that clients left early
 	sum    float64 // of their latencies
 	middle float64 // of their medians
 }
 
 const (
-	cause    = 500 * time.Millisecond // the least distance of the boundaries of probes that have a cause
-	routine  = 32 * time.Second       // the same of all others
-	causes   = 2                      // the least distance in windows
+	cause    = 500 * time.Millisecond // the least distance between boundaries for probes with a cause
+	routine  = 32 * time.Second       // the same for routine probes
+	causes   = 2                      // the same distances in windows
 	routines = 120
-	blindly  = 1000 // windows with the limit in full use between routine probes, if the instant is not known
+	blindly  = 1000 // windows with the limit in full use between routine probes if Sample.At is unknown
 
-	soon  = 8  // windows with the limit in full use, from the first baseline to the probe that confirms it
-	later = 32 // and from then on to the second one
+	soon  = 8  // windows with the limit in full use from the first baseline to the probe that confirms it
+	later = 32 // the same from then on to the second probe
 
-	below      = 0.7  // of the work that the backend does at once: the limit at which a probe looks for the known baseline
-	shrunk     = 0.5  // a limit that has fallen that far is probed
-	far        = 3    // times the baseline: a latency that is too high for a limit that has fallen that far
-	queued     = 1.4  // a latency so many times as high as a queue alone would leave is no queue
-	confirming = 0.88 // of a proven baseline, latency in a probe: with a queue it would be below
-	opinion    = 0.8  // of latency in the doubted step, at a third of its limit: others had a queue, which is shorter now
-	raised     = 1.03 // times the baseline: a routine probe that would raise it that far takes most windows
+	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
+	shrunk     = 0.5  // a limit that has fallen to this part is a cause of a probe, if latency is too high
+	far        = 3    // times the baseline; a higher latency is too high for a limit that has fallen to shrunk
+	queued     = 1.4  // a queue alone would leave a latency; one this many times as high shows no queue
+	confirming = 0.88 // of a proven baseline; with a queue, latency in a probe would be lower
+	opinion    = 0.8  // of latency in the doubted step; lower latency at a third of its limit shows that others had a queue
+	raised     = 1.03 // times the baseline; a routine probe that would raise it further takes the full number of windows, most
 
-	most        = 3     // windows of a step
-	mostRoutine = 5     // the same of a routine probe
-	precise     = 0.2   // the standard error of a baseline that a probe finds, as a part of it
-	preciser    = 0.12  // the same of a routine probe: processes whose baselines differ have unequal shares
-	surest      = 0.001 // the variance that any measurement of a baseline has, as backends change
+	most        = 3     // the maximum number of windows of a step
+	mostRoutine = 5     // the same for a routine probe
+	precise     = 0.2   // the largest standard error of a baseline that a probe finds, as a part of it
+	preciser    = 0.12  // the same for a routine probe: if baselines differ, processes get unequal shares
+	surest      = 0.001 // the least variance of a measured baseline, because backends change
 
-	draining     = 0.02 // the part by which latency falls from window to window of a step while a queue drains
-	drainingBy   = 3    // standard deviations: a smaller difference may be chance
+	draining     = 0.02 // if latency falls by more than this part from window to window, a queue drains
+	drainingBy   = 3    // standard deviations; a smaller difference may be chance
 	mostRestarts = 4
 )
 
-// begins reports whether a probe begins after a window that has ended at an instant.
+// begins reports whether a probe begins after a window that ended at the instant at.
 func (b *baseline) begins(limit, rtt float64, full, stuck bool, at time.Duration) bool {
 	p := &b.probe
 	unproven := !b.ever || at == 0 && !b.proven
 	p.due = b.causes(limit, rtt, unproven, full, stuck) || p.due && full && !b.ever
-	if at == 0 { // it is not known
+	if at == 0 { // the instant is unknown
 		p.routine = p.due || b.since >= blindly
 		return full && p.routine
 	}
@@ -79,17 +79,17 @@ func (b *baseline) begins(limit, rtt float64, full, stuck bool, at time.Duration
 	return full && (p.routine || p.due && p.crossed(at, cause, causes))
 }
 
-// causes reports whether a probe has a cause. Unproven means that nothing has shown the baseline to be one without a queue, full that the limit is
-// used in full, and stuck that it cannot grow.
+// causes reports whether there is a cause for a probe. If unproven, nothing has shown that the baseline is free of a
+// queue. If full, the limit is in full use. If stuck, it cannot grow.
 func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 	queue := rtt > longer*b.rtt
-	growing := queue && !b.queue && !b.proven // latency is caused by a queue that was growing
+	growing := queue && !b.queue && !b.proven // a growing queue has caused the latency
 	b.queue, b.probe.shrank = queue, false
 	if !full {
 		return false
 	}
 	b.since++
-	if !queue { // or a baseline that is one of a queue
+	if !queue { // or the baseline includes a queue
 		b.proven = b.proven || limit >= grown*b.found
 		b.ever = b.ever || b.proven
 		return unproven && stuck || b.since >= b.every && (b.doubt > surest || b.probe.confirmed > 0)
@@ -99,7 +99,8 @@ func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 	return !growing && (unproven || b.probe.shrank || b.since >= b.every)
 }
 
-// crossed reports whether a boundary has passed in the window that ended at an instant. The distance is doubled until it has as many windows.
+// crossed reports whether a boundary has passed in the window that ended at the instant at. It doubles the distance of
+// the boundaries until it is as long as that many windows.
 func (p *probe) crossed(at, distance time.Duration, windows int) bool {
 	elapsed := at - p.previous
 	switch {
@@ -114,7 +115,7 @@ func (p *probe) crossed(at, distance time.Duration, windows int) bool {
 	return at/distance != p.previous/distance
 }
 
-// begin starts a probe, and returns the limit of its first step.
+// begin starts a probe and returns the limit of its first step.
 func (b *baseline) begin(limit, rtt float64, left bool) float64 {
 	p := &b.probe
 	p.running, p.due, p.doubted, p.from = true, false, 0, measure{limit, rtt, left}
@@ -124,7 +125,7 @@ func (b *baseline) begin(limit, rtt float64, left bool) float64 {
 	return p.step(p.from, limit/2)
 }
 
-// step begins a step of the probe, and returns its limit.
+// step begins a step of the probe and returns its limit.
 func (p *probe) step(before measure, to float64) float64 {
 	p.before, p.cut, p.together, p.restarts = before, max(1, math.Floor(to)), false, 0
 	p.restart()
@@ -160,13 +161,13 @@ type verdict int
 
 const (
 	undecided verdict = iota // the step needs more windows
-	queueing                 // latency fell in proportion to the limit: there was a queue, and there may still be one
+	queueing                 // latency fell in proportion to the limit: there was a queue, and may still be one
 	confirmed                // latency equals the known baseline
-	doubted                  // latency shows a slower backend, or a queue of others: a much lower limit decides
+	doubted                  // latency shows a slower backend or a queue of others; a much lower limit shows which
 	replaced                 // latency shows a backend without a queue, and differs from the baseline
 )
 
-// next adds a window to the step of the probe, and returns the limit from now on.
+// next adds a window to the step of the probe and returns the limit from now on.
 func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(load) float64) float64 {
 	p := &b.probe
 	p.add(rtt, ended, float64(s.Median), b.varies, left)
@@ -190,7 +191,7 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 		return p.step(step, p.cut/3)
 	case confirmed:
 		before := max(b.doubt, surest)
-		part := before / (before + max(doubt, surest)) // two measurements of one baseline have less noise
+		part := before / (before + max(doubt, surest)) // two measurements of one baseline are more precise than one
 		b.measured(b.rtt*math.Pow(step.rtt/b.rtt, part), before*(1-part))
 	case replaced:
 		if step.rtt < b.rtt {
@@ -202,8 +203,9 @@ func (b *baseline) next(rtt, ended float64, left bool, s Sample, target func(loa
 	return b.finish(s.sized, target)
 }
 
-// measured puts the result of a probe into force. The result of a process alone may include the queue of others. So it raises the baseline to
-// the value of the latest routine probe at most, unless there is none, or the limit has fallen to half without effect.
+// measured puts the result of a probe into force. If the process has probed alone, the result may include the queue of
+// others. So it raises the baseline at most to the value that the latest routine probe found. There are two exceptions:
+// nothing was proven before, or the limit has fallen to half without effect.
 func (b *baseline) measured(rtt, doubt float64) {
 	p := &b.probe
 	switch {
@@ -215,15 +217,15 @@ func (b *baseline) measured(rtt, doubt float64) {
 	b.rtt, b.doubt = rtt, doubt
 }
 
-// judge decides on the step of a probe, given its mean latency and the variance of the mean's logarithm.
+// judge returns the verdict on a step of a probe, from its mean latency and the variance of the mean's logarithm.
 func (b *baseline) judge(mean, doubt float64) verdict {
 	p := &b.probe
-	// A queue alone would have let latency fall in proportion to the limit, to a ratio of 1.
+	// With a queue alone, latency would have fallen in proportion to the limit, and the ratio would be 1.
 	ratio := mean / (p.before.rtt * p.cut / p.before.limit)
 	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
-	// With a queue, latency would have fallen further than chance explains.
+	// Latency has not fallen further than by chance, as it would have with a queue.
 	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	measured := !p.before.left && 2*p.left <= p.n // the latency of the backend, not the patience of the clients
+	measured := !p.before.left && 2*p.left <= p.n // latency is the backend's, not the patience of its clients
 	flat := p.cut <= 1 || measured && ratio >= queued
 	switch {
 	case p.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):
@@ -240,8 +242,8 @@ func (b *baseline) judge(mean, doubt float64) verdict {
 	return queueing
 }
 
-// needsMore reports whether more windows are to be averaged before the step is judged. If conclusive, the mean may become
-// the baseline, so it has to be precise.
+// needsMore reports whether the step needs more windows before it is judged. If conclusive, the mean may become the
+// baseline, so it must be precise.
 func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
 	p := &b.probe
 	unsteady := b.noise > noisy/4
@@ -260,7 +262,7 @@ func (b *baseline) needsMore(mean, ratio, doubt float64, conclusive bool) bool {
 	return p.n < most && b.proven && mean > raised*b.rtt || p.n < mostRoutine && doubt > preciser*preciser
 }
 
-// finish ends a probe that has found a baseline, and returns the limit from now on.
+// finish ends a probe that has found a baseline and returns the limit from now on.
 func (b *baseline) finish(sized bool, target func(load) float64) float64 {
 	p := &b.probe
 	p.running, b.proven, b.ever, b.since, b.last, b.trend = false, true, true, 0, 0, 0

@@ -12,12 +12,15 @@ const (
 	protectWaiting = 1000
 )
 
-// Protect returns a limiter for one backend of unknown capacity, such as a server behind it or a database. All keys share one limit, which
-// adapts as [Learn] does, up to Options.Total, 1000 by default. Callers wait in queues as long as they can still be served in time: 100 for each
-// key, and 1000 in all, unless Options.MaxQueue and Options.MaxWaiting are set. Keys share the limit by Options.Weight, and Options.Priority
-// divides them into levels. It is an error if Options.Adaptive or Options.Shared is set, or another option is invalid.
+// Protect returns a limiter for one backend of unknown capacity, for example a database. All keys share one limit. It
+// adapts as [Learn] does, up to Options.Total, which defaults to 1000. Keys share the limit by Options.Weight, and
+// Options.Priority divides them into levels.
 //
-// Use [New] with [Learn] for LearnOptions, or for one limit per key.
+// Callers wait in queues while they can still be served in time. Options.MaxQueue, the maximum for each key, defaults
+// to 100, and Options.MaxWaiting, the maximum over all keys, to 1000. Protect returns an error if Options.Adaptive or
+// Options.Shared is set, or another option is invalid.
+//
+// For LearnOptions, or for one limit per key, use [New] with [Learn].
 func Protect[K comparable](opts *Options[K]) (*Limiter[K], error) {
 	var o Options[K]
 	if opts != nil {

@@ -2,25 +2,26 @@ package inflight
 
 import "time"
 
-// waiter is one call of Acquire that waits. Its key's lock guards it, except that ready
-// is closed once, and fields that were written before may be read after that.
+// waiter is one call of Acquire that waits. The lock of its key guards it. When ready is closed, the waiter may read
+// its other fields without the lock.
 type waiter struct {
 	semaphore    *semaphore
 	n            int
 	ready        chan struct{}
 	since        time.Duration // when it began to wait
 	ends         time.Duration // the reading at which the wait ends
-	gone         time.Duration // the reading at which the caller's context ends: the same, unless a bound of the wait alone ends it sooner
+	gone         time.Duration // the reading at which the caller's context ends; later than ends if a bound of the wait alone ends the wait
 	permit       Permit        // the result, if err is nil
-	err          error         // why it gets nothing
+	err          error         // the reason for which it gets no permit
 	done         bool          // ready is closed
 	next, prev   *waiter       // of its key
-	came         uint64        // in this order among all waiters
+	came         uint64        // its number among all waiters, in the order of arrival
 	newer, older *waiter       // of its priority
 }
 
-// nextLocked returns the waiter whose turn it is among the waiters of the key: the first, but the newest from the first lost waiter until the
-// queue is empty. In an overload, first come, first served would let each caller wait for about as long as callers bear, and serve few in time.
+// nextLocked returns the waiter whose turn it is among the key's waiters. It is the oldest one. From the first waiter
+// that leaves unserved until the queue is empty, it is the newest one. In an overload, the oldest waiter would always
+// have waited for about as long as callers bear, and few would be served in time.
 func (s *semaphore) nextLocked() *waiter {
 	p := s.pool()
 	if s.losing && p.collecting != s && s.fitsLocked(s.last.n) && p.fitsLocked(s.last.n, s.priority) {
@@ -29,7 +30,8 @@ func (s *semaphore) nextLocked() *waiter {
 	return s.first
 }
 
-// fullLocked reports whether the queue has no place for a caller. While the newest waiter goes first, a caller takes the place of the oldest.
+// fullLocked reports whether the queue has no place for a caller. While the newest waiter goes first, there is always
+// one: a caller takes the place of the oldest.
 func (s *semaphore) fullLocked() bool {
 	return s.queued >= s.common.maxQueue && (!s.losing || s.first == nil)
 }
@@ -42,9 +44,12 @@ func (s *semaphore) heldLocked(d time.Duration) {
 	s.hold = max(1, d)
 }
 
-// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably end first. Work is expected to take
-// twice the key's usual time, because times vary, or half of the caller's initial time if that is less, but never less than the usual time. A bound
-// of the wait alone is about how long callers bear: they may bear work that takes longer, but not if it begins after more than half of the bound.
+// tooLateLocked reports whether it is too late to begin a waiter's work, because its context would probably end first.
+// Times vary, so work is expected to take twice the key's usual time, or half of the time that the caller had at first
+// if that is less. It is never expected to take less than the usual time.
+//
+// A bound of the wait alone shows how long callers wait, while their work may take longer. Such work may begin until
+// half of that bound is over.
 func (s *semaphore) tooLateLocked(w *waiter, now time.Duration) bool {
 	return w.gone-now < s.hold || w.ends-now < min(2*s.hold, (w.ends-w.since)/2)
 }
@@ -62,7 +67,7 @@ func (s *semaphore) push(w *waiter) {
 	s.queued++
 }
 
-// remove takes out a waiter that is in the queue.
+// remove removes a waiter that is in the queue.
 func (s *semaphore) remove(w *waiter) {
 	if w.prev == nil {
 		s.first = w.next
@@ -81,7 +86,7 @@ func (s *semaphore) remove(w *waiter) {
 // arrivals are the waiters of one priority, in the order in which they came.
 type arrivals struct{ newest *waiter }
 
-// push adds a waiter. Only where it comes from another priority is it not the newest.
+// push adds a waiter. It is the newest, unless it comes from another priority.
 func (a *arrivals) push(w *waiter) {
 	var newer *waiter
 	older := a.newest

@@ -11,21 +11,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// semaphore counts the slots of one key. Its lock guards all fields except common, which never changes.
+// semaphore counts the units of one key. Its lock guards all fields except common, which never changes.
 //
-// Its first 64 bytes, a line of the processor's cache, are all that a decision of a fixed limit without Total
-// touches. With many keys, or cores, most of the time goes to such lines.
+// A decision of a fixed limit without Total touches the first 64 bytes only, one line of the CPU's cache. With many
+// keys or cores, most of the time is spent on such lines.
 type semaphore struct {
 	common   *common
 	limit    int     // units that may be in flight now: bound, or the learnt limit
 	inFlight int     // units
 	first    *waiter // in the queue, first come, first served; nil if it is empty
-	dead     bool    // forgotten: look the key up again
-	parked   bool    // unpark puts the key back among the keys that may be forgotten
-	losing   bool    // a waiter has left the queue unserved since the queue was empty
+	dead     bool    // the table has forgotten it: look the key up again
+	parked   bool    // when it is idle, unpark puts the key back among those that may be forgotten
+	losing   bool    // a waiter has left unserved since the queue was last empty
 	mu       sync.Mutex
-	timedAt  uint32 // of a fixed limit: the place of the work that is timed
-	works    works  // begins with the permit that most keys have at most
+	timedAt  uint32 // with a fixed limit, the place of the work that is timed
+	works    works  // begins with its first permit, the only one of most keys
 
 	last   *waiter
 	queued int  // waiters
@@ -33,7 +33,7 @@ type semaphore struct {
 
 	bound   int      // units that may ever be in flight; 0 if the key is blocked
 	learner *learner // nil if the limit is fixed; with Options.Shared the learner of all keys
-	idleAt  uint64   // when it became idle (nothing in flight, no waiter), as a number of common.idled
+	idleAt  uint64   // when it became idle, with nothing in flight and no waiter: a number of common.idled
 	unpark  func()
 
 	share
@@ -43,11 +43,11 @@ type semaphore struct {
 	number     uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
-	wait       time.Duration // recent waits of calls that were served from the queue
-	waited     time.Duration // when the last of them was served, or gave up
+	wait       time.Duration // mean of the recent waits of calls that were served from the queue
+	waited     time.Duration // when the last waiter was served or gave up
 	hold       time.Duration // mean time of about the last 16 successes
-	timedFrom  time.Duration // of a fixed limit, which times few permits: when that work began
-	timedWork  uint64        // its serial. With this a key takes six lines of the cache, and begins on one
+	timedFrom  time.Duration // with a fixed limit, when the timed work began
+	timedWork  uint64        // its serial. A key takes six lines of the cache, and begins on one
 }
 
 // common is the state that all keys of a limiter share.
@@ -60,14 +60,14 @@ type common struct {
 	timed      bool  // the clock is read for each permit
 	shadow     bool
 
-	// inOrder is true if the instants at which keys become idle are numbered. As long as a table is far from
-	// full they are not: the counter would be one more thing that all cores share.
+	// inOrder is true if the instants at which keys become idle are numbered. They are not while the table is far from
+	// full: all cores would share one more counter.
 	inOrder atomic.Bool
 
-	_     [64]byte      // fields that change share no line of the cache with fields that are only read
-	mu    sync.Mutex    // the lock of all keys, if they have one pool
-	last  time.Duration // the latest reading that was used under it
-	idled atomic.Uint64 // the last number of an instant
+	_     [64]byte      // keeps fields that change and fields that are only read on different lines of the cache
+	mu    sync.Mutex    // the lock of all keys if they share a pool
+	last  time.Duration // the latest reading used under mu
+	idled atomic.Uint64 // the number of the latest instant at which a key became idle
 	shed  atomic.Uint64
 	waits [len(wait.Buckets) + 1]atomic.Uint64
 }
@@ -88,10 +88,10 @@ func (s *semaphore) pool() *pool {
 	return &s.own
 }
 
-// init prepares a semaphore, which has no configuration yet. It calls the caller's Options.Adaptive.
+// init prepares a semaphore, which is not configured yet. It calls Options.Adaptive.
 func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
-	s.weight, s.until = 1, -maxReading // until it is configured
+	s.weight, s.until = 1, -maxReading // replaced by its configuration
 	s.own.total = noTotal
 	s.own.bound.Store(noTotal)
 	switch {
@@ -105,7 +105,7 @@ func (s *semaphore) init(c *common, report func(old, new int)) {
 	}
 }
 
-// reading returns a reading of the clock, if timed, else 0. No lock is held.
+// reading returns a reading of the clock if timed, and else 0. The caller holds no lock.
 func (c *common) reading(timed bool) time.Duration {
 	if !timed {
 		return 0
@@ -115,8 +115,8 @@ func (c *common) reading(timed bool) time.Duration {
 
 const maxReading = math.MaxInt64 / 4 // differences do not overflow
 
-// atLocked returns the instant for a reading of the clock. Callers read the clock before they lock, so readings come in any order, but time
-// never goes back.
+// atLocked returns the instant of a reading of the clock. Callers read the clock before they lock, so readings may come
+// out of order. An instant is never before an earlier one.
 func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	if s.common.pool != nil {
 		return s.common.atLocked(reading)
@@ -125,7 +125,7 @@ func (s *semaphore) atLocked(reading time.Duration) time.Duration {
 	return s.until
 }
 
-// atLocked is like semaphore.atLocked, for keys that share one pool.
+// atLocked is like semaphore.atLocked, for keys that share a pool.
 func (c *common) atLocked(reading time.Duration) time.Duration {
 	c.last = max(c.last, reading)
 	return c.last
@@ -150,13 +150,13 @@ func checkUnits(n, total int) error {
 	return nil
 }
 
-// fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is admitted
-// alone: else it could wait for ever, because the limit does not grow while nothing is in flight.
+// fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is
+// admitted alone. Otherwise it could wait forever, because the limit does not grow while nothing is in flight.
 func (s *semaphore) fitsLocked(n int) bool {
 	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound || s.common.adaptive != nil && s.fitsBesideLocked(n)
 }
 
-// fitsBesideLocked is fitsLocked with work in flight that is ignored, which counts in the bound alone.
+// fitsBesideLocked is fitsLocked for a key with ignored work in flight. Ignored work counts in the bound alone.
 func (s *semaphore) fitsBesideLocked(n int) bool {
 	if s.common.pool != nil { // the pool's learner ignores it
 		return false
@@ -165,7 +165,7 @@ func (s *semaphore) fitsBesideLocked(n int) bool {
 	return n <= s.bound-s.inFlight && (counts == 0 || n <= s.limit-counts)
 }
 
-// possibleLocked returns why n can never be in flight, if so.
+// possibleLocked returns an error if n units can never be in flight.
 func (s *semaphore) possibleLocked(n int) error {
 	if n > s.bound {
 		return errExceeds(n, s.bound, "key's limit")
@@ -173,8 +173,8 @@ func (s *semaphore) possibleLocked(n int) error {
 	return checkUnits(n, s.common.most())
 }
 
-// freeLocked reports whether n units may be taken now: there is room, and no waiter that
-// comes first could use it.
+// freeLocked reports whether n units may be taken now. There must be room, and no waiter that comes first may be able
+// to use it.
 func (s *semaphore) freeLocked(n int) bool {
 	if s.first != nil || !s.fitsLocked(n) {
 		return false
@@ -224,7 +224,7 @@ func (s *semaphore) takeTimedLocked(n int, now time.Duration) Permit {
 	return permit
 }
 
-// endLocked takes out the work of a permit, and returns it.
+// endLocked removes the work of a permit and returns it.
 func (s *semaphore) endLocked(p Permit) (w work) {
 	if w.n = s.works.end(p.place, p.serial); w.n == 0 || !s.common.timed {
 		if s.timedAt == p.place {
@@ -250,7 +250,7 @@ func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.pool().sortLocked(s)
 }
 
-// releasedLocked gives units back, and hands them on. The caller then calls unlockVacated.
+// releasedLocked gives units back and hands them on. The caller must call unlockVacated afterwards.
 func (s *semaphore) releasedLocked(n int, now time.Duration) {
 	s.inFlight -= n
 	p := s.common.pool
@@ -275,13 +275,13 @@ func (s *semaphore) handOnLocked(now time.Duration) {
 	s.pool().dispatchLocked(now)
 }
 
-// countShedLocked counts a call that is refused, for the key and for all.
+// countShedLocked counts a refused call, for the key and over all keys.
 func (s *semaphore) countShedLocked() {
 	s.shed++
 	s.common.shed.Add(1)
 }
 
-// waitedLocked notes a wait: the mean of about the last eight.
+// waitedLocked records a wait. The mean is over about the last eight.
 func (s *semaphore) waitedLocked(d, now time.Duration) {
 	i, _ := slices.BinarySearch(wait.Buckets[:], d.Seconds())
 	s.common.waits[i].Add(1)
@@ -291,7 +291,8 @@ func (s *semaphore) waitedLocked(d, now time.Duration) {
 	s.wait, s.waited = d, now
 }
 
-// agedLocked returns the mean of recent waits. While no call waits, it halves in each such time, or each second if that is longer.
+// agedLocked returns the mean of recent waits. While no call waits, it halves after a time as long as itself, but no
+// sooner than after a second.
 func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	if s.wait == 0 || s.first != nil || now <= s.waited {
 		return s.wait
@@ -299,7 +300,7 @@ func (s *semaphore) agedLocked(now time.Duration) time.Duration {
 	return time.Duration(float64(s.wait) * math.Exp2(-float64(now-s.waited)/float64(max(s.wait, time.Second))))
 }
 
-// delayedLocked records that a call for n units is late, unless the key's own limit is the reason.
+// delayedLocked records that a call for n units is late, unless the key's own limit has delayed it.
 func (s *semaphore) delayedLocked(n int) {
 	if p := s.pool(); p.learner != nil && s.fitsLocked(n) {
 		p.learner.levels.delayed(s.priority)
@@ -309,7 +310,7 @@ func (s *semaphore) delayedLocked(n int) {
 // limitLocked changes the limit in force.
 func (s *semaphore) limitLocked(limit int) { s.limit = min(max(limit, min(1, s.bound)), s.bound) }
 
-// shedUnlock counts a call that is refused, unlocks and returns the error.
+// shedUnlock counts a refused call, unlocks and returns the error.
 func (s *semaphore) shedUnlock(n int, why error) error {
 	defer s.mutex().Unlock()
 	if err := s.possibleLocked(n); err != nil {
@@ -320,8 +321,7 @@ func (s *semaphore) shedUnlock(n int, why error) error {
 	return why
 }
 
-// unlockVacated unlocks after something has left the semaphore, and notes
-// if that was the last.
+// unlockVacated unlocks after work or a waiter has left the semaphore. If it was the last, the semaphore is idle.
 func (s *semaphore) unlockVacated() {
 	var unpark func()
 	if s.idleLocked() {
@@ -338,7 +338,7 @@ func (s *semaphore) unlockVacated() {
 	}
 }
 
-// unlockAfter is unlockVacated if the semaphore was busy before, and else only unlocks.
+// unlockAfter unlocks. If the semaphore was busy before, it calls unlockVacated.
 func (s *semaphore) unlockAfter(busy bool) {
 	if busy {
 		s.unlockVacated()

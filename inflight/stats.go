@@ -8,24 +8,25 @@ import (
 
 // Stats are the state of a key.
 type Stats struct {
-	Limit    int // units that may be in flight now; of a blocked key 0
-	Bound    int // the upper bound of an adaptive Limit; else equal to Limit
+	Limit    int // units that may be in flight now; 0 if the key is blocked
+	Bound    int // the upper bound of an adaptive Limit; equal to a fixed Limit
 	InFlight int // units
 	Queued   int // calls of Acquire that wait
-	Weight   int // of the key's share of Total
+	Weight   int // determines the key's share of Total
 
 	// Shed counts the calls that were refused with ErrLimited since the key was first seen.
 	Shed uint64
 
-	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if none has waited.
+	// Wait is the mean of about the last eight waits in the queue. It decays while no call waits. It is 0 if no call
+	// has waited.
 	Wait time.Duration
 
-	// Oldest is the time for which the oldest permit has been held since Stats or Snapshot first saw it: without end, it was
-	// never released. 0 if nothing is in flight.
+	// Oldest is the age of the oldest permit in flight, counted from the first call of Stats or Snapshot that saw it.
+	// If it grows without end, a permit was never released. It is 0 if nothing is in flight.
 	Oldest time.Duration
 }
 
-// Stats returns how a key stands, and whether it is tracked.
+// Stats returns the state of a key, and whether the key is tracked.
 func (l *Limiter[K]) Stats(key K) (Stats, bool) {
 	l.made()
 	if l.keys.err(key) != nil {
@@ -39,7 +40,7 @@ func (l *Limiter[K]) Stats(key K) (Stats, bool) {
 	return s, ok
 }
 
-// Snapshot returns the Stats of all tracked keys, which are not read at one instant.
+// Snapshot returns the Stats of all tracked keys. They are read one after the other, not at one instant.
 func (l *Limiter[K]) Snapshot() map[K]Stats {
 	all := make(map[K]Stats)
 	for _, e := range l.entries(nil) {
@@ -50,27 +51,27 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 	return all
 }
 
-// Totals are the state of a [Limiter] over all keys. Its counters count from [New] on.
+// Totals are the state of a [Limiter] over all keys. Its counters begin with [New].
 type Totals struct {
 	InFlight int // units
 	Limit    int // Options.Total, or the limit that Options.Shared has learnt; 0 if there is none
 	Queued   int // calls of Acquire
 	Keys     int // tracked
 
-	// Adaptive reports whether limits follow outcomes: whether there is [Options.Adaptive] or [Options.Shared].
+	// Adaptive is true if [Options.Adaptive] or [Options.Shared] is set, so that limits follow outcomes.
 	Adaptive bool
 
-	// Shed counts the calls that were refused for lack of room, or in a dry run would have been.
+	// Shed counts the calls that were refused for lack of room. In a dry run it counts those that would have been.
 	Shed uint64
-	// Waits counts the calls that were served from a queue by their waits: up to 1, 2.5, 5, 10, 25, 50, 100, 250 and
-	// 500 ms, 1, 2.5 and 10 s, and longer.
+	// Waits counts the calls that were served from a queue, in buckets of their waits. The upper bounds of the buckets
+	// are 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s; the last bucket has the longer waits.
 	Waits [13]uint64
 }
 
 var _ [len(wait.Buckets) + 1]uint64 = Totals{}.Waits
 
-// Totals returns how the limiter stands over all keys, for metrics. It takes time in proportion to the number of
-// keys.
+// Totals returns the state of the limiter over all keys, for example for metrics. It takes time in proportion to the
+// number of keys.
 func (l *Limiter[K]) Totals() Totals {
 	all := l.entries(nil)
 	t := Totals{Keys: len(all), Shed: l.common.shed.Load()}
@@ -92,7 +93,7 @@ func (l *Limiter[K]) Totals() Totals {
 	return t
 }
 
-// stats returns how the semaphore stands, unless it was forgotten.
+// stats returns the state of the semaphore, or false if the table has forgotten it.
 func (s *semaphore) stats() (Stats, bool) {
 	now := s.common.reading(true)
 	s.mutex().Lock()

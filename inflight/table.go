@@ -7,8 +7,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds keys' semaphores, never more of them than max. Finding one takes no lock. The
-// table's lock is taken to insert and remove, and before a key's lock, never after it.
+// table finds the semaphores of keys. It has at most max of them. A lookup takes no lock. An insertion or removal takes
+// the table's lock, before a key's lock and never after it.
 type table[K comparable] struct {
 	index  *keys.Map[K, *entry[K]]
 	cloner keys.Cloner[K]
@@ -16,17 +16,17 @@ type table[K comparable] struct {
 
 	mu    sync.Mutex
 	count int
-	idle  idleHeap[K] // all keys except keys that were found busy and have not been idle since
+	idle  idleHeap[K] // all keys, except those that were found busy and have not been idle since
 }
 
 // entry is a semaphore and its place in the table.
 type entry[K comparable] struct {
 	semaphore
 	key  K
-	rank uint64 // idleAt when the heap last looked: never above it
+	rank uint64 // idleAt when the heap last read it, so never above idleAt
 }
 
-// smallTable is a table that keeps its order of idle keys from the start.
+// smallTable is the maximum size of a table that keeps the order of idle keys from the start.
 const smallTable = 1024
 
 func newTable[K comparable](max int) *table[K] {
@@ -35,7 +35,7 @@ func newTable[K comparable](max int) *table[K] {
 
 func (t *table[K]) find(key K) *entry[K] { return t.index.Find(key) }
 
-// roomLocked reports whether there is room for one more key, and makes room if it can.
+// roomLocked reports whether there is room for one more key. If the table is full, it tries to make room.
 func (t *table[K]) roomLocked() bool { return t.count < t.max || t.forgetLocked() }
 
 // publishLocked adds a key for which there is room.
@@ -50,7 +50,7 @@ func (t *table[K]) publishLocked(e *entry[K]) {
 	}
 }
 
-// entriesLocked returns the entries of the keys that are in the table, or all entries if no key is given.
+// entriesLocked returns the entries of the given keys that are in the table, or all entries if no key is given.
 func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	for _, key := range of {
 		if e := t.find(key); e != nil {
@@ -67,10 +67,9 @@ func (t *table[K]) entriesLocked(of []K) (found []*entry[K]) {
 	return found
 }
 
-// forgetLocked removes the key that has been idle longest, if any is idle. The heap's
-// ranks are never above the truth, so its first entry whose rank is true is that key.
-// Busy keys leave the heap until they are idle again. So each look is paid for by a use
-// of the key that was looked at.
+// forgetLocked removes the key that has been idle for longest, if any is idle. An entry's rank in the heap may be out
+// of date, but is never too high. So the first entry with a correct rank is that key. A busy key leaves the heap until
+// it is idle again. So an entry is examined at most once for each use of its key.
 func (t *table[K]) forgetLocked() bool {
 	for len(t.idle) > 0 {
 		e := t.idle[0]
@@ -84,8 +83,8 @@ func (t *table[K]) forgetLocked() bool {
 	return false
 }
 
-// lookLocked looks at the heap's first entry, and reports whether it has removed it.
-// The locks of the table and of the entry are held.
+// lookLocked examines the heap's first entry, and reports whether it has removed the key from the table. The caller
+// holds the locks of the table and of the entry.
 func (t *table[K]) lookLocked(e *entry[K]) bool {
 	switch {
 	case !e.idleLocked():
@@ -104,8 +103,8 @@ func (t *table[K]) lookLocked(e *entry[K]) bool {
 	return false
 }
 
-// unpark puts a key back that has become idle. No other caller forgets or parks it at that time,
-// as both find their keys in the heap.
+// unpark puts a key that has become idle back into the heap. Meanwhile no other goroutine can forget or park it,
+// because both take their keys from the heap.
 func (t *table[K]) unpark(e *entry[K]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,7 +114,7 @@ func (t *table[K]) unpark(e *entry[K]) {
 	heap.Push(&t.idle, e)
 }
 
-// idleHeap is a heap of keys, the key that has been idle longest first.
+// idleHeap is a heap of keys. The first has been idle for longest.
 type idleHeap[K comparable] []*entry[K]
 
 func (h idleHeap[K]) Len() int           { return len(h) }

@@ -16,8 +16,8 @@ func left(ctx context.Context) time.Duration {
 // endless is the time until a context without a deadline ends.
 const endless = maxReading
 
-// quitLocked removes a waiter that gives up. A waiter that was served at the same instant gives its permit back, so that it
-// goes to the next one.
+// quitLocked removes a waiter that gives up. If the waiter was served at the same instant, it gives its permit back,
+// for the next waiter.
 func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	if !w.done {
 		s.pool().leaveLocked(s, w)
@@ -37,7 +37,7 @@ func (s *semaphore) quitLocked(w *waiter, now time.Duration) {
 	}
 }
 
-// awaitUnlock waits in the key's queue. It unlocks.
+// awaitUnlock unlocks, and waits in the key's queue.
 func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left time.Duration) (p Permit, err error) {
 	now = s.atLocked(now)
 	w := &waiter{semaphore: s, n: n, since: now, ends: now + patience, gone: now + left}
@@ -47,7 +47,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left 
 	if most := s.common.maxWaiting; s.queued < s.common.maxQueue && most > 0 && s.pool().waiting >= most && !s.pool().shedLocked(s.priority) {
 		return s.tryUnlock(n, now, errTooManyWait)
 	}
-	if s.queued >= s.common.maxQueue { // the oldest waiter, which would be served last, makes room
+	if s.queued >= s.common.maxQueue { // the oldest waiter would be served last, so it makes room
 		oldest := s.first
 		s.pool().leaveLocked(s, oldest)
 		s.countShedLocked()
@@ -60,7 +60,7 @@ func (s *semaphore) awaitUnlock(ctx context.Context, n int, now, patience, left 
 	s.mutex().Unlock()
 	select {
 	case <-w.ready:
-		if w.err != nil { // the goroutine that ended the wait examined its own key only
+		if w.err != nil { // the goroutine that ended the wait did not examine this key
 			s.mutex().Lock()
 			s.unlockVacated()
 		}

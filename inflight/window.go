@@ -6,101 +6,105 @@ import (
 	"time"
 )
 
-// A window ends with an outcome once it is at least minWindow long, has the number of outcomes that the algorithm wants, and three in four of
-// its first requests have ended. So it lasts as long as the requests do, and does not consist of the quick ones.
+// A window ends at an outcome, once three conditions hold. It has lasted for minWindow. It has as many outcomes as the
+// algorithm wants. Three in four of its first requests have ended. So a window lasts as long as its requests do, and
+// does not consist of the quick ones.
 const (
 	minWindow  = 100 * time.Millisecond
 	minSamples = 20
 
-	// patience is the number of mean times for which a window waits for its first requests. Some may be streams, for example, or permits
-	// that are never released.
+	// patience is the number of mean times for which a window waits for its first requests. Some may never end: for
+	// example streams, or permits that are not released.
 	patience = 8
 
-	// lower is the fraction of the highest limit so far below which latency is no longer comparable.
+	// lower is a fraction of the highest limit so far. Under a limit below it, latency is no longer comparable.
 	lower = 0.8
-	// higher is the multiple of the previous limit above which it is not comparable either.
+	// higher is a multiple of the previous limit. Under a limit above it, latency is not comparable either.
 	higher = 2.2
 
-	// longest is the maximum for a single time: a longer one counts as this.
+	// longest is the maximum of a single time. A longer time counts as this one.
 	longest = 24 * time.Hour
 
-	// A window is Dropped if one in dropShare outcomes is. Fewer failures are no evidence of overload, and a lower limit does not cure them.
+	// A window is Dropped if one in dropShare of its outcomes is Dropped. Fewer failures are no sign of overload, and a
+	// lower limit does not cure them.
 	dropShare = 4
 
-	// hungDeviations is the distance of hung work from the mean time of the successes, in their standard deviations. By Cantelli's
-	// inequality, at most one in 17 of any distribution is that far above the mean.
+	// hungDeviations is the least distance of hung work from the mean time of the successes, in their standard
+	// deviations. By Cantelli's inequality, at most one in 17 values of any distribution is that far above the mean.
 	hungDeviations = 4
 
-	// hungTail is a number of slow successes. If hung work were merely the slow part of all work, a window with this expectation would have
-	// none of them in one case of fifty.
+	// hungTail is an expected number of slow successes. If hung work were merely the slow part of all work, a window in
+	// which so many are expected would have none in one case of fifty.
 	hungTail = 4
 
-	// leastGood requires one success in so many outcomes beside calls that hang.
+	// leastGood bounds the outcomes for each success beside calls that hang.
 	leastGood = 20
 )
 
-// window gathers the data of one sample: the outcomes of work that began within it. Earlier work has met another limit and
-// another queue.
+// window gathers the data of one sample, mostly from work that began within the window. Earlier work has met another
+// limit and another queue.
 type window struct {
-	count   int           // outcomes that it needs
-	before  uint64        // the work that had begun before it
-	start   time.Duration // when the first work began whose outcome counts, or the window before ended
+	count   int           // the number of outcomes that it needs
+	before  uint64        // number of the last work that began before it
+	start   time.Duration // when the previous window ended, or when the first work with an outcome that counts began
 	open    bool          // start is set
-	quick   int           // of its first work, as much as count, has ended
+	quick   int           // how many of its first count calls have ended
 	done    int           // succeeded
-	good    sums          // the same, including work that began before it
-	earlier sums          // the same of the window before
-	total   time.Duration // of done
-	longest time.Duration // of successful work, including work that began before it
-	known   time.Duration // the longest in the window before
-	late    int           // was cancelled after no less than all that was done in this window and the one before took
-	unsure  int           // was cancelled sooner, but not at once
-	dropped int           // of these
-	older   int           // outcomes of work that began before it, but is not too old to count
-	refused int           // of these, dropped
-	expired int           // as late as the work counted in late
-	hung    int           // of late and expired, hung
+	good    sums          // succeeded, including work that began before it
+	earlier sums          // good of the previous window
+	total   time.Duration // sum of the times of done
+	longest time.Duration // longest success, including work that began before it
+	known   time.Duration // longest of the previous window
+	late    int           // cancelled after a longer time than each success of this window and the previous one took
+	unsure  int           // cancelled sooner, but not at once
+	dropped int           // ended as Dropped
+	older   int           // outcomes of work that began before it and is not too old to count
+	refused int           // the part of older that was dropped
+	expired int           // the part of dropped that took as long as work counted in late
+	hung    int           // the part of late and expired that hung
 	stuck   int           // hung, including work that began before it
-	stalled int           // the same of the window before
-	hanging time.Duration // the instant until which calls count as hanging
+	stalled int           // stuck of the previous window
+	hanging time.Duration // until this instant calls count as hanging
 	other   float64       // units × time, in ns, of all work that has ended and has not hung
 	peak    int
-	since   time.Duration // so far held is counted
+	since   time.Duration // the instant up to which held is counted
 	held    float64       // units × time, in ns
 	crowd   float64       // units² × time, in ns
-	begun   time.Duration // from when held is counted
+	begun   time.Duration // the instant from which on held is counted
 	filling bool          // the limit was raised, and the work in flight has not yet reached it
-	usual   time.Duration // mean of the window before
-	low     time.Duration // since when the limit has not been lowered by much
-	fresh   bool          // the first window since then
-	from    time.Duration // work that began before it is too old to count in times
+	usual   time.Duration // mean time of the previous window
+	low     time.Duration // when the limit was last lowered by much
+	fresh   bool          // it is the first window since then
+	from    time.Duration // work that began before this instant is too old to count in times
 	times   *times
 	sized   sized
 }
 
-// sized are sums over successes with an amount, including work that began before the window.
+// sized has sums over successes with an amount, including work that began before the window.
 type sized struct {
 	known                                      int // successes with an amount
-	n                                          int // of these, begun since the limit was last lowered by much
+	n                                          int // the part of these that began after the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
 	base                                       fixedPart
 }
 
-// fixedPart finds the part of a call's time that does not depend on its amount, such as the time until the first token, as an amount. Without it,
-// windows of short answers would look like those of a slower backend. It is from a straight line through the times of recent windows, each
-// divided by its time per amount: so it does not depend on the load. Unit is the amount that counts as one: the mean of the first window.
+// fixedPart finds the part of a call's time that does not depend on its amount, for example the time until the first
+// token. It expresses that time as an amount. Without it, windows of short answers would look like those of a slower
+// backend. The part comes from a straight line through the times of recent windows. The times of each window are
+// divided by its time per amount, so the load plays no part. Unit is the amount that counts as one, the mean of the
+// first window.
 type fixedPart struct {
 	unit                             float64
-	windows, time, amount, with, own float64 // sums of the recent windows' means and of their covariance and variance
+	windows, time, amount, with, own float64 // sums over recent windows of their means, their covariance and their variance
 	part                             float64
 }
 
 const (
 	fixedMemory = 0.95 // the weight of all earlier windows
-	fixedMost   = 100  // mean amounts: above that, time does not depend on the amount
+	fixedMost   = 100  // mean amounts; a larger part would mean that time does not depend on the amount
 )
 
-// add takes in a window.
+// add records a window.
 func (f *fixedPart) add(z *sized) {
 	n := float64(z.n)
 	if f.unit == 0 {
@@ -116,20 +120,20 @@ func (f *fixedPart) add(z *sized) {
 		*x.sum = fixedMemory**x.sum + x.of
 	}
 	f.part = 0
-	if mean := f.amount / f.windows; f.own > 0.001*f.windows*mean*mean { // else all amounts are alike
+	if mean := f.amount / f.windows; f.own > 0.001*f.windows*mean*mean { // otherwise all amounts are alike
 		slope := max(1.0/fixedMost, f.with/f.own)
 		f.part = max(0, (f.time-slope*f.amount)/f.windows/slope)
 	}
 }
 
-// addSized takes in a success with an amount.
+// addSized records a success with an amount.
 func (w *window) addSized(d, start time.Duration, amount float64) {
 	z := &w.sized
 	if !(amount > 0 && amount <= mostFigure) {
 		return
 	}
 	z.known++
-	if start < w.low { // most of its time may have been that of a higher limit
+	if start < w.low { // a higher limit may have been in force for most of its time
 		return
 	}
 	t := float64(d)
@@ -141,13 +145,13 @@ func (w *window) addSized(d, start time.Duration, amount float64) {
 	z.quadratic += amount * amount
 }
 
-// moments returns the time of the amount that counts as one, and the standard deviation of the time of single calls from it.
+// moments returns the time for the amount that counts as one, and the standard deviation of single calls from it.
 func (z *sized) moments() (mean, deviation float64) {
 	z.base.add(z)
 	n, part := float64(z.n), z.base.part
 	amount := z.amount + n*part
 	r := z.time / amount
-	v := max(0, z.squares-2*r*(z.products+part*z.time)+r*r*(z.quadratic+2*part*z.amount+n*part*part)) / n // of time - r × amount
+	v := max(0, z.squares-2*r*(z.products+part*z.time)+r*r*(z.quadratic+2*part*z.amount+n*part*part)) / n // the variance of time - r × amount
 	unit := z.base.unit + part
 	return r * unit, math.Sqrt(v) * unit / (amount / n)
 }
@@ -169,7 +173,7 @@ func newWindow(count int) window {
 	return window{count: count, filling: true, fresh: true, hanging: math.MinInt64, low: math.MinInt64, times: new(times)}
 }
 
-// renew begins the window after this one, in which nothing has happened.
+// renew begins the next window, in which nothing has happened yet.
 func (w *window) renew(now time.Duration, seq uint64, inFlight int, each eachWork) {
 	*w = window{count: w.count, before: seq, start: now, since: now, begun: now, open: true, peak: inFlight, filling: w.filling, usual: w.usual, known: w.longest, low: w.low, earlier: w.good, stalled: w.stuck, hanging: w.hanging, times: w.times, sized: sized{base: w.sized.base}}
 	w.times.reset(w.usual)
@@ -196,7 +200,7 @@ func (w *window) lasts(now time.Duration, inFlight int) {
 	}
 }
 
-// add takes in the outcome of work, and reports whether it counts. seq is the work's number among all work of the learner.
+// add records the outcome of work, and reports whether it counts. seq is the work's number.
 func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome) bool {
 	rtt := min(max(0, now-start), longest)
 	if o == Success {
@@ -205,7 +209,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 	hung := (o == Dropped || o == Cancelled) && w.hangs(rtt)
 	if hung {
 		w.stuck++
-		// If hung work were the slow part of all work, some successes would be as slow, but for a chance of one in fifty.
+		// If hung work were the slow part of all work, some successes would be as slow, in all but one case of fifty.
 		if n, h := w.good.n+w.earlier.n, w.stuck+w.stalled; n*h >= hungTail*(n+h) {
 			w.hanging = max(w.hanging, now+rtt)
 		}
@@ -240,7 +244,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 		w.times.ended(rtt)
 	case Dropped:
 		w.dropped++
-		if rtt > max(w.longest, w.known, w.usual) && w.usual > 0 { // a deadline has ended
+		if rtt > max(w.longest, w.known, w.usual) && w.usual > 0 { // a deadline has passed
 			w.expired++
 			if hung {
 				w.hung++
@@ -257,7 +261,7 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 			}
 			w.times.entered(0)
 			w.times.lasts(rtt)
-		case rtt <= w.usual/2: // a failure that has nothing to do with load
+		case rtt <= w.usual/2: // load has not caused this failure
 			return false
 		default:
 			w.unsure++
@@ -271,10 +275,10 @@ func (w *window) add(now, start time.Duration, seq uint64, units int, o Outcome)
 	return true
 }
 
-// addOlder adds the outcome of work that began before the window to the share of drops. Without it, quick drops would be overrepresented: most
-// begin and end within the window, while successes that queue do not. A lower limit would remove the queue and with it the excess, so the
-// excess would look like drops from overload. Drops that take longer than every success do not count: they are not overrepresented, and hang at
-// any limit.
+// addOlder adds the outcome of work that began before the window to the share of drops. Without it, quick drops would
+// be overrepresented: most begin and end within the window, and successes that wait in a queue do not. A lower limit
+// would remove the queue and the excess with it, so the excess would look like drops from overload. Drops that take
+// longer than every success do not count. They are not overrepresented, and hang at any limit.
 func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	switch {
 	case o == Success, o == Cancelled && rtt > w.usual/2:
@@ -285,12 +289,13 @@ func (w *window) addOlder(rtt time.Duration, o Outcome) {
 	}
 }
 
-// plus adds two times of 0 or more. The sum of 100,000 days is the longest time that there is.
+// plus adds two times that are not negative. If the sum overflows, it returns the longest time.
 func plus(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
-// hangs reports whether failed work has hung. It has if it took longer than every success of this window and the previous one, than twice their
-// mean, and than the mean and hungDeviations standard deviations. A queue does not explain such a time: when clients leave a queue, or timeouts
-// end the wait, other work succeeds after nearly as long a wait.
+// hangs reports whether failed work has hung. It is compared with the successes of this window and the previous one.
+// Hung work took longer than each of them, longer than twice their mean, and more than hungDeviations standard
+// deviations longer than their mean. A queue does not explain such a time: if clients leave a queue, or timeouts end
+// the wait, other work succeeds after nearly as long a wait.
 func (w *window) hangs(rtt time.Duration) bool {
 	n := float64(w.good.n + w.earlier.n)
 	if n == 0 || rtt <= max(w.longest, w.known) {
@@ -301,17 +306,23 @@ func (w *window) hangs(rtt time.Duration) bool {
 	return float64(rtt) > mean+max(mean, hungDeviations*math.Sqrt(variance))
 }
 
-// successesAlone reports whether some calls hang while others succeed. Then only the successes show the backend's latency: a call that hangs takes
-// equally long at any limit, and if hung calls keep the backend busy, the successes wait for it. After a call has hung, this holds for as long as
-// that call took. Such calls begin together, so they also end together, in windows far apart. If hardly any call succeeds, the whole backend hangs.
+// successesAlone reports whether some calls hang while others succeed. Then only the successes show the backend's
+// latency. A call that hangs takes equally long at any limit, and if hung calls keep the backend busy, the successes
+// wait for it.
+//
+// After a call has hung, the result is true for as long as that call took: hung calls begin together, so they also end
+// together, in windows far apart. If hardly any call succeeds, the whole backend hangs, and the result is false.
 func (w *window) successesAlone(now time.Duration, outcomes int) bool {
 	return now < w.hanging && w.good.n > 0 && w.good.n*leastGood >= outcomes
 }
 
-// cancelled returns the number of calls that ended because a client left. If only the successes count, it leaves out hung work. A client leaves
-// after a certain time, and all successful work has ended within that time. Work that fails for another reason takes at most as long as
-// successful work. Among the longest some has failed too: on average unsure for each done, and rarely twice as many. If fewer than one in five
-// calls succeed, all count: clients of different patience may all leave before the longest success would end.
+// cancelled estimates the number of calls that ended because a client left. If only the successes count, it leaves out
+// hung work.
+//
+// A client leaves after a certain time, and all successful work has ended within that time. Work that fails for another
+// reason takes at most as long as successful work. But the work in late may include some of it: about as much for each
+// success as there is in unsure, and rarely twice as much. cancelled subtracts twice as much. If fewer than one in five
+// calls succeed, it counts all: clients of different patience may all leave before the longest success would end.
 func (w *window) cancelled(successesAlone bool) float64 {
 	late := w.late + w.expired
 	if successesAlone {
@@ -329,13 +340,13 @@ func (w *window) over(now time.Duration) bool {
 		return false
 	}
 	missing := w.count / 4
-	if w.fresh { // the slow ones are not known from before
+	if w.fresh { // no earlier window has seen the slow ones
 		missing = w.count / 20
 	}
 	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))
 }
 
-// sample returns the sample of the window.
+// sample returns the Sample of the window.
 func (w *window) sample(now time.Duration, each eachWork) Sample {
 	n := w.done + w.late + w.unsure + w.dropped
 	alone := w.successesAlone(now, n)
@@ -381,23 +392,24 @@ func (w *window) sample(now time.Duration, each eachWork) Sample {
 	return s
 }
 
-// times is a histogram of the age of work, in steps of at most a twelfth. For each age it counts the work that entered the window, ended, and
-// lasted longer. Wider steps would not separate work that is about to end from work that has just begun.
+// times is a histogram of the age of work, in steps of an eighth of the age or less. For each age it counts the work
+// that entered the window, that ended, and that lasted longer. Wider steps would not separate work that is about to end
+// from work that has just begun.
 type times struct {
-	unit time.Duration // the first step; 0 until something is known
+	unit time.Duration // width of the first step; 0 until a time is known
 	at   [1 + 11*8]struct {
 		entered, ended, lasts uint32
 		endedSum, last        time.Duration
 	}
 }
 
-// span is the time that most work takes, in first steps.
+// span is the usual time of work, in first steps.
 const span = 32
 
-// reset clears the histogram, and sets the steps for the usual time of work.
+// reset clears the histogram and sets the width of its steps for the usual time of work.
 func (t *times) reset(usual time.Duration) { *t = times{unit: usual / span} }
 
-// step returns the index of a time.
+// step returns the step of a time.
 func (t *times) step(d time.Duration) int {
 	if d <= 0 {
 		return 0
@@ -415,8 +427,8 @@ func (t *times) step(d time.Duration) int {
 
 func (t *times) entered(d time.Duration) { t.at[t.step(d)].entered++ }
 
-// left removes work that failed at that age: it is no evidence of the time that work takes. As work that lasts longer it would make the mean too
-// long, because it would have ended at about that age.
+// left removes work that entered at an age and failed. It shows nothing about the time that work takes. If it counted
+// as work that lasts longer, the mean would be too high, because it would have ended at about that age.
 func (t *times) left(d time.Duration) { t.at[t.step(d)].entered-- }
 
 func (t *times) ended(d time.Duration) {
@@ -431,11 +443,14 @@ func (t *times) lasts(d time.Duration) {
 	x.last = plus(x.last, d)
 }
 
-// moments returns the mean time, its standard deviation, and the number of ends. The estimate is a life table by E. L. Kaplan
-// and P. Meier, "Nonparametric estimation from incomplete observations", JASA 1958, with delayed entry: at each age, the share
-// of the work that reached this age in the window and ended there. So work that has not ended, or whose client did not wait, counts like the
-// known work that took longer, or else as long as it has lasted. Work that began before the window counts from its age at the beginning. A mean
-// over the work that began and ended within the window would favour quick work.
+// moments returns the mean time, its standard deviation, the median, and the number of ends. The estimate is a life
+// table with delayed entry, by E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete observations", JASA
+// 1958. At each age it takes the share of work that ended, among the work that reached this age in the window.
+//
+// So work that has not ended, or whose client did not wait, counts like work that is known to have taken longer. If
+// there is none, it counts with the time for which it has lasted. Work that began before the window counts from the age
+// that it had at the window's beginning. A mean over the work that began and ended within the window would favour quick
+// work.
 func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 	sum, squares, left, last := 0.0, 0.0, 1.0, 0.0 // left is the part of all work that takes longer
 	n := 0
@@ -449,7 +464,7 @@ func (t *times) moments() (mean, deviation, median time.Duration, ended int) {
 		if x.lasts > 0 {
 			last = float64(x.last) / float64(x.lasts)
 			if x.ended > 0 && last < float64(x.endedSum)/float64(x.ended) {
-				risk = max(int(x.ended), n-int(x.lasts)) // such work has not reached the age at which the others ended
+				risk = max(int(x.ended), n-int(x.lasts)) // work that lasts has not reached the age at which the others ended
 			}
 		}
 		if x.ended > 0 {

@@ -6,22 +6,22 @@ import "time"
 type work struct {
 	n     int           // units; 0 if it had ended before
 	start time.Duration // if the limiter is timed
-	seq   uint64        // its number among the work that the key's learner has seen; 0 after Ignore
+	seq   uint64        // its number in the order in which work began, if the key has a learner; 0 after Ignore
 }
 
-// works holds the work in flight of a key at places that are used again: so a permit costs no
-// allocation. Places count from 1. The zero works holds nothing.
+// works holds the work in flight of a key. Its places are used again, so a permit costs no allocation. Places count
+// from 1. The zero works is empty.
 type works struct {
-	first  held       // place 1: a key mostly has little in flight
+	first  held       // place 1, enough for most keys
 	begun  begun      // of place 1
 	newest uint32     // the work that began last, if there is a learner; else 0
-	more   *moreWorks // nil as long as one place is enough, and Stats has seen nothing
+	more   *moreWorks // nil while one place is enough and Stats has seen nothing
 }
 
-// held is the units of a permit, at a place.
+// held has the units of the permit at a place.
 type held struct {
 	n      int    // 0 once they are released
-	serial uint64 // a place is used again, but never with the same serial
+	serial uint64 // distinguishes the permits that use one place
 }
 
 // begun has the times of work in a limiter that is timed.
@@ -31,11 +31,11 @@ type begun struct {
 	older, newer uint32 // places of the work that began before and after it, if there is a learner; 0 for none
 }
 
-// moreWorks is the part of works beside its first place.
+// moreWorks is the part of works that is not for place 1 alone.
 type moreWorks struct {
 	held  []held     // from place 2 on
-	free  []uint32   // places of them
-	begun []begun    // of the same places, if the limiter is timed
+	free  []uint32   // free places
+	begun []begun    // of the places in held, if the limiter is timed
 	seen  []sighting // by Stats, from place 1 on
 }
 
@@ -60,7 +60,7 @@ func (w *works) begunAt(place uint32) *begun {
 	return &w.more.begun[place-2]
 }
 
-// begin adds n units, and returns their place and serial.
+// begin adds n units and returns their place and serial.
 func (w *works) begin(n int) (place uint32, serial uint64) {
 	x := &w.first
 	if place = 1; x.n != 0 {
@@ -72,7 +72,7 @@ func (w *works) begin(n int) (place uint32, serial uint64) {
 	return place, x.serial
 }
 
-// another returns a place that is free, but the first.
+// another returns a free place other than the first.
 func (w *works) another() uint32 {
 	m := w.extra()
 	if last := len(m.free) - 1; last >= 0 {
@@ -91,7 +91,7 @@ func (w *works) extra() *moreWorks {
 	return w.more
 }
 
-// end takes out the units of a permit, and returns them, or 0 if they were taken out before.
+// end removes the units of a permit and returns their number, or 0 if they were removed before.
 func (w *works) end(place uint32, serial uint64) (n int) {
 	x := w.at(place)
 	if x.serial != serial {
@@ -103,7 +103,7 @@ func (w *works) end(place uint32, serial uint64) (n int) {
 	return n
 }
 
-// note keeps when work began that has just been added.
+// note records when the work that was just added began.
 func (w *works) note(place uint32, start time.Duration, seq uint64) {
 	if place != 1 && len(w.more.begun) < len(w.more.held) {
 		w.more.begun = append(w.more.begun, begun{})
@@ -111,7 +111,7 @@ func (w *works) note(place uint32, start time.Duration, seq uint64) {
 	*w.begunAt(place) = begun{start: start, seq: seq}
 }
 
-// link makes work that has just begun the newest.
+// link makes the work at a place the newest.
 func (w *works) link(place uint32) {
 	w.begunAt(place).older = w.newest
 	if w.newest != 0 {
@@ -120,7 +120,7 @@ func (w *works) link(place uint32) {
 	w.newest = place
 }
 
-// unlink takes out work that was linked, and has ended.
+// unlink removes linked work from the order.
 func (w *works) unlink(place uint32) {
 	x := w.begunAt(place)
 	if x.newer == 0 {
@@ -133,7 +133,8 @@ func (w *works) unlink(place uint32) {
 	}
 }
 
-// leave unlinks the work of a permit, which stays in flight, and returns it. ok is false if it has left or ended before.
+// leave unlinks the work of a permit and returns it. The work stays in flight. ok is false if it has left or ended
+// before.
 func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	x := w.at(place)
 	if x.serial != serial || x.n == 0 {
@@ -149,7 +150,7 @@ func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	return left, true
 }
 
-// ignored returns the units in flight that leave has left, where all work is noted.
+// ignored returns the units in flight of work that has left. All work must be noted.
 func (w *works) ignored() (n int) {
 	if w.begun.seq == 0 {
 		n = w.first.n
@@ -164,7 +165,7 @@ func (w *works) ignored() (n int) {
 	return n
 }
 
-// each calls f with each linked work, the most recently begun first, until f returns false.
+// each calls f with each linked work, the newest first, until f returns false.
 func (w *works) each(f func(seq uint64, start time.Duration) bool) {
 	for place := w.newest; place != 0; {
 		x := w.begunAt(place)
@@ -175,8 +176,7 @@ func (w *works) each(f func(seq uint64, start time.Duration) bool) {
 	}
 }
 
-// oldest returns the longest time for which work has been in flight since Stats first saw it, and records
-// the work that it sees.
+// oldest returns the age of the oldest work in flight, counted from the call of oldest that first saw it.
 func (w *works) oldest(now time.Duration) (age time.Duration) {
 	m := w.extra()
 	for len(m.seen) < len(m.held)+1 {
