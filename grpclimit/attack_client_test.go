@@ -29,8 +29,8 @@ import (
 // A key function or a cost that panics ends its own call, and no other.
 func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
 	for name, opts := range map[string]grpclimit.ClientOptions{
-		"Cost": {Cost: func(c *grpclimit.ClientCall) int { return panicOn(c) }},
-		"Key":  {Key: func(c *grpclimit.ClientCall) string { return fmt.Sprint(panicOn(c)) }},
+		"Cost": {Cost: func(c *grpclimit.Call) int { return panicOn(c) }},
+		"Key":  {Key: func(c *grpclimit.Call) string { return fmt.Sprint(panicOn(c)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-func panicOn(c *grpclimit.ClientCall) int {
+func panicOn(c *grpclimit.Call) int {
 	if md, _ := metadata.FromOutgoingContext(c.Context()); md.Get("panic") != nil {
 		panic("told to")
 	}
@@ -94,7 +94,7 @@ func TestCostsThatCannotBeFailOneCall(t *testing.T) {
 	for cost, want := range map[int]codes.Code{-1: codes.Internal, math.MinInt: codes.Internal, math.MaxInt: codes.ResourceExhausted} {
 		synctest.Test(t, func(t *testing.T) {
 			client, c := pacedInBubble(t, newScript(nil), byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)),
-				grpclimit.ClientOptions{Cost: func(*grpclimit.ClientCall) int { return cost }})
+				grpclimit.ClientOptions{Cost: func(*grpclimit.Call) int { return cost }})
 			for way, do := range ways {
 				assert.Equal(t, want, status.Code(do(t.Context(), client)), way)
 			}

@@ -9,17 +9,20 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is a call, or a message of a stream, that a limiter decides about. It must not be changed, nor used after the
-// function that gets it has returned. Its methods are safe for concurrent use.
+// Call is a call that a server receives or a [Client] sends, or a message of a stream, that a limiter decides about. It must not be
+// changed, nor used after the function that gets it has returned. Its methods are safe for concurrent use.
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
+	// Target is the canonical target of the connection of a client's call, such as "dns:///api.example.com:443".
+	Target string
 	// Request is the message of a unary call, nil for a stream that opens, or a message of [Options].ChargeMessages.
 	Request any
 	// ClientStream and ServerStream report whether the client, or the server, may send several messages.
 	ClientStream, ServerStream bool
 
-	ctx context.Context
+	ctx      context.Context
+	outgoing bool // a client sends it
 
 	// For the functions that settle: whether a message was sent, and an interceptor inside has refused the call.
 	answered, refused bool
@@ -46,7 +49,8 @@ func (c *Call) release() {
 	calls.Put(c)
 }
 
-// Context returns the call's context, which is never nil and has the peer and the incoming metadata.
+// Context returns the call's context, which is never nil. It has the peer and the incoming metadata, or of a client's call the outgoing
+// metadata.
 func (c *Call) Context() context.Context {
 	if c.ctx == nil {
 		return context.Background()
@@ -54,14 +58,22 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// peer returns the other end of the connection, nil if the context has none.
+// peer returns the other end of the connection, nil if the context has none. The context of a client's call may have that of a call which
+// its program serves.
 func (c *Call) peer() *peer.Peer {
+	if c.outgoing {
+		return nil
+	}
 	p, _ := peer.FromContext(c.Context())
 	return p
 }
 
-// values returns the values that the client has sent under a key.
+// values returns the values that the client sends under a key, in lower case.
 func (c *Call) values(key string) []string {
+	if c.outgoing {
+		md, _ := metadata.FromOutgoingContext(c.Context())
+		return md[key]
+	}
 	return metadata.ValueFromIncomingContext(c.Context(), key)
 }
 

@@ -15,10 +15,10 @@ import (
 // ClientOptions are the settings of [NewClient]. Zero values mean the defaults. Functions are called concurrently.
 type ClientOptions struct {
 	// Key returns the queue of a call. Advice in the answer to one call of a key holds for all its calls. It defaults to the target.
-	Key func(c *ClientCall) string
+	Key func(c *Call) string
 
 	// Cost returns the cost of a call in the limiter. It defaults to the cost of [httplimit.WithCost], else 1.
-	Cost func(c *ClientCall) int
+	Cost func(c *Call) int
 
 	// MaxWait bounds the time for which a call may wait. A call that would wait longer fails at once with ResourceExhausted,
 	// [ratelimit.ErrLimited] and the wait. It defaults to one minute; if negative, a call waits as long as its context allows.
@@ -44,7 +44,7 @@ type ClientOptions struct {
 
 	// Outcome returns the outcome of a call that ended with that error for an adaptive limit of Inflight, given the default outcome, which is
 	// as in [InflightOptions], but by the caller's context. If nil, the default outcome is used.
-	Outcome func(c *ClientCall, err error, usual inflight.Outcome) inflight.Outcome
+	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.
 	MaxKeys int
@@ -61,15 +61,15 @@ type ClientOptions struct {
 // After a refusal, calls are sent one at a time first, and one more in flight with each that is served, for a minute
 // at most. Use either MaxRetries or a retry policy, whose attempts do not wait in the queue.
 type Client struct {
-	pacer   *pace.Pacer[*ClientCall] // nil if there are permits alone
-	permits *edge.Permits            // nil without Inflight
+	pacer   *pace.Pacer[*Call] // nil if there are permits alone
+	permits *edge.Permits      // nil without Inflight
 	opts    ClientOptions
 }
 
 // NewClient returns a Client whose calls are sent as the limiter allows: see [ratelimit.Map], and
 // [ratelimit.Unlimited] for the servers' limits alone. If the limiter is nil, ClientOptions.Inflight must be set: then calls are sent as its
 // permits allow, and the Client neither reads what servers announce nor sends a call again. The error names the option that is wrong.
-func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client, error) {
+func NewClient(l ratelimit.Reserver[*Call], opts *ClientOptions) (*Client, error) {
 	c := new(Client)
 	if opts != nil {
 		c.opts = *opts
@@ -100,9 +100,9 @@ func NewClient(l ratelimit.Reserver[*ClientCall], opts *ClientOptions) (*Client,
 		return c, nil
 	}
 	if o.Cost == nil {
-		o.Cost = func(c *ClientCall) int { return pace.DeclaredCost(c.Context()) }
+		o.Cost = func(c *Call) int { return pace.DeclaredCost(c.Context()) }
 	}
-	c.pacer = pace.New("grpclimit", l, pace.Options[*ClientCall]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
+	c.pacer = pace.New("grpclimit", l, pace.Options[*Call]{Cost: o.Cost, Units: pace.DeclaredCost, MaxWait: pace.Bound(o.MaxWait), MaxKeys: o.MaxKeys, Longest: o.MaxServerWait, MaxInFlight: o.MaxInFlight})
 	return c, nil
 }
 

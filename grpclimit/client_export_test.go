@@ -12,6 +12,6 @@ var (
 )
 
 // NewClientCall returns a call of a client, or a stream of its server.
-func NewClientCall(ctx context.Context, stream bool) *ClientCall {
-	return &ClientCall{ServerStream: stream, ctx: ctx}
+func NewClientCall(ctx context.Context, stream bool) *Call {
+	return &Call{ServerStream: stream, ctx: ctx, outgoing: true}
 }

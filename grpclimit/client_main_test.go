@@ -117,20 +117,20 @@ func denial(wait time.Duration) reply {
 }
 
 // byTarget is a limiter of each target.
-func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.ClientCall] {
+func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	l, err := ratelimit.New[string](limit, nil)
 	require.NoError(t, err)
 	return ratelimit.Map(l, grpclimit.ClientTarget)
 }
 
-func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
+func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	return byTarget(t, ratelimit.Unlimited())
 }
 
 // paced returns a Client and a function that connects with it.
-func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
+func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
 	t.Helper()
 	if opts.MaxWait == 0 {
 		opts.MaxWait = -1 // these tests wait for as long as the server demands
@@ -144,7 +144,7 @@ func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpcl
 }
 
 // pacedInBubble connects a Client with a scripted server in memory.
-func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.ClientCall], opts grpclimit.ClientOptions) (testgrpc.TestServiceClient, *grpclimit.Client) {
+func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (testgrpc.TestServiceClient, *grpclimit.Client) {
 	t.Helper()
 	c, dialling := paced(t, l, opts)
 	return inBubble(t, s.server(), dialling...), c

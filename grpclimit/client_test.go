@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"runtime"
 	"strconv"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -42,7 +44,7 @@ func TestAClientQueuesItsCalls(t *testing.T) {
 		code  codes.Code
 	}{
 		"its own limit":       {perMinute6, reply{}, grpclimit.ClientOptions{}, 0, 10 * time.Second, nil, codes.OK},
-		"Cost":                {perMinute6, reply{}, grpclimit.ClientOptions{Cost: func(*grpclimit.ClientCall) int { return 0 }}, 0, 0, nil, codes.OK},
+		"Cost":                {perMinute6, reply{}, grpclimit.ClientOptions{Cost: func(*grpclimit.Call) int { return 0 }}, 0, 0, nil, codes.OK},
 		"RetryInfo":           {unlimited, denial(10 * time.Second), grpclimit.ClientOptions{}, 0, 10 * time.Second, nil, codes.OK},
 		"time enough":         {perMinute6, reply{}, grpclimit.ClientOptions{}, 11 * time.Second, 10 * time.Second, nil, codes.OK},
 		"too little time":     {perMinute6, reply{}, grpclimit.ClientOptions{}, 9 * time.Second, 0, context.DeadlineExceeded, codes.DeadlineExceeded},
@@ -99,18 +101,24 @@ func TestResetOfAClientForgetsTheServersAdvice(t *testing.T) {
 }
 
 func TestKeyFunctionsOfClientCalls(t *testing.T) {
-	var seen *grpclimit.ClientCall
-	_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{Cost: func(c *grpclimit.ClientCall) int { seen = c; return 1 }})
+	var seen *grpclimit.Call
+	_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{Cost: func(c *grpclimit.Call) int { seen = c; return 1 }})
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, newScript(nil).server()), dialling...))
-	ok(named(t.Context(), "x"), t, client, "unary")
+	served := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}), metadata.Pairs("name", "of the call that the program serves"))
+	ok(named(served, "x"), t, client, "unary")
 	target, err := grpclimit.ClientTarget(seen)
 	assert.NoError(t, err)
 	assert.Regexp(t, `^dns:///127\.0\.0\.1:\d+$`, target)
 	assert.Equal(t, "/grpc.testing.TestService/UnaryCall", seen.FullMethod)
 	md, _ := metadata.FromOutgoingContext(seen.Context())
 	assert.Equal(t, []string{"x"}, md["name"])
+	name, err := grpclimit.Metadata("Name")(seen)
+	assert.NoError(t, err)
+	assert.Equal(t, "x", name)
+	_, err = grpclimit.RemoteIP(seen)
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, "the peer is that of the call that the program serves")
 
-	zero := new(grpclimit.ClientCall)
+	zero := new(grpclimit.Call)
 	assert.NotNil(t, zero.Context())
 	_, err = grpclimit.ClientTarget(zero)
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
@@ -222,11 +230,11 @@ func TestRefusalIsReturnedAtOnceIfThereIsNoTimeToRetry(t *testing.T) {
 }
 
 // forAll is a limiter that reads nothing of a call.
-func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
+func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	l, err := ratelimit.New[struct{}](ratelimit.Unlimited(), nil)
 	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.Global[*grpclimit.ClientCall](l))
+	all, err := ratelimit.All(ratelimit.Global[*grpclimit.Call](l))
 	require.NoError(t, err)
 	return all
 }
@@ -234,7 +242,7 @@ func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.ClientCall] {
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript(once(denial(10 * time.Second)))
-		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(c *grpclimit.ClientCall) string { return c.FullMethod }})
+		client, _ := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{Key: func(c *grpclimit.Call) string { return c.FullMethod }})
 		_ = ways["unary"](t.Context(), client)
 		ok(t.Context(), t, client, "stream")
 		assert.Zero(t, time.Since(s.begin))
@@ -254,11 +262,11 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 // deciding is a limiter that answers with nothing but an error.
 type deciding struct{ err error }
 
-func (d deciding) Allow(*grpclimit.ClientCall, int) bool { return false }
-func (d deciding) Take(context.Context, *grpclimit.ClientCall, int) (ratelimit.Decision, error) {
+func (d deciding) Allow(*grpclimit.Call, int) bool { return false }
+func (d deciding) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, error) {
 	return ratelimit.Decision{}, d.err
 }
-func (d deciding) Reserve(context.Context, *grpclimit.ClientCall, int, time.Duration) (*ratelimit.Reservation, error) {
+func (d deciding) Reserve(context.Context, *grpclimit.Call, int, time.Duration) (*ratelimit.Reservation, error) {
 	return nil, d.err
 }
 
@@ -538,7 +546,7 @@ func TestClientForgetsKeys(t *testing.T) {
 		})
 		n := 0
 		client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{
-			MaxKeys: 10, Key: func(*grpclimit.ClientCall) string { n++; return strconv.Itoa(n) },
+			MaxKeys: 10, Key: func(*grpclimit.Call) string { n++; return strconv.Itoa(n) },
 		})
 		for range 100 {
 			_ = ways["unary"](t.Context(), client)
@@ -561,15 +569,15 @@ func TestCallersOptionsAreLeftAlone(t *testing.T) {
 }
 
 func TestNewClientRefusesOptionsThatCannotWork(t *testing.T) {
-	var none *ratelimit.Layered[*grpclimit.ClientCall]
+	var none *ratelimit.Layered[*grpclimit.Call]
 	good := unlimited(t)
 	for want, row := range map[string]struct {
-		l    ratelimit.Reserver[*grpclimit.ClientCall]
+		l    ratelimit.Reserver[*grpclimit.Call]
 		opts grpclimit.ClientOptions
 	}{
 		"NewClient: limiter is nil":      {nil, grpclimit.ClientOptions{}},
 		"limiter is nil":                 {none, grpclimit.ClientOptions{}},
-		"the call itself":                {ratelimit.Must(ratelimit.New[*grpclimit.ClientCall](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
+		"the call itself":                {ratelimit.Must(ratelimit.New[*grpclimit.Call](ratelimit.Unlimited(), nil)), grpclimit.ClientOptions{}},
 		"ClientOptions.MaxRetries is -1": {good, grpclimit.ClientOptions{MaxRetries: -1}},
 		"ClientOptions.MaxKeys is -1":    {good, grpclimit.ClientOptions{MaxKeys: -1}},
 		"ClientOptions.MaxServerWait is -1ns, want 0 for the default, or more": {good, grpclimit.ClientOptions{MaxServerWait: -1}},

@@ -23,7 +23,7 @@ func (e *unsentError) Unwrap() error              { return e.reason }
 func (e *unsentError) GRPCStatus() *status.Status { return e.status }
 
 // unsent gives a reason the status that gRPC has for it.
-func unsent(call *ClientCall, reason error) error {
+func unsent(call *Call, reason error) error {
 	if st := ownStatus(reason); st != nil {
 		return &unsentError{st, reason}
 	}

@@ -30,7 +30,7 @@ func (c *Client) StreamClientInterceptor() grpc.StreamClientInterceptor {
 }
 
 // open opens a stream when its time has come. It has waited for a part of MaxWait.
-func (c *Client) open(call *ClientCall, waited time.Duration, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+func (c *Client) open(call *Call, waited time.Duration, many bool, start func(*flight) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
 	f := &flight{pacer: c.pacer, place: c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)}
 	opened := false
 	defer func() {
@@ -52,7 +52,7 @@ func (c *Client) open(call *ClientCall, waited time.Duration, many bool, start f
 
 // flight is a stream that is to be opened, or was. It holds its place until it ends.
 type flight struct {
-	pacer   *pace.Pacer[*ClientCall]
+	pacer   *pace.Pacer[*Call]
 	place   *pace.Place
 	trailer metadata.MD // there from the end on
 	phase   atomic.Int32

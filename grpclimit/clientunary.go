@@ -29,7 +29,7 @@ func (c *Client) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 }
 
 // invoke sends a call when its time has come, and again if the server refuses it. It has waited for a part of MaxWait.
-func (c *Client) invoke(call *ClientCall, waited time.Duration, send func(header, trailer *metadata.MD) error) error {
+func (c *Client) invoke(call *Call, waited time.Duration, send func(header, trailer *metadata.MD) error) error {
 	p := c.pacer.ArriveAfter(call.Context(), c.opts.Key(call), waited)
 	defer c.pacer.Leave(p)
 	var refusal error // of the attempt before

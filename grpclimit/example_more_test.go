@@ -95,8 +95,8 @@ func ExampleNewClient_inflight() {
 // A server has demanded a wait of an hour by mistake. An operator makes the client forget it.
 func ExampleClient_Reset() {
 	unlimited := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))
-	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.ClientCall) (string, error) { return c.Target, nil }),
-		&grpclimit.ClientOptions{Key: func(*grpclimit.ClientCall) string { return "the server" }})
+	client, err := grpclimit.NewClient(ratelimit.Map(unlimited, func(c *grpclimit.Call) (string, error) { return c.Target, nil }),
+		&grpclimit.ClientOptions{Key: func(*grpclimit.Call) string { return "the server" }})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Metadata returns a key function for the value under a metadata key that a proxy or another interceptor sets or
-// checks: clients can send any value. The error is [keyfunc.ErrNoKey] without a value, and [keyfunc.ErrMalformedKey]
-// above 1 KiB or with several values. For secrets use [APIKey].
+// checks: clients can send any value. Of a [Client]'s call it is the value that the client sends. The error is [keyfunc.ErrNoKey] without
+// a value, and [keyfunc.ErrMalformedKey] above 1 KiB or with several values. For secrets use [APIKey].
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {

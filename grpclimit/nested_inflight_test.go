@@ -30,7 +30,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	_ = none.Allow(netip.Addr{}, 1)
 	rate, err := grpclimit.New(ratelimit.Map(none, func(*grpclimit.Call) (netip.Addr, error) { return netip.Addr{}, nil }), nil)
 	require.NoError(t, err)
-	limited, err := ratelimit.All(ratelimit.By(none, func(*grpclimit.ClientCall) (netip.Addr, error) { return netip.Addr{}, nil }))
+	limited, err := ratelimit.All(ratelimit.By(none, func(*grpclimit.Call) (netip.Addr, error) { return netip.Addr{}, nil }))
 	require.NoError(t, err)
 	client, err := grpclimit.NewClient(limited, &grpclimit.ClientOptions{MaxWait: time.Nanosecond})
 	require.NoError(t, err)

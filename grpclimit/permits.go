@@ -15,7 +15,7 @@ import (
 )
 
 // outcome returns the outcome of a call for an adaptive limit.
-func (c *Client) outcome(call *ClientCall, err error) inflight.Outcome {
+func (c *Client) outcome(call *Call, err error) inflight.Outcome {
 	usual := responseOutcome(call, err)
 	if c.opts.Outcome == nil {
 		return usual
@@ -23,7 +23,7 @@ func (c *Client) outcome(call *ClientCall, err error) inflight.Outcome {
 	return c.opts.Outcome(call, err, usual)
 }
 
-func responseOutcome(c *ClientCall, err error) inflight.Outcome {
+func responseOutcome(c *Call, err error) inflight.Outcome {
 	if outcome.CauseOf(err).Refused() {
 		return inflight.Ignored
 	}
@@ -31,7 +31,7 @@ func responseOutcome(c *ClientCall, err error) inflight.Outcome {
 }
 
 // hold sends a unary call while it has a permit, if the Client has permits.
-func (c *Client) hold(call *ClientCall, send func(waited time.Duration) error) error {
+func (c *Client) hold(call *Call, send func(waited time.Duration) error) error {
 	if c.permits == nil {
 		return send(0)
 	}
@@ -50,7 +50,7 @@ func (c *Client) hold(call *ClientCall, send func(waited time.Duration) error) e
 }
 
 // holdOpen opens a stream that has a permit until it ends, if the Client has permits.
-func (c *Client) holdOpen(call *ClientCall, many bool, open func(waited time.Duration, more ...grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
+func (c *Client) holdOpen(call *Call, many bool, open func(waited time.Duration, more ...grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
 	if c.permits == nil {
 		return open(0)
 	}

@@ -28,7 +28,7 @@ func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string]
 	t.Helper()
 	l, err := inflight.New(limit, opts)
 	require.NoError(t, err)
-	o.Key = func(*grpclimit.ClientCall) string { return "server" }
+	o.Key = func(*grpclimit.Call) string { return "server" }
 	o.Inflight = l
 	c, err := grpclimit.NewClient(nil, &o)
 	require.NoError(t, err)
@@ -121,10 +121,10 @@ func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
 }
 
 func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
-	unary, stream := &grpclimit.ClientCall{}, &grpclimit.ClientCall{ServerStream: true}
+	unary, stream := &grpclimit.Call{}, &grpclimit.Call{ServerStream: true}
 	hurriedUnary, hurriedStream := grpclimit.NewClientCall(hurried(t), false), grpclimit.NewClientCall(hurried(t), true)
 	for _, row := range []struct {
-		call *grpclimit.ClientCall
+		call *grpclimit.Call
 		err  error
 		want inflight.Outcome
 	}{
@@ -154,7 +154,7 @@ func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	for name, opts := range map[string]*grpclimit.ClientOptions{
 		"the call": {Inflight: l},
-		"Outcome":  {Inflight: l, Outcome: func(*grpclimit.ClientCall, error, inflight.Outcome) inflight.Outcome { panic("now") }},
+		"Outcome":  {Inflight: l, Outcome: func(*grpclimit.Call, error, inflight.Outcome) inflight.Outcome { panic("now") }},
 	} {
 		c, err := grpclimit.NewClient(nil, opts)
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 	for name, o := range map[string]*grpclimit.ClientOptions{
 		"MaxRetries":  {Inflight: permits, MaxRetries: 1},
 		"MaxInFlight": {Inflight: permits, MaxInFlight: 1},
-		"Cost":        {Inflight: permits, Cost: func(*grpclimit.ClientCall) int { return 1 }},
+		"Cost":        {Inflight: permits, Cost: func(*grpclimit.Call) int { return 1 }},
 	} {
 		_, err := grpclimit.NewClient(nil, o)
 		assert.ErrorContains(t, err, "without a limiter only Key, MaxWait, Inflight and Outcome", name)
@@ -191,7 +191,7 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 	_, err := grpclimit.NewClient(nil, nil)
 	assert.ErrorContains(t, err, "NewClient: limiter is nil")
 	_, err = grpclimit.NewClient(byTarget(t, ratelimit.Unlimited()), &grpclimit.ClientOptions{
-		Outcome: func(_ *grpclimit.ClientCall, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
+		Outcome: func(_ *grpclimit.Call, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
 	})
 	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
 }

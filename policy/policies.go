@@ -135,6 +135,7 @@ func (p *Policies) Stats() stats.Policies {
 			unknown[r.Name] = r.unknownPlans.Load()
 		}
 	}
+	tables := s.tables()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return stats.Policies{
@@ -149,6 +150,7 @@ func (p *Policies) Stats() stats.Policies {
 		Killed:       p.killed.Load(),
 		Exempt:       p.exempt.Load(),
 		BadLimits:    p.badLimits.Load(),
+		Tables:       tables,
 		LastError:    p.failed,
 		LastErrorAt:  p.failedT,
 	}

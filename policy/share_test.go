@@ -414,7 +414,7 @@ func TestOneKeyOfARuleWithShareIsReadAndChanged(t *testing.T) {
 			assert.Equal(t, want, ex.String(), who)
 		}
 	}
-	assert.Equal(t, 1, p.Tables()["upstream"].Keys)
+	assert.Equal(t, 1, p.Stats().Tables["upstream"].Keys)
 	err := p.Each(t.Context(), "upstream", func([]string, ratelimit.Decision) bool { return true })
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.NoError(t, p.Each(t.Context(), "", func([]string, ratelimit.Decision) bool { return true }), "the page lists the keys of the other rules")

@@ -36,7 +36,7 @@ func TestEvictedKeysAreRemembered(t *testing.T) {
 			assert.LessOrEqual(t, mistaken, remember/50)
 			assert.Equal(t, again, p.Allow(ann, 1))
 
-			tables := p.Tables()
+			tables := p.Stats().Tables
 			assert.Len(t, tables, 2, "an exemption has no table")
 			assert.Equal(t, ratelimit.Stats{Keys: 1}, tables["all"])
 			users := tables["users"]
@@ -54,13 +54,13 @@ func TestTablesBelongToTheRulesInForce(t *testing.T) {
 	require.NoError(t, err)
 	p.Allow(policy.Attributes{"user": "ann"}, 1)
 	require.NoError(t, p.Update(parsed(t, "rules:\n- {name: Users, key: user, limit: fixed-window 1/h}\n- {name: new, key: user, limit: blocked}")))
-	assert.Equal(t, map[string]ratelimit.Stats{"Users": {Keys: 1}, "new": {}}, p.Tables())
+	assert.Equal(t, map[string]ratelimit.Stats{"Users": {Keys: 1}, "new": {}}, p.Stats().Tables)
 	require.NoError(t, p.Update(new(policy.Set)))
-	assert.Empty(t, p.Tables())
+	assert.Empty(t, p.Stats().Tables)
 
 	p, err = policy.New(parsed(t, "rules: [{name: all, limit: fixed-window 9/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)
-	assert.Nil(t, p.Tables(), "another engine")
+	assert.Nil(t, p.Stats().Tables, "another engine")
 }
 
 // deaf is an engine whose limiters can only decide.

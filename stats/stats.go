@@ -73,6 +73,9 @@ type Policies struct {
 	// UnknownPlans counts, by the names of the rules with plans or shares, the requests whose plan the rule does not know, such as "Pro" for "pro":
 	// the rule's own limit or weight held. A request without a plan is not counted. It is nil if no rule has plans, and must not be changed.
 	UnknownPlans map[string]uint64
+	// Tables are the figures of each rule's table of keys, by the rule's name, since it was first in force. Of a rule with Share they are Keys,
+	// Evicted and Waiting. It is nil if the engine is not Memory.
+	Tables map[string]ratelimit.Stats
 	// LastError is the reason why the newest set could not be put in force, nil if it could, and LastErrorAt the time of that error.
 	LastError   error
 	LastErrorAt time.Time

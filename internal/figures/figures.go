@@ -70,8 +70,8 @@ func ofTable(read func() ratelimit.Stats) Group {
 	return Group{Figures: ofTables("keys"), Read: func(add func(int, float64, ...string)) { addTable(add, read()) }}
 }
 
-// ofRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their rules,
-// as the method Tables of policies does.
+// ofRuleTables returns the figures of the tables of rules. The argument read returns the tables by the names of their
+// rules.
 func ofRuleTables(read func() map[string]ratelimit.Stats) Group {
 	return Group{
 		Figures: ofTables("policy.rule.keys", "rule"),

@@ -19,10 +19,7 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 		return optional.Nil("Register: source")
 	}
 	switch s := source.(type) {
-	case interface {
-		Stats() stats.Policies
-		Tables() map[string]ratelimit.Stats
-	}:
+	case interface{ Stats() stats.Policies }:
 		if name != "" {
 			return fmt.Errorf("policies have no limiter's name, but are registered as %q", name)
 		}
@@ -30,7 +27,7 @@ func Register(name string, source any, counts *RuleCounts, export func(limiter s
 			return err
 		}
 		counts.keep(func() []string { return s.Stats().Names })
-		return export("", ofRuleTables(s.Tables))
+		return export("", ofRuleTables(func() map[string]ratelimit.Stats { return s.Stats().Tables }))
 	case *httplimit.Middleware:
 		return export(name, ofHTTP(s.Stats))
 	case interface{ Stats() httplimit.Stats }:

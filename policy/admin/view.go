@@ -122,7 +122,7 @@ func (a *admin) look(v *view) {
 		v.Error, v.ErrorAt = s.LastError.Error(), &s.LastErrorAt
 	}
 	v.Rules, v.Denied, v.Failovers = []rule{}, []denied{}, []failoverRow{}
-	inMemory := a.p.Tables() != nil
+	inMemory := s.Tables != nil
 	set := a.p.Current()
 	v.Attributes = set.Attributes
 	for _, name := range slices.Sorted(maps.Keys(set.Lists)) {
