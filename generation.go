@@ -274,7 +274,7 @@ func (a *account) planIn(g *generation) *plan {
 	return a.plan
 }
 
-// adopted drops a plan of LimitFor's that the key's account is under from now on. No lock is held.
+// adopted removes a result of LimitFor from asked, because the key's account now holds it. The caller holds no lock.
 func (l *Keyed[K]) adopted(key K, p *plan) {
 	if l.asked != nil {
 		l.asked.Take(key, p)

@@ -75,7 +75,8 @@ func TestASettlementWithoutRoomInTheTableIsAnError(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, "ann"), "the first found room")
 }
 
-// The limiter of each layer receives its own layer's decision: one with 999 left used to report denials under another's limit.
+// The limiter of each layer receives its own layer's decision. A limiter with 999 left used to report denials under
+// another limit.
 func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 	clock := new(testClock)
 	much := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
@@ -130,7 +131,7 @@ func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	}
 }
 
-// Two layers that bind alike: the reported one must not depend on where they lie in memory.
+// If two layers bind alike, their addresses in memory must not decide which one is reported.
 func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
@@ -157,7 +158,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T)
 			require.Zero(t, d.Remaining)
 		}
 	}
-	// Denials that end at one time: the layer that is fresh later is reported.
+	// If two denials end at the same time, the layer that is fresh later is reported.
 	for range 20 {
 		clock := new(testClock)
 		small := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("small"))
@@ -223,7 +224,7 @@ func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 2, remaining(t, l, "in use"), "this one had to go")
 }
 
-// Nor does a key that only stacks use lose its place: it is throttled like any other.
+// A key that only stacks use is throttled like any other, so it keeps its place, too.
 func TestAKeyThatOnlyAStackHasDeniedIsThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -271,7 +272,7 @@ func TestALayerOfCostZeroIsNotReportedAsSpentWithAnotherOnItsKey(t *testing.T) {
 	assert.Equal(t, []bool{false, true}, []bool{l.events[0].Spent, l.events[1].Spent})
 }
 
-// The error of a request that can never pass does not depend on the keys: it makes none throttled.
+// The error of a request that can never pass does not depend on the keys, so it throttles none.
 func TestARequestThatCanNeverPassThrottlesNoKey(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -410,8 +411,8 @@ func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 	}
 }
 
-// SkipLayer for every call, LimitFor with a Refresh in between, and limits that are not
-// tracked: none of them leaves a lock or a pin behind.
+// No lock and no pin stays behind after SkipLayer for every call, LimitFor with a Refresh in between, or a limit that
+// is not tracked.
 func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	clock := new(testClock)
 	free := telling(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
@@ -431,8 +432,8 @@ func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	assert.True(t, free.last(t).Decision.Allowed)
 }
 
-// Stacks of the same limits in different orders, and twice the same limit, under eviction
-// while limits change: nothing hangs, and each key's bound holds.
+// Stacks have the same limits in different orders, or one limit twice, while keys are evicted and limits change.
+// Nothing hangs, and each key's bound holds.
 func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 	const units = 50
 	clock := new(testClock)
@@ -495,7 +496,7 @@ func TestAFailedWaitIsNotReportedAsSpent(t *testing.T) {
 	})
 }
 
-// A calendar beside other limits: a denial of the stack costs the quota nothing, and a chain gives its charge back.
+// A calendar is beside other limits. A denial of the stack costs the quota nothing, and a chain gives its charge back.
 func TestCalendarsInStacksAndChains(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	clock.SetWall(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC))
@@ -557,7 +558,7 @@ func TestADenialByAnotherLayerDoesNotMakeAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 10, remaining(t, users, "bob"), "who had room, and so was the one to go")
 }
 
-// interfering is a clock that does something the next time that it is read while it is armed.
+// interfering is a clock that calls a function when it is next read while it is armed.
 type interfering struct {
 	testClock
 	then func()
