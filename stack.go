@@ -13,8 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// stack is the working memory of one decision over several layers. One goroutine uses it at a time. Between decisions it refers to no key
-// and no account, so that its pool keeps no user data alive.
+// stack is the working memory of one decision over several layers. One goroutine uses it at a time. Between decisions
+// it refers to no key and no account, so that its pool keeps no user data alive.
 //
 // A decision goes through these steps. User code runs only in the first and the last, and no lock is held then.
 //
@@ -22,29 +22,31 @@ import (
 //  2. lock: the stack adds up the costs of layers with the same account, and locks all accounts in the order
 //     that every decision uses.
 //  3. check: each account makes an offer. Nothing is spent yet. An account that all requests share is locked only now,
-//     makes its offer last, and is unlocked first, because all other decisions wait for it.
+//     makes its offer last, and is unlocked first: all other decisions wait for it.
 //  4. commit or refuse: if the offers of all enforcing layers fit, each account spends its offer. Then each shadow
 //     layer is checked in turn, and spends if its offer fits. Otherwise nothing is spent.
 //  5. report: each limiter receives its own layer's decision.
 //
-// All accounts stay locked from 3 to 4, so no other decision sees a state in between: a denial charges nothing, not even for an instant.
-// An account is unlocked only after all are locked and it has spent. So decisions take effect one after the other.
+// All accounts stay locked from 3 to 4, so no other decision sees a state in between: a denial charges nothing, not
+// even for an instant. An account is unlocked only after all are locked and it has spent. So decisions take effect one
+// after the other.
 //
-// If all offers fit, keys that are not tracked are inserted before 4, and the decision starts again at 2. An insertion may lock an account
-// of any address, so no account may be locked during it. All accounts of the request are pinned until the decision is over. Otherwise its
-// keys could evict each other. A denied request inserts nothing, so a denied client cannot fill a table.
+// If all offers fit, keys that are not tracked are inserted before 4, and the decision starts again at 2. An insertion
+// may lock an account of any address, so no account may be locked during it. All accounts of the request are pinned
+// until the decision is over. Otherwise its keys could evict each other. A denied request inserts nothing, so a denied
+// client cannot fill a table.
 //
-// A layer is the user's configuration. A member is the layer in the decision at hand, with its key, account, plan and cost. A charge is the
-// decision's cost to one account: the sum over all members with the same key of the same limiter.
+// A layer is the user's configuration. A member is the layer in the decision at hand, with its key, account, plan and
+// cost. A charge is the decision's cost to one account: the sum over all members with the same key of the same limiter.
 type stack[R any] struct {
 	layers []layer[R]
-	places []int                // of layers in Limits
-	pick   func(R, []int) []int // nil: all layers
+	places []int                // the index of each layer in Limits
+	pick   func(R, []int) []int // nil if every request uses all layers
 	clock  Clock
 
 	// A member is made when its layer is first used: AllOf may have a thousand layers, and a request may use three.
 	made    []*member[R] // by layer
-	members []*member[R] // this request's layers; with AllOf, between two requests, the layers of the last request
+	members []*member[R] // this request's layers; with AllOf, the last request's layers until choose replaces them
 	which   []int        // scratch memory for pick
 	watched bool         // an observer receives the decisions of a member
 	brief   bool         // the caller needs only the yes or no
@@ -53,46 +55,47 @@ type stack[R any] struct {
 	// The results of load and lock.
 	asked   bool // a LimitFor was called
 	absent  bool // the key of a member is not tracked
-	mixed   bool // two members with the same key disagree whether it is tracked
+	mixed   bool // two members with the same key have found different accounts
 	exceeds bool // the enforcing layers charge an account more than it can ever allow
 
-	changed bool // keys have been inserted or pinned, which withdraw takes back
+	changed bool // keys have been inserted or pinned; withdraw undoes that
 
-	// The charges of the enforcing layers come first, so that firm and shadows are the two
-	// parts of one slice. They are decided before any shadow is.
+	// The charges of the enforcing layers come first, so firm and shadows are the two parts of one slice. They are
+	// decided before those of the shadow layers.
 	charges []charge   // all of them
 	firm    []charge   // the charges of the enforcing layers
 	shadows []charge   // the charges of the shadow layers
-	answers []Decision // the accounts' own, by charge; none without an observer
+	answers []Decision // the decision of each charge's account; empty if nobody receives it
 	locks   locks      // of the charges' accounts
 
-	reading int64    // of the clock, before the locks: one for the whole decision
-	err     error    // why no offer can ever fit
+	reading int64    // the reading of the clock for the whole decision, taken before the locks
+	err     error    // the reason for which no offer can ever fit
 	d       Decision // the answer of the stack
 
 	takes  bool        // requests take answers themselves
-	wanted bool        // this one wants them
-	taker  answerTaker // this one, if it takes answers
+	wanted bool        // this request wants them
+	taker  answerTaker // this request, if it takes answers
 
-	follower follower // this one, if it follows the spending of its keys
+	follower follower // this request, if it follows the spending of its keys
 
-	// The charge of the one account that all requests share is checked, committed and unlocked by itself if other
-	// decisions have waited for the account lately: see unlockCommon. Without contention that takes more time, not less.
+	// One account may be shared by all requests. If other decisions recently waited for it, its charge is checked,
+	// committed and unlocked apart from the others: see unlockCommon. Without contention that would take more time, not
+	// less.
 	common  bool // there is such an account
-	crowded int  // the number of further decisions for which its charge is handled so
-	late    int  // the charge in this decision if it is handled so, else none
-	held    bool // the account is locked
+	crowded int  // the number of further decisions that handle its charge apart
+	late    int  // the index of its charge if this decision handles it apart, else none
+	held    bool // it is locked
 }
 
-// answerTaker is implemented by requests of a stack that take the decisions of all layers themselves, as requests of package
-// policy do. It takes half the time of an observer on each layer.
+// answerTaker is a request of a stack that takes the decisions of all layers itself. The requests of package policy do.
+// That takes half the time of an observer on each layer.
 type answerTaker interface {
-	// WantsAnswers reports whether the request takes the decisions, given the result of the whole. It is called under
-	// locks, so it must be quick and must not call the limiter.
+	// WantsAnswers reports whether the request takes the decisions. Allowed is the result of the stack. The stack calls
+	// it under locks, so it must be quick and must not call the limiter.
 	WantsAnswers(allowed bool) bool
 
 	// TakeAnswer receives the decision of a layer that applies, whether the layer was charged, and the error of the
-	// layer or of the whole decision. It is called after the decision, under no lock. It must not keep d.
+	// layer or of the stack. The stack calls it after the decision, without a lock. It must not keep d.
 	TakeAnswer(layer int, d *Decision, spent bool, err error)
 }
 
@@ -100,7 +103,7 @@ func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int)
 	s := &stack[R]{layers: layers, places: places, pick: pick, clock: layers[0].clock, made: make([]*member[R], len(layers))}
 	s.common, s.crowded = haveCommon(layers), crowdedFor
 	_, s.takes = any(*new(R)).(answerTaker)
-	if pick == nil { // then all layers are members, once and for all
+	if pick == nil { // all layers are members of each decision
 		for i := range layers {
 			s.add(i)
 		}
@@ -108,7 +111,7 @@ func newStack[R any](layers []layer[R], places []int, pick func(R, []int) []int)
 	return s
 }
 
-// add makes a layer one of the request. Its member is made once and kept.
+// add adds a layer to the request. Its member is made once and kept.
 func (s *stack[R]) add(layer int) {
 	m := s.made[layer]
 	if m == nil {
@@ -121,8 +124,8 @@ func (s *stack[R]) add(layer int) {
 	s.watched = s.watched || m.watched
 }
 
-// clear forgets the request, so that a stack which waits in the pool keeps no key and no
-// account alive. The layers stay members: see choose.
+// clear forgets the request, so that a stack in the pool keeps no key and no account alive. The layers stay members:
+// see choose.
 func (s *stack[R]) clear() {
 	for _, m := range s.members {
 		m.clear()
@@ -139,11 +142,11 @@ func (s *stack[R]) clear() {
 	s.brief, s.every, s.changed, s.asked, s.err, s.d = false, false, false, false, nil, Decision{}
 }
 
-// yesOrNo reports whether the result of the whole is all that anyone receives. Then neither answers nor errors are
-// made: a client who is refused at any rate must not cost more than one who is let in.
+// yesOrNo reports whether the stack's yes or no is all that anyone receives. Then neither answers nor errors are made:
+// a refusal must not cost more than an allowed request.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
-// ask sets wanted, by the result of the taker's WantsAnswers, if there is a taker.
+// ask sets wanted to the result of the taker's WantsAnswers, if there is a taker.
 func (s *stack[R]) ask(allowed bool) {
 	if s.taker != nil {
 		s.wanted = s.taker.WantsAnswers(allowed)
@@ -153,9 +156,9 @@ func (s *stack[R]) ask(allowed bool) {
 // observed reports whether anyone receives the per-layer decisions.
 func (s *stack[R]) observed() bool { return s.watched || s.wanted || s.every }
 
-// load determines the layers' keys, costs and plans. The first error of an enforcing layer ends it; one of a shadow layer only
-// takes that layer out. It runs the functions of the user, so no lock is held, and its results may be outdated when the
-// accounts are locked: then lock looks them up again, and a limit that has changed is taken over by check.
+// load determines the layers' keys, costs and plans. The first error of an enforcing layer ends it. An error of a
+// shadow layer only excludes that layer. It runs user code, so no lock is held, and its results may be outdated when
+// the accounts are locked. Then lock looks the accounts up again, and check adopts a changed limit.
 func (s *stack[R]) load(r R, cost int) error {
 	if cost < 0 && s.yesOrNo() {
 		return errDiscarded
@@ -176,8 +179,8 @@ func (s *stack[R]) load(r R, cost int) error {
 	return nil
 }
 
-// choose makes members of the layers that pick picks. Many requests in a row meet the same layers, so the layers of the last
-// request stay members if they are picked again.
+// choose makes the layers that pick returns members. Consecutive requests often use the same layers, so the members of
+// the last request stay if pick returns the same layers.
 func (s *stack[R]) choose(r R) error {
 	if s.takes {
 		s.taker, _ = any(r).(answerTaker)
@@ -195,7 +198,7 @@ func (s *stack[R]) choose(r R) error {
 			s.leave()
 			return fmt.Errorf("ratelimit: pick of AllOf returned layer %d of %d", i, len(s.layers))
 		}
-		// A layer that is charged twice for one request, because its index was appended twice, is never intended.
+		// If pick appends an index twice, that is an accident, and the layer is charged once.
 		if m := s.made[i]; m == nil || !m.picked {
 			s.add(i)
 		}
@@ -203,8 +206,8 @@ func (s *stack[R]) choose(r R) error {
 	return nil
 }
 
-// areMembers reports whether the members stand for these layers, in their order. The order counts: of layers that bind alike,
-// the first gives the Decision its Limit.
+// areMembers reports whether the members are these layers, in this order. The order matters: if several layers bind
+// alike, the Decision has the Limit of the first.
 func (s *stack[R]) areMembers(layers []int) bool {
 	if len(s.members) != len(layers) {
 		return false
@@ -217,7 +220,7 @@ func (s *stack[R]) areMembers(layers []int) bool {
 	return true
 }
 
-// leave makes the request have no layers.
+// leave removes all layers from the request.
 func (s *stack[R]) leave() {
 	for _, m := range s.members {
 		m.picked = false
@@ -225,9 +228,9 @@ func (s *stack[R]) leave() {
 	s.members, s.watched = s.members[:0], false
 }
 
-// fail ends a decision with a layer's error. The limiters of the other layers receive the decisions that their own layers would
-// have made: these do not depend on another layer's error, and a limiter that has room must not count a denial. Such a report
-// changes nothing, so the keys stay under their limits.
+// fail ends a decision with a layer's error. The limiter of each other layer receives the decision that its layer would
+// have made. That does not depend on another layer's error, and a limiter with room must not count a denial. Such a
+// report changes nothing, so the keys keep their present limits.
 func (s *stack[R]) fail(m *member[R]) error {
 	if s.yesOrNo() {
 		return errDiscarded
@@ -242,12 +245,12 @@ func (s *stack[R]) fail(m *member[R]) error {
 	return err
 }
 
-// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again when an account that it
-// has found was dropped before it was locked, and when it has inserted keys. Each time another decision has made progress in
-// between, so it gives up only if keys are dropped on purpose, as Reset does.
+// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again if one of its
+// accounts was dropped before it was locked, and after it has inserted keys. In the first case another decision has
+// made progress. So take gives up only if keys are dropped again and again, for example by Reset.
 //
-// After an insertion all is checked anew. The locks were released during it, so other decisions may have spent the offered
-// budget.
+// After an insertion take checks all accounts again. No lock was held during the insertion, so other decisions may have
+// spent the offered budget.
 func (s *stack[R]) take(r R, cost int, q request) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -297,8 +300,8 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 	return errKeysGone
 }
 
-// endless returns the error of an enforcing layer under Concurrent, whose units a call without an end cannot give back. A shadow layer
-// has the error for itself.
+// endless returns an error if an enforcing layer is under Concurrent: a call without an end cannot give its units back.
+// The error of a shadow layer stays with its member.
 func (s *stack[R]) endless() error {
 	q := request{brief: s.yesOrNo()}
 	for _, m := range s.members {
@@ -316,9 +319,9 @@ func (s *stack[R]) endless() error {
 // than it can lock their accounts.
 var errKeysGone = fmt.Errorf("%w: keys of a request were dropped while it was decided, %d times in a row; Options.MaxKeys has no room for the keys of all requests at once", ErrTableFull, maxTries)
 
-// preview answers without a charge: for Peek, and for a cost of 0. No key is inserted, so it needs no second try once all is
-// locked. A cost of 0 puts keys under a changed limit, as Take does; the keys of shadow layers stay under their present limit,
-// because the result of a shadow promises nothing.
+// preview answers without a charge, for Peek and for a cost of 0. It inserts no key, so it needs no second try once all
+// accounts are locked. A cost of 0 puts keys under a changed limit, as Take does. The keys of shadow layers keep their
+// present limit, because the result of a shadow promises nothing.
 func (s *stack[R]) preview(q request) error {
 	if !s.lock(false) {
 		s.ask(false)
@@ -340,13 +343,14 @@ func (s *stack[R]) preview(q request) error {
 	return s.err
 }
 
-// lock sums up the costs of each account, and locks all accounts that exist. An account that was dropped since it was found is
-// looked up again. It reports false if that happens too often; then nothing is locked. It reads the clock.
+// lock sums up the costs of each account, reads the clock, and locks all accounts that exist. If an account was dropped
+// since it was found, lock looks all accounts up again. If that happens too often, lock reports false, and nothing is
+// locked.
 //
-// All accounts are looked up again, not only the dropped ones. Two members with the same key must have the same account:
-// otherwise they would be two charges, and one budget would be spent twice.
+// Members with the same key must have the same account. Otherwise they would make two charges, and one budget would be
+// spent twice. So it is not enough to look up the dropped accounts.
 //
-// The account that all requests share may be left to checkLate.
+// If leave is true, the account that all requests share may be left to checkLate.
 func (s *stack[R]) lock(leave bool) bool {
 	for range maxTries {
 		s.sum()
@@ -375,8 +379,8 @@ func (s *stack[R]) find() {
 	}
 }
 
-// sum makes the charges of the members: first the charges of the enforcing layers, and behind them the charges of the shadows.
-// So firm and shadows are two parts of one slice, and a decision allocates nothing for them.
+// sum makes the charges of the members: first those of the enforcing layers, then those of the shadow layers. So firm
+// and shadows are two parts of one slice, and a decision allocates nothing for them.
 func (s *stack[R]) sum() {
 	s.charges, s.absent, s.mixed, s.exceeds, s.late, s.held = s.charges[:0], false, false, false, none, false
 	shadows := false
@@ -398,12 +402,12 @@ func (s *stack[R]) sum() {
 	s.firm, s.shadows = s.charges[:firm], s.charges[firm:]
 }
 
-// enter adds a member's cost to the charge of its account. A layer that does not apply, or that cannot decide, has no charge.
-// An account has one limit in one decision, the limit of its first charge: a key has one state, which cannot be counted under
-// two limits at once.
+// enter adds a member's cost to the charge of its account. A layer that does not apply or cannot decide has no charge.
+// In one decision an account has one limit, that of its first charge: a key has one state, and a state cannot count
+// under two limits at once.
 //
-// A shadow never adds to an enforcing layer's charge. It has one of its own for the same account, which is decided later, on
-// the remaining budget.
+// A shadow layer never adds to an enforcing layer's charge. It has its own charge for the same account. That is decided
+// later, on the remaining budget.
 func (s *stack[R]) enter(i int, m *member[R]) {
 	if m.charge = none; m.p == nil || m.err != nil {
 		return
@@ -427,11 +431,11 @@ func (s *stack[R]) enter(i int, m *member[R]) {
 	s.exceeds = s.exceeds || !m.shadow && c.exceeds()
 }
 
-// chargeOf returns the first charge of the member's key, or none. Only layers of one limiter can meet at a key. [Unlimited] and
-// [Blocked] count nothing, so each of them stands for itself.
+// chargeOf returns the first charge of the member's key, or none. Only layers of one limiter can have a key in common.
+// [Unlimited] and [Blocked] count nothing, so each such layer has a charge of its own.
 //
-// Another call may insert a key between the lookups of two members: then one of them has the account and the other does
-// not, which is mixed. All are looked up again until they agree.
+// Another call may insert a key between the lookups of two members. Then only one of them has the account: chargeOf
+// sets mixed, and all members look their accounts up again until they agree.
 func (s *stack[R]) chargeOf(m *member[R]) int {
 	if !m.meets || !m.p.tracks() {
 		return none
@@ -446,15 +450,16 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 	return none
 }
 
-// check gets the offers of the enforcing layers' accounts, and reports whether all fit. The accounts are locked. The clock was
-// read once for all of them, before the locks, so that others do not wait for that: an account that has recorded a later
-// reading since counts it as that one.
+// check gets the offers of the enforcing layers' accounts, and reports whether all fit. The accounts are locked. The
+// clock was read once for all of them, before the locks, so that others do not wait for the reading. If an account has
+// recorded a later reading since, it uses that one.
 //
-// A request that can never be allowed is an error, as a cost above a limit is for [Keyed]. It charges nothing, and no key
-// counts it as a denial.
+// If a request can never be allowed, that is an error, as a cost above the limit is for [Keyed]. The request charges
+// nothing, and no key counts it as a denial.
 //
-// The account that all requests share is locked and checked last. If it was dropped, gone is true, and all is to be begun
-// again. If another account has denied the request and the caller gets only the yes or no, it is not locked at all.
+// The account that all requests share is locked and checked last. If it was dropped, gone is true, and the decision
+// must begin again. If another account has denied the request and the caller gets only the yes or no, the shared
+// account is not locked at all.
 func (s *stack[R]) check(q request) (fits, gone bool) {
 	if s.late != none {
 		return s.checkLate(q)
@@ -469,7 +474,7 @@ func (s *stack[R]) check(q request) (fits, gone bool) {
 	return s.allFit(), false
 }
 
-// checkLate is check where the account that all requests share is locked after the others were checked.
+// checkLate is check for a decision that locks the shared account after it has checked the others.
 func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	fits = true
 	for i := range s.firm {
@@ -500,8 +505,8 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 	return s.allFit(), false
 }
 
-// allFit reports whether all enforcing layers allow the request, and sets the error of the first that never can. That error is
-// the result, even if other layers deny the request only for now: no retry could succeed.
+// allFit reports whether all enforcing layers allow the request. If one of them never can, allFit sets the error of the
+// first such layer, even if other layers deny the request only for now: no retry could succeed.
 func (s *stack[R]) allFit() bool {
 	fits := true
 	for i := range s.firm {
@@ -528,7 +533,8 @@ func (s *stack[R]) never() *charge {
 	return nil
 }
 
-// exceedsError is the error of the first charge that can never be allowed. It knows of the others.
+// exceedsError returns the error of the first charge that can never be allowed. The error lists the other such charges,
+// too.
 func (s *stack[R]) exceedsError(first *charge) error {
 	e := &layerError{layer: s.members[first.first].index, err: first.err(), over: s.overrun(first)}
 	for i := range s.firm {
@@ -548,9 +554,9 @@ func (s *stack[R]) overrun(c *charge) overrun {
 	return overrun{s.places[s.members[c.first].index], int(cost)}
 }
 
-// commit spends the offers of all enforcing layers. Each account has one charge of them, and has been locked since it made the
-// offer, so the offer holds. Then the shadow layers are checked and charged one after the other, on the remaining budget: two
-// of them may meet at one account. The accounts are locked.
+// commit spends the offers of all enforcing layers. Their accounts have been locked since they made the offers, so the
+// offers hold. Then commit checks and charges the shadow layers one after the other, on the remaining budget, because
+// two of them may have one account.
 func (s *stack[R]) commit(q request) {
 	if q.delay && !s.delayed() {
 		q.keep = meter.Final
@@ -606,9 +612,9 @@ func (s *stack[R]) delayed() bool {
 	return false
 }
 
-// refuse spends nothing. The accounts that denied record it, because eviction keeps throttled keys longer, but not if the
-// request can never be allowed: that error does not depend on the keys' states. The results of shadow layers are computed only
-// for observers. The accounts are locked.
+// refuse spends nothing. The accounts that denied the request record the denial, because eviction keeps throttled keys
+// longer. They do not if the request can never be allowed: that error does not depend on the keys' states. The
+// decisions of shadow layers are computed only for observers. The accounts are locked.
 func (s *stack[R]) refuse(q request) {
 	if s.err == nil {
 		for i := range s.firm {
@@ -625,8 +631,8 @@ func (s *stack[R]) refuse(q request) {
 	s.finish(false)
 }
 
-// finish fills in the answer. If the caller needs only the yes or no, and nothing is observed, it fills in just that: an
-// Allow takes a fifth less time.
+// finish fills in the answer. If the caller needs only the yes or no and nothing is observed, it fills in only that.
+// Allow then takes a fifth less time.
 func (s *stack[R]) finish(allowed bool) {
 	if s.asked {
 		s.markStale()
@@ -638,7 +644,7 @@ func (s *stack[R]) finish(allowed bool) {
 	}
 }
 
-// adopted drops the plans of LimitFor's that the accounts are under from now on. No account is locked.
+// adopted releases the results of LimitFor that the accounts now hold as their plans. No account is locked.
 func (s *stack[R]) adopted() {
 	for _, m := range s.members {
 		if m.refreshed != nil && m.a != nil && m.amount > 0 {
@@ -647,8 +653,8 @@ func (s *stack[R]) adopted() {
 	}
 }
 
-// markStale makes accounts look up their limits again if Refresh was called while this decision was using an earlier result of
-// LimitFor: Refresh may have found no account yet. The accounts are locked.
+// markStale marks accounts whose limits must be looked up again: Refresh was called while this decision was using an
+// earlier result of LimitFor, and may have found no account yet. The accounts are locked.
 func (s *stack[R]) markStale() {
 	for _, m := range s.members {
 		if m.a != nil && m.outdated() {
@@ -657,8 +663,9 @@ func (s *stack[R]) markStale() {
 	}
 }
 
-// pin keeps the existing accounts from making room for the missing ones. They are locked. A pin belongs to the decision that
-// has set it: an account that another one has pinned is left alone, and if it goes, lock finds that and looks it up again.
+// pin prevents that the missing accounts evict the existing ones. The existing accounts are locked. A pin belongs to
+// the decision that has set it, so pin skips an account that another decision has pinned. If that account is dropped
+// later, lock looks it up again.
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
@@ -669,7 +676,7 @@ func (s *stack[R]) pin() {
 	}
 }
 
-// unpin ends this decision's pins: inserted keys stay. The accounts are locked.
+// unpin removes this decision's pins. Inserted keys stay. The accounts are locked.
 func (s *stack[R]) unpin() {
 	for _, m := range s.members {
 		if m.inserted || m.pinned {
@@ -679,7 +686,7 @@ func (s *stack[R]) unpin() {
 	}
 }
 
-// lacks reports whether keys have to be inserted for all layers to be charged.
+// lacks reports whether keys must be inserted before all layers can be charged.
 func (s *stack[R]) lacks() bool {
 	for _, m := range s.members {
 		if m.lacks() {
@@ -689,9 +696,9 @@ func (s *stack[R]) lacks() bool {
 	return false
 }
 
-// insert adds the keys that are missing, and returns the first enforcing layer that found
-// no room. A shadow layer whose key finds none is left out of the decision: it never denies.
-// No account is locked, because an insertion may wait for one of any address.
+// insert adds the missing keys, and returns the first enforcing layer that found no room. A shadow layer that finds
+// none is left out of the decision, because it never denies. No account is locked: an insertion may wait for an account
+// of any address.
 func (s *stack[R]) insert() *member[R] {
 	for _, m := range s.members {
 		if !m.lacks() {
@@ -704,8 +711,8 @@ func (s *stack[R]) insert() *member[R] {
 	return nil
 }
 
-// withdraw undoes pin and insert after a denial: a denial tracks no keys. A key that another decision has spent from in the
-// meantime stays. No account is locked, because to remove a key locks its account.
+// withdraw undoes pin and insert after a denial, because a denial tracks no keys. A key stays if another decision has
+// charged it meanwhile. No account is locked, because the removal of a key locks its account.
 func (s *stack[R]) withdraw() {
 	if !s.changed {
 		return
@@ -715,9 +722,9 @@ func (s *stack[R]) withdraw() {
 	}
 }
 
-// answer adds up the decisions of the enforcing layers, and keeps each account's own for observers. The accounts are locked:
-// Remaining and ResetAfter are read from states as the decision has left them. An error means never, so there is no time to
-// retry after.
+// answer combines the decisions of the enforcing layers, and keeps each account's decision for observers. The accounts
+// are locked, so Remaining and ResetAfter describe the states that the decision has left. After an error the request
+// can never be allowed, so RetryAfter is 0.
 func (s *stack[R]) answer(allowed bool) {
 	if s.observed() {
 		s.answers = slices.Grow(s.answers[:0], len(s.charges))[:len(s.charges)]
@@ -750,8 +757,8 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// report passes each layer's limiter its own decision, or passes the request all of them. An error that comes after a charge
-// means that the charge has been given back. It is short, so that the compiler inlines it.
+// report passes each layer's decision to the layer's limiter and to the request. If err is an error that came after a
+// charge, the charge has been given back. The function is short, so that the compiler inlines it.
 func (s *stack[R]) report(ctx context.Context, r R, err error) {
 	if s.observed() {
 		s.reportAll(ctx, r, err)
@@ -792,8 +799,8 @@ func (s *stack[R]) result(m *member[R]) (d *Decision, spent bool, err error) {
 	return d, false, m.why()
 }
 
-// wait returns how long the slowest of the accounts takes to let the cost through: until
-// it has room, and the delay in its queue. A Wait whose deadline is before that fails at once.
+// wait returns the time until all accounts allow the cost: until each has room, or the cost leaves its queue. A Wait
+// with an earlier deadline fails at once.
 func (s *stack[R]) wait() time.Duration {
 	var longest time.Duration
 	for i := range s.firm {
@@ -813,8 +820,9 @@ func (s *stack[R]) slowest() *charge {
 	return c
 }
 
-// reservation returns the charges of the decision. It keeps no more of the stack than that, because the stack goes back to its
-// pool and serves other requests. Only layers with an Actual read the request again, when it is settled.
+// reservation returns a reservation of the decision's charges. It keeps no more of the stack than these, because the
+// stack returns to its pool and serves other requests. Only layers with an Actual read the request again, at the
+// settlement.
 func (s *stack[R]) reservation(r R, cost int) *Reservation {
 	switch {
 	case !s.d.Allowed:
@@ -869,8 +877,8 @@ func (s *stack[R]) charged() *stackReservation {
 	return x
 }
 
-// debit returns how to charge the layers of the caller's cost, for a reservation of cost 0 that turns out to have cost more. Then bind
-// binds the Actual of a layer to the request; if nil, the layers' Actual play no part.
+// debit returns a function for a reservation of cost 0 whose real cost is higher. The function charges that cost to the
+// layers. Bind binds a layer's Actual to the request. If bind is nil, the layers' Actual functions are not called.
 func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) error {
 	var debits []func(int64) error
 	var own actuals

@@ -13,47 +13,47 @@ import (
 
 // charge is the cost of one decision to one account, and the offer that the account makes.
 //
-// It is the sum over the enforcing layers that meet at the account: two layers that charge 3 each where 5 are left are denied,
-// though each of them alone would pass. A shadow layer has a charge of its own, because its cost must not make an enforcing
-// layer fail.
+// It is the sum over the enforcing layers of the account. For example, if 5 units are left, two layers that charge 3
+// each are denied, although each alone would pass. A shadow layer has a charge of its own, because its cost must not
+// make an enforcing layer fail.
 //
-// A charge is begun without a lock. From check or preview on, its account is locked, and stays so until the charge has been
-// committed or refused and its decision has been filled in. So the offer is true when it is accepted, and the decision
+// A charge begins without a lock. Its account is locked before check or preview, and stays locked until the charge is
+// committed or refused and its decision is filled in. So the offer still holds when it is accepted, and the decision
 // describes the state after it.
 type charge struct {
 	a *account // nil if the key is not tracked
 	p *plan
 
-	// The cost is own + shares × the caller's. The parts are needed to compute which cost of the caller would fit, and to
-	// settle the charge when the caller's cost is known.
+	// The cost is own + shares × the caller's cost. The parts serve to compute the largest cost of the caller that
+	// fits, and to settle the charge when the caller's real cost is known.
 	cost       int64   // to be spent
-	overflowed bool    // the cost is more than can be counted
-	own        int64   // of layers with a cost of their own
-	shares     int64   // how many layers charge the caller's cost
-	first      int     // the index of the first member that meets here
+	overflowed bool    // the cost is too large to count
+	own        int64   // the costs of layers with a cost of their own
+	shares     int64   // the number of layers that charge the caller's cost
+	first      int     // the index of the first member of this charge
 	unseen     *unseen // if a is nil: the record of the key
-	shared     bool    // all requests meet at the account
+	shared     bool    // all requests share the account
 
-	m       meter.Moment // when it was decided
+	m       meter.Moment // the instant of the decision
 	o       meter.Offer  // the account's offer
 	never   bool         // the cost can never be spent
-	checked bool         // the offer is the account's, and m is recorded; else it is a preview
+	checked bool         // the account made the offer and recorded m; otherwise the offer is a preview
 	spent   bool         // the account has spent it
 	passes  bool         // the offer comes before the key's line
 	keep    meter.Keep   // the part of the spending that may still change
-	viewed  meter.State  // the state that preview looked at
+	viewed  meter.State  // the state that preview used
 }
 
-// begin makes it the charge of a member's account. Each field is set by itself: to write the struct as a whole costs more than
-// the rest of summing up the charges.
+// begin makes c the charge of a member's account. It sets each field by itself: an assignment of the whole struct takes
+// more time than the rest of sum.
 func (c *charge) begin(a *account, p *plan, u *unseen, first int) {
 	c.a, c.p, c.unseen, c.first = a, p, u, first
 	c.cost, c.own, c.shares = 0, 0, 0
 	c.overflowed, c.checked, c.spent, c.never, c.passes = false, false, false, false, false
 }
 
-// add adds the cost of one more layer: its own, or the caller's cost. Sums do not overflow but stop at the largest number, and
-// overflowed reports that they did: such a cost is above any capacity, even the capacity of a limit which allows the largest
+// add adds the cost of one more layer: its own, or the caller's. A sum stops at the largest number instead of
+// overflowing, and overflowed records that. Such a cost is above every capacity, even if the capacity is the largest
 // number itself.
 func (c *charge) add(amount int64, own bool) {
 	if own {
@@ -65,9 +65,9 @@ func (c *charge) add(amount int64, own bool) {
 	c.cost = meter.Add(c.cost, amount)
 }
 
-// check gets an offer from the account, and records the reading: from now on the key's time does not go back behind it. If the
-// limit has changed, the key is put under the newer one, which is the account's if another decision was quicker. The caller
-// holds the lock.
+// check gets an offer from the account and records the reading, so the key's time never goes back behind it. If the
+// limit has changed, check puts the key under the newer limit, which is the account's if another decision was quicker.
+// The caller holds the lock.
 func (c *charge) check(reading int64, q *request) {
 	if c.a == nil {
 		c.preview(reading, q)
@@ -83,8 +83,9 @@ func (c *charge) check(reading int64, q *request) {
 			c.o.Changes = c.a.changes
 			return
 		case l.First().Number > q.number:
-			// It is the oldest here, too. Asked at the end of the line it would be denied, go to the head of this line, be denied in the one that it has
-			// left for the same reason, and go back, without end.
+			// The call is the oldest here, too, so it comes first. At the end of this line it would be denied, and
+			// would join this line at its head. Then the line that it has left would deny it for the same reason, and
+			// the call would go back and forth without end.
 			c.o, c.passes = c.p.OfferBefore(c.a.State, c.m, c.cost), true
 			c.o.Changes = c.a.changes
 			return
@@ -93,14 +94,15 @@ func (c *charge) check(reading int64, q *request) {
 	}
 }
 
-// skip leaves the account out of a decision that another one has denied.
+// skip leaves the account out of a decision that another account has denied.
 func (c *charge) skip(reading int64) {
 	c.m = meter.Moment{Reading: reading, Now: reading}
 	c.o, c.never, c.checked = c.m.Free(), false, false
 }
 
-// preview computes the account's offer, for an answer without a charge. It records nothing in the account, so its state is a
-// copy. A key that is not tracked begins in the state that unseen.begin returns. The caller holds the lock.
+// preview computes the account's offer for an answer without a charge. It works on a copy of the state, and records
+// nothing in the account. A key that is not tracked begins in the state that unseen.begin returns. The caller holds the
+// lock.
 func (c *charge) preview(reading int64, q *request) {
 	c.checked = false
 	if c.a != nil {
@@ -114,8 +116,8 @@ func (c *charge) preview(reading int64, q *request) {
 	}
 }
 
-// state returns the state of the key: the account's own if the charge was checked, so that it includes spending since then;
-// else the state that preview looked at.
+// state returns the state of the key. If the charge was checked, it is the account's present state, which includes
+// later spending. Otherwise it is the state that preview used.
 func (c *charge) state() meter.State {
 	if c.checked {
 		return c.a.State
@@ -123,8 +125,8 @@ func (c *charge) state() meter.State {
 	return c.viewed
 }
 
-// trivial decides the cost if that can be done without the state, and reports whether it did. A cost of 0 is free, a plan that
-// tracks nothing allows every cost within its capacity, and nothing above a capacity ever passes.
+// trivial decides a cost that needs no state, and reports whether it did. A cost of 0 is free. A plan that tracks
+// nothing allows every cost within its capacity. A cost above the capacity never passes.
 func (c *charge) trivial() bool {
 	if c.never = c.exceeds(); !c.never && c.cost > 0 && c.p.tracks() {
 		return false
@@ -133,11 +135,11 @@ func (c *charge) trivial() bool {
 	return true
 }
 
-// exceeds reports whether the cost is more than the account can ever allow. A sum that is too
-// large to be counted is no matter to a plan that counts nothing.
+// exceeds reports whether the cost is more than the account can ever allow. A plan that counts nothing allows even a
+// sum that is too large to count.
 func (c *charge) exceeds() bool { return c.cost > c.p.capacity || c.overflowed && c.p.tracks() }
 
-// err returns why the cost can never be spent, if it cannot.
+// err returns an error if the cost can never be spent.
 func (c *charge) err() error {
 	if !c.never {
 		return nil
@@ -160,16 +162,16 @@ func (c *charge) commit(keep meter.Keep) {
 	c.spent, c.keep = true, keep
 }
 
-// refuse marks the account as throttled if it denied the charge. The others had room, and a denial by another layer is no
-// reason to keep them longer. The caller holds the lock.
+// refuse marks the account as throttled if it denied the charge. If another account denied the request, that is no
+// reason to keep this one longer. The caller holds the lock.
 func (c *charge) refuse() {
 	if c.a != nil && !c.fits() {
 		c.a.use.denied()
 	}
 }
 
-// try spends the cost if the account allows it. A cost that it can never allow changes nothing.
-// The caller holds the lock.
+// try spends the cost if the account allows it. If the account can never allow the cost, nothing changes. The caller
+// holds the lock.
 func (c *charge) try(reading int64, q *request) {
 	if c.exceeds() {
 		c.preview(reading, &peekRequest)
@@ -182,7 +184,7 @@ func (c *charge) try(reading int64, q *request) {
 	}
 }
 
-// decision fills in the account's own decision, which does not depend on other layers. The caller holds the lock.
+// decision fills in the decision of this account alone, without the other layers. The caller holds the lock.
 func (c *charge) decision(d *Decision) {
 	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
@@ -194,13 +196,14 @@ func (c *charge) decision(d *Decision) {
 	}
 }
 
-// room returns the largest cost of the caller that fits into the remaining budget: the largest x with own + shares·x ≤
-// remaining. If no layer charges the caller's cost, any fits.
+// room returns the largest cost of the caller that fits into the remaining budget: the largest x for which own +
+// shares·x ≤ remaining. If no layer charges the caller's cost, every cost fits.
 func (c *charge) room(remaining int) int {
 	return merge.Room(int64(remaining), c.own, c.shares)
 }
 
-// next returns the time until there is room for a cost of 1 of the caller, 0 if there never is. The caller holds the lock.
+// next returns the time until there is room for a cost of 1 of the caller, or 0 if there never is. The caller holds the
+// lock.
 func (c *charge) next() time.Duration {
 	cost := meter.Add(c.own, c.shares)
 	if cost > c.p.capacity || !c.p.tracks() {
@@ -209,14 +212,13 @@ func (c *charge) next() time.Duration {
 	return between(c.m.Reading, c.p.Earliest(c.state(), c.m.Now, cost))
 }
 
-// clear drops the references that keep users' data alive.
+// clear drops the references to users' data.
 func (c *charge) clear() { c.a, c.p, c.viewed = nil, nil, meter.State{} }
 
-// wait returns how long the account takes to let the cost through: until the work leaves
-// the queue of a leaky bucket, or until the cost is allowed at all.
+// wait returns the time until the account allows the cost, or until the work leaves the queue of a leaky bucket.
 func (c *charge) wait() time.Duration { return between(c.m.Reading, max(c.o.At, c.o.Retry)) }
 
-// settlement returns the settlement of the charge, if debit charges its key.
+// settlement returns the settlement of the charge. Debit charges the key later.
 func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	sp := spendingOf(c.o, c.cost, c.keep)
 	if c.o.At > c.m.Now {
@@ -225,21 +227,22 @@ func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit, holds: c.p.holds()}
 }
 
-// settlement is the part of a charge that is kept until it is settled: the spending, and how much of it depends on the caller's
-// cost. It outlives the decision, and the account may have been dropped by then: settleAt checks that.
+// settlement is the part of a charge that is kept until the charge is settled: the spending, and the part of it that
+// depends on the caller's cost. It outlives the decision. The account may have been dropped meanwhile; settleAt checks
+// that.
 type settlement struct {
 	a           *account
 	sp          spending
 	shares, own int64
 	debit       func(int64, *followed) error
-	follow      *followed    // by the request, else nil
-	holds       bool         // under Concurrent: it ends, whatever the real cost
-	home        home         // of a charge that is booked for later
-	room        *waitingRoom // of an enforcing layer; nil for a shadow, which the work does not wait for
+	follow      *followed    // set if the request follows the key, else nil
+	holds       bool         // under Concurrent: the settlement ends it, whatever the real cost
+	home        home         // set if the charge is booked for later
+	room        *waitingRoom // of an enforcing layer; nil for a shadow layer, because the work does not wait for it
 }
 
-// cost returns the charge for the caller's real cost. The layer's own cost is given back only if the real cost is zero: a request
-// that was made has used it up, however little the work behind it has cost.
+// cost returns the charge for the caller's real cost. A layer's own cost is given back only if the real cost is zero.
+// Otherwise the request was made and has used it up, even if the work cost little.
 func (x *settlement) cost(actual int64) int64 {
 	cost, over := meter.Mul(x.shares, actual)
 	if over {
@@ -267,7 +270,7 @@ type stackReservation struct {
 	Reservation
 	clock   Clock
 	spent   []settlement
-	actuals actuals // of layers with an Actual, by the index of their settlement
+	actuals actuals // of layers with an Actual, in the order of their settlements
 }
 
 func (x *stackReservation) settleLocal(given int64) error {
@@ -295,13 +298,14 @@ func (x *stackReservation) settleLocal(given int64) error {
 
 // actual is the real cost of a layer with an Actual.
 type actual struct {
-	charge, layer int // the index of its charge, and the layer's
+	charge, layer int // the indexes of the charge and of the layer
 	cost          func() int
 }
 
 type actuals []actual
 
-// read returns the real costs in order, for the caller's real cost: all are 0 if that is, since then nothing was done.
+// read returns the layers' real costs in order, given the caller's real cost. If that is 0, nothing was done, and all
+// are 0.
 func (all actuals) read(given int) ([]int64, error) {
 	if len(all) == 0 {
 		return nil, nil

@@ -6,17 +6,19 @@ import (
 	"unsafe"
 )
 
-// locks are the accounts that one decision has locked, each once.
+// locks holds the accounts that one decision has locked, each once.
 type locks []*account
 
-// lock locks the accounts of all charges, or none if one of them has been dropped: then it reports false. It also reports
+// lock locks the accounts of all charges. If one of them was dropped, it locks none and reports false. It also reports
 // whether it has waited for an account that all requests share.
 //
-// All decisions lock accounts in the order of their addresses, which Go's collector does not change, and after these the
-// accounts that all requests share, in that order too. So no two of them ever wait for each other, in whatever order their
-// layers are. A shared account comes last and is unlocked first, because all other decisions wait for it. If late is the index
-// of the charge of the only shared account, that account is left out. An account that two charges meet at, one of them a
-// shadow's, is locked once.
+// All decisions lock accounts in the same order: first the accounts of single keys, by their addresses, and then the
+// accounts that all requests share, by their addresses. Go's collector does not change addresses. So two decisions
+// never wait for each other, in whatever order their layers are.
+//
+// A shared account comes last and is unlocked first, because all other decisions wait for it. If late is the index of
+// the charge of the only shared account, lock leaves that account out. If two charges have one account, it is locked
+// once.
 func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	*x = (*x)[:0]
 	shared := false
@@ -58,11 +60,11 @@ func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	return true, false
 }
 
-// crowdedFor is the number of decisions after which an account that all requests share, and that no decision has waited
-// for in between, is locked with the others again.
+// crowdedFor is a number of decisions. If none of them has waited for the account that all requests share, that account
+// is locked with the others again.
 const crowdedFor = 1000
 
-// lockCommon is lockKept, and reports whether it has waited.
+// lockCommon is lockKept, and also reports whether it has waited.
 func (a *account) lockCommon() (kept, waited bool) {
 	if a.mu.TryLock() {
 		if a.plan != nil {
@@ -74,8 +76,8 @@ func (a *account) lockCommon() (kept, waited bool) {
 	return a.lockKept(), true
 }
 
-// haveCommon reports whether there is exactly one layer whose limiter has one key, which all requests share. If there are
-// several such layers, their accounts are locked in one order with the others.
+// haveCommon reports whether exactly one layer has a limiter with a single key for all requests. If there are several,
+// their accounts are locked in one order with the others.
 func haveCommon[R any](layers []layer[R]) bool {
 	n := 0
 	for i := range layers {
@@ -88,15 +90,15 @@ func haveCommon[R any](layers []layer[R]) bool {
 	return n == 1
 }
 
-// unlockCommon unlocks the account that all requests share when the decision has been committed or refused there. The remaining
-// work on the other accounts then delays no other decision. It keeps the account locked if it is still needed: for a state that
-// cannot be copied, to unpin it, or to mark it as stale.
+// unlockCommon unlocks the account that all requests share as soon as the decision is committed or refused there. So
+// the remaining work on other accounts delays no other decision. It keeps the account locked in three cases: its state
+// cannot be copied, it must be unpinned, or it may have to be marked as stale.
 func (s *stack[R]) unlockCommon() {
 	if !s.held || s.changed || s.asked {
 		return
 	}
 	c := &s.firm[s.late]
-	if !s.yesOrNo() || s.taker != nil { // the answer is made of the state
+	if !s.yesOrNo() || s.taker != nil { // the answer needs the state
 		if c.a.OnHeap() {
 			return
 		}
@@ -107,8 +109,8 @@ func (s *stack[R]) unlockCommon() {
 	c.a.mu.Unlock()
 }
 
-// sort brings the accounts into the order of their addresses, each once. A request seldom has more than a few: inserting each
-// into the sorted part then takes less than a call of [slices.SortFunc].
+// sort sorts the accounts by their addresses and removes duplicates. A request seldom has more than a few. Then it is
+// faster to insert each into the sorted part than to call [slices.SortFunc].
 func (x *locks) sort() {
 	if len(*x) > fewLocks {
 		slices.SortFunc(*x, byAddress)
@@ -147,7 +149,7 @@ func (x locks) unlock() {
 	}
 }
 
-// clear drops the accounts, so that they are not kept from the garbage collector.
+// clear drops the accounts, so that the garbage collector can free them.
 func (x *locks) clear() {
 	clear(*x)
 	*x = (*x)[:0]

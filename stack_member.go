@@ -9,51 +9,53 @@ import (
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
-// member is one layer in a stack: a [Layer] as All was given it, and the layer's cost to one account in the decision at hand.
+// member is a layer in one decision of a stack: the [Layer] that was passed to All, and its key, account, plan and
+// cost.
 //
-// One goroutine uses it at a time, the goroutine of its stack. Between two decisions it refers to no key, no account and
-// nothing of a request: clear removes them, because a stack that waits in its pool must keep nothing of users alive.
+// One goroutine uses it at a time, the goroutine of its stack. Between two decisions it refers to no key, no account
+// and nothing of a request. clear removes these references, because a stack in its pool must not keep users' data
+// alive.
 //
-// Its account is found by load without a lock. It may be dropped, or one may be inserted, until the stack has locked it. From
-// then on the member's account is the key's.
+// load finds the account without a lock. Until the stack has locked the account, it may be dropped, or a new one may be
+// inserted. From then on the member's account is the key's.
 type member[R any] struct {
 	layer[R]           // the configuration, which does not change
-	index    int       // of the layer, among all
+	index    int       // of the layer, among all layers
 	key      anyKey[R] // its limiter and, during a decision, the key
-	watched  bool      // an observer receives its decisions: tell, or the limiter's OnDecision
+	watched  bool      // an observer receives its decisions: tell or the limiter's OnDecision
 
-	picked bool // it is one of the layers of the request, or of the last one
+	picked bool // it is a layer of this request, or of the last one
 
-	// These are the request's.
+	// The following fields belong to the request.
 	p      *plan    // nil if the layer does not apply
-	a      *account // nil while the key is not tracked, and if the plan tracks nothing
+	a      *account // nil if the key is not tracked or the plan tracks nothing
 	unseen unseen   // if a is nil: the record of the key
 	amount int      // the layer's cost
-	charge int      // the index of the charge that it is a part of, or none
+	charge int      // the index of its charge, or none
 	loaded bool     // there is something to report
 
-	// At most one of these is true. They select the change to undo after a denial.
+	// At most one of these is true. It selects the change that a denial undoes.
 	inserted bool // the account was made for this decision, and is pinned
 	pinned   bool // the account was there before, and is pinned for this decision
 
-	err     error // why the layer cannot decide
+	err     error // the reason for which the layer cannot decide
 	keyless bool  // err is the key function's
 
-	// LimitFor was called when the counter stood at before. Both are zero if it was not. If the
-	// counter has moved on by the time of the charge, Refresh may have run between that call
-	// and the charge, and has missed the account: then the account is marked as stale.
+	// The counter of calls of Refresh, and its value when LimitFor was called. Both are zero if LimitFor was not
+	// called. If the counter has changed at the time of the charge, Refresh may have missed the account, so the account
+	// is marked as stale.
 	refreshed *atomic.Uint64
 	before    uint64
 }
 
-// none is the charge of a member that has none.
+// none stands for the index of a charge that does not exist.
 const none = -1
 
-// anyKey is a layer's limiter and the key of the request, of any type. Key types are the only difference between the members of
-// one stack. On a hit a decision makes two calls through this interface for each layer, load and clear: such a call cannot be
-// inlined, so steps that need no key use the account instead.
+// anyKey is a layer's limiter and the key of the request. It hides the type of the key, the only difference between the
+// members of one stack. A call through this interface cannot be inlined, so steps that need no key use the account
+// instead. A decision on tracked keys makes two such calls for each layer: load and clear.
 type anyKey[R any] interface {
-	// load determines and fills in the layer's key, account, plan and cost for a request. It runs user code.
+	// load determines the layer's key, account, plan and cost for a request. It runs user code.
 	load(m *member[R], r R, cost int) error
 	// find looks the account up again.
 	find() *account
@@ -61,14 +63,14 @@ type anyKey[R any] interface {
 	unseen() unseen
 	// same reports whether the other is the same key of the same limiter.
 	same(other anyKey[R]) bool
-	// insert adds the key to the limiter, pinned, and reports true; or it finds that
-	// another decision has added it, and reports false.
+	// insert adds the key to the limiter, pins its account and reports true. If another decision has added the key, it
+	// reports false.
 	insert(p *plan, clock Clock) (a *account, created bool, err error)
 	// withdraw removes the entry that insert has added, unless another decision has spent from it.
 	withdraw(a *account, clock Clock)
-	// debit returns how to charge the key later, when it may not be tracked.
+	// debit returns a function that charges the key later, even if it is no longer tracked.
 	debit(p *plan) func(n int64, f *followed) error
-	// adopted notes that the key's account is under a plan of LimitFor's.
+	// adopted records that the key's account has a plan of LimitFor.
 	adopted(p *plan)
 	// waiting counts the calls that wait in the limiter.
 	waiting() *waitingRoom
@@ -80,16 +82,16 @@ type anyKey[R any] interface {
 	clear()
 }
 
-// clear forgets the request. Each field is set by itself, which takes less than to write the struct as a whole. All other
-// fields are set by load.
+// clear forgets the request. It sets each field by itself, which is faster than an assignment of the whole struct. load
+// sets all other fields.
 func (m *member[R]) clear() {
 	m.p, m.a, m.err, m.refreshed, m.amount = nil, nil, nil, nil, 0
 	m.loaded, m.inserted, m.pinned, m.keyless = false, false, false, false
 	m.key.clear()
 }
 
-// find looks the account up again, because the account was dropped, or a new one may have been inserted. A pin went with the
-// account that was dropped.
+// find looks the account up again: it was dropped, or a new one may have been inserted. If it was dropped, its pin is
+// gone, too.
 func (m *member[R]) find() {
 	if m.p == nil || !m.p.tracks() {
 		return
@@ -102,14 +104,14 @@ func (m *member[R]) find() {
 	}
 }
 
-// lacks reports whether the layer needs an account that does not exist. A key that is charged nothing, or more than it can ever
-// allow, need not be tracked.
+// lacks reports whether the layer needs an account that does not exist. A charge of 0, or of more than the key can ever
+// allow, needs none.
 func (m *member[R]) lacks() bool {
 	return m.a == nil && m.amount > 0 && m.err == nil && m.p != nil && m.p.tracks() && int64(m.amount) <= m.p.capacity
 }
 
-// insert adds the key. The account is not locked afterwards, but pinned if it is new: it has
-// spent nothing yet, and would be the first to be evicted.
+// insert adds the key. A new account is pinned: it has spent nothing yet, and would be the first to be evicted. It is
+// not locked when insert returns.
 func (m *member[R]) insert(clock Clock) {
 	a, created, err := m.key.insert(m.p, clock)
 	if err == nil {
@@ -118,7 +120,7 @@ func (m *member[R]) insert(clock Clock) {
 	m.err = err
 }
 
-// withdraw undoes the decision's changes of the table, after a denial. Accounts that it has pinned were there before and stay.
+// withdraw undoes the decision's changes of the table after a denial. Pinned accounts were there before, and stay.
 func (m *member[R]) withdraw(clock Clock) {
 	if m.inserted {
 		m.key.withdraw(m.a, clock)
@@ -134,7 +136,7 @@ func (m *member[R]) withdraw(clock Clock) {
 // outdated reports whether Refresh was called since LimitFor was.
 func (m *member[R]) outdated() bool { return m.refreshed != nil && m.refreshed.Load() != m.before }
 
-// why returns why the layer cannot decide.
+// why returns the reason for which the layer cannot decide.
 func (m *member[R]) why() error {
 	if m.keyless {
 		return &keyError{m.err}
@@ -162,8 +164,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		if errors.Is(err, SkipLayer) {
 			return nil
 		}
-		// A failed key function returns no key to report. Only a shadow's error is reported as an event all the same, because
-		// no caller gets it returned.
+		// A failed key function returns no key to report. The error of a shadow layer is reported as an event
+		// nevertheless, because no call returns it.
 		m.loaded, m.keyless = m.shadow, true
 		return err
 	}
@@ -171,8 +173,8 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 	if m.cost != nil && cost > 0 {
 		m.amount = m.cost(r)
 	}
-	// As in Keyed.decide, a key that is found needs no check: all keys in the map are valid. If keys may fail to be comparable,
-	// they are checked before the lookup.
+	// As in Keyed.decide, a key that is found needs no check, because all keys in the map are valid. Keys that may not
+	// be comparable are checked before the lookup.
 	var a *account
 	accounts := k.l.fastKeys
 	if accounts != nil {
@@ -197,13 +199,13 @@ func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {
 		}
 	}
 	if !m.p.tracks() {
-		m.a = nil // the key's spending under another limit is left alone
+		m.a = nil // the key's spending under another limit stays as it is
 	}
 	return nil
 }
 
-// plan returns the plan of a layer where each request or key has its own. The limit of the request comes first; only if it has
-// none, LimitFor is called.
+// plan returns the plan of a layer whose limit depends on the request or the key. The limit of the request comes first.
+// If the request has none, plan calls LimitFor.
 func (k *layerKey[R, K]) plan(m *member[R], r R) (*plan, error) {
 	l := k.l
 	if m.limit != nil {

@@ -6,8 +6,9 @@ import (
 	"unsafe"
 )
 
-// array holds the buckets of a Map. Each shard has the same number of buckets, a power of two. The low bits of a key's hash select the
-// shard, and the bits above them select the bucket. If the bucket is full, the key goes into the shard's next bucket with room.
+// array holds the buckets of a Map. Each shard has the same number of buckets, a power of two. The low bits of a key's
+// hash select the shard, and the bits above them select the bucket. If the bucket is full, the key goes into the
+// shard's next bucket with room.
 //
 // A shard allocates its buckets when it copies its entries, so no call has to clear the memory of all shards.
 type array[K comparable, V any] struct {
@@ -23,12 +24,12 @@ type array[K comparable, V any] struct {
 // slotsInBucket makes a bucket fill one cache line of a 64-bit processor.
 const slotsInBucket = 7
 
-// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots: a part of the entry's hash, or 0 for an empty
-// slot. The high byte counts the entries that found this bucket full and went on to another one. At 255 it stops counting, and lookups
-// that miss here always continue.
+// bucket holds up to seven entries. The low seven bytes of word are the tags of the slots: a part of the entry's hash,
+// or 0 for an empty slot. The high byte counts the entries that found this bucket full and went on to another one. At
+// 255 it stops counting, and lookups that miss here always continue.
 //
-// An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a goroutine that reads a tag may find the
-// entry, a later entry or none. It compares the key.
+// An insertion writes the slot before the tag, and a removal clears the tag before the slot. So a goroutine that reads
+// a tag may find the entry, a later entry or none. It compares the key.
 type bucket[K comparable, V any] struct {
 	word  atomic.Uint64
 	slots [slotsInBucket]atomic.Pointer[Entry[K, V]]
@@ -56,8 +57,8 @@ func newArray[K comparable, V any](buckets, shards int) *array[K, V] {
 		parts: make([]atomic.Pointer[bucket[K, V]], shards),
 		shift: bits.TrailingZeros(uint(shards)),
 		mask:  uint64(buckets - 1),
-		// At seven eighths, known keys are found as fast. But with a steady turnover of keys, more and more entries lie beyond their own
-		// bucket, and an insertion took twice as long.
+		// At seven eighths, known keys are found as fast. But with a steady turnover of keys, more and more entries lie
+		// beyond their own bucket, and an insertion took twice as long.
 		limit: full * 3 / 4,
 		full:  full,
 	}
@@ -73,7 +74,8 @@ func (a *array[K, V]) makePart(shard int) {
 	a.parts[shard].Store(unsafe.SliceData(make([]bucket[K, V], a.mask+1)))
 }
 
-// part returns the first bucket of the hash's shard, or nil. It also returns the number of the hash's bucket, modulo the number of buckets.
+// part returns the first bucket of the hash's shard, or nil. It also returns the number of the hash's bucket, modulo
+// the number of buckets.
 func (a *array[K, V]) part(hash uint64) (first *bucket[K, V], at uint64) {
 	return a.parts[hash&uint64(len(a.parts)-1)].Load(), hash >> (a.shift & 63)
 }
@@ -106,7 +108,8 @@ func (a *array[K, V]) find(hash uint64, key K) *Entry[K, V] {
 	}
 }
 
-// insert adds an entry to the array, which must not contain it. The caller holds the shard's lock, and the shard has buckets with an empty slot.
+// insert adds an entry to the array, which must not contain it. The caller holds the shard's lock, and the shard has
+// buckets with an empty slot.
 func (a *array[K, V]) insert(e *Entry[K, V]) { a.insertHashed(e, e.hash) }
 
 // insertHashed is insert for a hash that has been read.
@@ -129,7 +132,7 @@ func (a *array[K, V]) insertHashed(e *Entry[K, V], hash uint64) {
 	}
 }
 
-// remove removes an entry, and reports whether it was there. The shard's lock is held.
+// remove removes an entry, and reports whether it was there. The caller holds the shard's lock.
 func (a *array[K, V]) remove(e *Entry[K, V]) bool {
 	first, begin := a.part(e.hash)
 	if first == nil {
@@ -164,7 +167,7 @@ func (b *bucket[K, V]) passedBack() {
 	}
 }
 
-// all returns the buckets of a shard. The shard's lock is held.
+// all returns the buckets of a shard. The caller holds the shard's lock.
 func (a *array[K, V]) all(shard int) []bucket[K, V] {
 	first := a.parts[shard].Load()
 	if first == nil {
@@ -173,7 +176,7 @@ func (a *array[K, V]) all(shard int) []bucket[K, V] {
 	return unsafe.Slice(first, a.mask+1)
 }
 
-// entries appends the entries of a shard. The shard's lock is held.
+// entries appends the entries of a shard. The caller holds the shard's lock.
 func (a *array[K, V]) entries(to []*Entry[K, V], shard int) []*Entry[K, V] {
 	all := a.all(shard)
 	for i := range all {
@@ -192,8 +195,8 @@ func (b *bucket[K, V]) entries(to []*Entry[K, V]) []*Entry[K, V] {
 	return to
 }
 
-// copy copies the entries of a shard from another array. The shard's lock is held. It reads the hashes of some
-// entries before it inserts these, so that the processor can wait for all of them at once.
+// copy copies the entries of a shard from another array. The caller holds the shard's lock. It reads the hashes of
+// several entries before it inserts them, so the processor can wait for all of them at once.
 func (a *array[K, V]) copy(from *array[K, V], shard int) {
 	var (
 		buf     [8 * slotsInBucket]*Entry[K, V]

@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// Cloner copies the text of keys. A substring keeps the whole string in memory, for example a header for one of its fields. A table may hold
-// a key for long, so it clones the key first. The zero Cloner copies nothing.
+// Cloner copies the text of keys. A substring keeps the whole string in memory, for example a header for one of its
+// fields. A table may hold a key for long, so it clones the key first. The zero Cloner copies nothing.
 //
-// If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and elements at any depth.
-// It copies nothing behind an interface, a pointer or a channel.
+// If K is a string type, it copies the string. If K is a struct or an array, it copies the strings in its fields and
+// elements at any depth. It copies nothing behind an interface, a pointer or a channel.
 type Cloner[K comparable] struct {
 	strings []uintptr // where in a K the strings are
 }
@@ -46,9 +46,8 @@ func (c *Cloner[K]) Clone(k K) K {
 	return k
 }
 
-// Maker makes entries whose keys share no text with the keys that it is given. If a key has one string, and that is
-// short, entry and text are one allocation: a key in use then takes one line of the cache for hash and text, and the
-// next one for its value.
+// Maker makes entries for keys, and copies the keys' text. If a key has one short string, the entry and its text are
+// one allocation. A key in use then takes one cache line for hash and text, and the next one for its value.
 type Maker[K comparable, V any] struct{ cloner Cloner[K] }
 
 // NewMaker returns the Maker for keys of type K.
@@ -57,8 +56,8 @@ func NewMaker[K comparable, V any]() Maker[K, V] { return Maker[K, V]{NewCloner[
 // Clone returns a key that equals k and shares no text with it.
 func (c *Maker[K, V]) Clone(k K) K { return c.cloner.Clone(k) }
 
-// shortText and longText are the lengths up to which a text is allocated with its entry. With a key that is one string
-// and a value of 64 bytes, the allocations have 128 and 192 bytes, and the value fills the last line of the cache.
+// An entry is allocated with room for a text of shortText or longText bytes. If the key is a string and the value has
+// 64 bytes, the allocations have 128 and 192 bytes, and the value fills the last cache line.
 const shortText, longText = 40, 104
 
 // withText is an entry with the text of its key.
@@ -67,8 +66,8 @@ type withText[K comparable, V any, T any] struct {
 	Entry[K, V]
 }
 
-// onlyKey is the length of the text that a key of size zero is allocated with. It is the only one of its map, and in
-// constant use, so its value has lines of the cache of its own.
+// onlyKey is the room for text in the entry of a key of size zero, which has none. Such a key is the only one of its
+// map and in constant use, so its value gets cache lines of its own.
 const onlyKey = 56
 
 // New returns a new entry for a key.
@@ -95,9 +94,9 @@ func (c *Maker[K, V]) New(key K) *Entry[K, V] {
 	return &Entry[K, V]{Key: c.cloner.Clone(key)}
 }
 
-// Replace gives an entry that New has made, and that is in no Map any more, another key, without an allocation. It reports false,
-// and does nothing, if the key's text needs another allocation than the entry has. A lock of the caller's guards the key of each entry,
-// and no text of it is in use elsewhere.
+// Replace gives another key to an entry that New has made and that has left its Map. It does not allocate. If the key's
+// text does not fit into the entry's allocation, Replace does nothing and reports false. The caller guards the keys of
+// its entries by a lock, and uses no text of e elsewhere.
 func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if unsafe.Sizeof(key) == 0 {
 		return false
@@ -109,7 +108,7 @@ func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	if len(c.cloner.strings) > 1 {
 		return false
 	}
-	// The room of a text follows from the length of the one that is there, or may be larger.
+	// The length of the present text gives the room for a text. The true room may be larger.
 	at := c.cloner.strings[0]
 	text, n := *stringIn(&e.Key, at), len(*stringIn(&key, at))
 	room := 0
@@ -129,11 +128,10 @@ func (c *Maker[K, V]) Replace(e *Entry[K, V], key K) bool {
 	return true
 }
 
-// stringIn returns the string at an offset of a key. The offset belongs to a field of kind string, and all string types have
-// one layout.
+// stringIn returns the string at an offset of a key. A field of kind string is there. All string types have one layout.
 func stringIn[K comparable](key *K, at uintptr) *string {
 	return (*string)(unsafe.Add(unsafe.Pointer(key), at))
 }
 
-// keepText moves a text to memory that is as long or longer, and is not written again but by Replace.
+// keepText copies a text to memory that has room for it, and that only Replace may write again.
 func keepText(s *string, to []byte) { *s = unsafe.String(&to[0], copy(to, *s)) }

@@ -8,12 +8,11 @@ import (
 	"unsafe"
 )
 
-// hasher hashes keys. Equal keys have one hash. Each hasher has a seed of its own, so that clients cannot
-// choose keys whose hashes collide.
+// hasher hashes keys. Equal keys have equal hashes. Each hasher has its own seed, so clients cannot choose keys whose
+// hashes collide.
 //
-// maphash.Comparable moves keys with pointers to the heap. netip.Addr, the one such type that
-// many use, is hashed by its bytes instead. Integers are hashed in line, which takes less
-// than a call.
+// maphash.Comparable moves keys with pointers to the heap. netip.Addr is the only such type that is common, and is
+// hashed by its bytes instead. Integers are hashed in line, which is faster than a call.
 type hasher[K comparable] struct {
 	kind   hashKind
 	k0, k1 uint64 // for integers

@@ -53,7 +53,7 @@ func TestMapFindsKeysOfAnyTypeWithoutAllocating(t *testing.T) {
 	findsWhatWasAdded(t, netip.Addr{}, netip.IPv4Unspecified())
 }
 
-// Keys that are equal need not be the same bits, and keys of the same bits need not be equal.
+// Equal keys may have different bits, and keys with equal bits may differ.
 func TestKeysAreEqualAsGoComparesThem(t *testing.T) {
 	negative := math.Copysign(0, -1)
 	areEqual(t, 0.0, negative)
@@ -97,7 +97,7 @@ func areEqual[K comparable](t *testing.T, a, b K) {
 	require.Nil(t, m.Lookup(a))
 }
 
-// fill returns a struct whose padding holds some bits.
+// fill returns a struct with bits set in its padding.
 func fill(bits byte, a uint8, b uint64) *struct {
 	a uint8
 	b uint64

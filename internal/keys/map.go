@@ -8,18 +8,19 @@ import (
 	"sync/atomic"
 )
 
-// Map is a hash table that grows and shrinks with its number of entries. It compares keys with ==. It is safe for concurrent use. The zero Map
-// cannot be used.
+// Map is a hash table that grows and shrinks with its number of entries. It compares keys with ==. It is safe for
+// concurrent use. The zero Map cannot be used.
 //
-// A lookup takes no lock: see array. An addition or a removal takes the lock of the key's shard. Each shard has its own buckets, and a key
-// never leaves its shard, so that one lock guards everything that a call writes.
+// A lookup takes no lock: see array. An addition or a removal takes the lock of the key's shard. Each shard has its own
+// buckets, and a key never leaves its shard, so that one lock guards everything that a call writes.
 //
-// When an array is too small or too large, a call links an array of another size behind it. Each later write to a shard copies the shard's
-// entries there, and the entries of one other shard. So no call copies the whole table. The old array keeps its entries for lookups under
-// way. A lookup that misses in one array continues in the next. When all shards are copied, lookups start at the next array.
+// When an array is too small or too large, a call links an array of another size behind it. Each later write to a shard
+// copies the shard's entries there, and the entries of one other shard. So no call copies the whole table. The old
+// array keeps its entries for lookups under way. A lookup that misses in one array continues in the next. When all
+// shards are copied, lookups start at the next array.
 //
-// Invariants: All keys of a shard are in the shard's array. An array has no entry of a shard until the shard is copied to it. A removal
-// removes the key from all arrays. An entry keeps its slot in an array until it is removed.
+// Invariants: All keys of a shard are in the shard's array. An array has no entry of a shard until the shard is copied
+// to it. A removal removes the key from all arrays. An entry keeps its slot in an array until it is removed.
 type Map[K comparable, V any] struct {
 	first  atomic.Pointer[array[K, V]] // where lookups begin
 	hasher hasher[K]
@@ -39,8 +40,9 @@ type shard[K comparable, V any] struct {
 	_ [24]byte // keeps the locks of two shards on separate cache lines
 }
 
-// Entry is a key in a Map and its value. The value's address never changes, and the key does not change while the entry is in a Map. The hash
-// comes first, to share a cache line with the key's text: see Maker. It is atomic because lookups may read the hash of an entry that has left.
+// Entry is a key in a Map and its value. The value's address never changes, and the key does not change while the entry
+// is in a Map. The hash comes first, to share a cache line with the key's text: see Maker. It is atomic because lookups
+// may read the hash of an entry that has left.
 type Entry[K comparable, V any] struct {
 	hash  uint64
 	Key   K
@@ -56,19 +58,20 @@ const (
 	fewestShards = 64
 	mostShards   = 512
 
-	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. A call copies at most two shards, so this
-	// bounds its time. More than mostShards shards would slow down a map that is almost empty.
+	// keysOfShard is the maximum number of keys in a shard of a full map of up to a million keys. A call copies at most
+	// two shards, so this bounds its time. More than mostShards shards would slow down a map that is almost empty.
 	keysOfShard = 2048
 
-	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With
-	// fewer, a shard could have too many keys for it though all shards together have few.
+	// fewest is the minimum number of buckets of each shard in an array that replaces a larger one. With fewer buckets,
+	// one shard could have too many keys although all shards together have few.
 	fewest = 4
 
 	// helps is the maximum number of shards that a call examines for one whose entries are not yet copied.
 	helps = 8
 )
 
-// Shards returns the number of shards for a maximum number of keys. It is a power of two, large enough that a pass over one shard is short.
+// Shards returns the number of shards for a maximum number of keys. It is a power of two, large enough that a pass over
+// one shard is short.
 func Shards(most int) int {
 	if most < sharded {
 		return 1
@@ -80,7 +83,7 @@ func Shards(most int) int {
 	return n
 }
 
-// NewMap returns an empty Map for up to about most keys. It makes room as keys come.
+// NewMap returns an empty Map for up to about most keys. It allocates room when keys are added.
 func NewMap[K comparable, V any](most int) *Map[K, V] {
 	if most < sharded {
 		return newMap[K, V](1, fewest)
@@ -138,9 +141,9 @@ func (m *Map[K, V]) Lookup(key K) *Entry[K, V] {
 	return nil
 }
 
-// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's key, which
-// may be replaced: see [Maker.Replace]. The caller compares it under a lock that guards it, and if it is another key, calls Lookup
-// under a lock that keeps keys from being replaced.
+// Candidate returns an entry with the key's hash, or nil if the key is not there. It does not read the entry's key,
+// which [Maker.Replace] may replace at any time. The caller compares the key under a lock that guards it. If it is
+// another key, the caller calls Lookup under a lock that prevents replacements.
 func (m *Map[K, V]) Candidate(key K) *Entry[K, V] {
 	hash := m.hasher.hash(key)
 	tag := tagOf(hash)
@@ -217,8 +220,8 @@ func (m *Map[K, V]) Len() (n int) {
 	return n
 }
 
-// All returns an iterator over the entries in no order. It yields a key that stays in the map exactly once, and an entry that comes or goes
-// during the iteration at most once. The body runs without a lock.
+// All returns an iterator over the entries in no order. It yields a key that stays in the map exactly once, and an
+// entry that comes or goes during the iteration at most once. The body runs without a lock.
 func (m *Map[K, V]) All() iter.Seq[*Entry[K, V]] {
 	return func(yield func(*Entry[K, V]) bool) {
 		var entries []*Entry[K, V]
@@ -269,9 +272,9 @@ func (m *Map[K, V]) giveRoomLocked(s *shard[K, V]) {
 	m.copyLocked(s)
 }
 
-// fitting returns the number of buckets that every shard needs for its keys, at most the number in a. Every shard must fit with room to
-// spare. For example, a sweep removes keys shard by shard: the last shards are full while most of the table is empty. An array too small for
-// one of them would be replaced at once, again and again.
+// fitting returns the number of buckets that every shard needs for its keys, at most the number in a. Every shard must
+// fit with room to spare. For example, a sweep removes keys shard by shard: the last shards are full while most of the
+// table is empty. An array too small for one of them would be replaced at once, again and again.
 func (m *Map[K, V]) fitting(a *array[K, V]) int {
 	var all, largest int64
 	for i := range m.shards {
@@ -300,7 +303,8 @@ func (m *Map[K, V]) extend(a *array[K, V]) {
 	m.linkLocked(a, 2*a.buckets())
 }
 
-// copyLocked copies the entries of the shard, and of one other shard, to the last array. Calls help the other shards in turn.
+// copyLocked copies the entries of the shard, and of one other shard, to the last array. Calls help the other shards in
+// turn.
 func (m *Map[K, V]) copyLocked(s *shard[K, V]) {
 	m.copyShardLocked(s)
 	if m.first.Load() == s.array {

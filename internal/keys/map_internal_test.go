@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// check fails the test unless the map has these entries and no others, and its invariants hold.
+// check fails the test unless the map has exactly these entries and its invariants hold.
 func check[K comparable, V any](t *testing.T, m *Map[K, V], want map[K]*Entry[K, V]) {
 	t.Helper()
 	require.Equal(t, len(want), m.Len())
@@ -96,7 +96,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 						check(t, m, want)
 					}
 				}
-				for range 3 * shards { // each shard notices when it is written to
+				for range 3 * shards { // a shard notices this at a write
 					e, _ := m.Add(rand.Int(), 0)
 					m.RemoveEntry(e)
 				}
@@ -108,7 +108,7 @@ func TestMapsOfAllSizesFindTheirKeysThroughGrowthAndShrinking(t *testing.T) {
 	}
 }
 
-// Sweep and a loop over All remove keys shard by shard: the last shards are full when most of the map is empty.
+// A sweep or a loop over All removes keys shard by shard, so the last shards are full when most of the map is empty.
 func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	for _, order := range []string{"by shard", "as they were added", "at random", "by shard, while keys are added"} {
 		t.Run(order, func(t *testing.T) {
@@ -140,7 +140,8 @@ func TestRemovalInAnyOrderMakesArraysOfNoMoreThanTheMapsSize(t *testing.T) {
 	}
 }
 
-// A call that adds or removes a key copies its own shard and another one, whose keys are few however many the map has.
+// A call that adds or removes a key copies its own shard and one other shard. Their keys are few even if the map has
+// many.
 func TestNoCallCopiesMoreThanTwoShardsOfFewKeys(t *testing.T) {
 	const n = 200_000
 	m := NewMap[int, int](n)
@@ -191,16 +192,16 @@ func newest[K comparable, V any](m *Map[K, V]) *array[K, V] {
 	return a
 }
 
-// An array has the size of its content: lookups in a large and almost empty one miss the caches.
+// An array has the size of its content, because lookups in a large and almost empty array miss the caches.
 func TestAnArrayIsAsLargeAsItsContents(t *testing.T) {
 	for _, n := range []int{1, 100, 1000, 10_000, 30_000} {
 		m := NewMap[int, int](fewestShards * keysOfShard)
 		for key := range n {
 			m.Add(key, key)
 		}
-		a := newest(m) // not all shards may have been written to since it was linked
+		a := newest(m) // some shards may not have been written to since it was linked
 		slots := len(a.parts) * a.buckets() * slotsInBucket
-		// One shard that by chance has many of few keys doubles the array for all.
+		// If one shard has many of the few keys by chance, it doubles the array for all shards.
 		assert.Less(t, slots, 5*(fewestShards*slotsInBucket+n), "%d keys", n)
 		assert.Less(t, n, slots)
 	}
@@ -230,14 +231,14 @@ func collide(m *Map[uint64, int], want map[uint64]*Entry[uint64, int], key, hash
 	want[key] = e
 }
 
-// All keys of one bucket: it, and then all buckets of the shard, are full and have passed entries on.
+// All keys belong to one bucket. That bucket, and then all others of the shard, fill up and pass entries on.
 func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 	for _, buckets := range []int{1, 2, 4} {
 		m := newMap[uint64, int](4, buckets)
 		a := m.first.Load()
 		hash := m.Hash(12345)
 		s := m.shard(hash)
-		// More than the limit, as while another call is linking the next array.
+		// More keys than the limit, as there may be while another call links the next array.
 		m.link.Lock()
 		entries := make([]*Entry[uint64, int], a.full)
 		for i := range entries {
@@ -254,7 +255,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 		for i := range all {
 			b := &all[i]
 			require.Zero(t, matches(b.word.Load(), 0), "full")
-			for range 300 { // as if many had gone on, and not all have come back
+			for range 300 { // as if many entries had gone on and some had not come back
 				if word := b.word.Load(); word>>56 < most {
 					b.word.Store(word + overflow)
 				}
@@ -280,7 +281,7 @@ func TestKeysOfOneHashFillAShardAndASearchEnds(t *testing.T) {
 
 func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	m, want := newMap[uint64, int](64, 1), map[uint64]*Entry[uint64, int]{}
-	for key := range uint64(500) { // more than are counted as having gone on
+	for key := range uint64(500) { // more than the count of entries that went on can hold
 		collide(m, want, key, 77)
 	}
 	find := func(key uint64) *Entry[uint64, int] { return m.shard(77).array.find(77, key) }
@@ -294,8 +295,8 @@ func TestKeysOfEqualHashesAreKeptApart(t *testing.T) {
 	require.Zero(t, m.Len())
 }
 
-// Several goroutines add, remove and find keys of their own, and read the keys of others. A key that stays in the map is found
-// at all times, and a key that its only writer has removed is not.
+// Several goroutines add, remove and find their own keys, and read the keys of others. A key that stays in the map is
+// always found. A key that its only writer has removed is never found.
 func TestRandomHistoriesOfManyGoroutinesAgreeWithAModel(t *testing.T) {
 	for _, size := range []struct{ shards, buckets int }{{1, 1}, {1, 2}, {64, 1}, {64, 2}, {4, 1}} {
 		for _, keys := range []int{40, 2000} {
@@ -369,7 +370,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 			}
 		})
 	}
-	reading.Go(func() { // each key that is there all the time is yielded once
+	reading.Go(func() { // All yields each key that is there all the time once
 		for !done.Load() && !failed.Load() {
 			seen := map[int]int{}
 			for e := range m.All() {
@@ -404,7 +405,7 @@ func history(t *testing.T, m *Map[int, int], keys int) {
 	}
 }
 
-// One key, added by all at the same time, has one entry.
+// If all goroutines add one key at the same time, it has one entry.
 func TestAKeyThatManyAddHasOneEntry(t *testing.T) {
 	m := newMap[int, int](64, 1)
 	for key := range 2000 {

@@ -1,4 +1,5 @@
-// Package merge combines the decisions of several limiters on one cost into one decision. Stacks in memory, on Redis and in SQL use it.
+// Package merge combines the decisions of several limiters on one cost into one decision. Stacks in memory, on Redis
+// and in SQL use it.
 package merge
 
 import (
@@ -6,8 +7,9 @@ import (
 	"time"
 )
 
-// Decision has the fields of ratelimit.Decision, so a pointer to one converts to a pointer to the other. When ratelimit.Decision gains a
-// field, the conversion fails to compile until this package defines how to combine the field.
+// Decision has the fields of ratelimit.Decision, so a pointer to one converts to a pointer to the other. When
+// ratelimit.Decision gains a field, the conversion fails to compile until this package defines how to combine the
+// field.
 type Decision[L any] struct {
 	Allowed    bool
 	Degraded   bool
@@ -40,10 +42,12 @@ func Of[L any](d *Decision[L], unlimited L) Sum[L] {
 // Empty reports whether nothing has been added.
 func (s *Sum[L]) Empty() bool { return s.n == 0 }
 
-// Add adds a limiter's decision. The caller can spend room of its remaining budget. If room is 0, NextAfter is the time until room is above 0.
+// Add adds a limiter's decision. The caller can spend room of its remaining budget. If room is 0, NextAfter is the time
+// until room is above 0.
 //
-// The sum is allowed if every limiter allows the cost. It has the Limit of the binding limiter, the smallest Remaining, the largest Debt and
-// the longest times. NextAfter is 0 if a limiter without room does not know its next unit, or never has one.
+// The sum is allowed if every limiter allows the cost. It has the Limit of the binding limiter, the smallest Remaining,
+// the largest Debt and the longest times. NextAfter is 0 if a limiter without room does not know its next unit, or
+// never has one.
 func (s *Sum[L]) Add(d *Decision[L], room int) {
 	if s.n == 0 || s.binds(d, room) {
 		s.d.Limit, s.room, s.wait, s.full, s.allows = d.Limit, room, d.RetryAfter, d.ResetAfter, d.Allowed
@@ -70,9 +74,9 @@ func (s *Sum[L]) addNext(after time.Duration) {
 	s.d.NextAfter = max(s.d.NextAfter, after)
 }
 
-// binds reports whether a decision binds more than all earlier ones. A denial binds more than an allowed decision. Between two denials the
-// longer RetryAfter binds, between two allowed decisions the smaller room, and then the longer ResetAfter. If all are equal, the earlier
-// decision stays.
+// binds reports whether a decision binds more than all earlier ones. A denial binds more than an allowed decision.
+// Between two denials the longer RetryAfter binds, between two allowed decisions the smaller room, and then the longer
+// ResetAfter. If all are equal, the earlier decision stays.
 func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	switch {
 	case d.Allowed != s.allows:
@@ -85,8 +89,8 @@ func (s *Sum[L]) binds(d *Decision[L], room int) bool {
 	return d.ResetAfter > s.full
 }
 
-// Room returns the largest cost that fits into a key's remaining budget. The key is charged own units and shares times the cost: for example,
-// if two layers charge the caller's cost to one key, shares is 2.
+// Room returns the largest cost that fits into a key's remaining budget. The key is charged own units and shares times
+// the cost: for example, if two layers charge the caller's cost to one key, shares is 2.
 func Room(remaining, own, shares int64) int {
 	left := remaining - own
 	switch {

@@ -1,7 +1,7 @@
 package merge
 
-// Source is the part of a layer that only the package reads that made the layer: the limiter and the key function. Embedded
-// under an unexported name, it gives the layer a method that other modules can neither see nor call.
+// Source holds the limiter and the key function of a layer. Only the package that made the layer can read them. A layer
+// embeds Source under an unexported name, so other modules can neither see nor call its method.
 type Source struct{ value any }
 
 // Sourced is a pointer to a layer that embeds a [Source].
@@ -9,10 +9,10 @@ type Sourced interface{ source() *Source }
 
 func (s *Source) source() *Source { return s }
 
-// SetSource sets a layer's source. A copy of the layer that was made before keeps its own.
+// SetSource sets a layer's source. An earlier copy of the layer keeps its own source.
 func SetSource(layer Sourced, value any) { layer.source().value = value }
 
-// SourceOf returns a layer's source if it has the type S, as the layers of one package and one type of requests have.
+// SourceOf returns a layer's source if it has the type S. Each package has a type of its own for each type of requests.
 func SourceOf[S any](layer Sourced) (S, bool) {
 	s, ok := layer.source().value.(S)
 	return s, ok
