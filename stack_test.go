@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A reservation of cost 0 used to record the costs that layers with a cost of their own would have charged, and its Cancel gave
-// that back: 100 were admitted of 3 a day.
+// A reservation of cost 0 used to record the costs that layers with a cost of their own would have charged, and its
+// Cancel gave that back: 100 were admitted of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	asked := 0
@@ -203,8 +203,8 @@ func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	}
 }
 
-// A key that was denied is throttled until it is fresh or allowed. If another layer denies a cost that would fit, eviction does
-// not drop the key sooner.
+// A key that was denied is throttled until it is fresh or allowed. If another layer denies a cost that would fit,
+// eviction does not drop the key sooner.
 func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -572,8 +572,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// Another call spends the budget that the stack was about to spend, while the stack inserts the missing keys. So it denies, and
-// leaves nothing behind: no key that it has inserted, and no pin on a key that was there.
+// Another call spends the budget that the stack was about to spend, while the stack inserts the missing keys. So it
+// denies, and leaves nothing behind: no key that it has inserted, and no pin on a key that was there.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))
