@@ -187,14 +187,15 @@ func (l *Keyed[K]) markStale(key K) {
 	}
 }
 
-// Which plan holds. A decision is made under the plan of its request if that has a limit, or else of the key, as
-// LimitFor returns it, or else of the limiter (forRequest, forKey, def). An account keeps the plan of its last decision, so
-// that LimitFor is called again only if the generation has changed, or the account is stale. When the decision has
-// locked the account, adopt puts that under the new plan, unless another decision has put it under a newer one.
+// This part determines the plan of a decision. If the request has a limit, its plan holds (forRequest). Otherwise the
+// key's plan holds, which LimitFor returns (forKey), and without LimitFor the limiter's (def). An account keeps the
+// plan of its last decision. So LimitFor is called again only if the generation has changed or the account is stale.
+// When the decision has locked the account, adopt puts it under the new plan, unless another decision has put it under
+// a newer one.
 //
-// Between the call of LimitFor and that moment, and for keys that no decision puts under their plan, the limiter keeps the plan itself
-// (asked): under a limit that counts nothing, for a look that changes nothing, for a cost above the capacity, and for a stack's
-// denial. Concurrent decisions on a key share one call of LimitFor.
+// Between the call of LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the plans of
+// keys that no decision puts under their plan: under a limit that counts nothing, after a Peek, a cost above the
+// capacity, or a stack's denial. Concurrent decisions on a key share one call of LimitFor.
 
 // onePlan returns the plan of all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {

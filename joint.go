@@ -25,11 +25,12 @@ type Joining struct {
 	Global  bool // made by Global and not picked by AllOf: the layer has one key, which is empty
 }
 
-// Joint decides on requests of a stack. Its methods are called by many goroutines at once. A limiter is named by its index in the
-// argument of Join.
+// Joint decides on the requests of a stack. Many goroutines may call its methods at the same time. An index in the
+// argument of Join identifies a limiter.
 //
-// The stack does the rest, alike for all stores: it calls the functions of the layers, refuses costs that are negative or above the
-// capacity, adds up the costs that meet at one key, combines the decisions of all keys, and calls observers.
+// The stack does the rest in the same way for all stores. It calls the functions of the layers, refuses costs that are
+// negative or above the capacity, adds up the costs of each key, combines the decisions of all keys, and calls
+// observers.
 type Joint interface {
 	// Limit returns the limit of a key in one decision: the limit of the request, or if that is zero, the limiter's own. It is an
 	// error, which wraps [ErrInvalidLimit], if the store cannot count it, and one that wraps [ErrInvalidKey] if it cannot keep the key.

@@ -260,17 +260,19 @@ func (l *Layered[R]) Describe() Description {
 	}
 }
 
-// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they deny it, the
-// call waits in the line of the key that denies it longest, among the calls of [Keyed.Wait], at the place of its arrival. It books
-// nothing there: when it is the first and its time has come, it tries all layers, and may move on to the line of another
-// key, at the same place by arrival. So calls that wait for the same keys are served first come, first served, and a call whose own key
-// is exhausted delays no others at a key that they share. At a leaky bucket whose queue is full it stands in line until
-// the work before it has left the queue.
+// Wait charges the cost to all layers and returns nil when they allow it, after the delay of leaky buckets. While they
+// deny it, the call waits in the line of the key that denies it longest, with the calls of [Keyed.Wait], in the order
+// of arrival. It books nothing there. When it is the first and its time has come, it tries all layers. Then it may move
+// to the line of another key, again in the order of arrival.
 //
-// It fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline; with the
-// context's error when that ends; with [ErrLimited] if [Options.MaxWaiting] calls wait for the limiter in whose line it would begin; and with
-// the errors of Take, also if a limit becomes too low for the cost. A Wait that fails has charged nothing, with one exception: a
-// cost that was in the middle of a leaky bucket's queue may stay charged, as with [Reservation.Cancel].
+// So calls that wait for the same keys are served first come, first served. A call whose own key is exhausted delays no
+// others at a shared key. If the queue of a leaky bucket is full, the call waits until earlier work has left the queue.
+//
+// Wait fails at once with [context.DeadlineExceeded] if the layers cannot allow the cost before the deadline. It fails
+// with the context's error when the context ends, and with [ErrLimited] if [Options.MaxWaiting] calls already wait for
+// the limiter of its first line. It also has the errors of Take, for example if a limit becomes too low for the cost. A
+// failed Wait has charged nothing, with one exception: a cost in the middle of a leaky bucket's queue may stay charged,
+// as with [Reservation.Cancel].
 func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	if l != nil && l.joint != nil {
 		return l.waitJoined(ctx, r, cost)

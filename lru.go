@@ -82,8 +82,8 @@ type shard[K comparable] struct {
 	_ [64]byte // keeps the locks of two shards off one cache line
 }
 
-// maxTries bounds how often a decision starts again because a key that it needs
-// was dropped in the meantime, or because all keys that could make room are pinned.
+// maxTries is the maximum number of times that a decision starts again: a key that it needs was dropped, or all keys
+// that could make room are pinned.
 const maxTries = 100
 
 // newTable returns an empty table for options that are valid and have a MaxKeys.
@@ -291,9 +291,9 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x 
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 }
 
-// insertLocked publishes a new account, and releases the shard. The account is locked before any other goroutine can find it:
-// the first decision on it is the one that it was made for, and no eviction sees a key that has not spent anything yet. Spare is
-// nil, or the entry of the key that has made room, whose account is locked.
+// insertLocked publishes a new account and releases the shard. The account is locked before any other goroutine can
+// find it. So the decision that has inserted it is the first one, and no eviction finds a key that has not spent
+// anything yet. Spare is nil, or the entry of the key that has made room; the account of that entry is locked.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, spare *entry[K]) *account {
 	e := spare
 	if spare == nil || !t.maker.Replace(spare, key) {
@@ -354,8 +354,8 @@ func (t *table[K]) remove(key K, floor int64) {
 	t.count.Add(-1)
 }
 
-// lockListed locks the account of an entry that an iteration has found, or the next one of its key, and returns it with the key, or nil if
-// the key is not tracked any more. The key shares no text with the entry.
+// lockListed locks the account of an entry that an iteration has found, or the account that has replaced it, and
+// returns it with the key. If the key is no longer tracked, it returns nil. The key shares no text with the entry.
 func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
 	a = &e.Value
 	a.mu.Lock()
@@ -438,9 +438,8 @@ func (t *table[K]) takeOut(key K) bool {
 	return true
 }
 
-// withdraw unpins a key that was inserted for a decision that then was a denial, and
-// removes it if it is fresh, or has spent no more than is remembered of it: then no other decision
-// has spent from it.
+// withdraw unpins a key that was inserted for a decision that became a denial. If no other decision has charged the
+// key, withdraw removes it. Then the key is fresh, or has spent no more than is remembered of it.
 func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,11 +17,10 @@ import (
 // high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
-// expireLocked drops one or two of the oldest keys, if they are fresh and have been idle for
-// long: two, so that the table shrinks while keys come. A key that is not fresh may stay the
-// oldest and keep others behind it. So it is counted how often that happens, and once it has
-// happened so often that a look at all keys costs each insertion little, all of them are
-// looked at.
+// expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long. It drops two so that
+// the table shrinks while keys are inserted. A key that is not fresh may stay the oldest, and keep fresh keys behind
+// it. expireLocked counts how often that happens. When the count is so high that a pass over all keys costs each
+// insertion little, it makes that pass.
 func (t *table[K]) expireLocked(s *shard[K], now int64) {
 	ttl := max(t.ttl, minIdle)
 	for range 2 {

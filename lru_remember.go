@@ -84,8 +84,8 @@ func (m *memory) slots(hash uint64) slots {
 	n := uint64(len(m.lines))
 	x := hash << 16 // without the tag
 	i, _ := bits.Mul64(x, n)
-	// The other line is chosen by all of the bits, multiplied by an odd number that mixes them (2^64
-	// divided by the golden ratio) and folded, so that keys which share one line share no other.
+	// All bits choose the other line. They are multiplied by an odd number that mixes them, 2^64 divided by the golden
+	// ratio, and folded. So keys that share one line do not share the other.
 	x ^= x >> 29
 	x *= 0x9e3779b97f4a7c15
 	x ^= x >> 32

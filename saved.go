@@ -269,7 +269,8 @@ type savedState struct {
 	floor  int64 // the ordinal of a calendar's window before which no key is to be created anew
 }
 
-// state returns the key's spending, at a reading, and the highest reading that it has recorded, which is that one or later.
+// state returns the key's spending at a reading. It also returns the highest reading that the key has recorded, which
+// is not before the given one.
 func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
 	last = min(reading+r.still, maxReading)
 	s, rest, err := p.ReadState(r.data, last, r.passed)

@@ -361,8 +361,9 @@ func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	}
 }
 
-// look serves all due turns in the lines of the given turns. It reports whether the given turns are over, or returns a timer
-// for the turns that are first in their lines, and a channel that is closed when their limits change.
+// look serves all due turns in the lines of the given turns, and reports whether the given turns are over. If they are
+// not, it returns a timer for those that are first in their lines, and a channel that is closed when their limits
+// change.
 func look(clock Clock, turns []*turn) (over bool, changed <-chan struct{}, timer *time.Timer, err error) {
 	over = true
 	soonest := time.Duration(-1)

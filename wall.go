@@ -103,9 +103,9 @@ func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// recalled returns the state that a key is recalled in: spending before the window of an ordinal, which may be a window of
-// another period, moves to the last window before it, but to none that the wall has not shown yet. It is over if keys that were
-// dropped may have used a later window.
+// recalled returns the state in which a key is recalled. Spending before the window of an ordinal moves to the last
+// window before it, but not to a window that the wall clock has not reached. The ordinal may belong to another period.
+// If dropped keys may have used a later window, the spending is over.
 func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	last := w.before(ordinal)
 	if last < max(s.M, w.floor.Load()) {
@@ -227,9 +227,9 @@ func (p *present) reading(unix int64) int64 {
 	return meter.Add(p.at, d)
 }
 
-// In which window a new key may begin. No key is granted a window before the floor: a key that was dropped, or was fresh
-// when its limiter was saved, may have spent in the windows before it, and could spend that again under a wall clock that is
-// set back. The floor of a calendar rises
+// This part determines in which window a new key may begin. No key gets a window before the floor. A dropped key, or a
+// key that was fresh when its limiter was saved, may have spent in earlier windows. If the wall clock were set back, it
+// could spend that again. The floor of a calendar rises
 //
 //   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),
@@ -263,8 +263,8 @@ func carry[K comparable](w *wallWindows, key K) {
 // back. While there is room such a key is kept, so that no other key has to begin in a later window.
 func (w *wallWindows) countsAgain(s meter.State) bool { return s.N > 0 && s.M >= w.floor.Load() }
 
-// floorOf returns the floor that a fresh key leaves which was saved in a state and is not restored: the window that it has
-// reached, and if it has spent in that, the present one.
+// floorOf returns the floor that a fresh key leaves if it was saved in a state and is not restored. It is the window
+// that the key has reached. If the key has spent in that window, it is the present one.
 func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	if s.N == 0 {
 		return s.M

@@ -15,8 +15,8 @@ import (
 // peekEach is the time after which a key with waiting calls is looked up in bans again: others may have begun or ended its ban.
 const peekEach = time.Second
 
-// line holds the calls that wait, by their keys, so that a ban that begins ends the waits in the limiter's line, and one that ends early
-// ends the waits for it.
+// line holds the waiting calls by their keys. When a ban begins, it ends the waits in the limiter's line. When a ban
+// ends early, the waits for its end are over.
 type line[K any] struct {
 	calls atomic.Int64 // their number
 	mu    sync.Mutex

@@ -33,8 +33,8 @@ type debts[K any] struct {
 	next    atomic.Int64 // the earliest time of the next repayment, in nanoseconds since made
 }
 
-// newDebts returns the debts of a stand-in. It keeps none if the keys are requests, since no two requests are one key, if the primary has
-// several limits, as what counts differs from one to the other, or if it has no Adjust.
+// newDebts returns the debts of a stand-in. It keeps none in three cases: the keys are requests, so no two requests
+// have one key; the primary has several limits, which count differently; or the primary has no Adjust.
 func newDebts[K any](primary, instead ratelimit.Reserver[K], o *Options) *debts[K] {
 	d := &debts[K]{primary: primary, timeout: o.Timeout, log: o.logger(), made: time.Now()}
 	if own, ok := instead.(repayer); ok {

@@ -1,5 +1,5 @@
-// Package fair shares one rate among tenants, in proportion to their weights: for a service that passes its tenants' calls
-// on under one limit.
+// Package fair shares one rate among tenants, in proportion to their weights. For example, a service may pass its
+// tenants' calls on to a server that limits all of them together.
 //
 //		limiter, err := fair.New(ratelimit.TokenBucket(ratelimit.PerSecond(1000), 2500), &fair.Options[string]{
 //			Weight: func(tenant string) int { return plans[tenant].Weight },

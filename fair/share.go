@@ -78,16 +78,16 @@ func (s *shares[K]) payCommon(paying uint64) uint64 {
 	return part
 }
 
-// relieve bounds the debt of a tenant in line. With B the burst, W the weights in line, w and c the tenant's weight and cost, it owes
-// at most
+// relieve bounds the debt of a tenant in line. Let B be the burst, W the sum of the weights in line, and w and c the
+// tenant's weight and cost. The tenant owes at most
 //
 //	the tag of the first other tenant in line  +  B / W  +  2·c / w
 //
-// in virtual time. Among tenants that stay in line hardly any owes more, since the line is served in the order of tags, and all
-// debts together are within the burst. A larger debt is older than the demand of the others: the tenant has used a part of the rate that
-// nobody else wanted. The excess becomes common, so that such use bars a tenant for at most one RefillTime and two costs. The bound is
-// the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), with the burst added. It reports whether the debt has
-// changed.
+// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the order of tags, and
+// the sum of all debts is within the burst. A larger debt is older than the demand of the others: the tenant has used a
+// part of the rate that nobody else wanted. The excess becomes common. So such use bars a tenant for at most one
+// RefillTime and two costs. The bound is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), with
+// the burst added. It reports whether the debt has changed.
 func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	if !t.counts || s.isBarred(t) {
 		return false
@@ -305,10 +305,10 @@ func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 // alone reports whether no other tenant counts.
 func (s *shares[K]) alone(t *tenant[K]) bool { return s.count == 0 || s.count == 1 && t.counts }
 
-// fits reports whether a tag that is lead after the virtual time is within the tenant's share, with so much free of the
-// burst. That is the rule of dynamic thresholds (Choudhury and Hahne 1998): no tenant holds more, for its weight, than is
-// free. With B the burst, Q the sum of all debts, w the tenant's weight, n and W the number and the weights of the tenants
-// that count, a cost c passes if
+// fits reports whether a tag is within the tenant's share. Lead is the distance of the tag from the virtual time, and
+// free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998): no tenant holds
+// more, for its weight, than is free. Let B be the burst, Q the sum of all debts, w the tenant's weight, and n and W
+// the number and the sum of weights of the tenants that count. A cost c passes if
 //
 //	Q + c ≤ B   and   (debt + c) / w × W ≤ (B − Q) × max(n, 4)
 func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {

@@ -42,8 +42,9 @@ type ClientOptions struct {
 	// time.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a call that ended with that error for an adaptive limit of Inflight, given the default outcome, which is
-	// as in [InflightOptions], but by the caller's context. If nil, the default outcome is used.
+	// Outcome returns the outcome of a call for an adaptive limit of Inflight. Err is the error with which the call
+	// ended. Usual is the default outcome; it is as in [InflightOptions], but follows the caller's context. If nil, the
+	// default outcome is used.
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
 	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.

@@ -88,8 +88,8 @@ func retryDelay(st *status.Status) (wait time.Duration, found bool) {
 	return wait, found
 }
 
-// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids to retry, which by gRFC A6 is
-// anything but one number of 0 or more.
+// pushbackOf returns the wait that a trailer demands, whether it demands one, and whether it forbids a retry. By gRFC
+// A6 every value except a single number of 0 or more forbids it.
 func pushbackOf(trailer metadata.MD) (wait time.Duration, found, stop bool) {
 	values := trailer[rpcstatus.PushbackKey]
 	if len(values) == 0 {

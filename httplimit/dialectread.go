@@ -233,8 +233,8 @@ func draft11(h http.Header) (budgets []AdviceBudget) {
 	return budgets
 }
 
-// policyOf returns the q and the w of the policy of that name, the longest if there are several, 0 if there is none, and whether this
-// library's server reports that it comes back unit by unit.
+// policyOf returns the q and the w of the policy with a name, or 0 if there is none. If there are several, it returns
+// the longest. It also returns whether this library's server reports that the budget returns unit by unit.
 func policyOf(policies []item, name string) (quota, longest int64, refills bool) {
 	for _, p := range policies {
 		if strings.EqualFold(p.name, name) {

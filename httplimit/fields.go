@@ -70,8 +70,9 @@ func (m *Middleware) setPolicy(h http.Header, v *limitfields.View, values []stri
 	}
 }
 
-// reset returns the reset time as the older dialects define it: the time at which the same request passes if it was denied, or at which the
-// next unit comes if none remains, else the time at which the key is fresh. Of several limits ResetAfter is the longest, so this limit's own figure bounds it.
+// reset returns the reset time as the older dialects define it. If the request was denied, it is the time at which the
+// same request passes. If no unit remains, it is the time at which the next unit comes. Otherwise it is the time at
+// which the key is fresh. ResetAfter is the longest of several limits, so this limit's own figure bounds the result.
 func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	left := min(d.ResetAfter, time.Duration(min(v.Refill(), limitfields.MaxSeconds))*time.Second)
 	switch {

@@ -28,9 +28,10 @@ type Options struct {
 	// interceptor of grpclimit or connectlimit or an Inflight inside refuses the request for lack of budget or room: then all is given
 	// back. With Settle, its result counts then as well.
 	//
-	// A handler that panics before it has sent a status counts as 500, one that hijacked the connection as 101, and a server error that the
-	// client caused (a malformed or incomplete body, a full key table, a negative cost) as 400. A leaky bucket in a [ratelimit.Map] denies
-	// requests that it would delay: use a [ratelimit.All] of one layer.
+	// A handler that panics before it has sent a status counts as 500. A handler that hijacked the connection counts as
+	// 101. A server error that the client caused counts as 400: a malformed or incomplete body, a full key table, a
+	// negative cost. A leaky bucket in a [ratelimit.Map] denies requests that it would delay: use a [ratelimit.All] of
+	// one layer.
 	Settle func(r *http.Request, status, cost int) (actual int)
 
 	// SettleResponse is Settle with the whole response. It must not keep or change the header.
@@ -98,9 +99,9 @@ type Options struct {
 	// OnDecision is called with each decision before the request is answered or served, after it was held.
 	OnDecision func(Event)
 
-	// Logger gets the errors of requests that could not be decided (at Info without a valid key or with a cost below 0, at Debug if the
-	// client has gone, else at Error) and of settlements (at Warn), at most one line a second of each kind. If nil,
-	// [slog.Default].
+	// Logger logs the errors of requests that could not be decided, and of settlements. It logs at most one line a
+	// second of each kind. The level is Info for a request without a valid key or with a negative cost, Debug if the
+	// client has gone, Warn for a settlement, and otherwise Error. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. It defaults to [time.Now].

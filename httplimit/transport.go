@@ -62,9 +62,10 @@ type TransportOptions struct {
 	// for a permit counts as any other: see MaxWait. An adaptive limit counts the time until the turn as a part of the request's time.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or error and the default outcome. The
-	// default is as in [InflightOptions], except that a deadline of the request's context, and so the Timeout of an http.Client, is Cancelled,
-	// a timeout of the base transport is Dropped, and 429 is Dropped. If nil, the default outcome is used.
+	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or error. Usual is
+	// the default outcome. It is as in [InflightOptions], with three exceptions. A deadline of the request's context,
+	// and so the Timeout of an http.Client, is Cancelled. A timeout of the base transport is Dropped, and so is the
+	// status 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 
 	// MaxKeys bounds the number of idle keys for which the Transport keeps the server's advice. It defaults to 4096.
@@ -376,8 +377,8 @@ func repeat(r *http.Request) (again *http.Request, ok bool) {
 // maxHolding bounds the time for which a refused answer's body is read.
 const maxHolding = time.Second
 
-// holdBody reads a body, so that its connection can be used again, unless the body is large, or has not arrived by the instant at which the
-// request may be sent again. Close ends a Read that waits. The response keeps the bytes read.
+// holdBody reads a body, so that its connection can be used again. It stops if the body is large, or has not arrived
+// when the request may be sent again. Close ends a Read that waits. The response keeps the bytes that were read.
 func holdBody(resp *http.Response, until time.Time) {
 	if resp.Body == nil {
 		return

@@ -18,8 +18,8 @@ type remoteState struct {
 	next      time.Duration    // when there is a unit, if none remained
 }
 
-// limits keeps the last limit that the remote limiter has returned, which is the limit of most keys, so that they share it. The zero limits
-// is empty.
+// limits keeps the last limit that the remote limiter has returned. Most keys have that limit, so they share one copy.
+// The zero limits is empty.
 type limits struct {
 	last atomic.Pointer[ratelimit.Limit]
 }

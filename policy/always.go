@@ -56,8 +56,8 @@ func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*rate
 	return res, err
 }
 
-// decideAlways decides by the function decide, which has the stack decide on the charges of a query, and then charges the rules that are
-// charged always, unless decide has charged them.
+// decideAlways calls decide, which makes the stack decide on the charges of a query. Then it charges the rules that are
+// always charged, unless decide has charged them.
 func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()

@@ -34,11 +34,13 @@ func (p *Policies) Allow(r Request, cost int) bool {
 	return allowed
 }
 
-// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. Rules with Share are asked last, one after
-// the other; if one denies, the charges of the others are given back. If no rule matches, the
-// request is allowed. After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing
-// attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or for text in place of an IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is not a whole number, unless a header field holds it.
+// Take charges the cost to all rules that match the request, or to none: see [ratelimit.Layered.Take]. Rules with Share
+// decide last, one after the other. If one of them denies, the charges of the others are given back. If no rule
+// matches, the request is allowed.
+//
+// After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing attribute,
+// [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or a text that should be an IP address, and
+// [keyfunc.ErrMisconfigured] for a cost that is no whole number and does not come from a header field.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -82,10 +84,10 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the call until
-// it returns, but for the limit and the weights of a rule with Share, which a new set changes also for calls in line. In the line of such a rule
-// a call holds its charges of the other rules. While one of these denies, a call with such a rule tries again each second, not first come,
-// first served.
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the
+// call until it returns. Only the limit and the weights of a rule with Share change for calls in line, too. In the line
+// of such a rule a call holds its charges of the other rules. While one of these denies, the call tries again each
+// second, and calls are not served first come, first served.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)

@@ -83,8 +83,8 @@ func (l lists) of(values []string) []string {
 	return all
 }
 
-// each calls f with each value that some values of a match stand for, with the index of the value of the match, and a function that adds the
-// place in a list to an error.
+// each calls f for each value that the values of a match stand for. It passes the index of the match's value, the
+// value, and a function that adds the place in a list to an error.
 func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
 	for j, v := range values {
 		name, ok := listIn(v)
@@ -111,8 +111,8 @@ func (l lists) known(v string) error {
 	return fmt.Errorf(`no list %q%s; a text that begins with "@" is written with "@@"`, name, maybe(name, slices.Sorted(maps.Keys(l))))
 }
 
-// eachChecked calls check with each value that some values of a match stand for, and reports its errors at the value of the match, with the place
-// in the list.
+// eachChecked calls check for each value that the values of a match stand for. It reports an error at the match's
+// value, with the place in the list.
 func (l lists) eachChecked(field string, values []string, report reporter, check func(v string, listed bool) error) {
 	at := func(j int) string { return fmt.Sprintf("%s[%d]", field, j) }
 	for j, v := range values {

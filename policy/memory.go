@@ -15,9 +15,10 @@ type MemoryOptions struct {
 	OnFull   ratelimit.Overflow
 	Remember int
 	Clock    ratelimit.Clock
-	// Processes is the number of processes that have such an engine each, as the stand-in while a store that they share does not answer: see
-	// package failover. Every limit of the rules, plans, overrides and attributes is divided by it, as [failover.Share] does, so that all
-	// of them together admit the whole limit once more, rounded up for each. Zero and one divide nothing; below zero is an error of [New].
+	// Processes is the number of processes that each use such an engine as the stand-in for a shared store: see package
+	// failover. The engine divides every limit of the rules, plans, overrides and attributes by it, as [failover.Share]
+	// does, and rounds up. So all processes together admit about the whole limit. Zero and one divide nothing. If
+	// negative, [New] returns an error.
 	Processes int
 }
 

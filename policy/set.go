@@ -104,8 +104,9 @@ type Rule struct {
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
-	// Grace is a share of the limit, such as "10%", that is allowed above it: the rule denies above 110 % of the units of a window, or of the
-	// burst of a bucket, rounded down. Limit, Remaining and Notify count from the limit, and Debt is what was used above it.
+	// Grace is a share of the limit that is allowed above it. For example, with "10%" the rule denies above 110 % of
+	// the units of a window or of the burst of a bucket, rounded down. Limit, Remaining and Notify refer to the limit
+	// itself, and Debt is the part that was used above it.
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
 	// Overrides are limits of single keys. They win over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`

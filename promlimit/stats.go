@@ -54,15 +54,21 @@ func newGroup(limiter string, of figures.Group) *group {
 	return g
 }
 
-// Register registers the figures of a limiter under its name: the table of keys of a [ratelimit.Keyed], the breaker and the decisions of a
-// limiter of package failover, the calls of one of package inflight over all its keys, the leases of one of package lease, or the slots of
-// a redislimit.Semaphore in this process. The source is the limiter, or another value with its method: Stats or, of package inflight,
-// Totals.
+// Register registers the figures of a limiter under its name. The source is the limiter, or another value with the same
+// method Stats, or Totals in package inflight. The figures are
 //
-// Of a httplimit.Middleware it registers the requests by outcome, such as "denied", and of an Interceptor of package grpclimit or
-// connectlimit the calls. Those that Options.Skip exempts are not counted.
+//   - of a [ratelimit.Keyed], its table of keys;
+//   - of package failover, the breaker and the decisions;
+//   - of package inflight, the calls over all keys;
+//   - of package lease, the leases;
+//   - of a redislimit.Semaphore, its slots in this process;
+//   - of a httplimit.Middleware, the requests by outcome, for example "denied";
+//   - of an Interceptor of package grpclimit or connectlimit, the calls by outcome.
 //
-// Register also registers the figures of policies, such as the version in force, under the name "". A program registers one Policies.
+// Requests and calls that Options.Skip exempts are not counted.
+//
+// Register also registers the figures of policies under the name "", for example the version in force. A program
+// registers one Policies.
 //
 // It fails with the registerer's error, if a figure of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {

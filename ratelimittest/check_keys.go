@@ -114,7 +114,7 @@ func (m *crowdOfKeys) take(i, cost int) (ratelimit.Decision, error) {
 	return d, nil
 }
 
-// remembers checks that a key which has spent all it had still knows that.
+// remembers checks that the spending of a key that has spent its whole budget still counts.
 func (m *crowdOfKeys) remembers(i, of int) {
 	if m.unknown[i] {
 		return

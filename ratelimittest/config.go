@@ -193,8 +193,8 @@ func (c *Config) accepts(l ratelimit.Limit) bool {
 // reach is the longest span that is tried where time cannot be set back again.
 const reach = 10 * 24 * time.Hour
 
-// whole is an upper bound of the time after which a key is fresh, if its
-// whole capacity was spent, and a lower bound of that where it is above 146 years.
+// whole returns an upper bound of the time until a key is fresh after its whole capacity was spent. If that time is
+// above 146 years, the result is a lower bound.
 func whole(l ratelimit.Limit) time.Duration {
 	if l.Rate.Units == 0 {
 		return 0 // unlimited, or blocked

@@ -189,7 +189,7 @@ func canJoin(h *history) bool     { return h.has.join != nil }
 // canSetBack is the condition that the clock can be set back.
 func canSetBack(h *history) bool { return h.cfg.Clock != nil }
 
-// canSetWall is the condition that the limit is a calendar, which goes by a wall clock that can be set.
+// canSetWall reports whether the limit is a calendar whose wall clock can be set.
 func canSetWall(h *history) bool { return isCalendar(h.limit) && h.cfg.Clock != nil }
 
 // all joins conditions.

@@ -6,20 +6,22 @@ import (
 	"time"
 )
 
-// In a cluster, a call whose keys are declared is on one slot. To Redis a script may also use keys that are not declared, of
-// all the slots that its server serves: the server checks each command of the script. So decisions on keys of several slots
-// share one call, whose keys are plain words.
+// In a cluster, all declared keys of a call must be in one slot. Redis also permits a script to use undeclared keys, in
+// all slots that its server serves: the server checks each command of the script. So decisions on keys of several slots
+// share one call, and pass their keys as plain arguments.
 //
-// Redis advises against undeclared keys, because a script can then begin on one server and find a part of its keys on another
-// one. Here that does no harm:
+// Redis advises against undeclared keys, because a script may begin on one server and find some of its keys on another.
+// Here that does no harm:
 //
 //   - Each decision of the call is on one key, reads it first, and writes it once, last. If a command is refused, that
 //     decision has charged nothing, and is sent again by itself, with its key declared. The others stand.
-//   - Declared keys could be answered by the redirection ASK. The client would send the call to a server that is importing
-//     the slot of the first key, as a call that may use all slots that are being imported: it would find no state of keys that
-//     have not moved yet, and grant their budgets again. A call without declared keys is never redirected.
-//   - A server that does not check the keys of a script would keep budgets that belong to another one. So each server first
-//     gets a call that it must refuse, on a key that another one serves. Until it has refused, keys are declared.
+//   - A server could answer declared keys by the redirection ASK. Then the client would send the call to the server
+//     that imports the slot of the first key, and the call could use all slots that this server imports. It would find
+//     no state of keys that have not moved yet, and grant their budgets again. A call without declared keys is never
+//     redirected.
+//   - A server that does not check a script's keys would keep budgets that belong to another server. So each server
+//     first gets a call that it must refuse, on a key that another server serves. Until it has refused the call, keys
+//     are declared.
 
 // guarded is the script that checks whether a server refuses keys that it does not serve.
 var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))

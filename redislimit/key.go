@@ -10,11 +10,11 @@ import (
 // maxKey is how long a key may be before its hash stands for it.
 const maxKey = 200
 
-// namespace is the common beginning of all Redis keys of a limiter, and the rule by which they are made.
+// namespace is the common beginning of all Redis keys of a limiter. It makes these keys.
 //
-// A key is prefix, name, a separator and {key}: the braces are a hash tag, by which a cluster chooses the slot. The first "{"
-// and the first "}" after it count, so prefix and name hold no braces, and the text between them is never a key that begins
-// with "}" or is empty. The forms cannot be mistaken for each other, whatever the key:
+// A key is prefix, name, a separator and {key}. The braces are a hash tag, by which a cluster chooses the slot. A
+// cluster reads the text between the first "{" and the next "}". So prefix and name have no braces, and a key that is
+// empty or begins with "}" is never put between them. The forms differ for all keys:
 //
 //	name:{key}         no Slot, no "}" in the key
 //	name:{tag}:key     Slot's tag; or the hash of a key with a "}", or of ""

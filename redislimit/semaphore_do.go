@@ -7,10 +7,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Do calls f while it holds n slots of the key, which it acquires as [Semaphore.Acquire] does, extends every third of Hold, in one call for up to 64 permits of a server, and
-// releases when f has returned or panicked. So f may take longer than Hold. If the slots have ended all the same, for example because Redis was
-// down for longer than Hold or the key was reset, the context of f ends with the cause [ErrLost]. It returns Acquire's error, or the
-// error of f, joined with ErrLost if the slots were lost and with the error of a failed release.
+// Do calls f while it holds n slots of the key. It acquires the slots as [Semaphore.Acquire] does, and releases them
+// when f has returned or panicked. It extends them every third of Hold, so f may take longer than Hold. One call
+// extends up to 64 permits of a server.
+//
+// The slots may end nevertheless, for example because Redis was down for longer than Hold or the key was reset. Then
+// the context of f ends with the cause [ErrLost]. Do returns Acquire's error, or the error of f. It joins ErrLost to
+// the error of f if the slots were lost, and the error of a failed release.
 func (s *Semaphore) Do(ctx context.Context, key string, n int, f func(context.Context) error) (err error) {
 	p, err := s.Acquire(ctx, key, n)
 	if err != nil {

@@ -124,8 +124,8 @@ func (s *store) late(c *call, err error) error {
 	return fmt.Errorf("no answer within %v (Options.Timeout): %w", s.timeout, err)
 }
 
-// together returns an error if the keys of one decision are on several servers of a Ring, which would use the server of the
-// first for all of them. A cluster refuses such a call by itself.
+// together returns an error if the keys of one decision are on several servers of a Ring. A Ring would send all of them
+// to the server of the first key. A cluster refuses such a call by itself.
 func (s *store) together(keys []string) error {
 	ring, ok := s.user.(*redis.Ring)
 	if !ok || len(keys) < 2 {
@@ -196,9 +196,9 @@ func (s *store) aside(c *call) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// testWords returns the arguments that a test adds to a call: its time, in the form of Redis's TIME, the time by which keys
-// outlive theirs, and the mark of created keys, which distinguishes them from earlier keys of the same name. In production the
-// mark is taken from the server's time.
+// testWords returns the arguments that a test adds to a call: its time in the form of Redis's TIME, the time by which
+// keys outlive theirs, and the mark of created keys. The mark distinguishes a key from earlier keys of the same name.
+// In production the script takes the mark from the server's time.
 func (s *store) testWords() []any {
 	if s.clock == nil {
 		return nil

@@ -56,7 +56,8 @@ type Policies struct {
 	Version string
 	// Generation counts the sets that were put in force, New's included.
 	Generation uint64
-	// LoadedAt is the time at which the set in force was put in force, and CheckedAt the time of the last check that found it the newest.
+	// LoadedAt is the time at which the present set came into force. CheckedAt is the time of the last check that found
+	// no newer set.
 	LoadedAt  time.Time
 	CheckedAt time.Time
 	// Rules is the number of its rules, including disabled ones, and Names are their names. Names must not be changed.

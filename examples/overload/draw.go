@@ -22,8 +22,8 @@ const (
 	height = int(top + 3*panel + 30)
 )
 
-// story is the simulated incident: a backend that loses half of its servers for a while, with half as much again to do as it can serve at
-// its best, and clients that wait for a second.
+// story is the simulated incident. The backend loses half of its servers for a while. Its clients send one and a half
+// times the load that all servers can serve, and wait for a second.
 var story = []overload.Phase{usual(20), usual(10), usual(20)}
 
 func usual(servers int) overload.Phase {

@@ -1,5 +1,5 @@
-// Quickstart limits three API clients to 50 units a second each, with bursts of 20, and sends them bursts of requests of different costs
-// from several goroutines, on real time. It prints the admissions of each client.
+// Quickstart limits three API clients to 50 units a second each, with bursts of 20. Several goroutines send requests of
+// different costs, in real time. It prints the admissions of each client.
 package main
 
 import (

@@ -19,8 +19,8 @@ func mayDelay(limiter any) bool {
 	return len(limits) == 0
 }
 
-// OutlastsServer reports whether a delay is as long as the ReadTimeout or the WriteTimeout of the server of net/http that has received the
-// request, so that a call whose timeouts cannot be renewed would not be answered.
+// OutlastsServer reports whether a delay is at least as long as a timeout of the net/http server that received the
+// request: its ReadTimeout or its WriteTimeout. Such a call would get no answer if its timeouts cannot be renewed.
 func OutlastsServer(ctx context.Context, delay time.Duration) bool {
 	s, _ := ctx.Value(http.ServerContextKey).(*http.Server)
 	if s == nil {

@@ -95,8 +95,9 @@ type Core[R Request] struct {
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
-// New checks the limiter and the options, and finds out which charges are to be reserved. Where a Reserver books ahead, Reserve cannot delay a request as Take does, so that
-// Reserve is used for requests that may be delayed only if charges are settled.
+// New checks the limiter and the options, and determines which charges are made by Reserve. If a Reserver books ahead,
+// its Reserve cannot delay a request as Take does. So requests that may be delayed use Reserve only if charges are
+// settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	err := cmp.Or(
 		Check(o.Package, "New", o.Thing, limiter),

@@ -35,8 +35,8 @@ type memory struct {
 	now    *Set
 }
 
-// With returns a context for one call of a decision, with the limiters that failed before and the set that collects further
-// failures, which may be nil.
+// With returns a context for one call of a decision. It holds the limiters that failed before, and the set that
+// collects further failures. The set may be nil.
 func With(ctx context.Context, before List, now *Set) context.Context {
 	return context.WithValue(ctx, key{}, memory{before, now})
 }

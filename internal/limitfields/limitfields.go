@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches the text of limits: of the limits that the limiter lists, and of the others that it has decided with, which are limits of
-// single keys or limits that were changed.
+// Views caches the text of limits. They are the limits that the limiter lists, and other limits by which it has
+// decided: the limits of single keys, and limits that were changed later.
 type Views struct {
 	writer
 	ask    func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them

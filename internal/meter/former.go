@@ -5,21 +5,22 @@ import (
 	"slices"
 )
 
-// This file keeps the states of a key under limits that it has left. A limit that changes back and forth between two algorithms,
-// or between windows of two lengths, would otherwise begin a new window at each change, with all that counts in it, and so
-// regain nothing.
+// This file keeps the states of a key under limits that it has left. Suppose that a limit changes back and forth
+// between two algorithms, or between windows of two lengths. Without former limits, each change would begin a new
+// window that contains all that counts, and the key would regain nothing.
 //
-// A former limit goes on counting as if it had stayed in force: it is charged each cost that passes, up to its capacity, and it
-// regains. When the key comes under it again, it goes on from there. So a key under such a limit has no less than if the limit
-// had never changed and all the same costs had passed: what passes in any sequence of limits is no less than under the lowest of
-// them alone.
+// A former limit goes on counting as if it had stayed in force: it is charged each cost that passes, up to its
+// capacity, and it regains. When the key comes under it again, it goes on from there. So a key under such a limit has
+// at least as much left as if the limit had never changed and the same costs had passed. Any sequence of limits admits
+// at least as much as the lowest of them alone.
 //
-// The bound of changing limits holds, since each state regains by its own limit alone. Let S be what passes in an interval. If
-// the last limit in force was never full while it was a former one, its state counts all of S but what it has regained, and
-// no more than its capacity. Otherwise consider the last instant at which it was full. What passes after that is at most what it
-// regains, and what passed before it is bounded in the same way by the limit that was in force then.
+// The bound of changing limits holds, because each state regains by its own limit alone. Let S be the spending that
+// passes in an interval. First, suppose that the last limit in force was never full while it was a former limit. Then
+// its state counts all of S except the spending that it has regained, and at most its capacity. Otherwise consider the
+// last instant at which it was full. At most as much passes afterwards as it regains. The limit that was in force
+// before that instant bounds the earlier spending in the same way.
 //
-// A former limit does not follow bookings to come: with one, a change of the limit forgets all former limits.
+// A former limit does not follow future bookings. If there is one, a change of the limit forgets all former limits.
 
 // formers is the part of a state that depends on former limits.
 type formers struct {

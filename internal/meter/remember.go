@@ -113,8 +113,8 @@ func (m *Meter) Covers(a, b Remembered) bool {
 	return a.Until >= b.Until && (a.Share >= b.Share || m.family() == familyBucket)
 }
 
-// Merge returns a record of at least the spending of both, one of which may be an earlier record of the same key. Both are
-// ordinals, or neither is. The grain is the unit to which two instants were rounded up.
+// Merge returns a record of at least the spending of both records. One of them may be an earlier record of the same
+// key. Either both are ordinals or none is. Instants of both were rounded up to a multiple of grain.
 func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 	if a.Share == 0 || b.Share != 0 && a.Until < b.Until {
 		a, b = b, a

@@ -1,16 +1,17 @@
 package meter
 
-// slidingCounter estimates the spending in the last window's length from two counts: State.N of the window that begins at
-// State.At, and State.M of the one before it, weighed by the part of it that still overlaps. A cost passes while
+// slidingCounter estimates the spending of an interval as long as a window that ends now. It has two counts. State.N is
+// the count of the window that begins at State.At. State.M is the count of the window before it, weighed by the part of
+// that window that is still in the interval. A cost passes while
 //
 //	n + ceil(m · overlap) + cost ≤ units
 //
-// as in the approximation that Cloudflare described in 2017 ("How we built rate limiting capable of scaling to millions of
-// domains"), rounded up instead of to a float. The first window begins with a key's first spending; the others follow without a
-// gap until the key is fresh.
+// Cloudflare described this approximation in 2017 ("How we built rate limiting capable of scaling to millions of
+// domains"), with a float where this one rounds up. The first window begins with a key's first spending. The others
+// follow without a gap until the key is fresh.
 //
-// In each window at most units pass, and at most units in the last window's length if the spending of the window before was
-// even. If it was not, up to twice units may pass.
+// At most units pass in each window. In any other interval of that length at most units pass if the spending of the
+// earlier window was even, and up to twice units if it was not.
 //
 // A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0. Without that, an idle key would
 // differ from a new one.
@@ -51,8 +52,9 @@ func (c *slidingCounter) weight(s State, now int64) int64 {
 	return q
 }
 
-// earliest: in a window the weight of the one before only falls, so either the cost fits
-// as soon as the weight is low enough, or its own count is full and a later window is.
+// earliest returns the instant at which the cost fits. Within a window, the weight of the window before it only falls.
+// So the cost fits as soon as the weight is low enough. If the window's own count is too high for the cost, a later
+// window is the earliest.
 func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.N+cost > c.units {

@@ -223,8 +223,8 @@ func (r *totals) reserve() {
 	}
 }
 
-// shrink gives memory back once three quarters of it are idle, so that a list
-// whose length swings around a power of two does not copy itself each time.
+// shrink frees memory once three quarters of it are unused. With half, a list whose length swings around a power of two
+// would copy itself each time.
 func (r *totals) shrink() {
 	size := len(r.buf)
 	for size > minTotals && r.len() <= size/4 {

@@ -1,6 +1,6 @@
-// Package optional finds the methods that a limiter may have besides Take and Reserve, and arguments that a constructor must refuse
-// because the first call through them would panic. It does not import package ratelimit, so that ratelimit can use it too: limits
-// and decisions are type parameters.
+// Package optional finds the methods that a limiter may have besides Take and Reserve. It also finds arguments that a
+// constructor must refuse because the first call through them would panic. Limits and decisions are type parameters, so
+// the package does not import ratelimit, and ratelimit can use it.
 package optional
 
 import (

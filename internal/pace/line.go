@@ -353,9 +353,10 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 // long: there the places keep their bookings.
 const maxRebook = 512
 
-// handDownLocked hands the booking of a place that leaves down to the next place, that one's to the one after it, and so
-// on, as long as the costs are equal. The place is left with the last of these bookings. It returns the index of the
-// first place whose cost differs, once the leaving place is removed: it has to book anew to move up.
+// handDownLocked is called for a place that leaves. It passes the booking of that place to the next place, the booking
+// of the next place to the one after it, and so on while the costs are equal. The leaving place gets the last of these
+// bookings. handDownLocked returns the index of the first place with another cost, as it will be when the leaving place
+// is removed. That place must book anew to move up.
 func (l *line) handDownLocked(p *Place) (rebook int) {
 	if p.res == nil {
 		return l.booked

@@ -1,6 +1,6 @@
-// Fleet is three HTTP servers behind one proxy, all held to one limit in one Redis. The page of the proxy fires load at them, kills Redis
-// and revives it, and shows the admissions of all of them beside the limit and the bound, with the source of each decision: the shared
-// store, a leased batch, or a server alone.
+// Fleet runs three HTTP servers behind one proxy. They share one limit in one Redis. The proxy's page sends load to
+// them, stops Redis and starts it again. It shows the admissions of all servers beside the limit and the bound, and the
+// source of each decision: the shared store, a leased batch, or a server alone.
 //
 //	go -C examples/servers run ./fleet
 //

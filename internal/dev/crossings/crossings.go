@@ -1,5 +1,5 @@
-// Package crossings plays random traffic of a fleet whose rule notifies of shares of its limit, and compares the notices with a model that adds up
-// what is settled: for the tests of packages policy and policyredis.
+// Package crossings plays random traffic of a fleet. A rule notifies of shares of its limit, and the package compares
+// the notices with a model that adds up the settled costs. The tests of packages policy and policyredis use it.
 package crossings
 
 import (

@@ -35,8 +35,9 @@ var measured = [...]struct {
 // speech are the parts of an identifier that describe data flow as speech.
 var speech = regexp.MustCompile(`(?i)^(tell|tells|told|say|says|said|ask|asks|asked|hear|hears|heard)$`)
 
-// notNounClause reports whether a "what" or "who" is part of a question, a "whatever" that concedes, as in "whatever the limit", or a "who" that follows
-// its noun, as in "callers who leave". Any other one begins a clause that stands for a noun.
+// notNounClause reports whether a "what" or "who" does not begin a clause that stands for a noun. It may be part of a
+// question, a "whatever" that concedes, for example "whatever the limit", or a "who" that follows its noun, for example
+// "callers who leave".
 func notNounClause(before, after string) bool {
 	if end := strings.IndexAny(after, ".?!"); end >= 0 && after[end] == '?' {
 		return true

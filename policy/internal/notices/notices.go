@@ -1,9 +1,11 @@
-// Package notices finds which shares of a limit a key's spending has crossed, and remembers what a process has notified of.
+// Package notices finds the shares of a limit that a key's spending has crossed, and remembers the notices of a
+// process.
 //
-// A notice is a crossing: a charge, a settlement or an adjustment before which a key's settled spending was below a share of its limit, and
-// after which it is not. Settled is what is spent less the estimates of open reservations: see [Opens]. Each key's changes have an order, and
-// the engine answers each with the spending that it has left, so one process alone finds the crossing, without a record of the
-// keys. It has a short memory for two kinds of notices, which no single answer can distinguish: see [Notices].
+// A notice reports a crossing: a charge, a settlement or an adjustment by which a key's settled spending reaches a
+// share of its limit. Settled spending leaves out the estimates of open reservations: see [Opens]. The changes of a key
+// have an order, and the engine answers each with the spending after it. So exactly one process finds a crossing,
+// without a record of the keys. For two kinds of notices a single answer is not enough, and a short memory is needed:
+// see [Notices].
 package notices
 
 import (

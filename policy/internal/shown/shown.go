@@ -148,8 +148,8 @@ func inSeconds(seconds float64) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// Visible returns a text in which each character that is not seen, or that changes the order in which others are
-// seen, is escaped as in Go.
+// Visible escapes a text's invisible characters, and those that change the order in which others are displayed. It
+// escapes them as Go does.
 func Visible(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text
