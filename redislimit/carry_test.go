@@ -83,7 +83,7 @@ func (f *fixture) denials(l *Limiter, cost int, what string) {
 	require.True(f.t, d.Allowed, "%s: told %v, and then %v", what, first.RetryAfter, d.RetryAfter)
 }
 
-// A denial writes nothing, so each of them carries over the state stored under the old limit.
+// Denials leave the state under the old limit, so each of them carries it over, or finds what an earlier one has noted.
 func TestRetryAfterIsTrueAfterAChangeOfLimit(t *testing.T) {
 	verdicts(t)
 	f := newFixture(t)
@@ -240,9 +240,9 @@ func TestASettlementAfterAChangeOfLimitKeepsADenialsRetryAfter(t *testing.T) {
 	}
 }
 
-// A denial under another limit is a denial like all: nothing is written, and the time to
-// live stays.
-func TestADenialAfterAChangeOfLimitWritesNothing(t *testing.T) {
+// The first denial under another limit is one like all: nothing is written, and the time to live stays. The next one notes its answer behind
+// the state, once.
+func TestADenialAfterAChangeOfLimitLeavesTheState(t *testing.T) {
 	f := newFixture(t)
 	for _, limit := range fiveLimits() {
 		l := f.limiter(limit, "nothing"+limit.Name)
@@ -253,5 +253,15 @@ func TestADenialAfterAChangeOfLimitWritesNothing(t *testing.T) {
 		f.clock.Advance(time.Second)
 		require.False(t, l.Allow("k", 10))
 		assert.Equal(t, before, f.dump(), "%v", limit)
+		key := l.space.key("k")
+		state, life := f.client.Get(t.Context(), key).Val(), f.client.PTTL(t.Context(), key).Val()
+		for range 3 {
+			require.False(t, l.Allow("k", 10))
+		}
+		noted := f.client.Get(t.Context(), key).Val()
+		assert.Len(t, noted, len(state)+noteSize)
+		assert.Equal(t, state, noted[:len(state)])
+		assert.LessOrEqual(t, f.client.PTTL(t.Context(), key).Val(), life)
+		require.NoError(t, l.Reset(t.Context(), "k"))
 	}
 }

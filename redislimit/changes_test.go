@@ -149,6 +149,7 @@ func TestRandomChangesOfLimitsAgreeWithMemory(t *testing.T) {
 			c.expire()
 			if c.rng.IntN(6) == 0 {
 				c.change()
+				c.pester()
 			} else {
 				c.step(n)
 			}

@@ -80,11 +80,15 @@ const (
 	looseSize   = 1 + 4*7                   // behind a reply: which charge's bookings are loose, the instant of its cost, what remains, the debt, the next unit's instant
 )
 
-// A note of a denial, behind a state with bookings. Its size is no multiple of a booking's, nor of a log's spending.
+// A note of a denial, behind a state. Its size is no multiple of a booking's, nor of a log's spending.
 const (
-	noteDigest = idSize + 4*7 // after the figures and capacity of the call, the cost, and the instants between which it holds
+	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
+	noteDigest = noteFrom + 3*7 // after the instants between which it holds, and that of the change of the limit
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
+
+	// noteStays is the time for which a note is not replaced by one for another call, if it holds.
+	noteStays = time.Second
 )
 
 // Bounds of stored data.
@@ -241,7 +245,7 @@ var names = map[string]int64{
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
 	"STATE_M": stateM + 1, "WIDE_SIZE": wideSize, "RECORD_SIZE": recordSize, "FIRST_PART": firstPart, "TAIL_PART": tailPart, "BASE_SIZE": baseSize,
 	"BOOKING_SIZE": bookingSize, "ASIDE": asideFlag, "ASIDE_SIZE": asideSize,
-	"NOTE_SIZE": noteSize, "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
+	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,

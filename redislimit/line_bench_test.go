@@ -79,3 +79,33 @@ func BenchmarkAmongLooseBookings(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkDeniedByTurns measures the server's time for a denied Take of a key by one of several limits in turn, of which the key is stored
+// under the first one.
+func BenchmarkDeniedByTurns(b *testing.B) {
+	client := startServer(b).client()
+	for name, limit := range map[string]func(n int) ratelimit.Limit{
+		"token":   func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
+		"leaky":   func(n int) ratelimit.Limit { return ratelimit.LeakyBucket(ratelimit.PerHour(n), n) },
+		"fixed":   func(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) },
+		"counter": func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(n)) },
+		"log":     func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) },
+	} {
+		for _, n := range []int{1, 2, 3} {
+			b.Run(fmt.Sprintf("algorithm=%s/limits=%d", name, n), func(b *testing.B) {
+				var limiters []*Limiter
+				for i := range n {
+					l, err := New(client, limit(4-i), &Options{Name: fmt.Sprint(name, n), Timeout: 10 * time.Second})
+					require.NoError(b, err)
+					if i == 0 {
+						require.NoError(b, l.Reset(context.Background(), "k"))
+						require.NoError(b, l.Adjust(context.Background(), "k", 4))
+					}
+					require.False(b, l.Allow("k", 1))
+					limiters = append(limiters, l)
+				}
+				serverTime(b, client, func(i int) { limiters[i%n].Allow("k", 1) })
+			})
+		}
+	}
+}

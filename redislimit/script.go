@@ -118,7 +118,7 @@ func (f blocks) deciderOne(kind byte) *decider {
 		return f.decider(func(byte) string { return "" })
 	}
 	d, u := f.decider(f.quickOne(kind)), f.usual(kind)
-	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", f.booked(kind, u.judge), "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
+	text := []string{f.lua("clock"), fill(f.quick("shared"), "JUDGE", f.denied(kind, u.judge), "SPEND", u.spend, "STORE", f.quick("store")), f.general("shared")}
 	d.take.shared = newScript("", text...)
 	d.take.across = acrossSlots(text...)
 	return d
@@ -131,33 +131,37 @@ type usual struct{ judge, spend string }
 func (f blocks) usual(kind byte) usual {
 	switch kind {
 	case kindToken:
-		return usual{f.quick("bucket"), f.quick("spend_bucket", "write")}
+		return usual{f.loaded("bucket"), f.quick("spend_bucket", "write")}
 	case kindLeaky:
-		return usual{f.quick("bucket", "leaky"), f.quick("spend_bucket", "write")}
+		return usual{f.loaded("bucket", "leaky"), f.quick("spend_bucket", "write")}
 	case kindFixed:
 		return usual{f.quick("load", "read", "fixed"), f.quick("spend_fixed", "write")}
 	case kindLog:
-		return usual{f.quick("load_log", "read", "log"), f.quick("spend_log")}
+		return usual{f.loaded("load_log", "read", "log"), f.quick("spend_log")}
 	case kindCounter:
 		return usual{f.quick("load", "read", "counter"), f.quick("spend_counter", "write")}
 	}
 	panic(fmt.Sprintf("redislimit: kind %#x", kind))
 }
 
-// booked puts the denial by bookings into a kind's judgement. Leaky buckets and logs have no bookings apart from their spendings.
-func (f blocks) booked(kind byte, judge string) string {
-	var block string
-	switch {
-	case kind == kindLeaky, !strings.Contains(judge, "--BOOKED\n"):
-		return judge
-	case kind == kindLog:
-		block = f.quick("noted_log")
-	case kind == kindToken:
-		block = fill(f.quick("booked"), "SAME", f.quick("booked_same"))
-	default:
-		block = f.quick("booked")
+// loaded returns blocks of the usual case, the first of which loads the state.
+func (f blocks) loaded(names ...string) string {
+	return fill(f.quick(names...), "LOAD", f.quick("load"))
+}
+
+// denied puts into a kind's judgement the denial that is noted behind the state, and the denial by bookings. Leaky buckets and logs have
+// no bookings apart from their spendings.
+func (f blocks) denied(kind byte, judge string) string {
+	if strings.Contains(judge, "--NOTED\n") {
+		judge = fill(judge, "NOTED", f.quick("noted"))
 	}
-	return fill(judge, "BOOKED", fill(block, "NOTED", f.quick("noted")))
+	switch {
+	case kind == kindLeaky, kind == kindLog, !strings.Contains(judge, "--BOOKED\n"):
+		return judge
+	case kind == kindToken:
+		return fill(judge, "BOOKED", fill(f.quick("booked"), "SAME", f.quick("booked_same")))
+	}
+	return fill(judge, "BOOKED", f.quick("booked"))
 }
 
 // quickOne returns the usual case for one key.
@@ -167,13 +171,13 @@ func (f blocks) quickOne(kind byte) func(op byte) string {
 		denied := f.quick("denied")
 		switch {
 		case op == opPeek:
-			return fill(f.quick("one"), "JUDGE", f.booked(kind, u.judge), "DENIED", denied, "SPEND", "", "STORE", "")
+			return fill(f.quick("one"), "JUDGE", f.denied(kind, u.judge), "DENIED", denied, "SPEND", "", "STORE", "")
 		case op == opKeep && kind != kindLeaky && kind != kindLog:
 			denied = f.quick("unusual")
 		}
 		judge := u.judge
 		if op == opTake {
-			judge = f.booked(kind, judge)
+			judge = f.denied(kind, judge)
 		}
 		return fill(f.quick("one"), "JUDGE", judge, "DENIED", denied, "SPEND", u.spend, "STORE", f.quick("store"))
 	}

@@ -50,6 +50,7 @@ local function weigh(q, s)
   local a = algorithms[q.kind]
   s.now = max(reading, s.last)
   if not s.kind then s.kind, s.units, s.per = q.kind, q.units, q.per end
+  q.last = s.last
   adopt(s, q, s.now)
   if q.kind == LEAKY or q.kind == LOG or q.kind == HELD then a.advance(q, s, s.now) end
   if q.before and not s.loose and (s.base or q.kind == LOG and newestEntry(s) > s.now) then s.loose, s.tight = true, true end
@@ -68,7 +69,7 @@ local function weigh(q, s)
     local boundary = micros(dates[q.per].to)
     if q.at > boundary then retry = max(retry, boundary) end
   end
-  q.allowed = retry <= reading
+  q.retry, q.allowed = retry, retry <= reading
   if q.allowed and q.at > s.now then
     q.place = place(q, s)
     q.allowed = not q.place
@@ -95,20 +96,24 @@ local function spend(q, s)
   if s.base and not same then fold(a, q, s) end
 end
 
--- note returns what the usual case needs to repeat a denial: the figures and the capacity of the call, its cost, 0 for any, the instants
--- from which and until which it holds while nothing is written, and the reply without the verdict and the instant of the decision. It
--- returns nil where the figures of the reply change all the time, as a debt does. The carried state is as of an instant that later calls
--- agree upon, so that it need not be stored.
+-- note returns what the usual case needs to repeat a denial: the figures and the capacity of the call, its cost, 2^52 more if the denial
+-- holds for all costs from it on, the instants from which and until which it holds while nothing is written, the instant as of which the
+-- state was carried over, 0 if that is its last reading, and the reply without the verdict and the instant of the decision. It returns nil
+-- where the figures of the reply change all the time, as a debt among loose bookings does, and for a state that the usual case reads.
+--
+-- Later calls agree upon the instant of the change, so the carried state need not be stored. Processes have instants of their own. A note
+-- answers those who have the same or a later one: of a fleet, the first process has put the limit in force.
 local function note(q, s, told)
-  local newest = q.kind == LOG and newestEntry(s) or s.newest
-  if q.kind == LEAKY or q.kind >= CALENDAR or s.was ~= q.kind or newest <= s.now then return nil end
-  if q.allowed or q.place or q.cost == 0 or q.ahead > 0 or q.since == 0 or not q.digest then return nil end
-  local cost, till = 0, newest -- behind all bookings
+  local leaky, newest = q.kind == LEAKY, q.kind == LOG and newestEntry(s) or s.newest
+  if not s.carried and s.aside == 0 and newest <= s.now then return nil end
+  if q.kind >= CALENDAR or q.allowed or q.place or q.cost == 0 or q.since == 0 or not q.digest then return nil end
+  if leaky and q.ahead < MOST or not leaky and q.ahead > 0 then return nil end
+  local cost, till = MOST + q.cost, q.retry
   if q.kind == LOG or s.loose and s.bar ~= #s.bookedAts then
-    cost, till = q.cost, q.at
     local ats = q.kind == LOG and s.ats or s.bookedAts
+    cost = q.cost
     if q.kind == LOG then
-      till = min(till, ats[1] + q.per)
+      if ats[1] then till = min(till, ats[1] + q.per) end
       if s.n > 0 then till = min(till, s.at) end
     end
     for i = 1, #ats do
@@ -122,16 +127,22 @@ local function note(q, s, told)
       if left > 0 and left < TOP or debt > 0 and q.kind ~= LOG then return nil end
       if left == 0 and next > 0 then till = min(till, next) end
     end
+  elseif s.newest > s.now then
+    cost, till = MOST + 1, s.newest -- behind all bookings
   end
   if s.aside > 0 then till = min(till, s.lapses, s.oldPer and s.oldAts[1] + s.oldPer or TOP) end
-  return pack('>BI7I7I7I7I7I7', q.kind, q.units, q.per, q.cap, cost, s.now, till) ..
+  return pack('>BI7I7I7I7I7I7I7', q.kind, q.units, q.per, q.cap, cost, s.now, till, s.carried and q.since > q.last and q.since or 0) ..
     string.sub(q.digest, 1, 4) .. string.sub(q.digest, 12) .. (told or string.rep('\0', $LOOSE_SIZE))
 end
 
--- keep writes a note behind a stored state. Where that is not permitted, there is none.
+-- keep writes a note behind a stored state. What is noted for other calls stays for a second: two limits on one key do not write in turn.
+-- Where writing is not permitted, there is no note.
 local function keep(key, s, text)
-  if s.noted then return redis.pcall('SETRANGE', key, #s.raw, text) end
-  redis.pcall('APPEND', key, text)
+  if not s.noted then return redis.pcall('APPEND', key, text) end
+  local whose = $NOTE_FROM - 1
+  local from, till = unpack('>I7I7', s.noted, $NOTE_FROM)
+  if string.sub(s.noted, 1, whose) ~= string.sub(text, 1, whose) and reading >= from and reading < min(till, from + $NOTE_STAYS) then return end
+  redis.pcall('SETRANGE', key, #s.raw, text)
 end
 
 -- decide decides on the requests from first to last, and returns the reply.

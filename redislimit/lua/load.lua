@@ -27,7 +27,6 @@ local function load(i)
   end
   local s = parse(raw)
   if not s then return nil, NOTOURS, '' end
-  s.was = s.kind
   s.raw = s.noted and string.sub(raw, 1, -$NOTE_SIZE - 1) or raw
   return s
 end

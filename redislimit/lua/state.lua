@@ -22,7 +22,7 @@
 --
 -- If it is known that each of the loose bookings fits at its instant, the first byte of the base's m is 128.
 --
--- Behind a state with bookings, a denial may note until when it holds: decide.lua describes that. Whatever writes the state drops the note.
+-- Behind a state, a denial may note until when it holds: decide.lua describes that. Whatever writes the state drops the note.
 --
 -- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR, HELD = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR, $HELD
@@ -66,7 +66,7 @@ end
 -- unnoted drops a note from the end of a state, whose records without one are of the given size from pos on.
 local function unnoted(s, raw, pos, size)
   if #raw < pos or fmod(#raw + 1 - pos, size) ~= fmod($NOTE_SIZE, size) then return raw end
-  s.noted = true
+  s.noted = string.sub(raw, -$NOTE_SIZE)
   return string.sub(raw, 1, -$NOTE_SIZE - 1)
 end
 
@@ -95,7 +95,6 @@ local function parseHeld(s, raw)
 end
 
 local function parseBooked(s, raw, pos)
-  raw = unnoted(s, raw, pos, $BOOKING_SIZE)
   if #raw < pos + $BASE_SIZE - 1 or (#raw - pos - $BASE_SIZE + 1) % $BOOKING_SIZE ~= 0 then return nil end
   local b = { newest = 0 }
   local under, loose
@@ -169,6 +168,7 @@ local function parse(raw)
   end
   if s.kind == LOG then return parseLog(s, raw) end
   if s.kind == HELD then return parseHeld(s, raw) end
+  raw = unnoted(s, raw, size + 1, $BOOKING_SIZE)
   if #raw == size then return s end
   return parseBooked(s, raw, size + 1)
 end
@@ -229,7 +229,7 @@ end
 
 -- save writes the state.
 local function save(key, s, reading, grace)
-  s.noted = false
+  s.noted = nil
   if s.cap and s.aside == 0 and not s.base and not above(s, s, s.last, s.cap) then s.cap = nil end
   local life = lifetime(s, reading, grace)
   if life then return redis.call('SET', key, format(s), 'PX', life) end
@@ -243,5 +243,5 @@ local function prolong(key, s, reading, grace)
   if not life then return end
   local raw = string.sub(s.raw, 1, $STATE_EXPIRY - 1) .. pack('>I4', s.expiry) .. string.sub(s.raw, $STATE_SIZE + 1)
   redis.call('SET', key, raw, 'PX', life)
-  s.noted = false
+  s.noted = nil
 end

@@ -1,31 +1,14 @@
 -- A denial by a state with bookings, open reservations or units set aside, read where it lies: a call is denied before the last
--- booking, however many there are, and by a token bucket or a fixed window that has no room once all are due. What is noted behind
--- the state denies, too. All else is for the general case, whose answer this is.
+-- booking, however many there are, and by a token bucket or a fixed window that has no room once all are due. All else is for
+-- the general case, whose answer this is.
 if #raw > $WIDE_SIZE then
-  local first, rest, cap = string.byte(raw), $STATE_SIZE + 1, 0
+  local cap, before = 0, 0
   local figures, last, until_, spent, gen, changes = unpack('>c14I7I7I7I3B', raw, 2)
-  if first < $TOKEN then
-    if #raw < $STATE_SIZE + $ASIDE_SIZE then break end
-    first, cap, rest = first + $ASIDE, unpack('>I7', raw, rest), rest + $ASIDE_SIZE
-  end
-  if first == $OPEN_KIND then
-    local opens = string.byte(raw, rest) or 0
-    if opens > $OLDER then opens, rest = opens - $OLDER, rest + 1 end
-    first, rest = $TOKEN, rest + 1 + 14 * opens
-  end
-  local before = 0
-  if first == $COUNTER then
-    if #raw < rest + 6 then break end
-    before, rest = unpack('>I7', raw, rest), rest + 7
-  end
-  local length = #raw
-  if length == $FIRST_PART then length = redis.call('STRLEN', key) end
-  if math.fmod(length + 1 - rest, $BOOKING_SIZE) == $NOTE_BOOKED then
-    --NOTED
-    length = length - $NOTE_SIZE
-  end
+  if #raw < rest - 1 then break end
+  if string.byte(raw) < $TOKEN then cap = unpack('>I7', raw, $STATE_SIZE + 1) end
+  if first == $COUNTER then before = unpack('>I7', raw, rest - 7) end
   local bookings, newest = (length + 1 - rest - $BASE_SIZE) / $BOOKING_SIZE, 0
-  if string.char(first) .. figures ~= id or last > $LATEST or until_ > $TOP or spent > $TOP then break end
+  if first ~= string.byte(id) or figures ~= string.sub(id, 2) or last > $LATEST or until_ > $TOP or spent > $TOP then break end
   if length + 1 ~= rest then
     if bookings < 1 or bookings ~= math.floor(bookings) then break end
     newest = unpack('>I7', length <= #raw and string.sub(raw, length + 1 - $BOOKING_SIZE, length) or redis.call('GETRANGE', key, length - $BOOKING_SIZE, length - 1))

@@ -1,12 +1,10 @@
 -- A bucket: the cost fits while the debt is at most x µs, and y of z more. The price is whole µs and a part of one.
--- No usual state is longer than the part that is read. The value may be empty, which is none of this package's.
-local raw = redis.pcall('GETRANGE', key, 0, $FIRST_PART - 1)
-if raw == '' then raw = redis.pcall('GET', key) end
+--LOAD
 local id, x, y, z, price, part = unpack('>c${ID_SIZE}I7I7I7I7I7', ask, pos + $ASK_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
 local m, mark, expiry, needed, value, life
 if raw then
-  local debt = #raw ~= $STATE_SIZE -- the table of an error has no length
+  local debt = #raw ~= $STATE_SIZE
   if debt then
     if #raw ~= $STATE_SIZE + $ASIDE_SIZE then
       --BOOKED

@@ -1,11 +1,11 @@
--- A sliding counter without a debt, of figures whose products a double can hold: x is the
+-- A sliding counter, in debt until its window ends at most, of figures whose products a double can hold: x is the
 -- cost, y the units, z per.
 m = 0
 if raw then
   if #raw ~= $WIDE_SIZE then break end
   m = unpack('>I7', raw, $STATE_M)
 end
-if at > now or n > y or m > y then break end
+if at > now or m > y or n > y and now - at >= z then break end
 if now - at >= z then
   if now - at >= 2 * z then at, n, m = now, 0, 0 else at, n, m = at + z, 0, n end
   if m == 0 then at = now end

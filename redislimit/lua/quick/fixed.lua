@@ -1,4 +1,4 @@
--- A fixed window without a debt: x is the cost, y the units, z per.
-if raw and #raw ~= $STATE_SIZE or at > now or n > y then break end
+-- A fixed window, in debt until its window ends at most: x is the cost, y the units, z per.
+if raw and #raw ~= $STATE_SIZE or at > now or n > y and now - at >= z then break end
 if now - at >= z then at, n = now, 0 end
-ok = n + x <= y
+ok = n + x <= y or x == 0

@@ -5,7 +5,7 @@ local gen, changes, tail
 local function record(i) -- its instant, the sum up to it, and the reading at which it was spent
   local from = $WIDE_SIZE + 1 + $RECORD_SIZE * (i - 1)
   if from + $RECORD_SIZE - 1 <= $FIRST_PART then return unpack('>I7I7I7', raw, from) end
-  if not tail then tail = redis.call('GETRANGE', key, -$TAIL_PART, -1) end -- which has what a call with bookings needs, most often
+  if not tail then tail = redis.call('GETRANGE', key, length - $TAIL_PART, length - 1) end -- which has what a call with bookings needs, most often
   local back = length - from
   if back < $TAIL_PART then return unpack('>I7I7I7', tail, $TAIL_PART - back) end
   return unpack('>I7I7I7', redis.call('GETRANGE', key, from - 1, from + $RECORD_SIZE - 2))

@@ -1,7 +1,7 @@
--- A spending is appended. Past spendings are dropped once they are more than half.
+-- A spending is appended, unless something else is noted behind the log. Past spendings are dropped once they are more than half.
 local record = struct.pack('>I7I7I7', at, sum + x, now)
 needed = at + z
-if raw and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then
+if raw and not noted and expiry * 1000000 >= needed and (gone < 16 or gone < size / 2) and newest ~= at then
   value, life = record, -1
 else
   local kept = ''
