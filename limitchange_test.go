@@ -695,15 +695,23 @@ func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	}
 }
 
-func TestAGrantTakesFromBookingsFirst(t *testing.T) {
+// A grant takes from what is spent, so a booking keeps all that its cancellation gives back.
+func TestAGrantLeavesABookingWhole(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
 	require.True(t, l.Allow("k", 10))
-	_, err := l.Reserve(t.Context(), "k", 3, time.Minute)
+	r, err := l.Reserve(t.Context(), "k", 3, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, l.Adjust(context.Background(), "k", -5))
-	require.Equal(t, 2, remaining(t, l, "k"))
+	require.Zero(t, remaining(t, l, "k"), "nobody overtakes the booking")
 	clock.set(time.Second)
-	require.Equal(t, 3, remaining(t, l, "k"))
+	require.NoError(t, r.Cancel())
+	require.Equal(t, 6, remaining(t, l, "k")) // of 10: 10 spent, 5 granted, 1 regained
+
+	_, err = l.Reserve(t.Context(), "k", 7, time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, l.Adjust(context.Background(), "k", -6))
+	clock.set(2 * time.Second)
+	require.Equal(t, 5, remaining(t, l, "k"), "4 were spent, so the booking has lost 2")
 }
 
 // To rename a limit changes nothing, for earlier reservations neither.

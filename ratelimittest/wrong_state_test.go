@@ -394,23 +394,30 @@ func settlesAlone(l *faulty, _ ratelimit.Limit, _ clock) {
 	})(l, ratelimit.Limit{}, nil)
 }
 
-// cancelMovesUp lets a later caller in when an earlier of two bookings is cancelled.
+// cancelMovesUp lets a later caller in when an earlier of two bookings is cancelled: the last one then has a unit less.
 func cancelMovesUp(l *faulty, _ ratelimit.Limit, _ clock) {
-	type open struct{ n int }
+	type open struct {
+		n    int
+		last *ratelimit.Reservation
+		cost int
+	}
 	var m memory[open]
 	l.reserve = func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
 		mine := 0
 		if r.Delay > 0 {
-			m.with(key, func(v *open) { v.n++; mine = v.n })
+			m.with(key, func(v *open) {
+				v.n++
+				mine, v.last, v.cost = v.n, r, cost
+			})
 		}
 		return settled(r, func(actual int) error {
-			later := false
-			m.with(key, func(v *open) { later = mine > 0 && v.n > mine })
-			if err := r.Settle(actual); err != nil || !later || actual > 0 {
+			later := open{}
+			m.with(key, func(v *open) { later = *v })
+			if err := r.Settle(actual); err != nil || mine == 0 || later.n == mine || actual > 0 {
 				return err
 			}
-			return l.keyed.Adjust(context.Background(), key, -1)
+			return later.last.Settle(later.cost - 1)
 		}), err
 	}
 }

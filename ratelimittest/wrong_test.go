@@ -189,11 +189,14 @@ func (l twoReadings) Take(ctx context.Context, key string, cost int) (ratelimit.
 	return l.keyed.Take(ctx, key, cost)
 }
 
-// fullRefund gives back everything, whenever it is.
+// fullRefund gives back everything that was not booked, whenever it is.
 type fullRefund struct{ keyed }
 
 func (l fullRefund) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r, err := l.keyed.Reserve(ctx, key, cost, maxDelay)
+	if err != nil || r.Delay > 0 {
+		return r, err
+	}
 	return ratelimit.NewReservation(r.Decision, func(actual int) error { return l.Adjust(context.Background(), key, actual-cost) }), err
 }
 

@@ -306,7 +306,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	_, err = l.store.adjust(ctx, []string{l.space.key(key)}, false, correction{plan: p, delta: int64(delta)})
 	l.lines.Moved(key)
 	if err == nil && delta < 0 {
-		l.bookings.Granted(key, -max(delta, -math.MaxInt), func(delta int) error { return l.Adjust(context.Background(), key, delta) })
+		l.bookings.Moved(key)
 	}
 	return err
 }

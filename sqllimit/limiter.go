@@ -337,7 +337,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	err = l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
 	l.waiting.Moved(key)
 	if err == nil && delta < 0 {
-		l.bookings.Granted(key, -max(delta, -math.MaxInt), func(delta int) error { return l.Adjust(context.Background(), key, delta) })
+		l.bookings.Moved(key)
 	}
 	return err
 }

@@ -31,7 +31,7 @@ func (m *Meter) Settle(s *State, now int64, sp Spending, actual int64) {
 	*s = m.moved(*s)
 }
 
-// Adjust charges a delta above 0, as a debt if necessary. A delta below 0 is forgiven, beginning with the last booking.
+// Adjust charges a delta above 0, as a debt if necessary. A delta below 0 is forgiven: see [Meter.grant].
 func (m *Meter) Adjust(s *State, now, delta int64) {
 	m.Advance(s, now)
 	*s = m.adjust(*s, now, delta)

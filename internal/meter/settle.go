@@ -130,7 +130,8 @@ func (m *Meter) owe(s State, now, n int64) State {
 	return m.charge(s, now, n)
 }
 
-// grant takes n from the spending: from bookings first, beginning with the last.
+// grant takes n from the spending: from what is spent by now first, and then from the bookings, the last one first. So it moves those up who
+// wait for their bookings, as a refund does, and none of it is lost with a caller who leaves.
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if r := s.asideAt(now); r.units > 0 {
@@ -145,14 +146,27 @@ func (m *Meter) grant(s State, now, n int64) State {
 		}
 		return m.trimmed(s)
 	}
-	if n -= l.reduceNewest(n); n > 0 {
+	if n -= l.reduceNewest(n - min(n, m.forgivable(l.base, now))); n > 0 {
 		s.adjusted(now, -n)
-		l.base = m.forgive(l.base, now, n) // there are no bookings left
+		l.base = m.forgive(l.base, now, n)
+		l.touch(0)
 		if m.token != nil {
 			l.granted(now, l.total(m.token, now, l.base.owed(now)))
 		}
 	}
 	return s
+}
+
+// forgivable returns how much a grant takes from the base before it takes from bookings. In a leaky bucket that is nothing: all that waits is
+// booked. A window that lies before bookings keeps a unit: else it would end, and the first booking would have to begin the next one.
+func (m *Meter) forgivable(base State, now int64) int64 {
+	switch {
+	case m.leaky != nil:
+		return 0
+	case m.kind == FixedWindow, m.kind == SlidingCounter:
+		return max(0, m.spent(base, now)-1)
+	}
+	return m.spent(base, now)
 }
 
 // adjust charges a delta above 0, and forgives one below.

@@ -119,14 +119,21 @@ func (l *slidingLog) indebt(s State, now, n int64) State {
 	return s
 }
 
-// forgive takes from the debt first, which is the newest spending, unless bookings lie behind it.
+// forgive takes from the debt first, then from the entries by now, and then from the bookings; each time from the newest.
 func (l *slidingLog) forgive(s State, now, n int64) State {
 	s = l.advance(s, now) // an entry that has left the window cannot be forgiven
 	off := min(n, s.M)
 	s.M -= off
-	if s.detail != nil {
-		s.N -= s.log.reduceNewest(n - off)
+	if n -= off; s.detail == nil || n == 0 {
+		return s
 	}
+	later, sum := l.bookings(s, now)
+	s.log.reduceNewest(sum)
+	off = s.log.reduceNewest(n)
+	for i := range later {
+		s.log.add(later[i].at, later[i].cost)
+	}
+	s.N -= off + s.log.reduceNewest(n-off)
 	return s
 }
 

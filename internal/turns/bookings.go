@@ -165,34 +165,6 @@ func (bs *Bookings[K]) Moved(key K) {
 	bs.lookLocked(bs.lists[key])
 }
 
-// Granted serves the first of a key's bookings with units that the key was granted. A store takes a grant from the last of its bookings,
-// so these units are spent nowhere else: what the first bookings had goes to those behind them, and the last booking's is gone. Once the
-// real cost of a served one is known, adjust charges the key the difference to its cost.
-func (bs *Bookings[K]) Granted(key K, units int, adjust func(delta int) error) {
-	bs.mu.Lock()
-	defer bs.mu.Unlock()
-	l := bs.lists[key]
-	if l == nil {
-		return
-	}
-	now := time.Now()
-	for len(l.waiting) > 0 && l.waiting[0].cost <= units {
-		b := l.waiting[0]
-		units -= b.cost
-		bs.leaveLocked(b)
-		h := b.held
-		b.held = held{due: now, settle: func(actual int) error {
-			if actual == b.cost {
-				return nil
-			}
-			return adjust(actual - b.cost)
-		}}
-		b.rouse()
-		l.pass(h, b.cost, 0)
-	}
-	bs.lookLocked(l)
-}
-
 // Changed has the bookings of all keys look for room: the limit has changed.
 func (bs *Bookings[K]) Changed() {
 	bs.mu.Lock()

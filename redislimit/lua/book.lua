@@ -118,19 +118,28 @@ local function charge(a, f, s, now, n)
   a.charge(f, s, now, n)
 end
 
--- forgive takes n from the spending: from bookings first, beginning with the last. A grant of more than the counted units takes
--- the rest from the units set aside.
+-- forgivable returns how much a grant takes from the base before it takes from bookings. A window that lies before bookings keeps a unit:
+-- else it would end, and the first booking would have to begin the next one.
+local function forgivable(a, f, s, now)
+  local n = a.spent(f, without(s, now), now)
+  if s.kind == FIXED or s.kind == COUNTER then n = max(0, n - 1) end
+  return n
+end
+
+-- forgive takes n from the spending: from what is spent by now first, and then from the bookings, the last one first. A grant of more than
+-- the counted units takes the rest from the units set aside.
 local function forgive(a, f, s, now, n)
   if s.aside > 0 then reduceAside(s, min(s.aside, max(0, n - a.spent(f, s, now)))) end
-  if not s.base then
-    a.forgive(f, s, now, n)
-    if s.kind == TOKEN then sunk(s, now, (total(s, s.base or s, now))) end
-    return
+  local b = s.base
+  if b then
+    local later = n - min(n, forgivable(a, f, s, now))
+    n = n - later
+    while later > 0 and #s.bookedAts > 0 do later = later - shrink(s, #s.bookedAts, later) end
+    n = n + later
   end
-  while n > 0 and #s.bookedAts > 0 do n = n - shrink(s, #s.bookedAts, n) end
   if n > 0 then
-    a.forgive(f, s.base, now, n)
-    if s.kind == TOKEN then sunk(s, now, (total(s, s.base or s, now))) end
+    a.forgive(f, b or s, now, n)
+    if s.kind == TOKEN then sunk(s, now, (total(s, b or s, now))) end
   end
   tidy(a, f, s, now)
 end

@@ -146,6 +146,9 @@ function log.forgive(f, s, now, n)
   log.advance(f, s, now)
   local off = min(n, s.n)
   s.n, n = s.n - off, n - off
+  local i = #s.ats
+  while i > 0 and s.ats[i] > now do i = i - 1 end
+  while n > 0 and i > 0 do i, n = i - 1, n - take(s, i, n) end
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 

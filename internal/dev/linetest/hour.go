@@ -19,6 +19,7 @@ import (
 const (
 	hourTokens  = 100_000 // a minute, and the burst
 	hourLargest = 8000    // the largest estimate
+	hourGrant   = 5000
 	hourFleet   = 3
 	hourCallers = 20 // of each process
 )
@@ -70,25 +71,28 @@ func (h *hour) call(ctx context.Context, p Process, estimate, actual int, patien
 	return true
 }
 
-// operate raises, brakes, blocks or lifts. It neither grants nor resets: a store takes a grant from its last bookings, and a caller that leaves
-// takes it along.
-func (h *hour) operate(rng *rand.Rand) {
+// operate raises, brakes, grants, blocks or lifts. It returns how much it grants.
+func (h *hour) operate(rng *rand.Rand) (granted float64) {
 	now := *h.limit.Load()
 	bucket := func(tokens int) ratelimit.Limit {
 		return ratelimit.TokenBucket(ratelimit.PerMinute(tokens), hourTokens)
 	}
-	switch do := rng.IntN(5); do {
+	switch do := rng.IntN(6); do {
 	case 0:
 		h.set(bucket(100_000 + rng.IntN(50_001)))
 	case 1:
 		h.set(bucket(50_000 + rng.IntN(50_001)))
 	case 2:
 		h.set(bucket(99_000 + rng.IntN(2001)))
+	case 3:
+		require.NoError(h, h.fleet[rng.IntN(hourFleet)].Adjust(h.Context(), "k", -hourGrant))
+		return hourGrant
 	default:
-		h.set([]ratelimit.Limit{ratelimit.Blocked(), ratelimit.Unlimited()}[do-3])
+		h.set([]ratelimit.Limit{ratelimit.Blocked(), ratelimit.Unlimited()}[do-4])
 		time.Sleep(time.Duration(1+rng.IntN(2000)) * time.Millisecond)
 		h.set(now)
 	}
+	return 0
 }
 
 // Hour plays an hour of calls of three processes that reserve estimates, wait and settle, while an operator changes the limit each
@@ -119,7 +123,7 @@ func (s Bubble) Hour(t *testing.T) {
 		rng, may := rand.New(rand.NewPCG(testsize.Seed(1), 68)), 0.0
 		for range 60 {
 			begin, rate := time.Now(), float64(h.limit.Load().Rate.Units)
-			h.operate(rng)
+			may += h.operate(rng)
 			may -= rate * time.Since(begin).Minutes() // while another limit holds, nothing is counted
 			time.Sleep(time.Until(begin.Add(time.Minute)))
 			may += float64(h.limit.Load().Rate.Units)
