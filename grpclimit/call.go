@@ -58,8 +58,8 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// peer returns the other end of the connection, nil if the context has none. The context of a client's call may have that of a call which
-// its program serves.
+// peer returns the other end of the connection, or nil if the context has none. In a client's call it may be that of a
+// call that the program is serving.
 func (c *Call) peer() *peer.Peer {
 	if c.outgoing {
 		return nil

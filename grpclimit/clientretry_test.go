@@ -60,18 +60,20 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 	for name, row := range map[string]struct {
 		limit ratelimit.Limit
 		opts  grpclimit.ClientOptions
+		time  time.Duration
 		sent  int
 		want  time.Duration
 	}{
-		"a refusal is refunded": {ratelimit.TokenBucket(ratelimit.Per(1, 10*time.Second), 1), grpclimit.ClientOptions{MaxRetries: 1}, 2, time.Second},
-		"MaxWait is over":       {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 3, 2 * time.Second},
-		"cancelled":             {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 3, 2500 * time.Millisecond},
+		"no time to retry":      {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5}, 500 * time.Millisecond, 1, 0},
+		"a refusal is refunded": {ratelimit.TokenBucket(ratelimit.Per(1, 10*time.Second), 1), grpclimit.ClientOptions{MaxRetries: 1}, 9 * time.Second, 2, time.Second},
+		"MaxWait is over":       {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 9 * time.Second, 3, 2 * time.Second},
+		"cancelled":             {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 9 * time.Second, 3, 2500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newScript(func(int) reply { return denial(time.Second) })
 				client, c := pacedInBubble(t, s, byTarget(t, row.limit), row.opts)
-				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), row.time)
 				defer cancel()
 				if name == "cancelled" {
 					time.AfterFunc(row.want, cancel)

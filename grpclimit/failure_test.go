@@ -2,7 +2,6 @@ package grpclimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -20,7 +19,6 @@ import (
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
-	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 var errMisconfigured = fmt.Errorf("%w: %w: no way", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)
@@ -188,14 +186,6 @@ func TestMistakesAreRefused(t *testing.T) {
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }
 
-func TestOptionsMayBeNil(t *testing.T) {
-	i, err := grpclimit.New(limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(1))), nil)
-	require.NoError(t, err)
-	client := serve(t, &service{}, with(i)...)
-	assert.Equal(t, codes.OK, call(context.Background(), client).code)
-	assert.Equal(t, codes.ResourceExhausted, call(context.Background(), client).code)
-}
-
 func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 	for _, limiter := range []ratelimit.Limiter[*grpclimit.Call]{
 		&stub{}, &stub{err: ratelimit.ErrExceedsLimit}, &stub{err: keyfunc.ErrNoKey},
@@ -212,28 +202,4 @@ func TestShadowLetsEverythingPassAndCounts(t *testing.T) {
 		s := i.Stats()
 		assert.EqualValues(t, 5, s.Allowed+s.Denied+s.Exceeds+s.Rejected+s.Failed, "a call, a stream, and its messages")
 	}
-}
-
-func TestSkippedCallsAreNotDecided(t *testing.T) {
-	i := interceptor(t, &stub{err: errors.New("asked")}, grpclimit.Options{Skip: grpclimit.SkipServices("grpc.testing.TestService"), ChargeMessages: true})
-	client := serve(t, &service{}, with(i)...)
-	assert.Equal(t, codes.OK, call(context.Background(), client).code)
-	a, echoed := open(context.Background(), client, 2)
-	assert.Equal(t, codes.OK, a.code)
-	assert.Equal(t, 2, echoed)
-	assert.Equal(t, httplimit.Stats{Skipped: 2}, i.Stats())
-}
-
-func TestACostOfZeroAlwaysPasses(t *testing.T) {
-	i := hourly(t, 1, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
-		if c.ClientStream || c.ServerStream {
-			return 0
-		}
-		return 1
-	}})
-	client := serve(t, &service{}, with(i)...)
-	assert.Equal(t, codes.OK, call(context.Background(), client).code)
-	assert.Equal(t, codes.ResourceExhausted, call(context.Background(), client).code)
-	a, _ := open(context.Background(), client, 1)
-	assert.Equal(t, codes.OK, a.code)
 }

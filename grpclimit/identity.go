@@ -13,9 +13,9 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// SPIFFEID is a key function for the SPIFFE ID in the client's certificate. The error is [keyfunc.ErrNoKey] without
-// one, [keyfunc.ErrMalformedKey] for several URIs, an ID without a path, or above 1 KiB, and
-// [keyfunc.ErrMisconfigured] for a certificate that crypto/tls has not verified itself.
+// SPIFFEID is a key function for the SPIFFE ID in the client's certificate. Without an ID, the error is
+// [keyfunc.ErrNoKey]. If the certificate has several URIs, or the ID has no path or is longer than 1 KiB, it is
+// [keyfunc.ErrMalformedKey]. If crypto/tls has not verified the certificate itself, it is [keyfunc.ErrMisconfigured].
 func SPIFFEID(c *Call) (string, error) {
 	leaf, err := c.certificate()
 	if err != nil {

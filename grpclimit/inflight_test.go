@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
@@ -55,28 +54,6 @@ func TestCallsBeyondTheLimitAreShed(t *testing.T) {
 	assert.Equal(t, codes.OK, (<-done).code)
 	assert.Equal(t, codes.OK, call(context.Background(), client).code, "the stream has given its permit back")
 	assert.Equal(t, httplimit.InflightStats{Admitted: 2, Shed: 2}, i.Stats())
-}
-
-func TestAShedCallGetsTheRecentWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		call := shedding(t, 1, &inflight.Options[string]{MaxQueue: 1}, nil).UnaryServerInterceptor()
-		slow := func(context.Context, any) (any, error) { time.Sleep(1500 * time.Microsecond); return nil, nil }
-		go func() { _, _ = call(context.Background(), nil, info, slow) }()
-		synctest.Wait()
-		_, err := call(context.Background(), nil, info, slow) // waits in the queue
-		require.NoError(t, err)
-		for range 2 { // one works, one waits
-			go func() { _, _ = call(context.Background(), nil, info, slow) }()
-			synctest.Wait()
-		}
-		_, err = call(context.Background(), nil, info, unreachable(t))
-		s := status.Convert(err)
-		assert.Equal(t, codes.Unavailable, s.Code())
-		require.Len(t, s.Details(), 1)
-		assert.Equal(t, 2*time.Millisecond, s.Details()[0].(*errdetails.RetryInfo).RetryDelay.AsDuration(), "rounded up")
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		time.Sleep(time.Minute) // until the others have ended
-	})
 }
 
 // Package edge tests the cause of each refusal.

@@ -105,36 +105,6 @@ func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 	})
 }
 
-// An answer to an earlier call does not replace that to a later one.
-func TestSlowAnswerDoesNotStopAClientWithNewerAdvice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		calls := 0
-		server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			left := "50"
-			if calls++; calls == 1 {
-				<-release
-				left = "0"
-			}
-			_ = grpc.SetTrailer(ctx, metadata.Pairs("ratelimit", `"a";r=`+left+`;t=60`))
-			return handler(ctx, req)
-		}))
-		testgrpc.RegisterTestServiceServer(server, new(service))
-		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-		client := inBubble(t, server, dialling...)
-		slow := make(chan error)
-		go func() { slow <- ways["unary"](context.Background(), client) }()
-		synctest.Wait()
-		ok(context.Background(), t, client, "unary")
-		time.Sleep(time.Second)
-		close(release)
-		require.NoError(t, <-slow)
-		begin := time.Now()
-		ok(context.Background(), t, client, "unary")
-		assert.Zero(t, time.Since(begin))
-	})
-}
-
 // A client that reads the remaining budget is never refused.
 func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

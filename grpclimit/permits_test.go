@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,24 +101,6 @@ func TestClientHoldsAPermitForAsLongAsAStreamIsOpen(t *testing.T) {
 	}
 }
 
-func TestCallsOfAClientWaitForAPermitNoLongerThanMaxWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, _ := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-			time.Sleep(time.Minute)
-			return &testgrpc.SimpleResponse{}, nil
-		}}, 1, &inflight.Options[string]{MaxQueue: 10}, grpclimit.ClientOptions{MaxWait: time.Second})
-		go func() { _, _ = client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}) }()
-		synctest.Wait()
-		begin := time.Now()
-		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
-		assert.ErrorIs(t, err, ratelimit.ErrLimited)
-		assert.ErrorContains(t, err, "no permit within MaxWait, which is 1s")
-		assert.Equal(t, time.Second, time.Since(begin))
-		time.Sleep(time.Minute)
-	})
-}
-
 func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {
 	unary, stream := &grpclimit.Call{}, &grpclimit.Call{ServerStream: true}
 	hurriedUnary, hurriedStream := grpclimit.NewClientCall(hurried(t), false), grpclimit.NewClientCall(hurried(t), true)
@@ -194,33 +175,6 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 		Outcome: func(_ *grpclimit.Call, _ error, usual inflight.Outcome) inflight.Outcome { return usual },
 	})
 	assert.ErrorContains(t, err, "ClientOptions.Outcome is for an adaptive limit, and Inflight is not set")
-}
-
-// Forty calls of three seconds, twenty of them in flight at most, keep to two a second also when permits come back together.
-func TestPermitsThatComeBackTogetherSendNoBurstAboveTheRate(t *testing.T) {
-	for way := range ways {
-		t.Run(way, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(nil)
-				s.takes = 3 * time.Second
-				permits := ratelimit.Must(inflight.New(20, &inflight.Options[string]{MaxQueue: 100}))
-				client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(2), 1)), grpclimit.ClientOptions{Inflight: permits})
-				var wg sync.WaitGroup
-				for range 40 {
-					wg.Go(func() { ok(t.Context(), t, client, way) })
-				}
-				wg.Wait()
-				inSecond := map[int]int{}
-				for _, at := range s.times() {
-					inSecond[int(at/time.Second)]++
-				}
-				for second, n := range inSecond {
-					assert.LessOrEqual(t, n, 2, "second %d", second)
-				}
-				assert.Zero(t, permits.Totals().InFlight)
-			})
-		})
-	}
 }
 
 // A context declares the cost of its call, and the real cost is settled.

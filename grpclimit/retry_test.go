@@ -111,8 +111,8 @@ var ways = map[string]func(ctx context.Context, c testgrpc.TestServiceClient) er
 	},
 }
 
-// waiting are limits of each algorithm under which a second call, of that cost, has to wait
-// for up to d, or 2·d.
+// waiting returns limits of each algorithm, and a cost. Under these limits a second call of that cost must wait for up
+// to d, or 2·d.
 func waiting(d time.Duration) map[string]struct {
 	limit ratelimit.Limit
 	cost  int
@@ -273,22 +273,8 @@ func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 	}
 }
 
-// The result of the tests above if the server sent no time to retry.
-func TestWithoutPushbackThePolicyGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := 0
-		server := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
-			n++
-			return nil, status.Error(codes.ResourceExhausted, "denied")
-		}))
-		testgrpc.RegisterTestServiceServer(server, new(service))
-		client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-		assert.Equal(t, codes.ResourceExhausted, status.Code(ways["unary"](t.Context(), client)))
-		assert.Equal(t, 5, n)
-	})
-}
-
-// A deadline before the pushback ends: the client waits until the deadline, as it does for its own backoff, and fails with it.
+// If the deadline comes before the pushback ends, the client waits until the deadline, as it does for its own backoff,
+// and fails with it.
 func TestStockClientWithADeadlineIsNotDeniedTwiceEither(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, a := limitedServer(t, ratelimit.TokenBucket(ratelimit.PerMinute(1), 1), 1)

@@ -173,19 +173,6 @@ func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 	}
 }
 
-func TestADeniedCallIsNotSettled(t *testing.T) {
-	i := interceptor(t, limiterOf(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("hourly")), grpclimit.Options{
-		Settle: func(_ *grpclimit.Call, code codes.Code, cost int) int {
-			assert.Equal(t, codes.OK, code)
-			return cost
-		},
-	})
-	client := serve(t, &service{}, with(i)...)
-	assert.Equal(t, codes.OK, call(context.Background(), client).code)
-	assert.Equal(t, codes.ResourceExhausted, call(context.Background(), client).code)
-	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, i.Stats())
-}
-
 // unsettling is a Reserver whose charges cannot be settled.
 type unsettling struct{ stub }
 

@@ -13,7 +13,7 @@ import (
 // headSize is the part of a refusal's body that is read for advice.
 const headSize = 1 << 10
 
-// headBody is a body whose beginning is read by a goroutine of its own, which ends with the read or when the body is closed.
+// headBody is a body whose beginning a goroutine reads. The goroutine ends with the read, or when the body is closed.
 type headBody struct {
 	io.ReadCloser
 	done chan struct{}

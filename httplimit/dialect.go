@@ -39,8 +39,8 @@ var legacyFields = [dialects][3]string{
 	DialectXDelta:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 }
 
-// fieldNames are the names of the fields that a middleware sets for requests that pass: up to three of its dialect, then
-// Options.DegradedHeader, "" for none.
+// fieldNames are the names of the fields that a middleware sets for requests that pass: up to three of its dialect, and
+// then Options.DegradedHeader. An empty name stands for no field.
 type fieldNames struct {
 	names [4]string
 	lists bool // middleware inside adds lines to the fields, and does not replace them

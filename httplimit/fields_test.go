@@ -344,7 +344,7 @@ func TestWithNothingLeftTheResetIsTheNextUnit(t *testing.T) {
 	}
 }
 
-// Only budgets that come back unit by unit have the parameter by which this library's clients know that.
+// Only budgets that come back unit by unit have the parameter that reports this to the library's clients.
 func TestPoliciesReportBudgetsThatRefill(t *testing.T) {
 	for limit, refills := range map[ratelimit.Limit]bool{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 9):         true,

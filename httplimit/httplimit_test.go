@@ -1,10 +1,8 @@
 package httplimit_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -122,35 +120,6 @@ func TestErrorsFailClosedAndLeakNothing(t *testing.T) {
 			assert.Equal(t, httplimit.Stats{Failed: 2}, m.Stats())
 		})
 	}
-}
-
-func TestFailOpenLetsThroughAndCounts(t *testing.T) {
-	broken := &stub{err: errors.New("out of reach")}
-	m := middleware(t, broken, httplimit.Options{FailOpen: true})
-	resp := get(m.Wrap(ok))
-	assert.Equal(t, http.StatusOK, resp.StatusCode)
-	assert.Empty(t, resp.Header.Get("RateLimit"))
-	assert.Equal(t, httplimit.Stats{FailedOpen: 1}, m.Stats())
-}
-
-func TestErrorsAreLoggedAtMostOnceASecond(t *testing.T) {
-	clock, log := new(fakeClock), new(bytes.Buffer)
-	m := middleware(t, &stub{err: errors.New("out of reach")}, httplimit.Options{
-		Logger: slog.New(slog.NewTextHandler(log, nil)), Now: clock.wall,
-	})
-	h := m.Wrap(ok)
-	for range 5 {
-		get(h)
-	}
-	assert.Equal(t, 1, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), `outcome=failed error="out of reach" unlogged=0`)
-	clock.advance(time.Second)
-	get(h)
-	assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("\n")))
-	assert.Contains(t, log.String(), "unlogged=4")
-	clock.advance(-time.Hour)
-	get(h)
-	assert.Equal(t, 3, bytes.Count(log.Bytes(), []byte("\n")), "a clock that is set back does not silence it")
 }
 
 func TestOwnAnswersReplaceTheProblems(t *testing.T) {

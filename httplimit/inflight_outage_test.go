@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// replicas are a backend of 8 servers of 20 ms, of which a share is dead: a request that is sent there is answered after 1 ms
-// with a 503, which may give the time to come again, as that of proxies and overloaded servers does.
+// replicas is a backend of 8 servers that each take 20 ms. A share of them is dead: requests to these get a 503 after 1
+// ms. The 503 may have a Retry-After, as those of proxies and overloaded servers do.
 type replicas struct {
 	servers chan struct{}
 	dead    atomic.Int32 // the share of requests that are sent to it, in per cent

@@ -122,27 +122,6 @@ func TestInflightRefusesRequestsThatNeverPass(t *testing.T) {
 	assert.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
-func TestInflightWaitsInTheQueueAndSendsTheRecentWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, _ := newInflight(t, 1, &inflightOptions{MaxQueue: 2}, &httplimit.InflightOptions{MaxWait: 10 * time.Second})
-		h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(2500 * time.Millisecond) }))
-		codes := make(chan int, 3)
-		for range 3 {
-			go func() { codes <- serve(h, tenantRequest("a")).Code }()
-			synctest.Wait()
-		}
-		time.Sleep(3 * time.Second)
-		go func() { codes <- serve(h, tenantRequest("a")).Code }()
-		synctest.Wait()
-		w := serve(h, tenantRequest("a"))
-		assert.Equal(t, 503, w.Code, "two wait already")
-		assert.Equal(t, "3", w.Header().Get("Retry-After"), "the first has waited for 2.5 s")
-		for range 4 {
-			assert.Equal(t, 200, <-codes)
-		}
-	})
-}
-
 func TestInflightWaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, l := newInflight(t, 1, &inflightOptions{MaxQueue: 9}, &httplimit.InflightOptions{MaxWait: time.Second})
@@ -530,14 +509,6 @@ func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	limited, err = httplimit.NewTransport(new(backend), nil, &httplimit.TransportOptions{Inflight: learning(t)}) // which has none
 	require.NoError(t, err)
 	(&http.Client{Transport: limited}).CloseIdleConnections()
-}
-
-func TestAZeroTransportReturnsAnError(t *testing.T) {
-	for _, transport := range []*httplimit.Transport{nil, {}} {
-		_, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
-		assert.ErrorContains(t, err, "make one with NewTransport")
-		transport.CloseIdleConnections()
-	}
 }
 
 // That a lookup of the key took too long is not that there is no room.

@@ -3,7 +3,6 @@ package httplimit_test
 import (
 	"bufio"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -117,62 +116,6 @@ func TestRouteKeysAreThePatternOfTheMux(t *testing.T) {
 	_, err = httplimit.PathValue("tenant")(outside)
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, "the client has left it empty")
-}
-
-func TestJoinedKeysAreUnambiguous(t *testing.T) {
-	key := keyfunc.Join(httplimit.Header("X-A"), keyfunc.Join(httplimit.Header("X-B"), httplimit.RemoteIP))
-	of := func(a, b string) any {
-		k, err := key(with("X-A: "+a, "X-B: "+b))
-		require.NoError(t, err)
-		return k
-	}
-	assert.NotEqual(t, of("a:b", "c"), of("a", "b:c"))
-	assert.Equal(t, of("a", "b"), of("a", "b"))
-}
-
-func TestJoinedKeyNeedsEachPart(t *testing.T) {
-	key := keyfunc.Join(httplimit.Header("X-A"), httplimit.Header("X-B"))
-	for _, r := range []*http.Request{with(), with("X-A: a"), with("X-B: b")} {
-		_, err := key(r)
-		assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-	}
-	_, err := keyfunc.Join(httplimit.Header("X-A"), keyfunc.Optional(httplimit.Header("X-B")))(with("X-A: a"))
-	assert.ErrorIs(t, err, ratelimit.SkipLayer)
-}
-
-func TestOptionalSkipsMissingKeysAndNothingElse(t *testing.T) {
-	broken := errors.New("broken")
-	for err, want := range map[error]error{
-		nil:                     nil,
-		keyfunc.ErrNoKey:        ratelimit.SkipLayer,
-		keyfunc.ErrMalformedKey: keyfunc.ErrMalformedKey,
-		errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey): keyfunc.ErrMisconfigured,
-		broken: broken,
-	} {
-		_, got := keyfunc.Optional(func(*http.Request) (string, error) { return "k", err })(with())
-		assert.ErrorIs(t, got, want)
-	}
-}
-
-func TestUnlessCountsRequestsThatOptionalSkips(t *testing.T) {
-	broken := errors.New("broken")
-	for err, want := range map[error]error{
-		nil:                     ratelimit.SkipLayer,
-		keyfunc.ErrNoKey:        nil,
-		ratelimit.SkipLayer:     nil,
-		keyfunc.ErrMalformedKey: keyfunc.ErrMalformedKey,
-		errors.Join(keyfunc.ErrMisconfigured, keyfunc.ErrNoKey): keyfunc.ErrMisconfigured,
-		broken: broken,
-	} {
-		known := func(*http.Request) (int, error) { return 7, err }
-		got, gotErr := keyfunc.Otherwise(known, func(*http.Request) (string, error) { return "k", nil })(with())
-		assert.ErrorIs(t, gotErr, want)
-		assert.Equal(t, want == nil, got == "k")
-		_, otherErr := keyfunc.Optional(known)(with())
-		assert.False(t, gotErr == nil && otherErr == nil, "both layers count %v", err)
-	}
-	_, err := keyfunc.Otherwise(httplimit.Header("X-A"), httplimit.Header("X-B"))(with())
-	assert.ErrorIs(t, err, keyfunc.ErrNoKey, "neither key is there")
 }
 
 // A missing key is an error or a layer left out, and never one bucket for all.

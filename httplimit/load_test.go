@@ -41,9 +41,10 @@ func (c *realClock) Now() time.Duration {
 	return now
 }
 
-// For some seconds, clients on many connections send as many requests as they can. In any order of the requests, the sum of the admitted
-// and of the remaining budget is exactly the burst and the gain of the rate since the first request. The first request is alone, and takes
-// the whole burst, so that the bucket cannot be full again, and lose count, before all are connected.
+// For some seconds, clients on many connections send as many requests as they can. In any order of the requests, the
+// admitted costs and the remaining budget add up exactly to the burst and the gain of the rate since the first request.
+// The first request comes alone and takes the whole burst. So the bucket is not full again, which would lose units,
+// before all clients are connected.
 func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {

@@ -543,18 +543,6 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-func TestErrorOfTheBaseIsReturnedAndLetsOthersGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		broken := errors.New("connection refused")
-		c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) { return nil, broken }),
-			reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
-		for range 3 {
-			_, err := c.Get("http://a/")
-			assert.ErrorIs(t, err, broken)
-		}
-	})
-}
-
 func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 	good := reserver(t, ratelimit.Unlimited())
 	for want, row := range map[string]struct {
@@ -576,10 +564,14 @@ func TestNewTransportRefusesOptionsThatCannotWork(t *testing.T) {
 
 func TestZeroTransportReturnsAnError(t *testing.T) {
 	text := &closing{Reader: strings.NewReader("x")}
-	_, err := (&http.Client{Transport: new(httplimit.Transport)}).Post("http://a/", "", text)
+	_, err := (*httplimit.Transport)(nil).RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
+	assert.ErrorContains(t, err, "make one with NewTransport")
+	_, err = (&http.Client{Transport: new(httplimit.Transport)}).Post("http://a/", "", text)
 	assert.ErrorContains(t, err, "httplimit: this Transport is nil or zero: make one with NewTransport")
 	assert.True(t, text.closed)
-	new(httplimit.Transport).CloseIdleConnections()
+	for _, transport := range []*httplimit.Transport{nil, {}} {
+		transport.CloseIdleConnections()
+	}
 	new(httplimit.Transport).Reset("http://a") // does nothing
 }
 

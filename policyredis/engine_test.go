@@ -14,8 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,60 +194,6 @@ func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 			require.Len(t, told, 2)
 		}
 	}
-}
-
-// TestADecisionUsesOneSetWhole alternates between two sets under load. A mixture of the two would allow, or report a limit of
-// the other set.
-func TestADecisionUsesOneSetWhole(t *testing.T) {
-	addr := server(t)
-	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	sets := [2]*policy.Set{}
-	for i, text := range []string{
-		"version: v1\nrules:\n- {name: a, limit: fixed-window 1000001/h}\n- {name: b, limit: token-bucket 1000001/h burst 1000001, cost: 1000002}",
-		"version: v2\nrules:\n- {name: a, limit: token-bucket 1000002/h burst 1000002, cost: 1000003}\n- {name: b, limit: fixed-window 1000002/h}",
-	} {
-		sets[i] = parsed(t, text)
-	}
-	var wrong atomic.Pointer[string]
-	var decisions atomic.Int64
-	p, err := policy.New(sets[0], &policy.Options{
-		Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute}),
-		OnDecision: func(d policy.Decision) {
-			decisions.Add(1)
-			units := map[string]int{"v1": 1_000_001, "v2": 1_000_002}[d.Version]
-			text := fmt.Sprintf("%+v", d)
-			if !errors.Is(d.Err, ratelimit.ErrExceedsLimit) {
-				wrong.Store(&text)
-			}
-			for _, r := range d.Rules {
-				if r.Decision.Limit.Rate.Units != units {
-					wrong.Store(&text)
-				}
-			}
-		},
-	})
-	require.NoError(t, err)
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					_, _ = p.Take(t.Context(), policy.Attributes{}, 1)
-				}
-			}
-		})
-	}
-	for i := 1; i < 200 || decisions.Load() < 2000; i++ {
-		require.NoError(t, p.Update(sets[i%2]))
-	}
-	close(stop)
-	wg.Wait()
-	require.Nil(t, wrong.Load())
 }
 
 // TestAWaitThatGivesUpIsADenial compares the reports of a Wait on Redis and in memory.

@@ -425,6 +425,29 @@ func TestNoMoreIsSentThanIsLeft(t *testing.T) {
 	})
 }
 
+// When a budget ends, the next requests are sent at once if some of it was left. If it was used up, one request is sent
+// first.
+func TestAfterTheEndOfABudgetTheNextRequestsAreSentAtOnceIfSomeWasLeft(t *testing.T) {
+	for n, want := range map[int64][]time.Duration{
+		5: {0, 11 * time.Second, 11 * time.Second, 11 * time.Second},
+		0: {0, 11 * time.Second, 12 * time.Second, 12 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClient(unlimited(t), pace.Options[string]{}, func(sent int) pace.Advice {
+				if sent == 1 {
+					return left("w", n, 10*time.Second)
+				}
+				return left("w", 100, time.Hour)
+			})
+			require.NoError(t, c.send(t.Context(), ""))
+			time.Sleep(11 * time.Second)
+			c.takes = time.Second
+			c.start(t, make([]string, 3)...).Wait()
+			assert.Equal(t, want, c.times(), "%d left", n)
+		})
+	}
+}
+
 // A request that takes long was counted long ago, and delays no other.
 func TestSlowRequestsDoNotUseUpTheRemainingBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

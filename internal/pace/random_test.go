@@ -22,9 +22,10 @@ var (
 	first = flag.Uint64("first", 1, "the seed of the first random run")
 )
 
-// Requests of several keys arrive, are refused, made to wait, repeated, cancelled and lost, while the limiter takes time to
-// book and to cancel. In every run, no request waits without a timer or a wake-up that is under way, all requests of a key are
-// sent in their order, none is sent before the server allows it, no more than MaxInFlight are in flight, and each booking is used or given back once.
+// Requests of several keys arrive, are refused, wait, are repeated, cancelled and lost, while the limiter takes time to
+// book and to cancel. Each run checks that no request waits without a timer or a wake-up under way, that the requests
+// of a key are sent in order, that none is sent before the server allows it, that no more than MaxInFlight are in
+// flight, and that each booking is used or given back once.
 //
 // go test ./internal/pace -run TestRandomQueues -runs 100000 -timeout 0
 func TestRandomQueues(t *testing.T) {
@@ -121,8 +122,8 @@ func (w *world) upTo(n int) int {
 	return w.rnd.IntN(n)
 }
 
-// span returns a random time below longest, which is often 0 and often round, so that things
-// happen at one instant.
+// span returns a random time below longest. It is often 0 and often round, so that several things happen at one
+// instant.
 func (w *world) span(longest time.Duration) time.Duration {
 	switch w.upTo(4) {
 	case 0:
