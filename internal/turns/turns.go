@@ -60,7 +60,10 @@ type Answer[K comparable] struct {
 	// Of a denied try: the line in which the caller waits, and what its call costs there.
 	Line K
 	Cost int
-	Late time.Duration // until when it can be served at the earliest, if that is later than Retry
+
+	// Until when a denied try can be served at the earliest, if that is later than Retry. Of a booking: likewise, if the store can book that
+	// instant only later, after Retry.
+	Late time.Duration
 
 	// Settle replaces the booked cost by the actual one. It may be nil.
 	Settle func(actual int) error
@@ -362,7 +365,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		ls.pumpLocked(l, now)
 		return false, nil
 	case !a.Allowed:
-		if c.tries {
+		if c.tries || a.Late > 0 {
 			ahead = 0
 		}
 		l.denied(now, c.need, ahead, a)
@@ -805,14 +808,14 @@ func (l *line[K]) taken(now time.Time, remaining int) {
 
 // bookedAt records a booking.
 func (l *line[K]) bookedAt(now time.Time, a Answer[K]) {
-	l.room, l.regain, l.start = 0, 0, time.Time{}
+	l.room, l.regain, l.start, l.known = 0, 0, time.Time{}, true
 	if a.Delay > 0 {
 		if due := now.Add(a.Delay); l.calls == 0 || due.After(l.due) {
 			l.due = due
 		}
 		return
 	}
-	l.room, l.known = int64(a.Remaining)-l.called, true
+	l.room = int64(a.Remaining) - l.called
 	if l.regain = 0; l.pace.Units > 0 && !l.pace.AtOnce {
 		l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
 	}

@@ -201,6 +201,31 @@ func TestALineIsServedInItsOrder(t *testing.T) {
 	}
 }
 
+// Those who have waited call one after the other when there is more room: two calls at once could be answered in another order.
+func TestALineThatMovesUpKeepsItsOrder(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRemote(second(1, 10), 20*time.Millisecond)
+			spent, err := r.limiter.Reserve(t.Context(), "k", 10, 0)
+			require.NoError(t, err)
+			var process turns.Lines[string]
+			var order []int
+			var wg sync.WaitGroup
+			for _, cost := range []int{3, 4} {
+				wg.Go(func() {
+					require.NoError(t, r.wait(t.Context(), &process, cost))
+					order = append(order, cost)
+				})
+				time.Sleep(100 * time.Millisecond)
+			}
+			require.NoError(t, spent.Settle(6))
+			process.Moved("k")
+			wg.Wait()
+			require.Equal(t, []int{3, 4}, order)
+		})
+	}
+}
+
 func TestALineFollowsALimitThatChanges(t *testing.T) {
 	for _, trip := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
 		line := func(t *testing.T, rate, waiters int, then func(r *remote, process *turns.Lines[string])) (served []time.Duration, errs []error) {
