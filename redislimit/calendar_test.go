@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -385,4 +386,34 @@ func TestASettlementUnderALoweredCalendarGivesBackOfTheUnitsSetAsideFirst(t *tes
 		require.NoError(t, err)
 		require.False(t, d.Allowed, "2 of 1 are spent: %T", each)
 	}
+}
+
+// A caller waits for longer than Redis books ahead: it books once that reaches to its window.
+func TestAWaitReachesBeyondTheNextWindowOfACalendar(t *testing.T) {
+	store := realStore(t)
+	synctest.Test(t, func(t *testing.T) {
+		process := store.Open(t, time.Millisecond)
+		minute := ratelimit.Calendar(2, ratelimit.Minute("UTC"))
+		l, other := process(minute), process(minute)
+		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)))
+		begin := time.Now()
+		served := func(minute int) {
+			require.WithinDuration(t, begin.Add(time.Duration(minute)*time.Minute), time.Now(), 5*time.Millisecond)
+		}
+		require.NoError(t, l.Adjust(t.Context(), "k", 5)) // of this window, the next one, and a half of the one after it
+		hurried, leave := context.WithTimeout(t.Context(), 150*time.Second)
+		defer leave()
+		require.ErrorIs(t, l.Wait(hurried, "k", 2), context.DeadlineExceeded)
+		require.Less(t, time.Since(begin), time.Second, "it cannot be served in time")
+		require.NoError(t, l.Wait(hurried, "k", 1))
+		served(2)
+		require.NoError(t, other.Adjust(t.Context(), "k", 4))
+		patient, leave := context.WithTimeout(t.Context(), time.Hour)
+		defer leave()
+		require.NoError(t, l.Wait(patient, "k", 2))
+		served(5)
+		require.NoError(t, l.Adjust(t.Context(), "k", 5))
+		require.NoError(t, l.Wait(t.Context(), "k", 2))
+		served(9)
+	})
 }

@@ -53,6 +53,11 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		r := new(request)
 		r.call.undone = true
 		d, err := l.decideUnder(ctx, r, p, key, cost, ahead, opKeep)
+		if err == nil && !d.Allowed && p.dates != nil {
+			if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking reaches beyond the next window
+				err = &outcome.Beyond{In: in}
+			}
+		}
 		if err != nil || !d.Allowed {
 			return ratelimit.NewReservation(d, nil), err
 		}

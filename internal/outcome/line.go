@@ -2,6 +2,7 @@ package outcome
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -18,8 +19,16 @@ func PaceOf(l ratelimit.Limit) turns.Pace {
 	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}
 }
 
+// Beyond is the error of a booking whose instant is in time, but which the store can make only after the RetryAfter of its decision.
+type Beyond struct {
+	In time.Duration // until the instant
+}
+
+func (e *Beyond) Error() string { return "no booking reaches as far yet as " + e.In.String() }
+
 // InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books the cost that it
-// gets, by up to a time ahead, as Reserve does; its reservation is never nil. The context has not ended.
+// gets, by up to a time ahead, as Reserve does; its reservation is never nil. If its error is a [*Beyond], the caller stays first, and books later.
+// The context has not ended.
 func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int,
 	book func(cost int, ahead time.Duration) (*ratelimit.Reservation, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
@@ -33,7 +42,9 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		}
 		ahead = min(ahead, left)
 		res, err := book(cost, ahead)
-		if d = res.Decision; err != nil {
+		d = res.Decision
+		var beyond *Beyond
+		if err != nil && !errors.As(err, &beyond) {
 			return a, err
 		}
 		a.Pace = PaceOf(d.Limit)
@@ -42,6 +53,10 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 			a.Remaining = 0 // what remains of a queue can enter, and is let out later
 		}
 		if a.Retry = d.RetryAfter; d.Allowed {
+			return a, nil
+		}
+		if beyond != nil {
+			a.Late = beyond.In
 			return a, nil
 		}
 		full := d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket && cost > d.Remaining

@@ -1,0 +1,61 @@
+package redislimit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/dev/linetest"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
+)
+
+// slowly is a hook by which each round trip of a script takes a time. The client holds a lock while it greets the server: in a bubble it must
+// not sleep then, since time stands still while another goroutine waits for a lock.
+type slowly time.Duration
+
+func (s slowly) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s slowly) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if _, script := cmd.(*command); script {
+			time.Sleep(time.Duration(s))
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s slowly) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if _, script := cmds[0].(*command); script {
+			time.Sleep(time.Duration(s))
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// realStore is a real server, which counts by the bubble's time: that passes only while all wait, and not while a call is under way. A decision
+// takes a call, and a second one if the server does not know the script.
+func realStore(t *testing.T) linetest.Bubble {
+	server, names := startServer(t), 0
+	return linetest.Bubble{Calls: 2, Open: func(t *testing.T, takes time.Duration) func(ratelimit.Limit) linetest.Process {
+		names++
+		name := fmt.Sprintf("bubble%d", names)
+		return func(limit ratelimit.Limit) linetest.Process {
+			client := redis.NewClient(&redis.Options{Addr: server.addr})
+			t.Cleanup(func() { require.NoError(t, client.Close()) })
+			l, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second, Hooks: []redis.Hook{slowly(takes)}})
+			require.NoError(t, err)
+			l.store.clock, l.store.grace = func() int64 { return time.Now().UnixMicro() }, outlive
+			return l
+		}
+	}}
+}
+
+func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {
+	realStore(t).Random(t, testsize.Of[uint64](10, 100))
+}
