@@ -276,7 +276,7 @@ func TestACalendarNeedsAWallClock(t *testing.T) {
 }
 
 func TestPeriodsThatAreInvalid(t *testing.T) {
-	for says, p := range map[string]ratelimit.Period{
+	for text, p := range map[string]ratelimit.Period{
 		"there is none": {}, `zone is ""`: ratelimit.Day(""), `zone is "Local"`: ratelimit.Month("Local", 1),
 		`"Europe/Atlantis" is not known: want a name of the IANA time zone database, such as UTC or Europe/Berlin; ` +
 			`on a machine without that database, the program has to import _ "time/tzdata"`: ratelimit.Week("Europe/Atlantis", time.Monday),
@@ -288,12 +288,12 @@ func TestPeriodsThatAreInvalid(t *testing.T) {
 		good := ratelimit.Calendar(5, ratelimit.Day("UTC"))
 		_, made := ratelimit.New[string](bad, nil)
 		l := ratelimit.Must(ratelimit.New[string](good, nil))
-		_, asked := newWith(t, good, ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return bad }}).Take(t.Context(), "k", 1)
+		_, requested := newWith(t, good, ratelimit.Options[string]{LimitFor: func(string) ratelimit.Limit { return bad }}).Take(t.Context(), "k", 1)
 		_, parsed := ratelimit.ParseLimit(bad.String())
-		for _, err := range []error{bad.Validate(), made, l.SetLimit(bad), asked, parsed} {
-			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit, says)
+		for _, err := range []error{bad.Validate(), made, l.SetLimit(bad), requested, parsed} {
+			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit, text)
 			if err != parsed {
-				require.ErrorContains(t, err, says)
+				require.ErrorContains(t, err, text)
 			}
 		}
 		from, to := p.Window(time.Now())

@@ -15,4 +15,4 @@ func PinKey[K comparable](l *Keyed[K], key K) {
 }
 
 // LimitsKept returns the number of results of LimitFor that are kept beside the table.
-func LimitsKept[K comparable](l *Keyed[K]) int { return l.asked.Len() }
+func LimitsKept[K comparable](l *Keyed[K]) int { return l.lookups.Len() }

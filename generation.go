@@ -159,8 +159,8 @@ func (l *Keyed[K]) refreshAll() {
 // not finished either sees the count, or its account is marked here.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
-	if l.asked != nil {
-		l.asked.Drop(key)
+	if l.lookups != nil {
+		l.lookups.Drop(key)
 	}
 	l.markStale(key)
 }
@@ -214,7 +214,7 @@ func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 	if p := l.keys.planOf(key, g); p != nil {
 		return p, nil
 	}
-	return l.askedPlan(key, g)
+	return l.lookUpPlan(key, g)
 }
 
 // planOfAccount is planOfKey for a key of a stack whose account is a, if it has one.
@@ -226,15 +226,15 @@ func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	if p := a.planOf(g); p != nil {
 		return p, nil
 	}
-	return l.askedPlan(key, g)
+	return l.lookUpPlan(key, g)
 }
 
-// askedPlan returns the plan that LimitFor has returned for a key, or returns now.
-func (l *Keyed[K]) askedPlan(key K, g *generation) (*plan, error) {
-	if p, ok := l.asked.Find(key, g.seq); ok {
+// lookUpPlan returns the plan that LimitFor has returned for a key, or returns now.
+func (l *Keyed[K]) lookUpPlan(key K, g *generation) (*plan, error) {
+	if p, ok := l.lookups.Find(key, g.seq); ok {
 		return p, nil
 	}
-	return l.asked.Get(key, g.seq, func() (*plan, bool) {
+	return l.lookups.Get(key, g.seq, func() (*plan, bool) {
 		// A decision that was under way a moment ago has put the account under its plan, and taken that out of asked.
 		p := l.keys.planOf(key, g)
 		return p, p != nil
@@ -277,8 +277,8 @@ func (a *account) planIn(g *generation) *plan {
 
 // adopted removes a result of LimitFor from asked, because the key's account now holds it. The caller holds no lock.
 func (l *Keyed[K]) adopted(key K, p *plan) {
-	if l.asked != nil {
-		l.asked.Take(key, p)
+	if l.lookups != nil {
+		l.lookups.Take(key, p)
 	}
 }
 
@@ -299,8 +299,8 @@ func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) 
 		case p == nil:
 		case p.seq == g.seq|requestBit && p.limit == limit:
 			return p, nil
-		case p.seq == g.seq && l.asked != nil: // the key's own limit is needed again when a request brings none
-			l.asked.Put(key, g.seq, p, func() bool { return l.refreshed.Load() == refreshed })
+		case p.seq == g.seq && l.lookups != nil: // the key's own limit is needed again when a request brings none
+			l.lookups.Put(key, g.seq, p, func() bool { return l.refreshed.Load() == refreshed })
 		}
 	}
 	if m := l.keys.memory; m != nil {

@@ -25,7 +25,7 @@ import (
 type joined[R any] struct {
 	l          *Layered[R]
 	which      []int
-	asks       []ask // of the layers that apply: the enforcing layers, then the shadows
+	demands    []demand // of the layers that apply: the enforcing layers, then the shadows
 	charges    []Charge
 	parts      []part // by charge
 	d          Decision
@@ -39,8 +39,8 @@ type joined[R any] struct {
 	watch    *estimates.Watch // by which the store answers it
 }
 
-// ask is one layer's part of a request.
-type ask struct {
+// demand is one layer's part of a request.
+type demand struct {
 	layer  int
 	key    string
 	cost   int
@@ -65,9 +65,9 @@ func (l *Layered[R]) join() *joined[R] {
 
 // left gives the memory of a decision back, without the keys. It is not called if a reservation or a settlement still reads it.
 func (l *Layered[R]) left(s *joined[R]) {
-	clear(s.asks)
+	clear(s.demands)
 	clear(s.charges)
-	*s = joined[R]{l: l, which: s.which[:0], asks: s.asks[:0], charges: s.charges[:0], parts: s.parts[:0]}
+	*s = joined[R]{l: l, which: s.which[:0], demands: s.demands[:0], charges: s.charges[:0], parts: s.parts[:0]}
 	l.joins.Put(s)
 }
 
@@ -94,10 +94,10 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 		if !q.Peek {
 			s.follower = s.l.followerOf(r)
 		}
-		var asked context.Context
-		asked, s.watch = watch(ctx, s.follower, s.charges)
+		var watched context.Context
+		watched, s.watch = watch(ctx, s.follower, s.charges)
 		var err error
-		s.settle, err = s.l.joint.Decide(asked, s.charges, q)
+		s.settle, err = s.l.joint.Decide(watched, s.charges, q)
 		if err != nil && ctx.Err() == nil && s.shadowsFail(err) {
 			err = nil
 		}
@@ -138,17 +138,17 @@ func (s *joined[R]) load(r R, cost int) error {
 			case s.l.layers[i].shadow != shadow || s.l.pick != nil && slices.Contains(which[:k], i):
 				continue
 			}
-			a := ask{layer: i, charge: none}
+			a := demand{layer: i, charge: none}
 			applies, err := s.loadOne(&s.l.layers[i], r, cost, &a)
 			if err != nil && !shadow && !(s.each && errors.Is(err, ErrExceedsLimit)) {
 				if applies {
-					s.asks = append(s.asks, a)
+					s.demands = append(s.demands, a)
 				}
 				s.d.Limit = a.limit
 				return &layerError{layer: i, err: err}
 			}
 			if a.err = err; applies {
-				s.asks = append(s.asks, a)
+				s.demands = append(s.demands, a)
 			}
 		}
 	}
@@ -158,8 +158,8 @@ func (s *joined[R]) load(r R, cost int) error {
 // endless returns the error of an enforcing layer under Concurrent, whose units a call without an end cannot give back. A shadow layer
 // has the error for itself.
 func (s *joined[R]) endless() error {
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		if a.err != nil || a.limit.Algorithm != AlgorithmConcurrent || a.cost == 0 || exceeds(a.limit, a.cost) {
 			continue
 		}
@@ -184,7 +184,7 @@ func (l *Layered[R]) followerOf(r R) follower {
 }
 
 // loadOne reports false if the layer does not apply.
-func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *ask) (bool, error) {
+func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *demand) (bool, error) {
 	var err error
 	if s.l.alone {
 		a.alone, err = y.boxed(r)
@@ -217,7 +217,7 @@ func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *ask) (bool, error) {
 	return true, nil
 }
 
-func (a *ask) counts() bool { return counts(a.limit) }
+func (a *demand) counts() bool { return counts(a.limit) }
 
 func counts(l Limit) bool {
 	return l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked
@@ -229,14 +229,14 @@ func exceeds(l Limit, cost int) bool { return l.Algorithm != 0 && cost > l.Capac
 // sum makes the charges: of each key one for the enforcing layers, then one for each shadow. A key has one limit in one decision, the
 // limit of its first layer. If each layer's decision is wanted, a cost that can never be allowed is counted as 0, and the layer's own error.
 func (s *joined[R]) sum(peek bool) error {
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		if a.err != nil || !a.counts() {
 			continue
 		}
 		shadow := s.l.layers[a.layer].shadow
 		first := s.firstOf(i)
-		a.limit, a.plan = s.asks[first].limit, s.asks[first].plan
+		a.limit, a.plan = s.demands[first].limit, s.demands[first].plan
 		if shadow {
 			if exceeds(a.limit, a.cost) {
 				a.err = &exceedsError{a.limit, int64(a.cost)}
@@ -245,7 +245,7 @@ func (s *joined[R]) sum(peek bool) error {
 				continue
 			}
 		}
-		if a.charge = s.asks[first].charge; a.charge == none || shadow {
+		if a.charge = s.demands[first].charge; a.charge == none || shadow {
 			a.charge = len(s.charges)
 			s.charges = append(s.charges, Charge{Limiter: a.layer, Key: a.key, Limit: a.limit, Plan: a.plan, Shadow: shadow, alone: a.alone})
 			s.parts = append(s.parts, part{})
@@ -265,7 +265,7 @@ func (s *joined[R]) sum(peek bool) error {
 	return nil
 }
 
-func (s *joined[R]) add(a *ask) {
+func (s *joined[R]) add(a *demand) {
 	c, p := &s.charges[a.charge], &s.parts[a.charge]
 	c.Cost = int(min(meter.Add(int64(c.Cost), int64(a.cost)), math.MaxInt))
 	if a.own {
@@ -277,9 +277,9 @@ func (s *joined[R]) add(a *ask) {
 
 // firstOf returns the first ask on the i-th's key.
 func (s *joined[R]) firstOf(i int) int {
-	a := &s.asks[i]
+	a := &s.demands[i]
 	for j := range i {
-		if b := &s.asks[j]; b.charge != none && b.key == a.key && s.l.layers[b.layer].limiter == s.l.layers[a.layer].limiter {
+		if b := &s.demands[j]; b.charge != none && b.key == a.key && s.l.layers[b.layer].limiter == s.l.layers[a.layer].limiter {
 			return j
 		}
 	}
@@ -291,8 +291,8 @@ func (s *joined[R]) shadowsFail(err error) bool {
 	if slices.ContainsFunc(s.charges, func(c Charge) bool { return !c.Shadow }) {
 		return false
 	}
-	for i := range s.asks {
-		if a := &s.asks[i]; a.charge != none {
+	for i := range s.demands {
+		if a := &s.demands[i]; a.charge != none {
 			a.charge, a.err = none, cmp.Or(a.err, err)
 		}
 	}
@@ -330,8 +330,8 @@ func afterFor(d *Decision, units int64) time.Duration {
 // answer merges the results of the enforcing layers.
 func (s *joined[R]) answer(allowed bool) {
 	sum := sumOf(&s.d)
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		switch {
 		case s.l.layers[a.layer].shadow:
 		case a.charge == none && a.counts(): // it failed, and each layer's decision is wanted
@@ -365,8 +365,8 @@ func (s *joined[R]) report(ctx context.Context, r R, err error) {
 			taker = nil
 		}
 	}
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		y := &s.l.layers[a.layer]
 		if s.silent(a, y, err) {
 			continue
@@ -381,7 +381,7 @@ func (s *joined[R]) report(ctx context.Context, r R, err error) {
 			d := e.Decision // on the heap
 			taker.TakeAnswer(a.layer, &d, e.Spent, e.Err)
 		}
-		if f := y.tell; f != nil {
+		if f := y.observe; f != nil {
 			reports.Send(ctx, f, Event[R]{Key: r, Cost: e.Cost, Decision: e.Decision, Spent: e.Spent, Err: e.Err})
 		}
 	}
@@ -393,7 +393,7 @@ func (l *Layered[R]) reporter(layer int, e Event[string]) func() {
 }
 
 // decided returns the ask's charge, if the store has decided on it.
-func (s *joined[R]) decided(a *ask) *Charge {
+func (s *joined[R]) decided(a *demand) *Charge {
 	if !s.sent || a.charge == none || !s.charges[a.charge].Decided {
 		return nil
 	}
@@ -401,7 +401,7 @@ func (s *joined[R]) decided(a *ask) *Charge {
 }
 
 // silent reports whether a layer has nothing to report: the store did not decide on it, or it is a shadow, and another layer has failed.
-func (s *joined[R]) silent(a *ask, y *layer[R], err error) bool {
+func (s *joined[R]) silent(a *demand, y *layer[R], err error) bool {
 	switch {
 	case a.err != nil:
 		return false
@@ -411,7 +411,7 @@ func (s *joined[R]) silent(a *ask, y *layer[R], err error) bool {
 	return y.shadow && (a.charge == none || !a.counts())
 }
 
-func (s *joined[R]) event(a *ask, y *layer[R], err error) Event[string] {
+func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	e := Event[string]{Key: a.key, Cost: a.cost, Err: err}
 	c := s.decided(a)
 	switch {
@@ -519,8 +519,8 @@ func (s *joined[R]) extends(res *Reservation, cost int) {
 // actuals takes the layers with an Actual out of the parts, and returns their real costs. Without a charge, what is not charged because
 // it is a layer's own cost or a shadow's stays out.
 func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		y := &s.l.layers[a.layer]
 		if a.charge == none || a.err != nil {
 			continue
@@ -537,7 +537,7 @@ func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
 }
 
 // remove takes a layer out of the cost.
-func (p *part) remove(a *ask) {
+func (p *part) remove(a *demand) {
 	if a.own {
 		p.own -= int64(a.cost)
 	} else {
@@ -642,8 +642,8 @@ func (l *Layered[R]) peekEachJoined(ctx context.Context, r R, cost int) ([]Decis
 	}
 	all := make([]Decision, len(l.layers))
 	var failed error
-	for i := range s.asks {
-		a := &s.asks[i]
+	for i := range s.demands {
+		a := &s.demands[i]
 		e := s.event(a, &l.layers[a.layer], nil)
 		if all[a.layer] = e.Decision; e.Err != nil && failed == nil {
 			failed = &layerError{layer: a.layer, err: e.Err}
@@ -824,7 +824,7 @@ func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], e
 			limiters[y.limiter] = local
 		}
 		layers[i] = By(local, y.key)
-		layers[i].Cost, layers[i].Actual, layers[i].Shadow, layers[i].Observe = y.cost, y.actual, y.shadow, y.tell
+		layers[i].Cost, layers[i].Actual, layers[i].Shadow, layers[i].Observe = y.cost, y.actual, y.shadow, y.observe
 		if limitOf := y.limit; limitOf != nil {
 			layers[i].Limit = func(r R) Limit { return shareOf(share, limitOf(r)) }
 		}

@@ -84,11 +84,11 @@ type layer[R any] struct {
 	made[R]
 	meets bool // another layer of the stack has the same limiter
 
-	cost   func(R) int    // the layer's own cost, whatever the caller's; or nil
-	actual func(R) int    // the layer's own real cost, at a settlement; or nil
-	limit  func(R) Limit  // the limit of each request, or nil for the limiter's
-	tell   func(Event[R]) // receives each decision; or nil
-	shadow bool           // it never denies
+	cost    func(R) int    // the layer's own cost, whatever the caller's; or nil
+	actual  func(R) int    // the layer's own real cost, at a settlement; or nil
+	limit   func(R) Limit  // the limit of each request, or nil for the limiter's
+	observe func(Event[R]) // receives each decision; or nil
+	shadow  bool           // it never denies
 }
 
 // layerOf returns a layer for a stack, or the error that its maker was given.
@@ -97,7 +97,7 @@ func layerOf[R any](y Layer[R]) (layer[R], error) {
 	if !ok {
 		return layer[R]{}, optional.Zero("", "Layer", "By or Global")
 	}
-	return layer[R]{made: m, cost: y.Cost, actual: y.Actual, limit: y.Limit, tell: y.Observe, shadow: y.Shadow}, m.err
+	return layer[R]{made: m, cost: y.Cost, actual: y.Actual, limit: y.Limit, observe: y.Observe, shadow: y.Shadow}, m.err
 }
 
 // cannotJoin reports whether the limiter can only be asked alone.

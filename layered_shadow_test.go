@@ -15,21 +15,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/model"
 )
 
-// told is a limiter that keeps the events it reports.
-type told struct {
+// report is a limiter that keeps the events it reports.
+type report struct {
 	*ratelimit.Keyed[string]
 	events []ratelimit.Event[string]
 }
 
-func telling(t testing.TB, limit ratelimit.Limit, o ratelimit.Options[string]) *told {
-	l := new(told)
+func reporting(t testing.TB, limit ratelimit.Limit, o ratelimit.Options[string]) *report {
+	l := new(report)
 	o.OnDecision = func(e ratelimit.Event[string]) { l.events = append(l.events, e) }
 	l.Keyed = newWith(t, limit, o)
 	return l
 }
 
 // last returns the newest event, and forgets all.
-func (l *told) last(t testing.TB) ratelimit.Event[string] {
+func (l *report) last(t testing.TB) ratelimit.Event[string] {
 	t.Helper()
 	require.Len(t, l.events, 1)
 	e := l.events[0]
@@ -40,7 +40,7 @@ func (l *told) last(t testing.TB) ratelimit.Event[string] {
 func TestAShadowLayerNeverDenies(t *testing.T) {
 	clock := new(testClock)
 	enforced := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"))
-	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
+	tried := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
 	stack := stackOf(t, model.AsShadow(ratelimit.By(tried.Keyed, byUser)), ratelimit.By(enforced, byUser))
 
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 2)
@@ -62,8 +62,8 @@ func TestAShadowLayerNeverDenies(t *testing.T) {
 
 func TestADeniedRequestChargesNoShadow(t *testing.T) {
 	clock := new(testClock)
-	enforced := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("enforced"), ratelimit.Options[string]{Clock: clock})
-	tried := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
+	enforced := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("enforced"), ratelimit.Options[string]{Clock: clock})
+	tried := reporting(t, ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("tried"), ratelimit.Options[string]{Clock: clock})
 	stack := stackOf(t, ratelimit.By(enforced.Keyed, byUser), model.AsShadow(ratelimit.By(tried.Keyed, byUser)))
 	require.True(t, enforced.Allow("ann", 1))
 	enforced.events = nil
@@ -137,7 +137,7 @@ func TestAShadowOnTheSameKeyIsDecidedUnderTheSameLimit(t *testing.T) {
 // TestAShadowOnANewKeyIsDecidedUnderTheSameLimit: the shadow's own limit allows less than the
 // cost, so the shadow by itself would not track the key.
 func TestAShadowOnANewKeyIsDecidedUnderTheSameLimit(t *testing.T) {
-	l := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
+	l := reporting(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 9).Named("enforced"), ratelimit.Options[string]{Clock: new(testClock)})
 	small := model.WithLimit(ratelimit.By(l.Keyed, byUser), func(call) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerSecond(1)) })
 	stack := stackOf(t, model.AsShadow(small), ratelimit.By(l.Keyed, byUser))
 	for i := range 2 {
@@ -156,7 +156,7 @@ func TestAShadowsErrorsAreReportedAndNotReturned(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("tried")
 	enforced := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(1000)))
-	tried := telling(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
+	tried := reporting(t, limit, ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	by := ratelimit.By(tried.Keyed, byUser)
 	for _, test := range []struct {
 		name  string

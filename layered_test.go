@@ -118,15 +118,15 @@ func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerDay(4)))
-			asked := false
+			requested := false
 			stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, func(c call) (string, error) {
-				if !asked {
-					asked = true
+				if !requested {
+					requested = true
 					require.NoError(t, between(l))
 				}
 				return c.user, nil
 			}))
-			for what, ask := range map[string]func() (ratelimit.Decision, error){
+			for what, try := range map[string]func() (ratelimit.Decision, error){
 				"Peek": func() (ratelimit.Decision, error) { return stack.Peek(context.Background(), call{user: "ann"}, 1) },
 				"Take": func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{user: "ann"}, 1) },
 			} {
@@ -134,8 +134,8 @@ func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 				if name == "goes" {
 					require.True(t, l.Allow("ann", 1))
 				}
-				asked = false
-				d, err := ask()
+				requested = false
+				d, err := try()
 				require.NoError(t, err, what)
 				assert.False(t, d.Allowed, "%s: 1 is left, and 2 are asked for", what)
 				assert.Equal(t, 1, remaining(t, l, "ann"), what)
@@ -815,9 +815,9 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 		Clock: clock, OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) },
 	})
 	routes := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("route"), ratelimit.Options[string]{Clock: clock})
-	told := map[string][]ratelimit.Event[request]{}
+	observed := map[string][]ratelimit.Event[request]{}
 	watch := func(name string, l ratelimit.Layer[request]) ratelimit.Layer[request] {
-		return model.ObservedBy(l, func(e ratelimit.Event[request]) { told[name] = append(told[name], e) })
+		return model.ObservedBy(l, func(e ratelimit.Event[request]) { observed[name] = append(observed[name], e) })
 	}
 	stack, err := ratelimit.All(
 		watch("user", ratelimit.By(users, func(r request) (string, error) { return r.user, nil })),
@@ -832,13 +832,13 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	_, err = stack.Peek(context.Background(), bob, 1)
 	require.NoError(t, err)
 
-	require.Len(t, told["user"], 3)
-	require.Len(t, told["route"], 3)
+	require.Len(t, observed["user"], 3)
+	require.Len(t, observed["route"], 3)
 	for i, want := range []struct {
 		r                        request
 		user, route, spent, shad bool
 	}{{ann, true, true, true, true}, {ann, false, false, false, false}, {bob, true, false, true, false}} {
-		user, route := told["user"][i], told["route"][i]
+		user, route := observed["user"][i], observed["route"][i]
 		assert.Equal(t, want.r, user.Key)
 		assert.Equal(t, want.r, route.Key)
 		assert.Equal(t, want.user, user.Decision.Allowed)

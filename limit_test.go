@@ -92,7 +92,7 @@ func TestOtherWaysToWriteALimit(t *testing.T) {
 
 // Each error names the fault, with the figure or the word.
 func TestTextThatIsNoLimit(t *testing.T) {
-	tests := []struct{ name, text, says string }{
+	tests := []struct{ name, text, fault string }{
 		{"nothing", "", "algorithm"},
 		{"only spaces", " \t", "algorithm"},
 		{"unknown algorithm", "gcra 5/s", `"gcra"`},
@@ -156,7 +156,7 @@ func TestTextThatIsNoLimit(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := ratelimit.ParseLimit(tt.text)
 			require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
-			require.ErrorContains(t, err, tt.says)
+			require.ErrorContains(t, err, tt.fault)
 			require.Equal(t, ratelimit.Limit{}, l)
 			kept := ratelimit.Blocked().Named("kept")
 			require.Error(t, kept.UnmarshalText([]byte(tt.text)))
@@ -282,10 +282,10 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 
 		sent := struct {
 			None, Some ratelimit.Limit
-			Said       ratelimit.Decision
-		}{Some: limit, Said: d}
+			Answer     ratelimit.Decision
+		}{Some: limit, Answer: d}
 		got := sent
-		got.Some, got.Said = ratelimit.Limit{}, ratelimit.Decision{}
+		got.Some, got.Answer = ratelimit.Limit{}, ratelimit.Decision{}
 		require.NoError(t, gob.NewEncoder(&b).Encode(sent))
 		require.NoError(t, gob.NewDecoder(&b).Decode(&got))
 		require.Equal(t, sent, got)

@@ -19,7 +19,7 @@ import (
 // question is a call that spends nothing and returns the state of the key.
 type question struct {
 	name string
-	ask  func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
+	look func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
 }
 
 // oneLayer returns a stack with one layer, of the limiter, by the key that the request is.
@@ -82,16 +82,16 @@ func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 						limit := to(10)
 						limit.Rate.Per = per
 						require.NoError(t, l.SetLimit(limit))
-						told := q.ask(l, "k")
-						require.Equal(t, limit, told.Limit)
-						require.Positive(t, told.ResetAfter)
+						answer := q.look(l, "k")
+						require.Equal(t, limit, answer.Limit)
+						require.Positive(t, answer.ResetAfter)
 						if per < time.Hour {
-							require.LessOrEqual(t, told.ResetAfter, 2*per)
+							require.LessOrEqual(t, answer.ResetAfter, 2*per)
 						}
-						clock.advance(told.ResetAfter - 1)
-						require.Equal(t, time.Duration(1), q.ask(l, "k").ResetAfter)
+						clock.advance(answer.ResetAfter - 1)
+						require.Equal(t, time.Duration(1), q.look(l, "k").ResetAfter)
 						clock.advance(1)
-						d := q.ask(l, "k")
+						d := q.look(l, "k")
 						require.Zero(t, d.ResetAfter)
 						require.Equal(t, 10, d.Remaining)
 						require.Equal(t, 10, remaining(t, l, "k"))
@@ -112,9 +112,9 @@ func TestAPeekUnderARequestsLimitComesTrue(t *testing.T) {
 				limit := to(10)
 				limit.Rate.Per = time.Minute
 				s := oneLayer(l, func(string) ratelimit.Limit { return limit })
-				told, _ := s.Take(t.Context(), "k", cost)
-				require.Positive(t, told.ResetAfter)
-				clock.set(told.ResetAfter - 1)
+				answer, _ := s.Take(t.Context(), "k", cost)
+				require.Positive(t, answer.ResetAfter)
+				clock.set(answer.ResetAfter - 1)
 				d, _ := s.Take(t.Context(), "k", cost)
 				require.Equal(t, time.Duration(1), d.ResetAfter, "%v to %v", from(10), limit)
 				clock.advance(1)
@@ -134,12 +134,12 @@ func TestAQuestionThatTakesALimitOverRecordsTheTime(t *testing.T) {
 				require.True(t, l.Allow("k", 10))
 				clock.set(10 * time.Minute)
 				require.NoError(t, l.SetLimit(to(10)))
-				told := q.ask(l, "k")
+				answer := q.look(l, "k")
 				clock.set(9 * time.Minute)
 				d, err := l.Take(t.Context(), "k", 10)
 				require.NoError(t, err)
-				require.Equal(t, told.Remaining, d.Remaining, "%s: %v to %v", q.name, from(10), to(10))
-				require.Equal(t, told.ResetAfter+time.Minute, d.ResetAfter)
+				require.Equal(t, answer.Remaining, d.Remaining, "%s: %v to %v", q.name, from(10), to(10))
+				require.Equal(t, answer.ResetAfter+time.Minute, d.ResetAfter)
 			}
 		}
 	}
@@ -270,11 +270,11 @@ func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 // played again up to any of its calls.
 type inquiry struct {
 	first ratelimit.Limit
-	calls []askCall
+	calls []lookCall
 }
 
-// askCall is one call of an inquiry. Each begins after a time has passed.
-type askCall struct {
+// lookCall is one call of an inquiry. Each begins after a time has passed.
+type lookCall struct {
 	kind  callKind
 	after time.Duration
 	limit ratelimit.Limit // of SetLimit, of LimitFor from a Refresh on, and of a request if not zero
@@ -295,7 +295,7 @@ const (
 	callSettle
 )
 
-func (c askCall) String() string {
+func (c lookCall) String() string {
 	return fmt.Sprintf("%s after %v: n=%d limit=%v", [...]string{"Take", "stack", "question", "Peek", "SetLimit", "Refresh", "Adjust", "Reserve", "Settle"}[c.kind], c.after, c.n, c.limit)
 }
 
@@ -308,8 +308,8 @@ func (q inquiry) String() string {
 	return s.String()
 }
 
-// asked is a limiter in the middle of an inquiry.
-type asked struct {
+// looker is a limiter in the middle of an inquiry.
+type looker struct {
 	l       *ratelimit.Keyed[string]
 	clock   *testClock
 	own     ratelimit.Limit // of the request at hand
@@ -318,15 +318,15 @@ type asked struct {
 	booked  []*ratelimit.Reservation
 }
 
-func begin(t *testing.T, limit ratelimit.Limit) *asked {
-	a := &asked{clock: new(testClock)}
+func begin(t *testing.T, limit ratelimit.Limit) *looker {
+	a := &looker{clock: new(testClock)}
 	a.l = newWith(t, limit, ratelimit.Options[string]{Clock: a.clock, LimitFor: func(string) ratelimit.Limit { return a.theKeys }})
 	a.stack = oneLayer(a.l, func(string) ratelimit.Limit { return a.own })
 	return a
 }
 
 // play makes a call, and returns its decision.
-func (a *asked) play(c askCall) (d ratelimit.Decision) {
+func (a *looker) play(c lookCall) (d ratelimit.Decision) {
 	a.clock.advance(c.after)
 	a.own = c.limit
 	switch c.kind {
@@ -335,7 +335,7 @@ func (a *asked) play(c askCall) (d ratelimit.Decision) {
 	case callStack:
 		d, _ = a.stack.Take(context.Background(), "k", c.n)
 	case callQuestion:
-		d = questions[c.n%len(questions)].ask(a.l, "k")
+		d = questions[c.n%len(questions)].look(a.l, "k")
 	case callPeek:
 		d, _ = a.l.Peek(context.Background(), "k", c.n)
 	case callSetLimit:
@@ -358,7 +358,7 @@ func (a *asked) play(c askCall) (d ratelimit.Decision) {
 }
 
 // playAll plays an inquiry up to before its n-th call.
-func (q inquiry) playAll(t *testing.T, n int) *asked {
+func (q inquiry) playAll(t *testing.T, n int) *looker {
 	a := begin(t, q.first)
 	for _, c := range q.calls[:n] {
 		a.play(c)
@@ -380,7 +380,7 @@ func randomLimit(r *rand.Rand) ratelimit.Limit {
 func randomInquiry(r *rand.Rand) inquiry {
 	q := inquiry{first: randomLimit(r)}
 	for range 4 + r.IntN(14) {
-		c := askCall{kind: callKind(r.IntN(int(callSettle) + 1)), n: r.IntN(8)}
+		c := lookCall{kind: callKind(r.IntN(int(callSettle) + 1)), n: r.IntN(8)}
 		if r.IntN(2) == 0 {
 			c.after = time.Duration(r.IntN(150))
 		}
@@ -398,7 +398,7 @@ func randomInquiry(r *rand.Rand) inquiry {
 // short returns the shortest history that still fails.
 func (q inquiry) short(fails func(inquiry) string) inquiry {
 	for i := len(q.calls) - 1; i >= 0; i-- {
-		less := inquiry{q.first, append(append([]askCall(nil), q.calls[:i]...), q.calls[i+1:]...)}
+		less := inquiry{q.first, append(append([]lookCall(nil), q.calls[:i]...), q.calls[i+1:]...)}
 		if fails(less) != "" {
 			q = less
 		}
@@ -417,8 +417,8 @@ func inquire(t *testing.T, seed uint64, fails func(inquiry) string) {
 // FuzzAsking is the two properties below, for as long as one likes.
 func FuzzAsking(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
-		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
+		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
+		inquire(t, seed, func(q inquiry) string { return q.lookingChangesNothing(t) })
 	})
 }
 
@@ -426,11 +426,11 @@ func FuzzAsking(f *testing.F) {
 // a Peek is not held to that: until the key is under its new limit, it returns the result that Take would have at this instant.
 func TestADecisionsFiguresComeTrueAfterAnyChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
-		inquire(t, seed, func(q inquiry) string { return q.toldComesTrue(t) })
+		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
 	}
 }
 
-func (q inquiry) toldComesTrue(t *testing.T) string {
+func (q inquiry) answersComeTrue(t *testing.T) string {
 	last := len(q.calls) - 1
 	if last < 0 {
 		return ""
@@ -439,39 +439,39 @@ func (q inquiry) toldComesTrue(t *testing.T) string {
 	if c.kind > callQuestion {
 		return ""
 	}
-	told := q.playAll(t, last).play(c)
+	answer := q.playAll(t, last).play(c)
 	if c.kind == callTake || c.kind == callStack {
 		// The same call again, with a cost that was denied, or with none.
 		again := c
-		again.after = told.RetryAfter
-		if told.Allowed || told.RetryAfter == 0 {
-			return q.freshAt(t, told)
+		again.after = answer.RetryAfter
+		if answer.Allowed || answer.RetryAfter == 0 {
+			return q.freshAt(t, answer)
 		}
 		if d := q.playAll(t, last+1).play(again); !d.Allowed {
-			return fmt.Sprintf("told %+v, and then denied: %+v", told, d)
+			return fmt.Sprintf("told %+v, and then denied: %+v", answer, d)
 		}
 		again.after--
 		if d := q.playAll(t, last+1).play(again); d.Allowed {
-			return fmt.Sprintf("told %+v, and allowed before that", told)
+			return fmt.Sprintf("told %+v, and allowed before that", answer)
 		}
 	}
-	return q.freshAt(t, told)
+	return q.freshAt(t, answer)
 }
 
 // freshAt returns the error in a decision's ResetAfter. The question under the same limit is the last call with a cost of 0.
-func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
+func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	last := len(q.calls)
 	c := q.calls[last-1]
 	c.n *= min(1, int(c.kind)/int(callQuestion)) // a cost of 0, or the same question
-	c.after = told.ResetAfter
+	c.after = answer.ResetAfter
 	if d := q.playAll(t, last).play(c); d.ResetAfter != 0 || d.Remaining != d.Limit.Capacity() {
-		return fmt.Sprintf("told %+v, and then %+v", told, d)
+		return fmt.Sprintf("told %+v, and then %+v", answer, d)
 	}
 	if c.after--; c.after < 0 {
 		return ""
 	}
 	if d := q.playAll(t, last).play(c); d.ResetAfter != 1 {
-		return fmt.Sprintf("told %+v, and 1 ns before that %+v", told, d)
+		return fmt.Sprintf("told %+v, and 1 ns before that %+v", answer, d)
 	}
 	return ""
 }
@@ -479,20 +479,20 @@ func (q inquiry) freshAt(t *testing.T, told ratelimit.Decision) string {
 // A question never changes later decisions, once the key is under the limit of the question. A Peek never does.
 func TestAPeekChangesNoLaterDecision(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
-		inquire(t, seed, func(q inquiry) string { return q.askingChangesNothing(t) })
+		inquire(t, seed, func(q inquiry) string { return q.lookingChangesNothing(t) })
 	}
 }
 
-func (q inquiry) askingChangesNothing(t *testing.T) string {
-	quiet, asking := begin(t, q.first), begin(t, q.first)
+func (q inquiry) lookingChangesNothing(t *testing.T) string {
+	quiet, looking := begin(t, q.first), begin(t, q.first)
 	under, sure := ratelimit.Limit{}, true
 	for i, c := range q.calls {
-		want, got := quiet.play(c), asking.play(c)
+		want, got := quiet.play(c), looking.play(c)
 		if want != got {
 			return fmt.Sprintf("call %d answers %+v, and %+v if others have asked", i, want, got)
 		}
-		_, _ = asking.l.Peek(context.Background(), "k", 1)
-		_, _ = asking.stack.Peek(context.Background(), "k", c.n)
+		_, _ = looking.l.Peek(context.Background(), "k", 1)
+		_, _ = looking.stack.Peek(context.Background(), "k", c.n)
 		switch c.kind {
 		case callTake, callQuestion, callReserve:
 			under, sure = ratelimit.Limit{}, true
@@ -506,16 +506,16 @@ func (q inquiry) askingChangesNothing(t *testing.T) string {
 			continue
 		}
 		if under != (ratelimit.Limit{}) {
-			asking.own = under
-			_, _ = asking.stack.Take(context.Background(), "k", 0)
-			_, _ = asking.stack.Take(context.Background(), "k", farAboveAll)
+			looking.own = under
+			_, _ = looking.stack.Take(context.Background(), "k", 0)
+			_, _ = looking.stack.Take(context.Background(), "k", farAboveAll)
 			continue
 		}
-		for _, ask := range questions {
-			ask.ask(asking.l, "k")
+		for _, look := range questions {
+			look.look(looking.l, "k")
 		}
-		if d, err := asking.l.Peek(context.Background(), "k", 7); err == nil && !d.Allowed {
-			_ = asking.l.Allow("k", 7)
+		if d, err := looking.l.Peek(context.Background(), "k", 7); err == nil && !d.Allowed {
+			_ = looking.l.Allow("k", 7)
 		}
 	}
 	return ""

@@ -413,20 +413,20 @@ func TestAKeyHasOneBudgetWhateverItsPlan(t *testing.T) {
 }
 
 func TestALimitOfTheRequestCountsMoreThanLimitFor(t *testing.T) {
-	asked := 0
+	requested := 0
 	l := newWith(t, perHour(50), ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(string) ratelimit.Limit {
-		asked++
+		requested++
 		return perHour(7)
 	}})
 	stack := limitedTo(t, l)
 	d, err := stack.Take(t.Context(), planned{"ann", perHour(10)}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 9, d.Remaining)
-	assert.Zero(t, asked)
+	assert.Zero(t, requested)
 	d, err = stack.Take(t.Context(), planned{user: "ann"}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 5, d.Remaining)
-	assert.Equal(t, 1, asked)
+	assert.Equal(t, 1, requested)
 	assert.Equal(t, 5, remaining(t, l, "ann"))
 	l.Refresh("ann")
 	d, err = stack.Take(t.Context(), planned{"ann", perHour(10)}, 1)

@@ -100,10 +100,10 @@ func TestAKeyRegainsAtTheOldRateUntilItsNextDecision(t *testing.T) {
 
 func TestAnEqualLimitChangesNothing(t *testing.T) {
 	for _, limit := range everyAlgorithm {
-		asked := 0
+		requested := 0
 		clock := new(testClock)
 		l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, LimitFor: func(string) ratelimit.Limit {
-			asked++
+			requested++
 			return ratelimit.Limit{}
 		}})
 		require.True(t, l.Allow("k", 2))
@@ -114,7 +114,7 @@ func TestAnEqualLimitChangesNothing(t *testing.T) {
 		after, err := l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
 		assert.Equal(t, before, after)
-		assert.Equal(t, 1, asked)
+		assert.Equal(t, 1, requested)
 		require.NoError(t, l.SetLimit(limit.Named("renamed")))
 		after, err = l.Peek(context.Background(), "k", 1)
 		require.NoError(t, err)
@@ -180,9 +180,9 @@ func TestLimitForGivesEachKeyItsPlan(t *testing.T) {
 		"invalid": ratelimit.TokenBucket(ratelimit.PerHour(1), 0),
 	}
 	def := ratelimit.FixedWindow(ratelimit.PerHour(2))
-	asked := map[string]int{}
+	requested := map[string]int{}
 	l := newWith(t, def, ratelimit.Options[string]{Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
-		asked[key]++
+		requested[key]++
 		return plans[key]
 	}})
 	for _, test := range []struct {
@@ -198,7 +198,7 @@ func TestLimitForGivesEachKeyItsPlan(t *testing.T) {
 		}
 		_, _ = l.Take(t.Context(), test.key, 1)
 	}
-	assert.Equal(t, map[string]int{"free": 1, "pro": 1, "big": 1, "nobody": 1}, asked, "tracked keys are asked for once")
+	assert.Equal(t, map[string]int{"free": 1, "pro": 1, "big": 1, "nobody": 1}, requested, "tracked keys are asked for once")
 	_, err := l.Take(t.Context(), "banned", 1)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	assert.Equal(t, 3, l.Stats().Keys)
@@ -224,10 +224,10 @@ func TestABadLimitFromLimitForDenies(t *testing.T) {
 }
 
 func TestRefreshCallsLimitForAgain(t *testing.T) {
-	units, asked := 10, map[string]int{}
+	units, requested := 10, map[string]int{}
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(2)), ratelimit.Options[string]{
 		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
-			asked[key]++
+			requested[key]++
 			return ratelimit.FixedWindow(ratelimit.PerHour(units))
 		},
 	})
@@ -237,7 +237,7 @@ func TestRefreshCallsLimitForAgain(t *testing.T) {
 	units = 20
 	assert.Equal(t, 6, remaining(t, l, "a"))
 	l.Refresh("a", "never seen")
-	assert.Equal(t, map[string]int{"a": 1, "b": 1}, asked, "lazily")
+	assert.Equal(t, map[string]int{"a": 1, "b": 1}, requested, "lazily")
 	assert.Equal(t, 16, remaining(t, l, "a"))
 	require.True(t, l.Allow("a", 1))
 	assert.Equal(t, 15, remaining(t, l, "a"))

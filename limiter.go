@@ -26,7 +26,7 @@ type Keyed[K comparable] struct {
 	refreshed  atomic.Uint64 // the number of times that Refresh was called for single keys
 	keys       *table[K]
 	limitFor   func(K) Limit
-	asked      *lookup.Calls[K, *plan] // of limitFor; nil without one
+	lookups    *lookup.Calls[K, *plan] // of limitFor; nil without one
 	onDecision func(Event[K])
 
 	// fastKeys is the map of accounts if no key can fail to be comparable: its type holds no interfaces. Otherwise
@@ -68,7 +68,7 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 		waiting:    waitingRoom{max: int64(o.MaxWaiting)},
 	}
 	if o.LimitFor != nil {
-		l.asked = lookup.New[K, *plan](o.MaxKeys)
+		l.lookups = lookup.New[K, *plan](o.MaxKeys)
 	}
 	if !keys.HoldInterfaces[K]() {
 		l.fastKeys = table.accounts
@@ -426,8 +426,8 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 	if err != nil {
 		return err
 	}
-	if l.asked != nil {
-		l.asked.Drop(key)
+	if l.lookups != nil {
+		l.lookups.Drop(key)
 	}
 	if line := l.keys.forget(key); line != nil {
 		_ = keyHome[K]{l, key}.renew(line) // otherwise the line's first call tries again, and returns the error

@@ -246,16 +246,16 @@ func TestAdjustFollowsAChangedLimitFirst(t *testing.T) {
 }
 
 func TestAllowReportsDecisionsOnKnownKeysToo(t *testing.T) {
-	var told []ratelimit.Event[string]
+	var events []ratelimit.Event[string]
 	l := newWith(t, onceADay, ratelimit.Options[string]{Clock: new(testClock), OnDecision: func(e ratelimit.Event[string]) {
-		told = append(told, e)
+		events = append(events, e)
 	}})
 	l.Allow("k", 1)
 	l.Allow("k", 1)
-	require.Len(t, told, 2)
-	assert.True(t, told[0].Spent)
+	require.Len(t, events, 2)
+	assert.True(t, events[0].Spent)
 	assert.Equal(t, ratelimit.Event[string]{Key: "k", Cost: 1,
-		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}}, told[1])
+		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}}, events[1])
 }
 
 // A key that was used, and then left alone for longer than fresh keys are kept, goes before a new one.

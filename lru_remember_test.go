@@ -162,19 +162,19 @@ func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Durat
 		if r.IntN(2) == 0 {
 			cost = 1
 		}
-		said, err := l.Peek(context.Background(), key, cost)
+		answer, err := l.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
 		truth, err := by.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
-		require.LessOrEqual(t, said.ResetAfter, max(limit.RefillTime(), truth.ResetAfter), "seed %d: %v", seed, limit)
+		require.LessOrEqual(t, answer.ResetAfter, max(limit.RefillTime(), truth.ResetAfter), "seed %d: %v", seed, limit)
 		if !windows {
-			require.LessOrEqual(t, said.Remaining, truth.Remaining, "seed %d: %v", seed, limit)
-			require.GreaterOrEqual(t, said.ResetAfter, truth.ResetAfter, "seed %d: %v", seed, limit)
+			require.LessOrEqual(t, answer.Remaining, truth.Remaining, "seed %d: %v", seed, limit)
+			require.GreaterOrEqual(t, answer.ResetAfter, truth.ResetAfter, "seed %d: %v", seed, limit)
 		}
 		d, err := l.Take(context.Background(), key, cost)
 		require.NoError(t, err)
-		require.Equal(t, said.Allowed, d.Allowed, "seed %d: %v: Peek said %+v, and Take answers %+v", seed, limit, said, d)
-		require.Equal(t, said.RetryAfter, d.RetryAfter, "seed %d: %v", seed, limit)
+		require.Equal(t, answer.Allowed, d.Allowed, "seed %d: %v: Peek said %+v, and Take answers %+v", seed, limit, answer, d)
+		require.Equal(t, answer.RetryAfter, d.RetryAfter, "seed %d: %v", seed, limit)
 		if d.Allowed {
 			by.sees(key, cost)
 		}
@@ -523,14 +523,14 @@ func TestRememberIsChecked(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 1)
 	for _, test := range []struct {
 		opts ratelimit.Options[string]
-		says string
+		text string
 	}{
 		{ratelimit.Options[string]{Remember: -1}, "Options.Remember is -1"},
 		{ratelimit.Options[string]{Remember: 1<<30 + 1}, "Options.Remember is 1073741825"},
 		{ratelimit.Options[string]{Remember: 5, OnFull: ratelimit.RefuseNew}, "Options.Remember is 5 with RefuseNew"},
 	} {
 		_, err := ratelimit.New(limit, &test.opts)
-		assert.ErrorContains(t, err, test.says)
+		assert.ErrorContains(t, err, test.text)
 	}
 	for _, remember := range []int{1, 2, 7, 8, 9, 1000} {
 		clock := new(testClock)

@@ -193,10 +193,10 @@ func (l taken) Peek(context.Context, string, int) (ratelimit.Decision, error) {
 
 func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
 	for name, peeks := range map[string]bool{"with a Peek": true, "without": false} {
-		var asked []int
+		var requested []int
 		left := 50
 		take := limiterOf(func(cost int) (ratelimit.Decision, error) {
-			asked = append(asked, cost)
+			requested = append(requested, cost)
 			left -= 10
 			return ratelimit.Decision{Remaining: left, RetryAfter: s}, nil
 		})
@@ -210,7 +210,7 @@ func TestTakeUpToGivesUpAfterFourTriesThatOthersWereQuickerAt(t *testing.T) {
 		granted, d, err := ratelimit.TakeUpTo(t.Context(), l, "k", 60)
 		require.NoError(t, err, name)
 		assert.Zero(t, granted, name)
-		assert.Equal(t, want, asked, name)
+		assert.Equal(t, want, requested, name)
 		assert.Equal(t, ratelimit.Decision{Remaining: 10, RetryAfter: s}, d, name)
 	}
 }
@@ -361,7 +361,7 @@ func playPeeks(t *testing.T, seed uint64) {
 			res, _ := l.Reserve(t.Context(), fmt.Sprint(r.IntN(keys)), cost, time.Duration(r.Int64N(3*span)))
 			defer res.Cancel()
 		}
-		said, err := l.Peek(context.Background(), key, cost)
+		answer, err := l.Peek(context.Background(), key, cost)
 		require.NoError(t, err)
 		var d ratelimit.Decision
 		if r.IntN(3) == 0 {
@@ -375,13 +375,13 @@ func playPeeks(t *testing.T, seed uint64) {
 			continue
 		}
 		require.NoError(t, err, what)
-		require.Equal(t, said.Allowed, d.Allowed, what)
-		require.Equal(t, said.RetryAfter, d.RetryAfter, what)
-		require.Equal(t, said.Delay, d.Delay, what)
-		if d.Allowed && said.Delay == 0 {
-			require.Equal(t, max(0, said.Remaining-cost), d.Remaining, what)
+		require.Equal(t, answer.Allowed, d.Allowed, what)
+		require.Equal(t, answer.RetryAfter, d.RetryAfter, what)
+		require.Equal(t, answer.Delay, d.Delay, what)
+		if d.Allowed && answer.Delay == 0 {
+			require.Equal(t, max(0, answer.Remaining-cost), d.Remaining, what)
 		} else if !d.Allowed {
-			require.Equal(t, said, d, what)
+			require.Equal(t, answer, d, what)
 		}
 	}
 }
@@ -408,15 +408,15 @@ func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 		}
 		plain, quiet := world(ratelimit.Options[string]{}, func(y ratelimit.Layer[call]) ratelimit.Layer[call] { return y })
 		var watched ratelimit.Options[string]
-		tell := func(y ratelimit.Layer[call]) ratelimit.Layer[call] { return y }
+		report := func(y ratelimit.Layer[call]) ratelimit.Layer[call] { return y }
 		if r.IntN(2) == 0 {
 			watched.OnDecision = func(ratelimit.Event[string]) {}
 		} else {
-			tell = func(y ratelimit.Layer[call]) ratelimit.Layer[call] {
+			report = func(y ratelimit.Layer[call]) ratelimit.Layer[call] {
 				return model.ObservedBy(y, func(ratelimit.Event[call]) {})
 			}
 		}
-		observed, seen := world(watched, tell)
+		observed, seen := world(watched, report)
 		for step := range 40 {
 			switch clock.advance(time.Duration(r.Int64N(int64(time.Minute)))); r.IntN(4) {
 			case 0:

@@ -185,10 +185,10 @@ func TestReservationWait(t *testing.T) {
 
 // scripted is an engine of another kind: it returns the results that it was given.
 type scripted struct {
-	answers []ratelimit.Decision
-	err     error
-	asked   []time.Duration // maxDelay of each Reserve
-	settled []int
+	answers   []ratelimit.Decision
+	err       error
+	requested []time.Duration // maxDelay of each Reserve
+	settled   []int
 }
 
 func (s *scripted) Allow(string, int) bool { return false }
@@ -198,7 +198,7 @@ func (s *scripted) Take(context.Context, string, int) (ratelimit.Decision, error
 }
 
 func (s *scripted) Reserve(_ context.Context, _ string, _ int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	s.asked = append(s.asked, maxDelay)
+	s.requested = append(s.requested, maxDelay)
 	d := s.answers[0]
 	s.answers = s.answers[1:]
 	return ratelimit.NewReservation(d, func(actual int) error {
@@ -212,12 +212,12 @@ func TestWaitWorksOnAnyReserver(t *testing.T) {
 	booked := func(d time.Duration) ratelimit.Decision { return ratelimit.Decision{Allowed: true, Delay: d} }
 	const deadline = 10 * time.Second
 	for _, test := range []struct {
-		name     string
-		answers  []ratelimit.Decision
-		deadline time.Duration
-		err      error
-		takes    time.Duration
-		asked    []time.Duration
+		name      string
+		answers   []ratelimit.Decision
+		deadline  time.Duration
+		err       error
+		takes     time.Duration
+		requested []time.Duration
 	}{
 		{"waits out the delay", []ratelimit.Decision{booked(3 * time.Second)}, deadline, nil, 3 * time.Second, []time.Duration{deadline}},
 		{"tries again when it is told to", []ratelimit.Decision{later(4 * time.Second), later(4 * time.Second), booked(time.Second)}, deadline, nil, 5 * time.Second, []time.Duration{deadline, 0, deadline - 4*time.Second}},
@@ -239,7 +239,7 @@ func TestWaitWorksOnAnyReserver(t *testing.T) {
 				err := ratelimit.Wait[string](ctx, s, "k", 1)
 				require.ErrorIs(t, err, test.err)
 				assert.Equal(t, test.takes, time.Since(start))
-				assert.Equal(t, test.asked, s.asked)
+				assert.Equal(t, test.requested, s.requested)
 				assert.Empty(t, s.settled)
 			})
 		})
@@ -539,14 +539,14 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, r.Debt)
 		require.NoError(t, r.Settle(13))
-		for name, ask := range map[string]func() (ratelimit.Decision, error){
+		for name, try := range map[string]func() (ratelimit.Decision, error){
 			"Take":       func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },
 			"Take 0":     func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 0) },
 			"Peek":       func() (ratelimit.Decision, error) { return l.Peek(context.Background(), "k", 1) },
 			"All":        func() (ratelimit.Decision, error) { return stack.Take(t.Context(), call{}, 1) },
 			"All's Peek": func() (ratelimit.Decision, error) { return stack.Peek(context.Background(), call{}, 1) },
 		} {
-			d, err := ask()
+			d, err := try()
 			require.NoError(t, err)
 			assert.Equal(t, 3, d.Debt, "%s of %v", name, limit)
 			assert.Zero(t, d.Remaining)

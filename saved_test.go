@@ -361,8 +361,8 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 	limit := ratelimit.Calendar(10, ratelimit.Month("Europe/Berlin", 15))
 	for _, test := range []struct {
-		elapsed, told time.Duration
-		left          int
+		elapsed, announced time.Duration
+		left               int
 	}{{0, 0, 3}, {time.Hour, time.Hour, 3}, {time.Hour, 0, 3}, {72 * time.Hour, 72 * time.Hour, 10}, {72 * time.Hour, 0, 10}} {
 		clock := new(ratelimittest.Clock)
 		clock.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
@@ -375,7 +375,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 		then.Set(-5 * time.Hour)
 		then.SetWall(clock.Wall())
 		l := newWith(t, limit, ratelimit.Options[string]{Clock: then})
-		require.NoError(t, l.Restore(maps.All(saved), test.told))
+		require.NoError(t, l.Restore(maps.All(saved), test.announced))
 		require.Equal(t, test.left, remaining(t, l, "k"))
 		for range 80 {
 			sameAnswers(t, old, l, "k", test)
@@ -388,7 +388,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 		l = newWith(t, limit, ratelimit.Options[string]{Clock: then})
 		then.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
 		require.True(t, l.Allow("k", 2))
-		require.NoError(t, l.Restore(maps.All(saved), test.told))
+		require.NoError(t, l.Restore(maps.All(saved), test.announced))
 		require.Equal(t, 1, remaining(t, l, "k"))
 		for n := range saved["k"] {
 			require.Error(t, l.Restore(func(yield func(string, ratelimit.Saved) bool) { yield("x", saved["k"][:n]) }, 0))
@@ -608,12 +608,12 @@ func TestSpendingRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 			}
 			next := onClock(t, clock, limit)
 			require.NoError(t, next.Restore(l.Saved(), 0), "seed %d: %v", seed, limit)
-			said, err := l.Peek(context.Background(), "k", 1)
+			answer, err := l.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
 			got, err := next.Peek(context.Background(), "k", 1)
 			require.NoError(t, err)
-			require.LessOrEqual(t, got.Remaining, said.Remaining)
-			require.GreaterOrEqual(t, got.ResetAfter, said.ResetAfter, "seed %d: %v", seed, limit)
+			require.LessOrEqual(t, got.Remaining, answer.Remaining)
+			require.GreaterOrEqual(t, got.ResetAfter, answer.ResetAfter, "seed %d: %v", seed, limit)
 			if r.IntN(2) == 0 {
 				l = next
 			}

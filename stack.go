@@ -53,10 +53,10 @@ type stack[R any] struct {
 	every   bool         // the caller needs the decision of each layer
 
 	// The results of load and lock.
-	asked   bool // a LimitFor was called
-	absent  bool // the key of a member is not tracked
-	mixed   bool // two members with the same key have found different accounts
-	exceeds bool // the enforcing layers charge an account more than it can ever allow
+	lookedUp bool // a LimitFor was called
+	absent   bool // the key of a member is not tracked
+	mixed    bool // two members with the same key have found different accounts
+	exceeds  bool // the enforcing layers charge an account more than it can ever allow
 
 	changed bool // keys have been inserted or pinned; withdraw undoes that
 
@@ -116,7 +116,7 @@ func (s *stack[R]) add(layer int) {
 	m := s.made[layer]
 	if m == nil {
 		y := s.layers[layer]
-		m = &member[R]{layer: y, index: layer, key: y.newKey(), watched: y.hasObserver || y.tell != nil}
+		m = &member[R]{layer: y, index: layer, key: y.newKey(), watched: y.hasObserver || y.observe != nil}
 		s.made[layer] = m
 	}
 	m.picked = true
@@ -139,15 +139,15 @@ func (s *stack[R]) clear() {
 	if s.taker != nil {
 		s.taker, s.wanted, s.follower = nil, false, nil
 	}
-	s.brief, s.every, s.changed, s.asked, s.err, s.d = false, false, false, false, nil, Decision{}
+	s.brief, s.every, s.changed, s.lookedUp, s.err, s.d = false, false, false, false, nil, Decision{}
 }
 
 // yesOrNo reports whether the stack's yes or no is all that anyone receives. Then neither answers nor errors are made:
 // a refusal must not cost more than an allowed request.
 func (s *stack[R]) yesOrNo() bool { return s.brief && !s.watched }
 
-// ask sets wanted to the result of the taker's WantsAnswers, if there is a taker.
-func (s *stack[R]) ask(allowed bool) {
+// wantResults sets wanted to the result of the taker's WantsAnswers, if there is a taker.
+func (s *stack[R]) wantResults(allowed bool) {
 	if s.taker != nil {
 		s.wanted = s.taker.WantsAnswers(allowed)
 	}
@@ -174,7 +174,7 @@ func (s *stack[R]) load(r R, cost int) error {
 		if m.err = m.key.load(m, r, cost); m.err != nil && !m.shadow {
 			return s.fail(m)
 		}
-		s.asked = s.asked || m.refreshed != nil
+		s.lookedUp = s.lookedUp || m.refreshed != nil
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (s *stack[R]) fail(m *member[R]) error {
 		return errDiscarded
 	}
 	err := &layerError{layer: m.index, err: m.why()}
-	if s.ask(false); s.observed() {
+	if s.wantResults(false); s.observed() {
 		_ = s.preview(peekRequest)
 	}
 	if s.d = (Decision{}); m.p != nil {
@@ -290,13 +290,13 @@ func (s *stack[R]) take(r R, cost int, q request) error {
 		s.locks.unlock()
 		if !fits {
 			s.withdraw()
-		} else if s.asked {
+		} else if s.lookedUp {
 			s.adopted()
 		}
 		return s.err
 	}
 	s.withdraw()
-	s.ask(false)
+	s.wantResults(false)
 	return errKeysGone
 }
 
@@ -324,7 +324,7 @@ var errKeysGone = fmt.Errorf("%w: keys of a request were dropped while it was de
 // present limit, because the result of a shadow promises nothing.
 func (s *stack[R]) preview(q request) error {
 	if !s.lock(false) {
-		s.ask(false)
+		s.wantResults(false)
 		return errKeysGone
 	}
 	for i := range s.firm {
@@ -333,11 +333,11 @@ func (s *stack[R]) preview(q request) error {
 	for i := range s.shadows {
 		s.shadows[i].preview(s.reading, &peekRequest)
 	}
-	if s.asked && !q.peek {
+	if s.lookedUp && !q.peek {
 		s.markStale()
 	}
 	fits := s.allFit()
-	s.ask(fits)
+	s.wantResults(fits)
 	s.answer(fits)
 	s.locks.unlock()
 	return s.err
@@ -484,7 +484,7 @@ func (s *stack[R]) checkLate(q request) (fits, gone bool) {
 		}
 	}
 	c := &s.firm[s.late]
-	if !fits && s.yesOrNo() && s.taker == nil && !s.asked {
+	if !fits && s.yesOrNo() && s.taker == nil && !s.lookedUp {
 		c.skip(s.reading)
 		return s.allFit(), false
 	}
@@ -576,7 +576,7 @@ func (s *stack[R]) commit(q request) {
 	if s.changed {
 		s.unpin()
 	}
-	s.ask(true)
+	s.wantResults(true)
 	s.finish(true)
 }
 
@@ -622,7 +622,7 @@ func (s *stack[R]) refuse(q request) {
 		}
 	}
 	s.unlockCommon()
-	if s.ask(false); s.observed() {
+	if s.wantResults(false); s.observed() {
 		q.peek = true // the result of a shadow is no reason to change its key
 		for i := range s.shadows {
 			s.shadows[i].preview(s.reading, &q)
@@ -634,7 +634,7 @@ func (s *stack[R]) refuse(q request) {
 // finish fills in the answer. If the caller needs only the yes or no and nothing is observed, it fills in only that.
 // Allow then takes a fifth less time.
 func (s *stack[R]) finish(allowed bool) {
-	if s.asked {
+	if s.lookedUp {
 		s.markStale()
 	}
 	if s.brief && !s.observed() {

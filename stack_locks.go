@@ -94,7 +94,7 @@ func haveCommon[R any](layers []layer[R]) bool {
 // the remaining work on other accounts delays no other decision. It keeps the account locked in three cases: its state
 // cannot be copied, it must be unpinned, or it may have to be marked as stale.
 func (s *stack[R]) unlockCommon() {
-	if !s.held || s.changed || s.asked {
+	if !s.held || s.changed || s.lookedUp {
 		return
 	}
 	c := &s.firm[s.late]

@@ -147,8 +147,8 @@ func (m *member[R]) why() error {
 // report passes the decision to the layer's observers.
 func (m *member[R]) report(ctx context.Context, r R, d Decision, spent bool, err error) {
 	m.key.report(ctx, m.amount, d, spent, err)
-	if m.tell != nil {
-		reports.Send(ctx, m.tell, Event[R]{Key: r, Cost: m.amount, Decision: d, Spent: spent, Err: err})
+	if m.observe != nil {
+		reports.Send(ctx, m.observe, Event[R]{Key: r, Cost: m.amount, Decision: d, Spent: spent, Err: err})
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 // Cancel gave that back: 100 were admitted of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
-	asked := 0
-	stack := stackOf(t, model.WithCost(ratelimit.By(l, byUser), func(call) int { asked++; return 1 }))
+	requested := 0
+	stack := stackOf(t, model.WithCost(ratelimit.By(l, byUser), func(call) int { requested++; return 1 }))
 	admitted := 0
 	for range 100 {
 		if stack.Allow(call{user: "ann"}, 5) {
@@ -36,7 +36,7 @@ func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 		require.NoError(t, r.Cancel())
 	}
 	assert.Equal(t, 3, admitted)
-	assert.Equal(t, 100, asked, "with a cost of 0 nobody is asked for one")
+	assert.Equal(t, 100, requested, "with a cost of 0 nobody is asked for one")
 }
 
 func TestAReservationOfCostZeroChargesTheLayersOfTheCallersCost(t *testing.T) {
@@ -79,8 +79,8 @@ func TestASettlementWithoutRoomInTheTableIsAnError(t *testing.T) {
 // another limit.
 func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 	clock := new(testClock)
-	much := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
-	little := telling(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2).Named("little"), ratelimit.Options[string]{Clock: clock})
+	much := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
+	little := reporting(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2).Named("little"), ratelimit.Options[string]{Clock: clock})
 	stack := stackOf(t, ratelimit.By(much.Keyed, byUser), ratelimit.By(little.Keyed, byRoute))
 	c := call{user: "ann", route: "/"}
 
@@ -106,8 +106,8 @@ func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 
 func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	clock := new(testClock)
-	first := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("first"), ratelimit.Options[string]{Clock: clock})
-	full := telling(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("full"),
+	first := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("first"), ratelimit.Options[string]{Clock: clock})
+	full := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("full"),
 		ratelimit.Options[string]{Clock: clock, MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	require.True(t, full.Allow("other", 1))
 	full.events = nil
@@ -245,7 +245,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 	for _, limit := range everyAlgorithm {
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
 			clock := new(testClock)
-			free := telling(t, limit, ratelimit.Options[string]{Clock: clock})
+			free := reporting(t, limit, ratelimit.Options[string]{Clock: clock})
 			paid := onClock(t, clock, limit)
 			stack := stackOf(t, model.WithCost(ratelimit.By(free.Keyed, byUser), func(call) int { return 0 }), ratelimit.By(paid, byUser))
 			require.True(t, stack.Allow(call{user: "ann"}, 1))
@@ -264,7 +264,7 @@ func TestALayerOfCostZeroBesideOthersTouchesNothing(t *testing.T) {
 }
 
 func TestALayerOfCostZeroIsNotReportedAsSpentWithAnotherOnItsKey(t *testing.T) {
-	l := telling(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
+	l := reporting(t, ratelimit.FixedWindow(ratelimit.PerHour(9)), ratelimit.Options[string]{Clock: new(testClock)})
 	by := ratelimit.By(l.Keyed, byUser)
 	stack := stackOf(t, model.WithCost(by, func(call) int { return 0 }), by)
 	require.True(t, stack.Allow(call{user: "ann"}, 2))
@@ -415,7 +415,7 @@ func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 // is not tracked.
 func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	clock := new(testClock)
-	free := telling(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
+	free := reporting(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
 	stack := stackOf(t, ratelimit.By(free.Keyed, byUser))
 	d, err := stack.Take(t.Context(), call{user: "ann"}, 7)
 	require.NoError(t, err)
@@ -423,7 +423,7 @@ func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	e := free.last(t)
 	assert.Equal(t, d, e.Decision)
 	assert.False(t, e.Spent)
-	blocked := telling(t, ratelimit.Blocked().Named("blocked"), ratelimit.Options[string]{Clock: clock})
+	blocked := reporting(t, ratelimit.Blocked().Named("blocked"), ratelimit.Options[string]{Clock: clock})
 	stack = stackOf(t, ratelimit.By(free.Keyed, byUser), ratelimit.By(blocked.Keyed, byUser))
 	d, err = stack.Take(t.Context(), call{user: "ann"}, 7)
 	require.ErrorIs(t, err, ratelimit.ErrBlocked)
@@ -482,7 +482,7 @@ func TestStacksUnderPressureKeepTheirBound(t *testing.T) {
 
 func TestAFailedWaitIsNotReportedAsSpent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := telling(t, ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), ratelimit.Options[string]{})
+		l := reporting(t, ratelimit.LeakyBucket(ratelimit.PerHour(1), 9), ratelimit.Options[string]{})
 		stack := stackOf(t, ratelimit.By(l.Keyed, byUser))
 		require.NoError(t, stack.Wait(t.Context(), call{user: "ann"}, 1))
 		assert.True(t, l.last(t).Spent)
@@ -687,13 +687,13 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 		clock := new(testClock)
 		limits := everyAlgorithm[:]
 		global, users := limits[r.IntN(len(limits))], limits[r.IntN(len(limits))]
-		var heard [2][]string
+		var received [2][]string
 		var all ratelimit.Options[struct{}]
 		var one, each [2]ratelimit.Options[string]
 		each[0].Clock, each[1].Clock, one[1].Clock, all.Clock = clock, clock, clock, clock
 		if seed%3 == 0 { // an observer gets the answers
-			each[0].OnDecision = func(e ratelimit.Event[string]) { heard[0] = append(heard[0], fmt.Sprint(e)) }
-			each[1].OnDecision = func(e ratelimit.Event[string]) { heard[1] = append(heard[1], fmt.Sprint(e)) }
+			each[0].OnDecision = func(e ratelimit.Event[string]) { received[0] = append(received[0], fmt.Sprint(e)) }
+			each[1].OnDecision = func(e ratelimit.Event[string]) { received[1] = append(received[1], fmt.Sprint(e)) }
 		}
 		if seed%5 == 0 { // a limit from LimitFor
 			all.LimitFor = func(struct{}) ratelimit.Limit { return global }
@@ -750,7 +750,7 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 			b, err := ordinary.Peek(context.Background(), "", 1)
 			require.NoError(t, err)
 			require.Equal(t, b, a, "seed %d, step %d", seed, step)
-			require.Equal(t, heard[1], heard[0], "seed %d, step %d", seed, step)
+			require.Equal(t, received[1], received[0], "seed %d, step %d", seed, step)
 		}
 	}
 }

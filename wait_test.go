@@ -334,12 +334,12 @@ type oracle struct {
 }
 
 type oracleWaiter struct {
-	cost   int
-	at     time.Time // when it is served
-	told   time.Time // when it was to be served, as of when it came
-	gone   time.Time // when it left
-	served time.Time // in truth
-	failed time.Time
+	cost     int
+	at       time.Time // when it is served
+	promised time.Time // when it was to be served, as of when it came
+	gone     time.Time // when it left
+	served   time.Time // in truth
+	failed   time.Time
 }
 
 // handClock is a clock that is set by hand, and so is its wall time.
@@ -369,7 +369,7 @@ func (o *oracle) now() {
 		require.NoError(o.t, err)
 		require.True(o.t, r.Allowed)
 		w.at = now.Add(r.Delay)
-		require.False(o.t, !w.told.IsZero() && w.at.After(w.told), "later than when it came")
+		require.False(o.t, !w.promised.IsZero() && w.at.After(w.promised), "later than when it came")
 	}
 	o.limiter = limiter
 }
@@ -477,7 +477,7 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 			}()
 			synctest.Wait()
 			o.now()
-			w.told, all = w.at, append(all, w)
+			w.promised, all = w.at, append(all, w)
 		}
 	}
 	for len(o.line) > 0 {

@@ -81,17 +81,17 @@ func TestACallThatAChainDeniesLeavesNoTraceInRefunds(t *testing.T) {
 func TestTheFirstDenialEndsAChain(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	first := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("first"))
-	asked := allows(ratelimit.Decision{Remaining: 9})
+	requested := allows(ratelimit.Decision{Remaining: 9})
 	never := &engine{Answer: func() (ratelimit.Decision, error) { panic("asked") }}
 	require.True(t, first.Allow("ann", 1))
-	d, err := chainOf(t, asked, first, never).Take(t.Context(), "ann", 1)
+	d, err := chainOf(t, requested, first, never).Take(t.Context(), "ann", 1)
 	require.NoError(t, err)
 	assert.Equal(t, ratelimit.Decision{Limit: first.Describe().Limits[0], RetryAfter: s, ResetAfter: s, NextAfter: s}, d)
-	assert.Equal(t, []int{0}, asked.Settled)
-	r, err := chainOf(t, asked, first, never).Reserve(t.Context(), "ann", 1, 0)
+	assert.Equal(t, []int{0}, requested.Settled)
+	r, err := chainOf(t, requested, first, never).Reserve(t.Context(), "ann", 1, 0)
 	require.NoError(t, err)
 	assert.Equal(t, d, r.Decision)
-	assert.Equal(t, []int{0, 0}, asked.Settled)
+	assert.Equal(t, []int{0, 0}, requested.Settled)
 	require.NoError(t, r.Settle(3), "there is nothing to settle")
 }
 

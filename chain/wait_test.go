@@ -173,7 +173,7 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 		if r.IntN(2) == 0 {
 			outer = chainOf(t, chain, onClock(t, clock, wide))
 		}
-		toldBySettle := 0
+		reportedBySettle := 0
 		for step := range 200 {
 			cost := r.IntN(units + 2)
 			if r.IntN(3) > 0 {
@@ -193,18 +193,18 @@ func TestAChainAgreesWithTheStrictestOfItsLimiters(t *testing.T) {
 				actual := r.IntN(cost + 2)
 				require.NoError(t, want.Settle(actual))
 				if got.Settle(actual) != nil {
-					toldBySettle++
+					reportedBySettle++
 				}
 			}
 			if r.IntN(3) == 0 {
 				clock.Advance(time.Duration(r.IntN(500)) * ms)
 			}
 		}
-		told := chain.Stats().FailedGiveBacks
+		reported := chain.Stats().FailedGiveBacks
 		if outer != chain {
-			told += outer.Stats().FailedGiveBacks
+			reported += outer.Stats().FailedGiveBacks
 		}
-		require.Equal(t, failing.failed, int(told)+toldBySettle, "seed %d: each failure is told once", seed)
+		require.Equal(t, failing.failed, int(reported)+reportedBySettle, "seed %d: each failure is told once", seed)
 	}
 	require.NotZero(t, denials)
 }

@@ -69,7 +69,7 @@ type breaker struct {
 	window   time.Duration
 	openFor  time.Duration
 	origin   time.Time
-	tell     func(change)
+	report   func(change)
 	renew    func() // called under mu when it closes
 
 	mu      sync.Mutex // guards the fields below
@@ -85,19 +85,19 @@ type breaker struct {
 	row     int       // failures since the last success
 	began   time.Time // when the first of them was known
 
-	changes []change // that are not announced yet
-	telling bool     // a goroutine is announcing changes
-	queued  atomic.Int64
+	changes   []change // that are not announced yet
+	reporting bool     // a goroutine is announcing changes
+	queued    atomic.Int64
 }
 
-func newBreaker(failures int, window, openFor time.Duration, tell func(change), renew func()) *breaker {
+func newBreaker(failures int, window, openFor time.Duration, report func(change), renew func()) *breaker {
 	return &breaker{
 		failures: failures,
 		window:   window,
 		// Each breaker draws a time within ±20 %, so that a fleet does not probe at once.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
-		tell:    tell,
+		report:  report,
 		renew:   renew,
 		shut:    make(chan struct{}),
 	}
@@ -273,18 +273,18 @@ func (b *breaker) standing() standing {
 func (b *breaker) announce() {
 	for b.queued.Load() > 0 {
 		b.mu.Lock()
-		if b.telling || len(b.changes) == 0 {
+		if b.reporting || len(b.changes) == 0 {
 			b.mu.Unlock()
 			return
 		}
 		c := b.changes[0]
 		b.changes = b.changes[1:]
 		b.queued.Add(-1)
-		b.telling = true
+		b.reporting = true
 		b.mu.Unlock()
-		b.tell(c)
+		b.report(c)
 		b.mu.Lock()
-		b.telling = false
+		b.reporting = false
 		b.mu.Unlock()
 	}
 }

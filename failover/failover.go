@@ -124,7 +124,7 @@ func (l *Limiter[K]) Allow(key K, cost int) bool {
 // Take spends cost of the key's budget, or nothing. It fails with the primary's errors about the call, and with the context's error if it
 // is cancelled.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := engine.Take(ctx, key, cost)
 		return answer{decision: d, err: err}
 	}})
@@ -134,7 +134,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (ratelimit.Decis
 // Reserve is Take with a charge that can be corrected, and may book up to maxDelay ahead; 0 means now or not at all. If
 // the primary cannot settle in time, Settle returns an error, and the cost may stay charged.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{key: key, cost: cost, charges: true, late: giveBack, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		res, err := engine.Reserve(ctx, key, cost, maxDelay)
 		if res == nil {
 			res = new(ratelimit.Reservation)
@@ -161,7 +161,7 @@ type question[K any] struct {
 	key     K
 	cost    int
 	charges bool // and is no look
-	ask     func(ctx context.Context, engine ratelimit.Reserver[K]) answer
+	call    func(ctx context.Context, engine ratelimit.Reserver[K]) answer
 	late    func(answer) // handles an answer without a waiting caller; may be nil
 }
 
@@ -174,7 +174,7 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 		return l.degrade(ctx, q, shut)
 	}
 	held := reports.With(ctx)
-	a, o := l.askPrimary(held, q)
+	a, o := l.callPrimary(held, q)
 	l.breaker.announce()
 	l.counters.count(o)
 	if o.instead() {
@@ -189,14 +189,14 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	return a
 }
 
-// askPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
-func (l *Limiter[K]) askPrimary(ctx context.Context, q question[K]) (answer, ending) {
+// callPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
+func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, ending) {
 	if l == nil || l.breaker == nil {
 		panic(optional.Zero("failover", "Limiter", "New"))
 	}
 	var t ticket
 	j := job{
-		f:    func(ctx context.Context) answer { return q.ask(ctx, l.primary) },
+		f:    func(ctx context.Context) answer { return q.call(ctx, l.primary) },
 		late: q.late,
 		begin: func(turn bool) (a admission, shut <-chan struct{}) {
 			t, a, shut = l.breaker.enter(turn)
@@ -232,7 +232,7 @@ func (l *Limiter[K]) failed(o ending, err error) {
 func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
-	a := q.ask(l.debts.within(ctx, why), l.instead)
+	a := q.call(l.debts.within(ctx, why), l.instead)
 	a.standIn, a.decision.Degraded = true, true
 	if q.charges {
 		l.debts.charged(q.key, q.cost, why, &a)

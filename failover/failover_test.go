@@ -226,25 +226,25 @@ func TestErrorsAboutTheCallArePassedOnAndCountAsNothing(t *testing.T) {
 				s := newStore(t, shared)
 				l := over(t, s, newLocal(t, local), failover.Options{Failures: 2})
 				pass := func(context.Context) error { return want }
-				ask := func(fail func(context.Context) error) error {
+				request := func(fail func(context.Context) error) error {
 					s.fail(fail)
 					_, err := l.Take(context.Background(), "k", 1)
 					return err
 				}
-				require.NoError(t, ask(down))
+				require.NoError(t, request(down))
 				for range 9 {
-					require.Equal(t, want, ask(pass))
+					require.Equal(t, want, request(pass))
 				}
 				require.Equal(t, failover.StateClosed, l.Stats().State)
-				require.NoError(t, ask(down))
+				require.NoError(t, request(down))
 				require.Equal(t, failover.StateOpen, l.Stats().State, "two failures in a row, whatever was between them")
 
 				time.Sleep(1200*time.Millisecond + 1)
 				for range 3 {
-					require.Equal(t, want, ask(pass), "the probe of a broken call")
+					require.Equal(t, want, request(pass), "the probe of a broken call")
 					require.Equal(t, failover.StateHalfOpen, l.Stats().State)
 				}
-				require.NoError(t, ask(nil))
+				require.NoError(t, request(nil))
 				require.Equal(t, failover.StateClosed, l.Stats().State)
 			})
 		})
@@ -484,9 +484,9 @@ func TestChangesOfStateAreReportedInOrderUnderNoLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
 		var l *failover.Limiter[string]
-		var told []string
+		var reported []string
 		l = over(t, s, newLocal(t, local), failover.Options{Failures: 1, OnStateChange: func(from, to failover.State) {
-			told = append(told, from.String()+" to "+to.String())
+			reported = append(reported, from.String()+" to "+to.String())
 			require.Equal(t, to, l.Stats().State)
 			require.True(t, l.Allow("another", 1))
 		}})
@@ -495,10 +495,10 @@ func TestChangesOfStateAreReportedInOrderUnderNoLock(t *testing.T) {
 		time.Sleep(1200*time.Millisecond + 1)
 		s.fail(nil)
 		l.Stats()
-		require.Equal(t, []string{"closed to open", "open to half-open"}, told[:2])
+		require.Equal(t, []string{"closed to open", "open to half-open"}, reported[:2])
 		take(t, l, 1)
 		require.Equal(t, failover.StateClosed, l.Stats().State)
-		require.Equal(t, []string{"closed to open", "open to half-open", "half-open to closed"}, told)
+		require.Equal(t, []string{"closed to open", "open to half-open", "half-open to closed"}, reported)
 	})
 }
 

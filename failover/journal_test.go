@@ -51,8 +51,8 @@ func (ls *lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// told returns the lines so far.
-func (ls *lines) told() []line {
+// reported returns the lines so far.
+func (ls *lines) reported() []line {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return slices.Clone(ls.all)
@@ -66,7 +66,7 @@ func (ls *lines) forget() {
 
 func (ls *lines) String() string {
 	var b strings.Builder
-	for _, l := range ls.told() {
+	for _, l := range ls.reported() {
 		fmt.Fprintln(&b, l.at.Format("15:04:05.000000"), l.level, l.text, l.attrs)
 	}
 	return b.String()
@@ -143,25 +143,25 @@ func (g *logged) outages() (all []outage) {
 func (g *logged) check(at string) {
 	t := g.t
 	all := g.outages()
-	var told []line
+	var reported []line
 	forced := 0
-	for _, l := range g.out.told() {
+	for _, l := range g.out.reported() {
 		require.NotContains(t, l.text+fmt.Sprint(l.attrs), "secret-key", at)
 		if strings.Contains(l.text, "forced") {
 			forced++
 			continue
 		}
-		told = append(told, l)
+		reported = append(reported, l)
 	}
 	require.Len(t, g.forced, forced, "%s: each call of Force has a line", at)
 	for i, o := range all {
 		which := fmt.Sprintf("%s, outage %d of %d, %v to %v", at, i, len(all), o.from.Format("15:04:05.000"), o.to.Format("15:04:05.000"))
-		n := slices.IndexFunc(told, func(l line) bool { return l.at.Sub(o.to) > time.Minute })
+		n := slices.IndexFunc(reported, func(l line) bool { return l.at.Sub(o.to) > time.Minute })
 		if n < 0 {
-			n = len(told)
+			n = len(reported)
 		}
-		mine := told[:n]
-		told = told[n:]
+		mine := reported[:n]
+		reported = reported[n:]
 		most := func(to time.Time) int {
 			most := 2 + int(to.Sub(o.from)/time.Minute)
 			for _, f := range g.forced { // after which the end has a line once more
@@ -188,7 +188,7 @@ func (g *logged) check(at string) {
 			}
 		}
 	}
-	require.Empty(t, told, "%s: lines about no outage\n%v", at, &g.out)
+	require.Empty(t, reported, "%s: lines about no outage\n%v", at, &g.out)
 }
 
 // Outages of seconds, minutes and hours, of stores that fail, hang and come and go, in the hands of an operator: at most
@@ -295,20 +295,20 @@ func TestTheLinesOfAnOutage(t *testing.T) {
 						time.Sleep(100 * time.Millisecond)
 						g.take(context.Background())
 					}
-					require.Len(t, g.out.told(), row.lines, "%v", &g.out)
-					first, last := g.out.told()[0], g.out.told()[row.lines-1]
+					require.Len(t, g.out.reported(), row.lines, "%v", &g.out)
+					first, last := g.out.reported()[0], g.out.reported()[row.lines-1]
 					require.Equal(t, began, first.at)
 					require.Equal(t, "failover: the breaker is closed", last.text)
 					require.Equal(t, time.Since(began).Round(time.Millisecond), last.attrs["after"].Duration())
 					require.EqualValues(t, g.l.Stats().Instead, last.attrs["decisions"].Uint64())
 					require.EqualValues(t, 1, last.attrs["opened"].Int64())
-					for i, l := range g.out.told() {
+					for i, l := range g.out.reported() {
 						require.Equal(t, i == 1 && row.lines > 2, l.text == "failover: the breaker is open", "%v", &g.out)
 						require.Equal(t, "unavailable", l.attrs["failure"].String())
 						require.Equal(t, errDown, l.attrs["error"].Any())
 					}
 					time.Sleep(time.Hour)
-					require.Len(t, g.out.told(), row.lines, "%v", &g.out)
+					require.Len(t, g.out.reported(), row.lines, "%v", &g.out)
 				})
 			})
 		}
@@ -330,8 +330,8 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Hour)
-			require.Len(t, g.out.told(), want, "%d failures\n%v", failures, &g.out)
-			last := g.out.told()[want-1]
+			require.Len(t, g.out.reported(), want, "%d failures\n%v", failures, &g.out)
+			last := g.out.reported()[want-1]
 			require.Equal(t, "failover: the primary limiter decides again", last.text)
 			require.EqualValues(t, failures, last.attrs["decisions"].Uint64())
 			require.Equal(t, time.Duration(failures-1)*20*time.Second, last.attrs["after"].Duration())
@@ -339,7 +339,7 @@ func TestTheLinesOfFailuresThatDoNotOpenTheBreaker(t *testing.T) {
 			g.s.fail(func(context.Context) error { panic(errDown) })
 			g.take(context.Background())
 			time.Sleep(2 * time.Second)
-			last = g.out.told()[want]
+			last = g.out.reported()[want]
 			require.EqualValues(t, 1, last.attrs["decisions"].Uint64(), "another outage")
 			require.Equal(t, "panic", last.attrs["failure"].String())
 		})
@@ -353,17 +353,17 @@ func TestTheLogNamesTheCauseOfDegradedDecisionsWithoutAFailure(t *testing.T) {
 		g.s.fail(down)
 		g.take(context.Background())
 		time.Sleep(time.Hour)
-		require.Len(t, g.out.told(), 2)
+		require.Len(t, g.out.reported(), 2)
 		g.s.fail(takes(9 * time.Second))
 		storm(3, func() { g.take(context.Background()) })
 		time.Sleep(time.Hour)
-		require.Equal(t, "busy", g.out.told()[2].attrs["failure"].String())
+		require.Equal(t, "busy", g.out.reported()[2].attrs["failure"].String())
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		g.take(ctx)
 		time.Sleep(time.Hour)
-		require.Equal(t, "deadline", g.out.told()[4].attrs["failure"].String())
-		require.Len(t, g.out.told(), 6)
+		require.Equal(t, "deadline", g.out.reported()[4].attrs["failure"].String())
+		require.Len(t, g.out.reported(), 6)
 	})
 }
 
@@ -384,18 +384,18 @@ func TestTheLogOfAnOutageThatComesBack(t *testing.T) {
 		}
 		began := time.Now()
 		fails(5 * time.Second)
-		require.Len(t, g.out.told(), 2)
+		require.Len(t, g.out.reported(), 2)
 		time.Sleep(3 * time.Second)
 		fails(10 * time.Minute)
-		require.Len(t, g.out.told(), 12, "%v", &g.out)
-		require.LessOrEqual(t, g.out.told()[2].at.Sub(began), 2*time.Minute+time.Second)
-		require.EqualValues(t, 2, g.out.told()[2].attrs["opened"].Int64())
-		last := g.out.told()[11]
+		require.Len(t, g.out.reported(), 12, "%v", &g.out)
+		require.LessOrEqual(t, g.out.reported()[2].at.Sub(began), 2*time.Minute+time.Second)
+		require.EqualValues(t, 2, g.out.reported()[2].attrs["opened"].Int64())
+		last := g.out.reported()[11]
 		require.Equal(t, time.Since(began), last.attrs["after"].Duration())
 		require.EqualValues(t, g.l.Stats().Instead, last.attrs["decisions"].Uint64())
 		time.Sleep(time.Minute + 1)
 		fails(time.Second)
-		require.Len(t, g.out.told(), 14, "%v", &g.out)
+		require.Len(t, g.out.reported(), 14, "%v", &g.out)
 	})
 }
 
@@ -404,7 +404,7 @@ func TestTheLinesOfForce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLogged(t, failover.Options{})
 		texts := func() (all []string) {
-			for _, l := range g.out.told() {
+			for _, l := range g.out.reported() {
 				all = append(all, strings.TrimPrefix(l.text, "failover: "))
 			}
 			g.out.forget()
@@ -415,7 +415,7 @@ func TestTheLinesOfForce(t *testing.T) {
 			g.take(context.Background())
 			time.Sleep(5 * time.Second)
 		}
-		for _, l := range g.out.told()[1:] {
+		for _, l := range g.out.reported()[1:] {
 			require.True(t, l.attrs["forced"].Bool())
 			require.NotContains(t, l.attrs, "error")
 		}
@@ -445,9 +445,9 @@ func TestTheLogNamesARecentFailureBeforeOtherReasons(t *testing.T) {
 		}
 		g.s.fail(takes(900 * time.Millisecond))
 		storm(3, func() { g.take(context.Background()) })
-		require.Len(t, g.out.told(), 2)
-		require.Equal(t, "unavailable", g.out.told()[1].attrs["failure"].String())
-		require.GreaterOrEqual(t, g.out.told()[1].attrs["decisions"].Uint64(), uint64(3))
+		require.Len(t, g.out.reported(), 2)
+		require.Equal(t, "unavailable", g.out.reported()[1].attrs["failure"].String())
+		require.GreaterOrEqual(t, g.out.reported()[1].attrs["decisions"].Uint64(), uint64(3))
 		time.Sleep(time.Hour)
 	})
 }
@@ -466,14 +466,14 @@ func TestTheLogOfAnOutageContainsNothingOfTheOneBefore(t *testing.T) {
 		g.s.fail(nil)
 		takes(90 * time.Second)
 		require.Equal(t, failover.StateClosed, g.l.Stats().State)
-		before := len(g.out.told())
-		require.Contains(t, g.out.told()[before-1].attrs, "error")
+		before := len(g.out.reported())
+		require.Contains(t, g.out.reported()[before-1].attrs, "error")
 		time.Sleep(10 * time.Minute)
 
 		began, instead := time.Now(), g.l.Stats().Instead
 		g.force(failover.StateOpen)
 		takes(3 * time.Minute)
-		lines := g.out.told()[before+1:]
+		lines := g.out.reported()[before+1:]
 		require.Len(t, lines, 2, "%v", &g.out)
 		for _, l := range lines {
 			require.NotContains(t, l.attrs, "error", "%v", &g.out)
@@ -497,11 +497,11 @@ func TestAnOutageWithoutTrafficLasts(t *testing.T) {
 		}
 		require.Equal(t, failover.StateOpen, g.l.Stats().State)
 		time.Sleep(5 * time.Minute)
-		require.Len(t, g.out.told(), 1, "%v", &g.out)
+		require.Len(t, g.out.reported(), 1, "%v", &g.out)
 		g.s.fail(nil)
 		g.take(context.Background())
-		require.Len(t, g.out.told(), 2, "%v", &g.out)
-		last := g.out.told()[1]
+		require.Len(t, g.out.reported(), 2, "%v", &g.out)
+		last := g.out.reported()[1]
 		require.Equal(t, "failover: the breaker is closed", last.text)
 		require.EqualValues(t, 5, last.attrs["decisions"].Uint64())
 		require.Equal(t, time.Since(began), last.attrs["after"].Duration())
@@ -522,8 +522,8 @@ func TestForceInAnOutageCostsNoLine(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		var at []time.Duration
-		for _, l := range g.out.told() {
-			at = append(at, l.at.Sub(g.out.told()[0].at))
+		for _, l := range g.out.reported() {
+			at = append(at, l.at.Sub(g.out.reported()[0].at))
 		}
 		require.Equal(t, []time.Duration{0, 50 * time.Second, time.Minute, 2 * time.Minute, 3 * time.Minute}, at, "%v", &g.out)
 		g.force(failover.StateClosed)

@@ -365,8 +365,8 @@ func TestAPrimaryWithoutTimeoutIsCalledUnderTheCallersContext(t *testing.T) {
 func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, shared)
-		told := make(chan failover.State, 1)
-		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, to failover.State) { told <- to }})
+		reported := make(chan failover.State, 1)
+		l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, to failover.State) { reported <- to }})
 		s.fail(takes(time.Minute))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
@@ -374,8 +374,8 @@ func TestAChangeIsReportedWithoutAnotherDecision(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(49 * time.Millisecond)
 		synctest.Wait()
-		require.Len(t, told, 1)
-		require.Equal(t, failover.StateOpen, <-told)
+		require.Len(t, reported, 1)
+		require.Equal(t, failover.StateOpen, <-reported)
 		time.Sleep(time.Hour)
 	})
 }
@@ -386,16 +386,16 @@ func TestAChangeIsReportedWhicheverCallComesFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	synctest.Test(t, func(t *testing.T) {
 		for range 6000 {
-			var told atomic.Int64
+			var reported atomic.Int64
 			s := newStore(t, wide)
 			s.fail(func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})
-			l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, _ failover.State) { told.Add(1) }})
+			l := over(t, s, failover.AllowAll[string](), failover.Options{Failures: 1, OnStateChange: func(_, _ failover.State) { reported.Add(1) }})
 			require.True(t, take(t, l, 1).Degraded)
 			synctest.Wait()
-			require.EqualValues(t, 1, told.Load())
+			require.EqualValues(t, 1, reported.Load())
 		}
 	})
 }

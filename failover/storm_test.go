@@ -45,7 +45,7 @@ type weather struct {
 type weatherCall struct {
 	began, known time.Time // known: when its result is, at the latest at its timeout
 	fails        bool
-	tells        bool // the breaker of anything
+	reports      bool // the breaker of anything
 	settles      bool
 }
 
@@ -74,12 +74,12 @@ func (w *weather) call(ctx context.Context, settles bool) error {
 	}
 	w.mu.Unlock()
 	deadline := c.began.Add(w.timeout)
-	end := func(fails, tells bool) {
+	end := func(fails, reports bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		c.known, c.fails, c.tells = time.Now(), fails, tells
+		c.known, c.fails, c.reports = time.Now(), fails, reports
 		if !c.known.Before(deadline) {
-			c.known, c.fails, c.tells = deadline, true, true
+			c.known, c.fails, c.reports = deadline, true, true
 		}
 	}
 	switch kind {
@@ -282,7 +282,7 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 	after, actual := time.Duration(rng.Int64N(int64(3*s.o.Timeout))), 1+rng.IntN(3)
 	settling.Go(func() {
 		time.Sleep(after)
-		asked := time.Now()
+		requested := time.Now()
 		err := res.Settle(actual)
 		if d.Degraded {
 			assert.NoError(s.t, err)
@@ -292,8 +292,8 @@ func (s *weathered) one(rng *rand.Rand, settling *sync.WaitGroup) {
 		defer s.mu.Unlock()
 		s.kept[d.Remaining]++
 		// It waits for its turn, and then for the answer.
-		if time.Since(asked) > s.o.Timeout {
-			s.t.Errorf("%s: a settlement took %v", s.at, time.Since(asked))
+		if time.Since(requested) > s.o.Timeout {
+			s.t.Errorf("%s: a settlement took %v", s.at, time.Since(requested))
 		}
 		if err != nil {
 			s.unsettled++
@@ -411,7 +411,7 @@ func (s *weathered) checkBreaker(began time.Time) {
 		case failover.StateClosed:
 			var results []*weatherCall
 			for _, c := range s.w.calls {
-				if !c.began.Before(era.at) && !c.began.After(ends) && c.tells && !c.known.After(ends) && !(c.settles && !c.fails) {
+				if !c.began.Before(era.at) && !c.began.After(ends) && c.reports && !c.known.After(ends) && !(c.settles && !c.fails) {
 					results = append(results, c)
 				}
 			}
@@ -424,22 +424,22 @@ func (s *weathered) checkBreaker(began time.Time) {
 func (s *weathered) checkProbe(at string, from, to time.Time, next failover.State, far time.Time) {
 	var last *weatherCall
 	for _, c := range s.w.calls {
-		if c.settles || !c.began.After(from) || c.began.After(to) || c.began.Equal(to) && last != nil && last.tells {
+		if c.settles || !c.began.After(from) || c.began.After(to) || c.began.Equal(to) && last != nil && last.reports {
 			continue
 		}
 		require.GreaterOrEqual(s.t, c.began.Sub(from), s.o.OpenFor*8/10, "%s: the primary was asked", at)
 		if last != nil {
 			require.False(s.t, c.began.Before(last.known), "%s: two probes at a time", at)
-			require.False(s.t, last.tells, "%s: a probe has told, and another one follows", at)
+			require.False(s.t, last.reports, "%s: a probe has told, and another one follows", at)
 		}
 		last = c
 	}
 	if to == far {
-		require.True(s.t, last == nil || !last.tells, "%s: a probe has told, and nothing changes", at)
+		require.True(s.t, last == nil || !last.reports, "%s: a probe has told, and nothing changes", at)
 		return
 	}
 	require.NotNil(s.t, last, "%s: it changes without a probe", at)
-	require.True(s.t, last.tells && last.known.Equal(to), "%s: it changes without what a probe has told: %+v", at, last)
+	require.True(s.t, last.reports && last.known.Equal(to), "%s: it changes without what a probe has told: %+v", at, last)
 	require.Equal(s.t, last.fails, next == failover.StateOpen, at)
 }
 

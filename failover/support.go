@@ -11,7 +11,7 @@ import (
 
 // Peek returns the result that Take would have, and changes nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
-	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
 		return answer{decision: d, err: err}
 	}})
@@ -21,7 +21,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 // PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does, of the limiter that a decision would be made by now:
 // the primary, or the stand-in, whose Decisions are Degraded. If that is no Layered, the error wraps [errors.ErrUnsupported].
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
-	a := l.decide(ctx, question[K]{cost: cost, ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {
 			PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error)
 		})
@@ -45,14 +45,14 @@ func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit
 
 // Adjust adjusts a key's spending with the primary. It is an error if the primary is not called or fails.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
-	return l.tell(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
+	return l.forward(ctx, "adjust", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Adjust(ctx, primary, key, delta)
 	})
 }
 
 // Reset forgets a key with the primary and the stand-in, and joins the errors.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
-	err := l.tell(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
+	err := l.forward(ctx, "reset", func(ctx context.Context, primary ratelimit.Limiter[K]) error {
 		return ratelimit.Reset(ctx, primary, key)
 	})
 	if ctx == nil {
@@ -61,12 +61,12 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
 }
 
-// tell passes on to the primary a call that no stand-in can make.
-func (l *Limiter[K]) tell(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
+// forward passes on to the primary a call that no stand-in can make.
+func (l *Limiter[K]) forward(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
 	if ctx == nil {
 		ctx = noContext
 	}
-	a, o := l.askPrimary(ctx, question[K]{ask: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
+	a, o := l.callPrimary(ctx, question[K]{call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		return answer{err: f(ctx, engine)}
 	}})
 	l.breaker.announce()

@@ -53,10 +53,10 @@ func (p *play) until(end time.Duration) {
 }
 
 // caller counts the results of a tenant's calls.
-type caller struct{ asked, denied, spent int }
+type caller struct{ requested, denied, spent int }
 
 func (c *caller) count(d ratelimit.Decision, cost int) {
-	if c.asked++; d.Allowed {
+	if c.requested++; d.Allowed {
 		c.spent += cost
 	} else {
 		c.denied++
@@ -73,8 +73,8 @@ func (p *play) polls(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, 
 	})
 }
 
-// asks makes a tenant call at random, at the given average rate per second.
-func (p *play) asks(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, often float64, c *caller) {
+// requests makes a tenant call at random, at the given average rate per second.
+func (p *play) requests(t *testing.T, r *rand.Rand, l ratelimit.Limiter[int], key, cost int, often float64, c *caller) {
 	pause := func() time.Duration { return 1 + time.Duration(r.ExpFloat64()/often*1e9) }
 	p.add(p.clock.Now()+pause(), func() time.Duration {
 		d, err := l.Take(context.Background(), key, cost)

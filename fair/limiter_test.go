@@ -68,12 +68,12 @@ func TestRemainingIsTheLargestCostThatPasses(t *testing.T) {
 		l := newFair(t, limit, &fair.Options[int]{Clock: clock, Weight: func(key int) int { return 1 + key }})
 		for range 100 {
 			key := r.IntN(3)
-			said, err := l.Peek(context.Background(), key, 1)
+			answer, err := l.Peek(context.Background(), key, 1)
 			require.NoError(t, err)
-			for cost := max(1, said.Remaining); cost <= min(said.Remaining+1, limit.Burst); cost++ {
+			for cost := max(1, answer.Remaining); cost <= min(answer.Remaining+1, limit.Burst); cost++ {
 				d, err := l.Peek(context.Background(), key, cost)
 				require.NoError(t, err)
-				require.Equal(t, cost <= said.Remaining, d.Allowed, "%v, cost %d", limit, cost)
+				require.Equal(t, cost <= answer.Remaining, d.Allowed, "%v, cost %d", limit, cost)
 			}
 			if d := take(t, l, key, 1+r.IntN(limit.Burst)); r.IntN(2) == 0 {
 				clock.Advance(d.RetryAfter)

@@ -226,13 +226,13 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			require.False(t, fits.Allowed, "one more does not, seed %d", seed)
 		}
 		// A denial by Reserve would promise a time, and then the share is waived.
-		ok, asked := false, false
+		ok, requested := false, false
 		if peeked.Allowed && r.IntN(2) == 0 {
 			res, err := l.Reserve(context.Background(), key, cost, 0)
 			require.NoError(t, err)
 			ok = res.Allowed
 			reserved = append(reserved, open{res, key, cost, nil})
-			asked = true
+			requested = true
 		} else if peeked.Allowed { // a denial by Allow would give it a place
 			ok = l.Allow(key, cost)
 		}
@@ -242,7 +242,7 @@ func history(t *testing.T, seed uint64, steps int) (allowed, refused int) {
 			allowed++
 			require.True(t, room, "never more than the burst, seed %d", seed)
 			require.Greater(t, share, -1e-3, "within the share, seed %d", seed)
-			if e := s.charge(key, whole(int64(cost))); asked {
+			if e := s.charge(key, whole(int64(cost))); requested {
 				reserved[len(reserved)-1].spent = e
 			}
 		} else {

@@ -73,7 +73,7 @@ func (l *load) greedy(n, cost int) {
 func (l *load) modest(n, cost int, rate float64) {
 	for range n {
 		key, c := l.tenant()
-		l.asks(l.t, l.r, l.limiter, key, cost, rate/float64(cost), c)
+		l.requests(l.t, l.r, l.limiter, key, cost, rate/float64(cost), c)
 	}
 }
 
@@ -89,11 +89,11 @@ func (l *load) run() {
 
 // denied returns which part of the calls of some tenants was denied.
 func denied(of []*caller) float64 {
-	var asked, denied int
+	var requested, denied int
 	for _, c := range of {
-		asked, denied = asked+c.asked, denied+c.denied
+		requested, denied = requested+c.requested, denied+c.denied
 	}
-	return float64(denied) / float64(asked)
+	return float64(denied) / float64(requested)
 }
 
 // jain returns Jain's index of the tenants' spending: 1 if all have spent the same.
@@ -133,7 +133,7 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 				l.modest(1, 1, c.part*1000/51)
 				l.run()
 				modest, greedy := l.tenants[50:], l.tenants[:50]
-				require.LessOrEqual(t, denied(modest), c.most, "of %d calls", modest[0].asked)
+				require.LessOrEqual(t, denied(modest), c.most, "of %d calls", modest[0].requested)
 				require.Greater(t, jain(greedy), 0.9999)
 				require.Greater(t, l.spent, 59_850, "the rate is spent in full")
 			})
@@ -151,9 +151,9 @@ func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 		own, err := ratelimit.New(limit, &ratelimit.Options[int]{Clock: p.clock})
 		require.NoError(t, err)
 		var c caller
-		p.asks(t, rand.New(rand.NewPCG(testsize.Seed(uint64(costs)), 1)), own, 1, 1, 0.5*1000/51, &c)
+		p.requests(t, rand.New(rand.NewPCG(testsize.Seed(uint64(costs)), 1)), own, 1, 1, 0.5*1000/51, &c)
 		p.until(6 * time.Hour)
-		require.InDelta(t, part, denied([]*caller{&c}), 0.01, "of %d calls, %d costs", c.asked, costs)
+		require.InDelta(t, part, denied([]*caller{&c}), 0.01, "of %d calls, %d costs", c.requested, costs)
 	}
 }
 
@@ -225,16 +225,16 @@ func TestMostRetriesAfterRetryAfterPass(t *testing.T) {
 		again, deniedAgain := 0, 0
 		for range 50 {
 			key, c := l.tenant()
-			told := false
+			reported := false
 			l.add(time.Duration(l.r.Int64N(10e6)), func() time.Duration {
 				d := take(t, l.limiter, key, 1)
 				c.count(d, 1)
-				if told {
+				if reported {
 					if again++; !d.Allowed {
 						deniedAgain++
 					}
 				}
-				if told = !d.Allowed; told {
+				if reported = !d.Allowed; reported {
 					return d.RetryAfter
 				}
 				return 1 + time.Duration(l.r.ExpFloat64()*1e6)

@@ -142,9 +142,9 @@ func TestModestTenantHardlyWaitsBesideFiftyGreedyOnes(t *testing.T) {
 			var waits []time.Duration
 			for began := time.Now(); time.Since(began) < 60*time.Second; {
 				time.Sleep(time.Duration(r.ExpFloat64() * float64(2*(greedy+1)) * 1e6))
-				asked := time.Now()
+				requested := time.Now()
 				require.NoError(t, l.Wait(t.Context(), greedy, 1))
-				waits = append(waits, time.Since(asked))
+				waits = append(waits, time.Since(requested))
 			}
 			counts.Store(false)
 			stop()

@@ -23,21 +23,21 @@ func TestAPolicysWindowIsThePresentOne(t *testing.T) {
 		m, err := httplimit.New(ratelimit.Map(l, func(*http.Request) (string, error) { return "k", nil }), nil)
 		require.NoError(t, err)
 		handler := m.Wrap(http.NotFoundHandler())
-		ask := func() http.Header {
+		header := func() http.Header {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 			return w.Result().Header
 		}
 		const day = 24 * time.Hour
 		time.Sleep(20 * day)
-		h := ask()
+		h := header()
 		assert.Equal(t, `"quota";q=2;w=2678400`, h.Get("RateLimit-Policy"), "31 days")
 		assert.Equal(t, `"quota";r=1;t=950400`, h.Get("RateLimit"), "11 days are left")
-		ask()
-		h = ask()
+		header()
+		h = header()
 		assert.Equal(t, "950400", h.Get("Retry-After"))
 		time.Sleep(11 * day)
-		h = ask()
+		h = header()
 		assert.Equal(t, `"quota";q=2;w=2505600`, h.Get("RateLimit-Policy"), "29 days")
 		assert.Equal(t, `"quota";r=1;t=2505600`, h.Get("RateLimit"))
 	})

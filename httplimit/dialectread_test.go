@@ -304,17 +304,17 @@ func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 		{"X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
 		{"Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
 	} {
-		told := func(remaining, reset string) []httplimit.AdviceBudget {
+		reported := func(remaining, reset string) []httplimit.AdviceBudget {
 			h := http.Header{fields[0]: {remaining}, fields[1]: {reset}}
 			return httplimit.AdviceOf(&http.Response{StatusCode: http.StatusOK, Header: h}).Budgets
 		}
 		for _, number := range []string{"Infinity", "Inf", "+Inf", "-Inf", "NaN", "0x10", "0x1p4", "-60", "1_000", "1.2.3", "."} {
-			assert.Empty(t, told("0", number), "%v: reset %s", fields, number)
-			assert.Empty(t, told(number, "60"), "%v: remaining %s", fields, number)
+			assert.Empty(t, reported("0", number), "%v: reset %s", fields, number)
+			assert.Empty(t, reported(number, "60"), "%v: remaining %s", fields, number)
 		}
-		require.Len(t, told(" 0 ", " 60 "), 1, "%v", fields)
-		assert.Equal(t, time.Minute, told("0", "60")[0].Reset)
-		require.Len(t, told("0.5", "1.5"), 1, "%v", fields)
+		require.Len(t, reported(" 0 ", " 60 "), 1, "%v", fields)
+		assert.Equal(t, time.Minute, reported("0", "60")[0].Reset)
+		require.Len(t, reported("0.5", "1.5"), 1, "%v", fields)
 	}
 }
 

@@ -111,13 +111,13 @@ func TestTransportOutlivesHostileServers(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					asked := time.Now()
+					requested := time.Now()
 					resp, err := tr.RoundTrip(r)
 					if (resp == nil) == (err == nil) {
 						t.Errorf("seed %d: a response and an error, or neither: %v", seed, err)
 					}
 					if deadline, ok := ctx.Deadline(); ok && time.Now().After(deadline.Add(time.Second)) {
-						t.Errorf("seed %d: returned %v after the deadline, asked %v before", seed, time.Since(deadline), time.Since(asked))
+						t.Errorf("seed %d: returned %v after the deadline, asked %v before", seed, time.Since(deadline), time.Since(requested))
 					}
 				})
 			}

@@ -53,10 +53,10 @@ func TestEachRequestCostsTheResultOfCost(t *testing.T) {
 		Cost: func(r *http.Request) int { return len(r.URL.Query()["id"]) },
 	})
 	h := m.Wrap(ok)
-	ask := func(query string) *http.Response { return send(h, httptest.NewRequest("GET", "/?"+query, nil)) }
-	assert.Equal(t, `"default";r=7;t=60`, ask("id=1&id=2&id=3").Header.Get("RateLimit"))
-	assert.Equal(t, `"default";r=7;t=60`, ask("").Header.Get("RateLimit"), "a cost of 0 always passes")
-	assert.Equal(t, `"default";r=6;t=60`, ask("id=1").Header.Get("RateLimit"))
+	query := func(query string) *http.Response { return send(h, httptest.NewRequest("GET", "/?"+query, nil)) }
+	assert.Equal(t, `"default";r=7;t=60`, query("id=1&id=2&id=3").Header.Get("RateLimit"))
+	assert.Equal(t, `"default";r=7;t=60`, query("").Header.Get("RateLimit"), "a cost of 0 always passes")
+	assert.Equal(t, `"default";r=6;t=60`, query("id=1").Header.Get("RateLimit"))
 	assert.Equal(t, httplimit.Stats{Allowed: 3}, m.Stats())
 }
 

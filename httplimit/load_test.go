@@ -122,7 +122,7 @@ func newLoad(t *testing.T, h http.Handler, proto string, connections int) *load 
 		}
 		l.clients = append(l.clients, &http.Client{Transport: transport})
 	}
-	require.NoError(t, l.ask(l.clients[0]), "the first request sets the clock going")
+	require.NoError(t, l.request(l.clients[0]), "the first request sets the clock going")
 	return l
 }
 
@@ -152,7 +152,7 @@ func (l *load) each(t *testing.T, more func() bool) {
 	for _, c := range l.clients {
 		wg.Go(func() {
 			for more() {
-				if !assert.NoError(t, l.ask(c)) {
+				if !assert.NoError(t, l.request(c)) {
 					return
 				}
 			}
@@ -162,7 +162,7 @@ func (l *load) each(t *testing.T, more func() bool) {
 	assert.Zero(t, l.other.Load())
 }
 
-func (l *load) ask(c *http.Client) error {
+func (l *load) request(c *http.Client) error {
 	resp, err := c.Get(l.server.URL)
 	if err != nil {
 		return err

@@ -35,15 +35,15 @@ func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
 	} {
 		for status, title := range map[int]string{0: "Bad Request", 401: "Unauthorized", 428: "Precondition Required"} {
 			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
-				log, told := new(bytes.Buffer), error(nil)
-				opts := httplimit.Options{KeyCode: status, Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { told = e.Err }}
+				log, reported := new(bytes.Buffer), error(nil)
+				opts := httplimit.Options{KeyCode: status, Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { reported = e.Err }}
 				resp := send(middleware(t, row.limiter, opts).Wrap(unreachable(t)), row.request)
 				want := max(status, 400) // 0 is 400
 				assert.Equal(t, want, resp.StatusCode)
 				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
 				text := body(t, resp)
 				assert.JSONEq(t, fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"The key that requests are limited by is missing or malformed."}`, title, want), text)
-				assert.ErrorContains(t, told, row.cause)
+				assert.ErrorContains(t, reported, row.cause)
 				assert.Contains(t, log.String(), row.cause)
 				assert.NotContains(t, text+log.String(), secret)
 			})

@@ -21,10 +21,10 @@ import (
 
 // witness is a base that notes when requests are sent, and when refusals are received.
 type witness struct {
-	base http.RoundTripper
-	mu   sync.Mutex
-	sent []time.Time
-	told []refusal
+	base     http.RoundTripper
+	mu       sync.Mutex
+	sent     []time.Time
+	reported []refusal
 }
 
 type refusal struct {
@@ -43,7 +43,7 @@ func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	s, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, refusal{time.Now(), time.Duration(s) * time.Second})
+	w.reported = append(w.reported, refusal{time.Now(), time.Duration(s) * time.Second})
 	return resp, err
 }
 
@@ -51,7 +51,7 @@ func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
 // between receiving a refusal and noting it, so the first half of each wait is left out.
 func (w *witness) early() (n int) {
 	for _, sent := range w.sent {
-		for _, r := range w.told {
+		for _, r := range w.reported {
 			if sent.After(r.at.Add(r.wait/2)) && sent.Before(r.at.Add(r.wait)) {
 				n++
 			}

@@ -25,11 +25,11 @@ func TestPreflightsAreSkipped(t *testing.T) {
 		r.Header = with(header...).Header
 		return r
 	}
-	const origin, asks = "Origin: https://app.example", "Access-Control-Request-Method: PUT"
-	assert.True(t, skip(preflight("OPTIONS", origin, asks)))
+	const origin, requests = "Origin: https://app.example", "Access-Control-Request-Method: PUT"
+	assert.True(t, skip(preflight("OPTIONS", origin, requests)))
 	assert.False(t, skip(preflight("OPTIONS", origin)), "a request of the application")
-	assert.False(t, skip(preflight("OPTIONS", asks)))
-	assert.False(t, skip(preflight("GET", origin, asks)))
+	assert.False(t, skip(preflight("OPTIONS", requests)))
+	assert.False(t, skip(preflight("GET", origin, requests)))
 }
 
 func TestStatusOfAMissingKeyIsChosen(t *testing.T) {

@@ -40,7 +40,7 @@ type contest struct {
 	count   int
 }
 
-func (c *contest) ask(who *tenant) {
+func (c *contest) request(who *tenant) {
 	n := 1 + c.rng.IntN(who.most)
 	go func() {
 		p, err := c.l.Acquire(context.Background(), who.key, n)
@@ -57,7 +57,7 @@ func (c *contest) join() {
 	for _, who := range c.tenants {
 		if who.joins == c.count {
 			for range who.depth {
-				c.ask(who)
+				c.request(who)
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (c *contest) step(served func(g grant)) {
 		c.held = append(c.held, g)
 		served(g)
 		c.join()
-		c.ask(g.who)
+		c.request(g.who)
 	}
 }
 

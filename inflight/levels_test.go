@@ -103,7 +103,7 @@ func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 	ctx, cancel := context.WithTimeout(context.Background(), warm+length)
 	defer cancel()
 	done := func() bool { return time.Since(start) >= warm+length }
-	var asked, good, worked atomic.Int64
+	var requested, good, worked atomic.Int64
 	for worker := range 100 {
 		rng := rand.New(rand.NewPCG(testsize.Seed(uint64(worker)), 41))
 		go func() {
@@ -129,7 +129,7 @@ func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			if counts {
-				asked.Add(1)
+				requested.Add(1)
 			}
 			p, err := l.Acquire(ctx, "page", 1)
 			if err != nil {
@@ -144,7 +144,7 @@ func (b besideABatch) play(t *testing.T) (pages, batch float64) {
 		time.Sleep(gap)
 	}
 	time.Sleep(time.Minute)
-	return float64(good.Load()) / float64(asked.Load()), time.Duration(worked.Load()).Seconds() / (servers * (1 - b.pages) * length.Seconds())
+	return float64(good.Load()) / float64(requested.Load()), time.Duration(worked.Load()).Seconds() / (servers * (1 - b.pages) * length.Seconds())
 }
 
 // Work cannot be interrupted, so a batch of long jobs may have only as much of the backend as leaves a higher priority its part.

@@ -144,11 +144,11 @@ func TestTableForgetsAsItsModelDoes(t *testing.T) {
 
 func TestLimitForGivesEachKeyItsOwn(t *testing.T) {
 	limits := map[string]int{"a": 3}
-	asked := 0
-	l := newLimiter(t, 1, &options{LimitFor: func(key string) int { asked++; return limits[key] }})
+	requested := 0
+	l := newLimiter(t, 1, &options{LimitFor: func(key string) int { requested++; return limits[key] }})
 	take(t, l, "a", 3).Release()
 	take(t, l, "a", 3).Release()
-	assert.Equal(t, 1, asked, "once for each key")
+	assert.Equal(t, 1, requested, "once for each key")
 	take(t, l, "b", 1).Release()
 	require.NoError(t, l.SetLimit(2))
 	take(t, l, "b", 2).Release()
@@ -179,18 +179,18 @@ func TestUserCodeMayCallTheLimiter(t *testing.T) {
 
 func TestRefreshReachesAKeyThatIsBeingInserted(t *testing.T) {
 	var l *inflight.Limiter[string]
-	var limit, asked atomic.Int64
+	var limit, requested atomic.Int64
 	limit.Store(1)
 	l = newLimiter(t, 9, &options{LimitFor: func(string) int {
 		n := int(limit.Load())
-		if asked.Add(1) == 1 {
+		if requested.Add(1) == 1 {
 			limit.Store(5)
 			l.Refresh() // while the key is not in the table yet
 		}
 		return n
 	}})
 	take(t, l, "a", 5)
-	assert.EqualValues(t, 2, asked.Load())
+	assert.EqualValues(t, 2, requested.Load())
 }
 
 // All calls at once: the units in flight are never above a limit, and in the end there are none.

@@ -32,7 +32,7 @@ func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 		h.claimLocked(p.n, &p.claims)
 	}
 	for _, c := range p.list {
-		c.batch.asked++
+		c.batch.direct++
 	}
 	return p
 }
@@ -62,7 +62,7 @@ func (p *part[K]) end() {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
 	for _, c := range p.list {
-		c.batch.asked--
+		c.batch.direct--
 	}
 	p.h.forfeitLocked(func(b *batch) bool { return b.late })
 }

@@ -18,7 +18,7 @@ type batch struct {
 	until    time.Duration    // when it is spent no more, by the timers
 	degraded bool             // made by the stand-in for the shared store
 	retired  bool             // spent no more: it waits for its claims to be closed
-	asked    int              // parts whose rest is being reserved directly: the batch is not forfeited before
+	direct   int              // parts whose rest is being reserved directly: the batch is not forfeited before
 	late     bool             // it is forfeited as soon as that is so no more
 	dated    bool             // the timers know when its claims are not waited for any longer
 	latest   *ratelimit.Limit // the key's, as of when the batch was taken out; nil if it is not known

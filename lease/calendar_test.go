@@ -42,8 +42,8 @@ func TestABatchThatArrivesLateIsNotHeldPastTheEndOfItsWindow(t *testing.T) {
 			synctest.Wait()
 		}
 		s.by = 500 * time.Millisecond
-		s.heard(&s.asked)
-		for len(s.asked) == 0 { // until a fetch ahead of need is under way
+		s.received(&s.requested)
+		for len(s.requested) == 0 { // until a fetch ahead of need is under way
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}

@@ -160,11 +160,11 @@ func TestADenialIsNotReturnedForAnotherCost(t *testing.T) {
 		require.Equal(t, 2*time.Second, reserve(t, l, 2).RetryAfter)
 		_, err := l.Take(context.Background(), "k", 51)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		require.False(t, l.Allow("k", 2))
 		require.False(t, l.Allow("k", 30), "a larger cost is denied too, and Allow tells no time")
 		require.Equal(t, 2*time.Second, take(t, l, 2).RetryAfter)
-		require.Empty(t, s.heard(&s.asked))
+		require.Empty(t, s.received(&s.requested))
 	})
 }
 

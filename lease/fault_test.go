@@ -34,7 +34,7 @@ func TestACallerLeavesWhenItsContextEndsAndTheBatchIsThereForOthers(t *testing.T
 		synctest.Wait()
 		require.Equal(t, 7, l.Stats().Held)
 		require.True(t, take(t, l, 7).Allowed)
-		require.Equal(t, []int{7}, s.heard(&s.asked))
+		require.Equal(t, []int{7}, s.received(&s.requested))
 	})
 }
 
@@ -65,7 +65,7 @@ func TestARemoteLimiterThatDoesNotAnswerIsUnavailableAfterTimeout(t *testing.T) 
 
 // A caller whose context is cancelled has no deadline: DeadlineExceeded would not describe its own context.
 func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
-	for name, ask := range map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
+	for name, request := range map[string]func(ctx context.Context, l *lease.Limiter[string]) error{
 		"Take": func(ctx context.Context, l *lease.Limiter[string]) error { _, err := l.Take(ctx, "k", 99); return err },
 		"Reserve": func(ctx context.Context, l *lease.Limiter[string]) error {
 			_, err := l.Reserve(ctx, "k", 99, 0)
@@ -80,7 +80,7 @@ func TestACallerThatIsCancelledSeesNoDeadlineOfOurs(t *testing.T) {
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(context.Background())
 				time.AfterFunc(101*time.Millisecond, cancel)
-				err = ask(ctx, l)
+				err = request(ctx, l)
 				require.ErrorIs(t, err, errUnavailable)
 			})
 		})
@@ -127,7 +127,7 @@ func TestManyCallersOfAKeyShareOneFetchAndItsFailure(t *testing.T) {
 		}
 		wg.Wait()
 		require.EqualValues(t, 1000, failed.Load())
-		require.Len(t, s.heard(&s.asked), 1)
+		require.Len(t, s.received(&s.requested), 1)
 
 		s.fail(func(context.Context) error { time.Sleep(time.Millisecond); return nil })
 		for range 1000 {
@@ -139,7 +139,7 @@ func TestManyCallersOfAKeyShareOneFetchAndItsFailure(t *testing.T) {
 		}
 		wg.Wait()
 		require.Zero(t, failed.Load())
-		require.Less(t, len(s.heard(&s.asked))+len(s.heard(&s.taken)), 10)
+		require.Less(t, len(s.received(&s.requested))+len(s.received(&s.taken)), 10)
 		require.NoError(t, l.Flush(context.Background()))
 	})
 }
@@ -182,7 +182,7 @@ func TestAFullTableOfWaitingKeysCallsTheRemoteLimiterDirectly(t *testing.T) {
 			wg.Go(func() { require.True(t, l.Allow(strconv.Itoa(i), 1)) })
 		}
 		wg.Wait()
-		require.Len(t, s.heard(&s.taken), 8)
+		require.Len(t, s.received(&s.taken), 8)
 		require.Equal(t, 2, l.Stats().Keys)
 	})
 }

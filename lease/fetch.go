@@ -106,8 +106,8 @@ func (f *fetcher[K]) startLocked(ctx context.Context, h *holding[K], ft *fetch[K
 // run is the goroutine of a fetch.
 func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	defer ft.cancel()
-	asked := f.timers.now()
-	res, n, err := f.ask(h.key, ft)
+	sent := f.timers.now()
+	res, n, err := f.reserve(h.key, ft)
 	if ft.need == 0 {
 		f.ahead.Add(-1)
 	}
@@ -122,22 +122,22 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 			f.returns.give(&batch{res: res, size: n, left: n})
 		}
 	case err == nil:
-		f.arriveLocked(h, ft, res, n, asked, h.atLocked(now))
+		f.arriveLocked(h, ft, res, n, sent, h.atLocked(now))
 	default:
 		f.failLocked(ft, n, err)
 	}
 	close(ft.done)
 }
 
-// ask reserves the batch, and if that is refused, only the units that the caller lacks. A patient caller is sent to the remote limiter
+// reserve reserves the batch, and if that is refused, only the units that the caller lacks. A patient caller is sent to the remote limiter
 // instead.
-func (f *fetcher[K]) ask(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
+func (f *fetcher[K]) reserve(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n
-	res, err = f.remote.ask(ft.ctx, key, n, 0)
+	res, err = f.remote.call(ft.ctx, key, n, 0)
 	if refused(res, err) && ft.need > 0 && ft.need < n && !ft.patient {
 		n = ft.need
-		res, err = f.remote.ask(ft.ctx, key, n, 0)
+		res, err = f.remote.call(ft.ctx, key, n, 0)
 	}
 	return res, n, f.remote.explain(context.Background(), ft.ctx, err)
 }
@@ -150,7 +150,7 @@ func refused(res *ratelimit.Reservation, err error) bool {
 // arriveLocked records the remote limiter's answer, and serves the caller before all others, so that they cannot take away the units
 // fetched for it. A batch that is no larger than the caller's cost is the caller's, and not held: so a reservation of a key with little
 // traffic is settled exactly.
-func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, asked, now time.Duration) {
+func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, sent, now time.Duration) {
 	f.recordLocked(h, res.Decision, now)
 	if held.Hold(res) > 0 { // which no description has announced
 		h.remoteState.holds = true
@@ -166,7 +166,7 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 		ft.out = result[K]{decision: h.remoteState.answer(h.left, now), whole: res}
 		ft.out.decision.Degraded = res.Degraded
 	case res.Allowed:
-		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, asked)
+		f.holdLocked(h, &batch{res: res, size: n, left: n, degraded: res.Degraded}, ft.need, sent)
 		f.serveLocked(h, ft, now)
 	case ft.patient || h.remoteState.direct(ft.cost):
 		ft.out.todo = direct
@@ -222,14 +222,14 @@ const forfeitAfter = 10
 // holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back
 // sooner, since another process may need them. Units of a calendar's window are not held past its end: they would be spent in the next one,
 // beside the units of that.
-func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, asked time.Duration) {
+func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Duration) {
 	hold := f.pace.holdFor
 	if b.res.Remaining/4 < f.pace.most {
 		hold = min(hold, later(f.pace.batchFor, f.pace.batchFor))
 	}
 	b.until = later(f.timers.now(), hold)
 	if b.res.Limit.Algorithm == ratelimit.AlgorithmCalendar {
-		b.until = min(b.until, later(asked, b.res.ResetAfter))
+		b.until = min(b.until, later(sent, b.res.ResetAfter))
 	}
 	h.addLocked(b, need)
 	f.timers.add(b.until, h)

@@ -32,11 +32,11 @@ func TestFlushGivesAllBatchesBack(t *testing.T) {
 		require.NoError(t, l.Flush(context.Background()))
 		require.Equal(t, 800, s.total())
 		require.Zero(t, l.Stats().Held)
-		calls := len(s.heard(&s.settled))
+		calls := len(s.received(&s.settled))
 		require.Equal(t, 40, calls)
 
 		require.NoError(t, l.Flush(context.Background()), "twice")
-		require.Empty(t, s.heard(&s.settled))
+		require.Empty(t, s.received(&s.settled))
 		require.True(t, l.Allow("0", 1), "it stays usable")
 	})
 }
@@ -115,9 +115,9 @@ func TestFlushGivesBackBatchesThatAreBeingFetched(t *testing.T) {
 		s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
 		go l.Allow("k", 4)
 		synctest.Wait()
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		require.NoError(t, l.Flush(context.Background()))
-		require.Len(t, s.heard(&s.asked), 1, "a batch was fetched ahead")
+		require.Len(t, s.received(&s.requested), 1, "a batch was fetched ahead")
 		require.Zero(t, l.Stats().Held)
 	})
 }

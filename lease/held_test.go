@@ -40,9 +40,9 @@ func TestACostBesideOpenReservationsIsReservedDirectly(t *testing.T) {
 		}
 		r := reserve(t, l, l.Stats().Held-1)
 		synctest.Wait()
-		s.heard(&s.taken)
+		s.received(&s.taken)
 		require.True(t, l.Allow("k", 16))
-		require.Len(t, s.heard(&s.taken), 1)
+		require.Len(t, s.received(&s.taken), 1)
 		before := s.total()
 		require.NoError(t, r.Cancel())
 		require.LessOrEqual(t, l.Stats().Held, 16)
@@ -61,11 +61,11 @@ func TestEachBatchIsGivenBackAtItsOwnTime(t *testing.T) {
 			synctest.Wait()
 		}
 		time.Sleep(600 * time.Millisecond)
-		fetched := len(s.heard(&s.asked))
+		fetched := len(s.received(&s.requested))
 		for range 8 { // until half of it is spent
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
-			if len(s.heard(&s.asked)) > 0 {
+			if len(s.received(&s.requested)) > 0 {
 				break
 			}
 		}

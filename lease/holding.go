@@ -193,7 +193,7 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 		if !due(b) {
 			return false
 		}
-		if b.asked > 0 {
+		if b.direct > 0 {
 			b.late = true
 			return false
 		}

@@ -36,7 +36,7 @@ type Limiter[K comparable] struct {
 	fetcher   *fetcher[K]
 	maxBatch  int
 	checkKeys bool          // keys hold interfaces, and so values that may not be comparable
-	asked     atomic.Uint64 // decisions that called the remote limiter
+	called    atomic.Uint64 // decisions that called the remote limiter
 
 	onDecision func(ratelimit.Event[K]) // may be nil
 }
@@ -206,7 +206,7 @@ func (l *Limiter[K]) Wait(ctx context.Context, key K, cost int) error {
 
 func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	if err := ctx.Err(); err != nil {
-		l.asked.Add(1)
+		l.called.Add(1)
 		return ratelimit.Decision{}, err
 	}
 	out := l.decide(ctx, key, want{cost: cost, patient: true})
@@ -238,12 +238,12 @@ const maxTries = 8
 // decide decides from the held units, or fetches. If it cannot, the result is that the remote limiter has to be called directly.
 func (l *Limiter[K]) decide(ctx context.Context, key K, o want) result[K] {
 	if err := l.check(key, o.cost); err != nil {
-		l.asked.Add(1)
+		l.called.Add(1)
 		return result[K]{err: err}
 	}
 	out := l.tryHere(ctx, key, o)
 	if !out.local {
-		l.asked.Add(1)
+		l.called.Add(1)
 	}
 	return out
 }

@@ -66,7 +66,7 @@ func TestABatchDoublesWhileItLastsLessThanBatchFor(t *testing.T) {
 		}
 		// 1, then doubled; ahead of need from 2 on, and never more than 20 held: at half of a batch there is room for MaxBatch less the
 		// rest.
-		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.heard(&s.asked))
+		require.Equal(t, []int{1, 2, 4, 8, 16, 12, 14, 13}, s.received(&s.requested))
 	})
 }
 
@@ -84,10 +84,10 @@ func TestAKeyWithLittleTrafficIsExact(t *testing.T) {
 					synctest.Wait()
 					s.clock.Advance(time.Second)
 				}
-				asked := s.heard(&s.asked)
-				require.Len(t, asked, 20)
-				require.Equal(t, cost, slices.Max(asked))
-				require.Empty(t, s.heard(&s.settled), "nothing was ever left over")
+				requested := s.received(&s.requested)
+				require.Len(t, requested, 20)
+				require.Equal(t, cost, slices.Max(requested))
+				require.Empty(t, s.received(&s.settled), "nothing was ever left over")
 			})
 		})
 	}
@@ -101,15 +101,15 @@ func TestABatchShrinksAgainWhenTheKeySlowsDown(t *testing.T) {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		for range 300 { // a batch of 5 lasts for the target
 			s.clock.Advance(10 * time.Millisecond)
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		asked := s.heard(&s.asked)
-		require.LessOrEqual(t, asked[len(asked)-1], 10, "%v", asked)
-		require.GreaterOrEqual(t, asked[len(asked)-1], 3, "%v", asked)
+		requested := s.received(&s.requested)
+		require.LessOrEqual(t, requested[len(requested)-1], 10, "%v", requested)
+		require.GreaterOrEqual(t, requested[len(requested)-1], 3, "%v", requested)
 	})
 }
 
@@ -122,13 +122,13 @@ func TestTheLastPartOfABudgetIsHandedOutInOnes(t *testing.T) {
 			synctest.Wait()
 		}
 		require.False(t, l.Allow("k", 1))
-		asked := s.heard(&s.asked)
+		requested := s.received(&s.requested)
 		left := 40
-		for _, n := range asked[:len(asked)-1] {
-			require.LessOrEqual(t, n, max(1, (left+3)/4), "%d left: %v", left, asked)
+		for _, n := range requested[:len(requested)-1] {
+			require.LessOrEqual(t, n, max(1, (left+3)/4), "%d left: %v", left, requested)
 			left -= n
 		}
-		require.Equal(t, []int{1, 1, 1, 1, 1}, asked[len(asked)-5:])
+		require.Equal(t, []int{1, 1, 1, 1, 1}, requested[len(requested)-5:])
 		require.Zero(t, left)
 	})
 }
@@ -142,7 +142,7 @@ func TestADeniedBatchIsFollowedByACallForTheCostAlone(t *testing.T) {
 		d := take(t, l, 1)
 		require.True(t, d.Allowed)
 		require.Zero(t, d.Remaining)
-		require.Equal(t, []int{1, 2, 1}, s.heard(&s.asked))
+		require.Equal(t, []int{1, 2, 1}, s.received(&s.requested))
 	})
 }
 
@@ -176,13 +176,13 @@ func TestADenialIsRememberedForItsCostAndByAllowForLargerOnes(t *testing.T) {
 		require.False(t, d.Allowed)
 		require.Equal(t, time.Second, d.RetryAfter)
 		require.Equal(t, 3, d.Remaining)
-		s.heard(&s.asked)
+		s.received(&s.requested)
 
 		s.clock.Advance(-time.Millisecond)
 		d = take(t, l, 4)
 		require.False(t, d.Allowed)
 		require.Equal(t, time.Second, d.RetryAfter, "a reading that is older than the last counts as that")
-		require.Empty(t, s.heard(&s.asked), "remembered")
+		require.Empty(t, s.received(&s.requested), "remembered")
 		s.clock.Advance(time.Millisecond)
 
 		s.clock.Advance(99 * time.Millisecond)
@@ -191,18 +191,18 @@ func TestADenialIsRememberedForItsCostAndByAllowForLargerOnes(t *testing.T) {
 		require.Equal(t, 901*time.Millisecond, d.RetryAfter)
 		require.Equal(t, 1901*time.Millisecond, d.ResetAfter)
 		require.False(t, l.Allow("k", 5))
-		require.Empty(t, s.heard(&s.asked), "remembered")
+		require.Empty(t, s.received(&s.requested), "remembered")
 
 		require.True(t, l.Allow("k", 3))
-		require.Equal(t, []int{3}, s.heard(&s.asked), "a smaller cost is asked for")
+		require.Equal(t, []int{3}, s.received(&s.requested), "a smaller cost is asked for")
 
 		s.clock.Advance(time.Millisecond)
 		require.False(t, l.Allow("k", 4))
-		require.Equal(t, []int{4}, s.heard(&s.asked), "forgotten after DenyFor")
+		require.Equal(t, []int{4}, s.received(&s.requested), "forgotten after DenyFor")
 
 		s.clock.Advance(-time.Hour)
 		require.False(t, l.Allow("k", 4))
-		require.Equal(t, []int{4}, s.heard(&s.asked), "a clock that steps back remembers nothing")
+		require.Equal(t, []int{4}, s.received(&s.requested), "a clock that steps back remembers nothing")
 	})
 }
 
@@ -228,7 +228,7 @@ func TestNoDenialIsRememberedIfDenyForIsBelowZero(t *testing.T) {
 		for range 3 {
 			require.False(t, l.Allow("k", 1))
 		}
-		require.Equal(t, []int{1, 1, 1, 1}, s.heard(&s.asked))
+		require.Equal(t, []int{1, 1, 1, 1}, s.received(&s.requested))
 	})
 }
 
@@ -271,13 +271,13 @@ func TestABatchIsGivenBackAfterHoldFor(t *testing.T) {
 		st := l.Stats()
 		require.Zero(t, st.Held)
 		require.EqualValues(t, 20, st.Decisions)
-		require.Equal(t, uint64(len(s.heard(&s.asked))+len(s.heard(&s.settled))), st.RoundTrips)
+		require.Equal(t, uint64(len(s.received(&s.requested))+len(s.received(&s.settled))), st.RoundTrips)
 		require.NotZero(t, st.BatchesGivenBack)
 		require.NotZero(t, st.UnitsGivenBack)
 		require.Zero(t, st.UnitsLost)
 
 		require.True(t, l.Allow("k", 1))
-		require.Equal(t, []int{1}, s.heard(&s.asked), "the next batch starts small")
+		require.Equal(t, []int{1}, s.received(&s.requested), "the next batch starts small")
 	})
 }
 
@@ -316,9 +316,9 @@ func TestADroppedKeyIsTheOneUsedLeastRecently(t *testing.T) {
 		require.True(t, l.Allow("b", 7))
 		require.True(t, l.Allow("e", 7))
 		synctest.Wait()
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		require.True(t, l.Allow("b", 1))
-		require.Empty(t, s.heard(&s.asked), "b has kept its batch")
+		require.Empty(t, s.received(&s.requested), "b has kept its batch")
 	})
 }
 
@@ -347,7 +347,7 @@ func TestOnlyTheRemoteLimiterDecides(t *testing.T) {
 					require.Equal(t, want, got)
 					require.Equal(t, wantErr, err)
 				}
-				require.GreaterOrEqual(t, len(s.heard(&s.taken)), 3)
+				require.GreaterOrEqual(t, len(s.received(&s.taken)), 3)
 			})
 		})
 	}

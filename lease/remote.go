@@ -41,15 +41,15 @@ func (r *remote[K]) take(ctx context.Context, key K, cost int) (ratelimit.Decisi
 func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	res, err := r.ask(bounded, key, cost, maxDelay)
+	res, err := r.call(bounded, key, cost, maxDelay)
 	counted := ratelimit.NewReservation(res.Decision, func(actual int) error { return r.settle(res, actual) })
 	follow.Inner(counted, res)
 	held.Follow(counted, r.extend, res)
 	return counted, r.explain(ctx, bounded, err)
 }
 
-// ask is one call of Reserve. The reservation is never nil.
-func (r *remote[K]) ask(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
+// call is one call of Reserve. The reservation is never nil.
+func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r.trips.Add(1)
 	res, err := r.limiter.Reserve(ctx, key, cost, maxDelay)
 	if res == nil {

@@ -19,12 +19,12 @@ type server struct {
 	*ratelimit.Keyed[string]
 	clock *ratelimittest.Clock
 
-	mu      sync.Mutex
-	asked   []int                           // costs of Reserve, in order
-	taken   []int                           // costs of Take
-	settled []int                           // actual costs of Settle
-	charged int                             // units reserved and not given back
-	before  func(ctx context.Context) error // of each call, if it is not nil
+	mu        sync.Mutex
+	requested []int                           // costs of Reserve, in order
+	taken     []int                           // costs of Take
+	settled   []int                           // actual costs of Settle
+	charged   int                             // units reserved and not given back
+	before    func(ctx context.Context) error // of each call, if it is not nil
 }
 
 func newServer(t testing.TB, limit ratelimit.Limit) *server {
@@ -81,7 +81,7 @@ func (s *server) count(n int) {
 }
 
 func (s *server) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
-	if err := s.enter(ctx, &s.asked, cost); err != nil {
+	if err := s.enter(ctx, &s.requested, cost); err != nil {
 		return nil, err
 	}
 	r, err := s.Keyed.Reserve(ctx, key, cost, maxDelay)
@@ -97,8 +97,8 @@ func (s *server) Reserve(ctx context.Context, key string, cost int, maxDelay tim
 	}), err
 }
 
-// heard returns the record, and clears it.
-func (s *server) heard(note *[]int) []int {
+// received returns the record, and clears it.
+func (s *server) received(note *[]int) []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	got := slices.Clone(*note)

@@ -52,7 +52,7 @@ func TestUnneededUnitsOfAReservationGoBackIntoItsBatch(t *testing.T) {
 		s := newServer(t, plenty)
 		l := leased(t, s, lease.Options[string]{MaxBatch: 40})
 		held := holding(t, l)
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		r := reserve(t, l, 3)
 		require.Equal(t, held-3, l.Stats().Held)
 		require.NoError(t, r.Settle(1))
@@ -60,7 +60,7 @@ func TestUnneededUnitsOfAReservationGoBackIntoItsBatch(t *testing.T) {
 		require.NoError(t, r.Cancel())
 		require.Equal(t, held-1, l.Stats().Held, "only the first call counts")
 		require.Zero(t, l.Stats().UnitsLost)
-		require.Empty(t, s.heard(&s.settled), "no round trip")
+		require.Empty(t, s.received(&s.settled), "no round trip")
 	})
 }
 
@@ -252,7 +252,7 @@ func TestACostThatDoesNotFitTakesTheRestAlong(t *testing.T) {
 		require.False(t, d.Allowed)
 		require.Equal(t, 1, d.Remaining, "all or nothing")
 		require.True(t, l.Allow("k", 1))
-		require.Zero(t, s.heard(&s.settled), "nothing was given back on the way")
+		require.Zero(t, s.received(&s.settled), "nothing was given back on the way")
 	})
 }
 
@@ -307,13 +307,13 @@ func TestReservationsFetchAheadOfNeed(t *testing.T) {
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}
-		s.heard(&s.asked)
+		s.received(&s.requested)
 		for range l.Stats().Held { // more than half of the batch, and not more than all of it
 			r := reserve(t, l, 1)
 			require.NoError(t, r.Settle(1))
 			synctest.Wait()
 		}
-		require.Len(t, s.heard(&s.asked), 1, "while units were held")
+		require.Len(t, s.received(&s.requested), 1, "while units were held")
 		require.Positive(t, l.Stats().Held)
 	})
 }
@@ -327,7 +327,7 @@ func TestACallerThatSpendsHalfOfItsBatchFetchesAhead(t *testing.T) {
 			require.True(t, l.Allow("k", 3))
 			synctest.Wait()
 		}
-		require.Equal(t, []int{3, 6, 12}, s.heard(&s.asked), "the last one ahead of need")
+		require.Equal(t, []int{3, 6, 12}, s.received(&s.requested), "the last one ahead of need")
 	})
 }
 
@@ -340,7 +340,7 @@ func TestTheLastUnitsAreNotFetchedAhead(t *testing.T) {
 			for range budget {
 				require.True(t, l.Allow("k", 1))
 				synctest.Wait()
-				if asked := s.heard(&s.asked); len(asked) > 0 && asked[len(asked)-1] == 1 {
+				if requested := s.received(&s.requested); len(requested) > 0 && requested[len(requested)-1] == 1 {
 					require.Zero(t, l.Stats().Held, "of %d", budget)
 				}
 			}
@@ -361,10 +361,10 @@ func TestFetchesAheadOfNeedAreBounded(t *testing.T) {
 				}
 			}
 			spend(2) // which leaves 15 units of each key
-			s.heard(&s.asked)
+			s.received(&s.requested)
 			s.fail(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
 			spend(3)
-			require.Len(t, s.heard(&s.asked), 256)
+			require.Len(t, s.received(&s.requested), 256)
 			time.Sleep(200 * time.Millisecond)
 			s.fail(nil)
 		}

@@ -52,7 +52,7 @@ func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T
 				return ctx.Err()
 			})
 			var admitted, failures atomic.Int64
-			told := func(cost int, allowed bool, err error) {
+			reported := func(cost int, allowed bool, err error) {
 				if err != nil {
 					failures.Add(1)
 				}
@@ -71,28 +71,28 @@ func TestWithARemoteLimiterThatIsSlowerThanHoldForAllIsAccountedFor(t *testing.T
 						cost := 1 + draw(1+draw(80))
 						switch draw(6) {
 						case 0:
-							told(cost, l.Allow("k", cost), nil)
+							reported(cost, l.Allow("k", cost), nil)
 						case 1:
 							d, err := l.Take(ctx, "k", cost)
-							told(cost, d.Allowed, err)
+							reported(cost, d.Allowed, err)
 						case 2, 3:
 							if !reserves {
 								break
 							}
 							res, err := l.Reserve(ctx, "k", cost, time.Duration(draw(2))*time.Second)
 							if err != nil || !res.Allowed {
-								told(cost, false, err)
+								reported(cost, false, err)
 								break
 							}
 							time.Sleep(time.Duration(draw(int(20 * holdFor))))
 							actual := draw(cost + 1)
 							assert.NoError(t, res.Settle(actual))
-							told(actual, true, nil)
+							reported(actual, true, nil)
 						case 4:
 							bounded, end := context.WithTimeout(ctx, time.Duration(draw(int(40*holdFor))))
 							err := l.Wait(bounded, "k", cost)
 							end()
-							told(cost, err == nil, err)
+							reported(cost, err == nil, err)
 						case 5:
 							if draw(4) == 0 {
 								_ = l.Flush(ctx)

@@ -26,7 +26,7 @@ func (l *Limiter[K]) Stats() (s Stats) {
 		h.mu.Unlock()
 		s.Keys++
 	}
-	s.Decisions = s.Local + l.asked.Load()
+	s.Decisions = s.Local + l.called.Load()
 	s.RoundTrips = l.remote.trips.Load()
 	l.fetcher.returns.report(&s)
 	return s

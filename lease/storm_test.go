@@ -268,7 +268,7 @@ type stormed struct {
 
 	mu       sync.Mutex
 	admitted map[string][]admission
-	told     map[string]int // decisions of OnDecision
+	reported map[string]int // decisions of OnDecision
 	perhaps  int            // units of batches that could not be given back, by the errors
 	made     int
 }
@@ -424,7 +424,7 @@ func newStorm(t *testing.T, limit ratelimit.Limit, clock ratelimit.Clock, rng *r
 		n.refused, n.hung, n.lost = []int{0, 10, 300}[rng.IntN(3)], []int{0, 5, 100}[rng.IntN(3)], []int{0, 10, 200}[rng.IntN(3)]
 		n.back, n.deaf = rng.IntN(2) == 0, rng.IntN(4) == 0
 	}
-	s := &stormed{t: t, net: n, maxBatch: 1 + rng.IntN(30), admitted: map[string][]admission{}, told: map[string]int{}}
+	s := &stormed{t: t, net: n, maxBatch: 1 + rng.IntN(30), admitted: map[string][]admission{}, reported: map[string]int{}}
 	for i := range 1 + rng.IntN(6) {
 		s.keys = append(s.keys, fmt.Sprint("k", i))
 	}
@@ -436,7 +436,7 @@ func newStorm(t *testing.T, limit ratelimit.Limit, clock ratelimit.Clock, rng *r
 		OnDecision: func(e ratelimit.Event[string]) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.told[e.Key]++
+			s.reported[e.Key]++
 		},
 	}
 	for range 1 + rng.IntN(4) {
@@ -507,16 +507,16 @@ func TestInAStormUnitsAreAdmittedHeldOrCountedAsLost(t *testing.T) {
 					charged -= a.cost
 				}
 			}
-			made, told := s.made, 0
-			for _, n := range s.told {
-				told += n
+			made, reported := s.made, 0
+			for _, n := range s.reported {
+				reported += n
 			}
 			for _, node := range s.nodes {
 				lost += int(node.Stats().UnitsLost)
 			}
 			require.GreaterOrEqual(t, charged, lost, at)
 			require.LessOrEqual(t, charged, lost+s.perhaps, at)
-			require.Equal(t, made, told, at)
+			require.Equal(t, made, reported, at)
 		})
 	}
 }

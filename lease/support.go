@@ -33,7 +33,7 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 
 // Adjust adjusts a key's spending with the remote limiter.
 func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
-	err := l.tell(ctx, key, func(ctx context.Context) error {
+	err := l.forward(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Adjust(ctx, ratelimit.Limiter[K](l.remote.limiter), key, delta)
 	})
 	if err == nil {
@@ -44,7 +44,7 @@ func (l *Limiter[K]) Adjust(ctx context.Context, key K, delta int) error {
 
 // Reset forgets a key with the remote limiter and here. Other processes may spend the units that they hold.
 func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
-	err := l.tell(ctx, key, func(ctx context.Context) error {
+	err := l.forward(ctx, key, func(ctx context.Context) error {
 		return ratelimit.Reset(ctx, ratelimit.Limiter[K](l.remote.limiter), key)
 	})
 	if h := l.table.find(key); h != nil && err == nil {
@@ -55,8 +55,8 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return err
 }
 
-// tell calls the remote limiter about a key, outside of a decision.
-func (l *Limiter[K]) tell(ctx context.Context, key K, f func(context.Context) error) error {
+// forward calls the remote limiter about a key, outside of a decision.
+func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context) error) error {
 	if err := l.check(key, 0); err != nil {
 		return err
 	}

@@ -135,16 +135,16 @@ func TestOnDecisionIsCalledForEachDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newServer(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 20))
 		var l *lease.Limiter[string]
-		var told []ratelimit.Event[string]
+		var events []ratelimit.Event[string]
 		l = leased(t, s, lease.Options[string]{MaxBatch: 10, OnDecision: func(e ratelimit.Event[string]) {
-			told = append(told, e)
+			events = append(events, e)
 			l.Stats() // under no lock
 		}})
 		expect := func(cost int, allowed, spent bool, err error) {
 			t.Helper()
-			require.Len(t, told, 1)
-			e := told[0]
-			told = nil
+			require.Len(t, events, 1)
+			e := events[0]
+			events = nil
 			require.Equal(t, "k", e.Key)
 			require.Equal(t, cost, e.Cost)
 			require.Equal(t, allowed, e.Decision.Allowed)
@@ -197,8 +197,8 @@ func TestABatchOfBeforeAResetIsNotHeld(t *testing.T) {
 			synctest.Wait()
 		}
 		s.by = time.Millisecond
-		s.heard(&s.asked)
-		for len(s.asked) == 0 { // until a fetch ahead of need is under way
+		s.received(&s.requested)
+		for len(s.requested) == 0 { // until a fetch ahead of need is under way
 			require.True(t, l.Allow("k", 1))
 			synctest.Wait()
 		}

@@ -181,14 +181,14 @@ func playDenied(h *history) {
 		db, _ := b.take(cost)
 		h.must(da == db, chargesNothing, "%s was denied before, and answers %s; %s was not, and answers %s",
 			a.name, described(da, nil), b.name, described(db, nil))
-		a.askForNothing()
+		a.chargeNothing()
 		h.pause(da)
 	}
 	h.alike(chargesNothing, a, b, "one was denied, peeked at and asked for nothing")
 }
 
-// askForNothing makes the calls that charge nothing.
-func (p *testedKey) askForNothing() {
+// chargeNothing makes the calls that charge nothing.
+func (p *testedKey) chargeNothing() {
 	for range 3 {
 		if left := p.left().Remaining; left < p.limit.Capacity() {
 			d, _ := p.take(left + 1)

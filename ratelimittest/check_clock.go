@@ -33,9 +33,9 @@ func (p *testedKey) gap(book *book, cost int) {
 	}
 	book.decide(seen, cost)
 	gap := p.back(p.per())
-	ask := p.cost(1)
-	want := book.decide(seen, ask)
-	got, err := p.take(ask)
+	second := p.cost(1)
+	want := book.decide(seen, second)
+	got, err := p.take(second)
 	if got.NextAfter == 0 { // an engine written without knowledge of NextAfter leaves it 0
 		want.NextAfter = 0
 	}
@@ -51,16 +51,16 @@ func (p *testedKey) gap(book *book, cost int) {
 	}
 	p.must(err == nil && got == want, timeIsMonotonic, "the clock was %v ahead; Take answers %s; want %s",
 		gap, described(got, err), described(want, nil))
-	p.behind(ask, want)
+	p.behind(second, want)
 	p.move(gap)
 }
 
 // behind compares the figures of Peek, after a Take, with the key's figures while its clock is behind the highest reading.
-func (p *testedKey) behind(ask int, want ratelimit.Decision) {
+func (p *testedKey) behind(second int, want ratelimit.Decision) {
 	if p.has.peek == nil {
 		return
 	}
-	got, err := p.peek(ask)
+	got, err := p.peek(second)
 	p.must(err == nil && got.Remaining == want.Remaining && got.ResetAfter == want.ResetAfter, timeIsMonotonic,
 		"the clock is behind; Take answers %s, and Peek %s", described(want, nil), described(got, err))
 }

@@ -106,7 +106,7 @@ func TestSeedRepeatsARun(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*ratelimittest.Config)
-		says  string
+		text  string
 	}{
 		"there is no New":                   {func(c *ratelimittest.Config) { c.New = nil }, "Config.New is nil"},
 		"time cannot be moved":              {func(c *ratelimittest.Config) { c.Clock = nil }, "Config.Clock and Config.Advance are both nil"},
@@ -118,7 +118,7 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := ours()
 			test.spoil(&config)
-			assert.ErrorContains(t, ratelimittest.Check(config), test.says)
+			assert.ErrorContains(t, ratelimittest.Check(config), test.text)
 		})
 	}
 }

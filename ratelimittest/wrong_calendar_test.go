@@ -291,52 +291,52 @@ func unknownIsUTC(limit ratelimit.Limit, c clock) (limiter, error) {
 }
 
 var wrongCalendars = []wrong{
-	{name: "the zone is UTC", promise: "promise", says: "", accepts: ofPeriods("day", "week"), build: windows(inZone(utc))},
-	{name: "clocks are never set", promise: "promise", says: "", accepts: ofPeriods("day Europe/Berlin", "day Australia/Lord_Howe"), build: windows(inZone(winter))},
-	{name: "a day has 24 hours", promise: "promise", says: "", accepts: ofPeriods("day America/New_York"), build: windows(lasts24h)},
-	{name: "midnight is that of time.Date", promise: "promise", says: "", accepts: ofPeriods("day America/Havana"), build: windows(midnights)},
-	{name: "the 31st of a short month is in the next", promise: "promise", says: "", accepts: ofPeriods("month UTC from 31"), build: windows(overflows31)},
-	{name: "short months are skipped", promise: "promise", says: "", accepts: ofPeriods("month UTC from 31"), build: windows(skips31)},
-	{name: "the 31st becomes the 28th for good", promise: "promise", says: "", accepts: ofPeriods("month UTC from 31"), build: windows(stays28)},
-	{name: "every week begins on Monday", promise: "promise", says: "", accepts: ofPeriods("week UTC from sunday"), build: windows(mondays)},
-	{name: "the last nanosecond belongs to the next window", promise: "promise 5", says: "goes beyond the bound", accepts: only(dated),
+	{name: "the zone is UTC", promise: "promise", text: "", accepts: ofPeriods("day", "week"), build: windows(inZone(utc))},
+	{name: "clocks are never set", promise: "promise", text: "", accepts: ofPeriods("day Europe/Berlin", "day Australia/Lord_Howe"), build: windows(inZone(winter))},
+	{name: "a day has 24 hours", promise: "promise", text: "", accepts: ofPeriods("day America/New_York"), build: windows(lasts24h)},
+	{name: "midnight is that of time.Date", promise: "promise", text: "", accepts: ofPeriods("day America/Havana"), build: windows(midnights)},
+	{name: "the 31st of a short month is in the next", promise: "promise", text: "", accepts: ofPeriods("month UTC from 31"), build: windows(overflows31)},
+	{name: "short months are skipped", promise: "promise", text: "", accepts: ofPeriods("month UTC from 31"), build: windows(skips31)},
+	{name: "the 31st becomes the 28th for good", promise: "promise", text: "", accepts: ofPeriods("month UTC from 31"), build: windows(stays28)},
+	{name: "every week begins on Monday", promise: "promise", text: "", accepts: ofPeriods("week UTC from sunday"), build: windows(mondays)},
+	{name: "the last nanosecond belongs to the next window", promise: "promise 5", text: "goes beyond the bound", accepts: only(dated),
 		build: quotas(func(q *quota, c clock) { q.wall = func() time.Time { return c.Wall().Add(1) } })},
-	{name: "a window is granted again when the wall is set back", promise: "promise 5", says: "where a wall clock that is set grants no window twice",
+	{name: "a window is granted again when the wall is set back", promise: "promise 5", text: "where a wall clock that is set grants no window twice",
 		accepts: only(dated), build: quotas(func(q *quota, _ clock) { q.follows = true })},
-	{name: "a key that was swept gets its window again", promise: "promise", says: "by way of Sweep", accepts: only(dated),
+	{name: "a key that was swept gets its window again", promise: "promise", text: "by way of Sweep", accepts: only(dated),
 		build: quotas(func(q *quota, _ clock) { q.sweeps = true })},
-	{name: "a wall that is set is not noticed", promise: "promise", says: "where a wall clock that is set", accepts: only(dated), build: fault(readingsOnly)},
-	{name: "RetryAfter is the end of the next window", promise: "promise 1", says: "", accepts: only(dated),
+	{name: "a wall that is set is not noticed", promise: "promise", text: "where a wall clock that is set", accepts: only(dated), build: fault(readingsOnly)},
+	{name: "RetryAfter is the end of the next window", promise: "promise 1", text: "", accepts: only(dated),
 		build: quotas(func(q *quota, _ clock) {
 			q.retry = func(q *quota, retry time.Duration, from time.Time) time.Duration {
 				_, to := q.window(q.limit.Period, from)
 				return retry + to.Sub(from)
 			}
 		})},
-	{name: "RetryAfter is until midnight", promise: "promise 1", says: "", accepts: ofPeriods("week", "month"),
+	{name: "RetryAfter is until midnight", promise: "promise 1", text: "", accepts: ofPeriods("week", "month"),
 		build: quotas(func(q *quota, c clock) {
 			q.retry = func(q *quota, _ time.Duration, _ time.Time) time.Duration {
 				_, to := ratelimit.Day(zoneOf(q.limit.Period).String()).Window(c.Wall())
 				return to.Sub(c.Wall())
 			}
 		})},
-	{name: "Remaining is that of the window before", promise: "promise", says: "remain", accepts: only(dated), build: quotas(func(q *quota, _ clock) { q.stale = true })},
-	{name: "a debt is over with the window", promise: "promise 1", says: "RetryAfter was", accepts: ofPeriods("month"),
+	{name: "Remaining is that of the window before", promise: "promise", text: "remain", accepts: only(dated), build: quotas(func(q *quota, _ clock) { q.stale = true })},
+	{name: "a debt is over with the window", promise: "promise 1", text: "RetryAfter was", accepts: ofPeriods("month"),
 		build: func(limit ratelimit.Limit, c clock) limiter {
 			q := newQuota(limit, c)
 			q.forgives = true
 			return indebted{q}
 		}},
-	{name: "a change to or from a calendar starts afresh", promise: "the promise of SetLimit", says: "were", accepts: only(dated, fixed),
+	{name: "a change to or from a calendar starts afresh", promise: "the promise of SetLimit", text: "were", accepts: only(dated, fixed),
 		build: fault(func(l *faulty, _ ratelimit.Limit, _ clock) {
 			resets(l, func(old, now ratelimit.Limit) bool { return (old.Algorithm == dated) != (now.Algorithm == dated) })
 		})},
-	{name: "another period starts afresh", promise: "the promise of SetLimit", says: "were", accepts: only(dated),
+	{name: "another period starts afresh", promise: "the promise of SetLimit", text: "were", accepts: only(dated),
 		build: fault(func(l *faulty, _ ratelimit.Limit, _ clock) {
 			resets(l, func(old, now ratelimit.Limit) bool { return old.Period != now.Period })
 		})},
-	{name: "a settlement goes by the wall", promise: "the promise of Settle", says: "to which the wall clock was set back", accepts: only(dated), build: fault(settlesByTheWall)},
-	{name: "an unknown zone is UTC", promise: "promise 6", says: "Atlantis", accepts: only(dated), newly: unknownIsUTC},
+	{name: "a settlement goes by the wall", promise: "the promise of Settle", text: "to which the wall clock was set back", accepts: only(dated), build: fault(settlesByTheWall)},
+	{name: "an unknown zone is UTC", promise: "promise 6", text: "Atlantis", accepts: only(dated), newly: unknownIsUTC},
 }
 
 func TestLimitersThatCountByWrongCalendarsAreFoundOut(t *testing.T) {

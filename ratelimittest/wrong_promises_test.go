@@ -317,7 +317,7 @@ func reserveReturnsNil(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	}
 }
 
-func reserveSaysNotYet(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
+func reserveAnswersNotYet(_ *faulty, inner reserveFunc, _ clock) reserveFunc {
 	return func(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 		r, err := inner(ctx, key, cost, maxDelay)
 		if errors.Is(err, ratelimit.ErrExceedsLimit) {
@@ -400,8 +400,8 @@ func (h *highest) gap(key string, now time.Duration) time.Duration {
 	return h.at[key] - now
 }
 
-// tellsNoGap returns figures as of the highest reading while the clock is behind it.
-func tellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
+// reportsNoGap returns figures as of the highest reading while the clock is behind it.
+func reportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -420,8 +420,8 @@ func tellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	}
 }
 
-// peekTellsNoGap does that in Peek.
-func peekTellsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
+// peekReportsNoGap does that in Peek.
+func peekReportsNoGap(l *faulty, limit ratelimit.Limit, clock clock) {
 	c := noted(l, limit, clock)
 	h := &highest{at: map[string]time.Duration{}}
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
@@ -823,76 +823,76 @@ func (l *zeroOpens) Take(_ context.Context, key string, cost int) (ratelimit.Dec
 }
 
 var wrongPromises = []wrong{
-	{name: "a Wait polls", promise: "the promise of Wait", says: "others get in first", build: fault(waitPolls)},
-	{name: "a Wait returns too early", promise: "the promise of Wait", says: "and Wait returns after",
+	{name: "a Wait polls", promise: "the promise of Wait", text: "others get in first", build: fault(waitPolls)},
+	{name: "a Wait returns too early", promise: "the promise of Wait", text: "and Wait returns after",
 		build: fault(waitBooks(func(d time.Duration) time.Duration { return d / 2 }))},
-	{name: "a Wait returns too late", promise: "the promise of Wait", says: "and Wait returns after",
+	{name: "a Wait returns too late", promise: "the promise of Wait", text: "and Wait returns after",
 		build: fault(waitBooks(func(d time.Duration) time.Duration { return 2 * d }))},
-	{name: "a Wait spends though its context is cancelled", promise: "the promise of Wait", says: "was cancelled before", build: fault(waitSpendsFirst)},
-	{name: "waiters move up when one gives up", promise: "the promise of Wait", says: "gives up, and", build: fault(waitMovesUp)},
-	{name: "a Wait does not hold the work of a leaky bucket", promise: "the promise of Wait", says: "and Wait returns after", accepts: only(leaky), build: fault(waitLeavesDelay)},
-	{name: "a waiter that gives up after a while leaves a charge", promise: "the promise of Wait", says: "until its context was cancelled", build: fault(waitSettles)},
-	{name: "a key is forgotten when a waiter gives up", promise: "the promise of Wait", says: "until its context was cancelled", build: fault(waitForgets)},
+	{name: "a Wait spends though its context is cancelled", promise: "the promise of Wait", text: "was cancelled before", build: fault(waitSpendsFirst)},
+	{name: "waiters move up when one gives up", promise: "the promise of Wait", text: "gives up, and", build: fault(waitMovesUp)},
+	{name: "a Wait does not hold the work of a leaky bucket", promise: "the promise of Wait", text: "and Wait returns after", accepts: only(leaky), build: fault(waitLeavesDelay)},
+	{name: "a waiter that gives up after a while leaves a charge", promise: "the promise of Wait", text: "until its context was cancelled", build: fault(waitSettles)},
+	{name: "a key is forgotten when a waiter gives up", promise: "the promise of Wait", text: "until its context was cancelled", build: fault(waitForgets)},
 
-	{name: "a cancelled reservation of 0 mints", promise: "the promise of Settle", says: "has reserved a cost of 0, and cancelled", build: fault(settles(cancelOfNothingMints))},
-	{name: "a reservation of 0 is never settled", promise: "the promise of Settle", says: "has reserved a cost of 0 and settled it above", build: fault(settles(nothingIsSettled))},
-	{name: "a settlement is capped at the capacity", promise: "the promise of Settle", says: "settled", build: fault(settles(settlesUpToTheCapacity))},
-	{name: "a settlement is capped at what was reserved", promise: "the promise of Settle", says: "settled above", build: fault(settles(settlesUpToTheReserved))},
-	{name: "a settlement gives back only what is not regained", promise: "the promise of Settle", says: "others have spent as much", build: fault(settlesUnregained)},
-	{name: "one settlement an instant", promise: "the promise of Settle", says: "at one instant", build: fault(settlesOnce)},
-	{name: "a refund is scaled after SetLimit", promise: "the promise of Settle", says: "beside what is cancelled", build: fault(scalesRefunds)},
-	{name: "a late refund after SetLimit", promise: "the promise of Settle", says: "cancelled", build: fault(refundsAfterAChange)},
-	{name: "a denied reservation gives back", promise: "the promise of Reserve", says: "", build: fault(reserves(deniedIsSettled))},
-	{name: "a reservation of 0 is denied", promise: "the promise of Reserve", says: "Reserve of cost 0", build: fault(reserves(reserveOfNothingIsDenied))},
-	{name: "a reservation of 0 charges", promise: "the promise of Reserve", says: "Reserve of cost 0", build: fault(reserves(reserveOfNothingCharges))},
-	{name: "a negative reservation mints", promise: "the promise of Reserve", says: "Reserve of cost -1: the error is <nil>", build: fault(reserves(reserveOfLessMints))},
-	{name: "a reservation is nil", promise: "the promise of Reserve", says: "returns nil", build: fault(reserves(reserveReturnsNil))},
-	{name: "a reservation above the capacity is to be retried", promise: "the promise of Reserve", says: "the error is <nil>", build: fault(reserves(reserveSaysNotYet))},
-	{name: "a delay of maxDelay is denied", promise: "the promise of Reserve", says: "and a booking at it answers", build: fault(reserves(delaysBelow))},
-	{name: "a queue of maxDelay is denied", promise: "the promise of Reserve", says: "Reserve with", accepts: only(leaky), build: fault(reserves(delaysBelow))},
-	{name: "a queue knows no maxDelay", promise: "the promise of Reserve", says: "maxDelay", accepts: only(leaky), build: fault(reserves(queuesForever))},
-	{name: "a delay below zero is any delay", promise: "the promise of Reserve", says: "maxDelay", build: fault(reserves(negativeIsForever))},
-	{name: "Reserve reads the clock twice", promise: "promise 7", says: "Reserve reads the clock 2 times", build: fault(reserves(reserveReadsTwice))},
-	{name: "Peek reads the clock twice", promise: "promise 7", says: "Peek reads the clock 2 times", build: fault(peekReadsTwice)},
-	{name: "Peek has no ErrExceedsLimit", promise: "promise 4", says: "Peek at cost", build: fault(peekSwallowsErrors)},
-	{name: "Peek has no ErrNegativeCost", promise: "promise 4", says: "Peek at cost -1", build: fault(peekTakesNegative)},
-	{name: "Reserve forgets the gap of the clock", promise: "promise 7", says: "the clock is behind", build: fault(tellsNoGap)},
-	{name: "Peek forgets the gap of the clock", promise: "promise 7", says: "the clock is behind", build: fault(peekTellsNoGap)},
-	{name: "nothing is settled while the clock is behind", promise: "promise 7", says: "has settled while the clock was behind", build: fault(settlesAtTheReading)},
+	{name: "a cancelled reservation of 0 mints", promise: "the promise of Settle", text: "has reserved a cost of 0, and cancelled", build: fault(settles(cancelOfNothingMints))},
+	{name: "a reservation of 0 is never settled", promise: "the promise of Settle", text: "has reserved a cost of 0 and settled it above", build: fault(settles(nothingIsSettled))},
+	{name: "a settlement is capped at the capacity", promise: "the promise of Settle", text: "settled", build: fault(settles(settlesUpToTheCapacity))},
+	{name: "a settlement is capped at what was reserved", promise: "the promise of Settle", text: "settled above", build: fault(settles(settlesUpToTheReserved))},
+	{name: "a settlement gives back only what is not regained", promise: "the promise of Settle", text: "others have spent as much", build: fault(settlesUnregained)},
+	{name: "one settlement an instant", promise: "the promise of Settle", text: "at one instant", build: fault(settlesOnce)},
+	{name: "a refund is scaled after SetLimit", promise: "the promise of Settle", text: "beside what is cancelled", build: fault(scalesRefunds)},
+	{name: "a late refund after SetLimit", promise: "the promise of Settle", text: "cancelled", build: fault(refundsAfterAChange)},
+	{name: "a denied reservation gives back", promise: "the promise of Reserve", text: "", build: fault(reserves(deniedIsSettled))},
+	{name: "a reservation of 0 is denied", promise: "the promise of Reserve", text: "Reserve of cost 0", build: fault(reserves(reserveOfNothingIsDenied))},
+	{name: "a reservation of 0 charges", promise: "the promise of Reserve", text: "Reserve of cost 0", build: fault(reserves(reserveOfNothingCharges))},
+	{name: "a negative reservation mints", promise: "the promise of Reserve", text: "Reserve of cost -1: the error is <nil>", build: fault(reserves(reserveOfLessMints))},
+	{name: "a reservation is nil", promise: "the promise of Reserve", text: "returns nil", build: fault(reserves(reserveReturnsNil))},
+	{name: "a reservation above the capacity is to be retried", promise: "the promise of Reserve", text: "the error is <nil>", build: fault(reserves(reserveAnswersNotYet))},
+	{name: "a delay of maxDelay is denied", promise: "the promise of Reserve", text: "and a booking at it answers", build: fault(reserves(delaysBelow))},
+	{name: "a queue of maxDelay is denied", promise: "the promise of Reserve", text: "Reserve with", accepts: only(leaky), build: fault(reserves(delaysBelow))},
+	{name: "a queue knows no maxDelay", promise: "the promise of Reserve", text: "maxDelay", accepts: only(leaky), build: fault(reserves(queuesForever))},
+	{name: "a delay below zero is any delay", promise: "the promise of Reserve", text: "maxDelay", build: fault(reserves(negativeIsForever))},
+	{name: "Reserve reads the clock twice", promise: "promise 7", text: "Reserve reads the clock 2 times", build: fault(reserves(reserveReadsTwice))},
+	{name: "Peek reads the clock twice", promise: "promise 7", text: "Peek reads the clock 2 times", build: fault(peekReadsTwice)},
+	{name: "Peek has no ErrExceedsLimit", promise: "promise 4", text: "Peek at cost", build: fault(peekSwallowsErrors)},
+	{name: "Peek has no ErrNegativeCost", promise: "promise 4", text: "Peek at cost -1", build: fault(peekTakesNegative)},
+	{name: "Reserve forgets the gap of the clock", promise: "promise 7", text: "the clock is behind", build: fault(reportsNoGap)},
+	{name: "Peek forgets the gap of the clock", promise: "promise 7", text: "the clock is behind", build: fault(peekReportsNoGap)},
+	{name: "nothing is settled while the clock is behind", promise: "promise 7", text: "has settled while the clock was behind", build: fault(settlesAtTheReading)},
 
-	{name: "another rate starts afresh", promise: "the promise of SetLimit", says: "were", build: fault(setsProportionally)},
-	{name: "another algorithm starts afresh", promise: "the promise of SetLimit", says: "and now the limit is", accepts: only(token, fixed), build: fault(algorithmsStartFresh)},
-	{name: "invalid limits are ignored", promise: "the promise of SetLimit", says: "answers <nil>", build: fault(setsWhatIsInvalid)},
-	{name: "an invalid limit means none", promise: "", says: "where SetLimit refuses invalid limits", build: fault(invalidClearsTheLimit)},
-	{name: "a name stays", promise: "the promise of SetLimit", says: "and the key answers for", build: fault(namesStay)},
-	{name: "a lowered limit counts all", promise: "the promise of SetLimit", says: "the whole capacity", build: fault(countsAll)},
-	{name: "a lowered limit forgets the rest", promise: "the promise of SetLimit", says: "remain", build: fault(forgetsTheRest)},
-	{name: "a limit that counts nothing forgets", promise: "the promise of SetLimit", says: "counted nothing", build: fault(blockedForgets)},
+	{name: "another rate starts afresh", promise: "the promise of SetLimit", text: "were", build: fault(setsProportionally)},
+	{name: "another algorithm starts afresh", promise: "the promise of SetLimit", text: "and now the limit is", accepts: only(token, fixed), build: fault(algorithmsStartFresh)},
+	{name: "invalid limits are ignored", promise: "the promise of SetLimit", text: "answers <nil>", build: fault(setsWhatIsInvalid)},
+	{name: "an invalid limit means none", promise: "", text: "where SetLimit refuses invalid limits", build: fault(invalidClearsTheLimit)},
+	{name: "a name stays", promise: "the promise of SetLimit", text: "and the key answers for", build: fault(namesStay)},
+	{name: "a lowered limit counts all", promise: "the promise of SetLimit", text: "the whole capacity", build: fault(countsAll)},
+	{name: "a lowered limit forgets the rest", promise: "the promise of SetLimit", text: "remain", build: fault(forgetsTheRest)},
+	{name: "a limit that counts nothing forgets", promise: "the promise of SetLimit", text: "counted nothing", build: fault(blockedForgets)},
 
-	{name: "nothing is swept", promise: "the promise of Sweep", says: "was not swept", build: fault(sweepsNothing)},
-	{name: "bookings are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsBooked)},
-	{name: "debts are swept", promise: "the promise of Sweep", says: "after a sweep", build: fault(sweepsIndebted)},
-	{name: "NextAfter is ResetAfter", promise: "promise 3", says: "NextAfter ", build: fault(spoilt(func(d *ratelimit.Decision) { d.NextAfter = min(d.NextAfter, 1) * d.ResetAfter }))},
-	{name: "Debt is all that was spent", promise: "promise 8", says: "and Debt is", build: fault(debtIsSpending)},
-	{name: "a debt is capped at a year", promise: "promise 8", says: "as much as can be was charged", build: fault(debtOfAYear)},
+	{name: "nothing is swept", promise: "the promise of Sweep", text: "was not swept", build: fault(sweepsNothing)},
+	{name: "bookings are swept", promise: "the promise of Sweep", text: "after a sweep", build: fault(sweepsBooked)},
+	{name: "debts are swept", promise: "the promise of Sweep", text: "after a sweep", build: fault(sweepsIndebted)},
+	{name: "NextAfter is ResetAfter", promise: "promise 3", text: "NextAfter ", build: fault(spoilt(func(d *ratelimit.Decision) { d.NextAfter = min(d.NextAfter, 1) * d.ResetAfter }))},
+	{name: "Debt is all that was spent", promise: "promise 8", text: "and Debt is", build: fault(debtIsSpending)},
+	{name: "a debt is capped at a year", promise: "promise 8", text: "as much as can be was charged", build: fault(debtOfAYear)},
 
-	{name: "keys are cut at 255 bytes", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(cut(255)))},
-	{name: "keys are cut at 4096 bytes", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(cut(4096)))},
-	{name: "keys end at a NUL", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(untilNul))},
-	{name: "keys are made valid text", promise: "each key has a budget of its own", says: "a key never seen answers",
+	{name: "keys are cut at 255 bytes", promise: "each key has a budget of its own", text: "a key never seen answers", build: fault(keysBy(cut(255)))},
+	{name: "keys are cut at 4096 bytes", promise: "each key has a budget of its own", text: "a key never seen answers", build: fault(keysBy(cut(4096)))},
+	{name: "keys end at a NUL", promise: "each key has a budget of its own", text: "a key never seen answers", build: fault(keysBy(untilNul))},
+	{name: "keys are made valid text", promise: "each key has a budget of its own", text: "a key never seen answers",
 		build: fault(keysBy(func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }))},
-	{name: "keys are trimmed", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(strings.TrimSpace))},
-	{name: "keys are hashed into 4096", promise: "each key has a budget of its own", says: "", build: fault(keysBy(hashed(4096)))},
-	{name: "keys are hashed into 65536", promise: "each key has a budget of its own", says: "", build: fault(keysBy(hashed(1 << 16)))},
-	{name: "64 keys are kept", promise: "each key has a budget of its own", says: "", build: fault(keepsFew(64))},
-	{name: "1024 keys are kept", promise: "each key has a budget of its own", says: "that have spent all they had", build: fault(keepsFew(1024))},
+	{name: "keys are trimmed", promise: "each key has a budget of its own", text: "a key never seen answers", build: fault(keysBy(strings.TrimSpace))},
+	{name: "keys are hashed into 4096", promise: "each key has a budget of its own", text: "", build: fault(keysBy(hashed(4096)))},
+	{name: "keys are hashed into 65536", promise: "each key has a budget of its own", text: "", build: fault(keysBy(hashed(1 << 16)))},
+	{name: "64 keys are kept", promise: "each key has a budget of its own", text: "", build: fault(keepsFew(64))},
+	{name: "1024 keys are kept", promise: "each key has a budget of its own", text: "that have spent all they had", build: fault(keepsFew(1024))},
 
-	{name: "answers have no name", promise: "a Decision names its limit", says: "answers for the limit", build: fault(spoilt(func(d *ratelimit.Decision) { d.Limit.Name = "" }))},
-	{name: "Unlimited ends", promise: "promise 6", says: "fits and is not allowed", build: fault(unlimitedEnds)},
-	{name: "Blocked is to be retried", promise: "promise 4", says: `want "ratelimit: cost exceeds the limit"`, build: fault(blockedSoon)},
-	{name: "what cannot be counted is clamped", promise: "promise 6", says: "<nil>", newly: clamps, wide: true},
-	{name: "a key is forgotten after 1000 decisions", promise: "promise", says: "of a long history", build: fault(forgetsAfter(1000))},
-	{name: "a cost of 0 opens a window", promise: "promise 4", says: "", accepts: only(fixed), build: newZeroOpens},
+	{name: "answers have no name", promise: "a Decision names its limit", text: "answers for the limit", build: fault(spoilt(func(d *ratelimit.Decision) { d.Limit.Name = "" }))},
+	{name: "Unlimited ends", promise: "promise 6", text: "fits and is not allowed", build: fault(unlimitedEnds)},
+	{name: "Blocked is to be retried", promise: "promise 4", text: `want "ratelimit: cost exceeds the limit"`, build: fault(blockedSoon)},
+	{name: "what cannot be counted is clamped", promise: "promise 6", text: "<nil>", newly: clamps, wide: true},
+	{name: "a key is forgotten after 1000 decisions", promise: "promise", text: "of a long history", build: fault(forgetsAfter(1000))},
+	{name: "a cost of 0 opens a window", promise: "promise 4", text: "", accepts: only(fixed), build: newZeroOpens},
 }
 
 // With a number of seeds each wrong limiter is tried that often, with limits of all algorithms and as many histories as the suite plays by
@@ -949,5 +949,5 @@ func (w wrong) isFound(t *testing.T, seed uint64) {
 		assert.NotContains(t, err.Error(), "comparing uncomparable", "no limiter is blamed for its type")
 	}
 	require.Error(t, err)
-	assert.True(t, w.isFoundIn(err), "seed %d: want %s, and %q, in\n%v", seed, w.promise, w.says, err)
+	assert.True(t, w.isFoundIn(err), "seed %d: want %s, and %q, in\n%v", seed, w.promise, w.text, err)
 }

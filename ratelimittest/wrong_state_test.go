@@ -89,7 +89,7 @@ type denial struct {
 
 // remembersDenials answers from memory after a number of denials of one cost in a row, for costs that the last one covers. forgets names
 // the calls that make it forget.
-func remembersDenials(inARow int, covers func(denied, asked int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
+func remembersDenials(inARow int, covers func(denied, requested int) bool, forgets string) func(*faulty, ratelimit.Limit, clock) {
 	return func(l *faulty, limit ratelimit.Limit, c clock) {
 		var m memory[denial]
 		decides(l, limit, c, &m, func(v *denial, now time.Duration, cost int, inner func(int) (ratelimit.Decision, error)) (ratelimit.Decision, error) {
@@ -138,9 +138,9 @@ func remembersDenials(inARow int, covers func(denied, asked int) bool, forgets s
 	}
 }
 
-func larger(denied, asked int) bool  { return asked > denied }
-func smaller(denied, asked int) bool { return asked < denied }
-func same(denied, asked int) bool    { return asked == denied }
+func larger(denied, requested int) bool  { return requested > denied }
+func smaller(denied, requested int) bool { return requested < denied }
+func same(denied, requested int) bool    { return requested == denied }
 
 // punishes charges a key that does not stop after so many denials in a row.
 func punishes(inARow int) func(*faulty, ratelimit.Limit, clock) {
@@ -181,8 +181,8 @@ func failsToGiveBack(l *faulty, _ ratelimit.Limit, _ clock) {
 
 // ---- limits that change ----
 
-// asksWithoutTaking answers calls that charge nothing as if the key was under the new limit, and leaves it under the old one.
-func asksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
+// looksWithoutTaking answers calls that charge nothing as if the key was under the new limit, and leaves it under the old one.
+func looksWithoutTaking(l *faulty, _ ratelimit.Limit, _ clock) {
 	l.take = func(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 		if cost == 0 || cost > l.current().Capacity() {
 			return l.keyed.Peek(context.Background(), key, cost)
@@ -718,48 +718,48 @@ func emptyIsRefused(l *faulty, _ ratelimit.Limit, _ clock) {
 }
 
 var wrongStates = []wrong{
-	{name: "a cost is denied for as long as a smaller one", promise: "promise 1", says: "where each cost has a time of its own",
+	{name: "a cost is denied for as long as a smaller one", promise: "promise 1", text: "where each cost has a time of its own",
 		build: fault(remembersDenials(8, larger, "Settle Adjust Reset SetLimit"))},
-	{name: "a cost is denied for as long as a larger one", histories: 24, promise: "promise", says: "",
+	{name: "a cost is denied for as long as a larger one", histories: 24, promise: "promise", text: "",
 		build: fault(remembersDenials(8, smaller, "Settle Adjust Reset SetLimit"))},
-	{name: "a remembered denial survives Settle", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Adjust Reset SetLimit"))},
-	{name: "a remembered denial survives SetLimit", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Settle Adjust Reset"))},
-	{name: "a remembered denial survives Adjust", promise: "promise 2", says: "", build: fault(remembersDenials(1, same, "Settle SetLimit Reset"))},
-	{name: "a remembered denial survives Reset", promise: "promise 2", says: "was given back some", build: fault(remembersDenials(1, same, "Settle SetLimit Adjust"))},
-	{name: "six denials in a row are charged", promise: "promise 4", says: "", build: fault(punishes(6))},
-	{name: "a denial whose clean-up failed is an error", promise: "promise 1", says: "unavailable", build: fault(failsToGiveBack)},
+	{name: "a remembered denial survives Settle", promise: "promise 2", text: "was given back some", build: fault(remembersDenials(1, same, "Adjust Reset SetLimit"))},
+	{name: "a remembered denial survives SetLimit", promise: "promise 2", text: "was given back some", build: fault(remembersDenials(1, same, "Settle Adjust Reset"))},
+	{name: "a remembered denial survives Adjust", promise: "promise 2", text: "", build: fault(remembersDenials(1, same, "Settle SetLimit Reset"))},
+	{name: "a remembered denial survives Reset", promise: "promise 2", text: "was given back some", build: fault(remembersDenials(1, same, "Settle SetLimit Adjust"))},
+	{name: "six denials in a row are charged", promise: "promise 4", text: "", build: fault(punishes(6))},
+	{name: "a denial whose clean-up failed is an error", promise: "promise 1", text: "unavailable", build: fault(failsToGiveBack)},
 
-	{name: "a question leaves a key under the old limit", promise: "promise 3", says: "after SetLimit, ResetAfter was", build: fault(asksWithoutTaking)},
-	{name: "a key expires by the old limit", histories: 24, promise: "promise", says: "where a tightened limit forgives nothing", build: fault(expires)},
-	{name: "a debt is placed again when the limit is raised", histories: 24, promise: "the promise of SetLimit", says: "under several limits", accepts: counts, build: fault(placesAgain)},
-	{name: "Sweep goes by the limit of New", histories: 24, promise: "the promise of Sweep", says: "the limit was changed", build: fault(sweepsByTheFirst)},
-	{name: "what was spent is new when the limit changes", promise: "the promise of SetLimit", says: "and ResetAfter is", accepts: only(fixed, log, counter), build: fault(changesForgetTheAge)},
-	{name: "bookings are lost when the rate changes", promise: "the promise of Reserve", says: "gets in before what is booked", build: fault(changesForgetBookings)},
-	{name: "the time is forgotten when the limit changes", promise: "the promise of SetLimit", says: "and ResetAfter is", build: fault(changesForgetTheTime)},
+	{name: "a question leaves a key under the old limit", promise: "promise 3", text: "after SetLimit, ResetAfter was", build: fault(looksWithoutTaking)},
+	{name: "a key expires by the old limit", histories: 24, promise: "promise", text: "where a tightened limit forgives nothing", build: fault(expires)},
+	{name: "a debt is placed again when the limit is raised", histories: 24, promise: "the promise of SetLimit", text: "under several limits", accepts: counts, build: fault(placesAgain)},
+	{name: "Sweep goes by the limit of New", histories: 24, promise: "the promise of Sweep", text: "the limit was changed", build: fault(sweepsByTheFirst)},
+	{name: "what was spent is new when the limit changes", promise: "the promise of SetLimit", text: "and ResetAfter is", accepts: only(fixed, log, counter), build: fault(changesForgetTheAge)},
+	{name: "bookings are lost when the rate changes", promise: "the promise of Reserve", text: "gets in before what is booked", build: fault(changesForgetBookings)},
+	{name: "the time is forgotten when the limit changes", promise: "the promise of SetLimit", text: "and ResetAfter is", build: fault(changesForgetTheTime)},
 
-	{name: "nothing is settled once Reserve's context has ended", promise: "the promise of Settle", says: "", build: fault(settlesWithin(nil))},
-	{name: "a settlement fails once Reserve's context has ended", promise: "the promise of Settle", says: "fails: context canceled", build: fault(settlesWithin(context.Canceled))},
-	{name: "a grant and a settlement give back the same", promise: "the promise of Settle", says: "and then a booking of before was settled", build: fault(grantsAndSettles)},
-	{name: "settlements at one time lose each other's", promise: "the promise of Settle", says: "at one time", build: fault(losesSettlements)},
-	{name: "a settlement beside another does nothing", promise: "the promise of Settle", says: "at one time", build: fault(settlesAlone)},
-	{name: "a cancelled booking lets a later caller in", promise: "the promise of Reserve", says: "gets in before what is booked", build: fault(cancelMovesUp)},
-	{name: "reservations of one cost are one", promise: "the promise of Settle", says: "", build: fault(sharesSettlements)},
-	{name: "Reset leaves bookings", promise: "the promise of Reset", says: "", build: fault(resetLeavesBookings)},
-	{name: "a maxDelay is cut to milliseconds", promise: "the promise of Reserve", says: "", build: fault(reserves(cutsDelays))},
+	{name: "nothing is settled once Reserve's context has ended", promise: "the promise of Settle", text: "", build: fault(settlesWithin(nil))},
+	{name: "a settlement fails once Reserve's context has ended", promise: "the promise of Settle", text: "fails: context canceled", build: fault(settlesWithin(context.Canceled))},
+	{name: "a grant and a settlement give back the same", promise: "the promise of Settle", text: "and then a booking of before was settled", build: fault(grantsAndSettles)},
+	{name: "settlements at one time lose each other's", promise: "the promise of Settle", text: "at one time", build: fault(losesSettlements)},
+	{name: "a settlement beside another does nothing", promise: "the promise of Settle", text: "at one time", build: fault(settlesAlone)},
+	{name: "a cancelled booking lets a later caller in", promise: "the promise of Reserve", text: "gets in before what is booked", build: fault(cancelMovesUp)},
+	{name: "reservations of one cost are one", promise: "the promise of Settle", text: "", build: fault(sharesSettlements)},
+	{name: "Reset leaves bookings", promise: "the promise of Reset", text: "", build: fault(resetLeavesBookings)},
+	{name: "a maxDelay is cut to milliseconds", promise: "the promise of Reserve", text: "", build: fault(reserves(cutsDelays))},
 
-	{name: "a key never seen gets a credit", histories: 24, promise: "promise", says: "", build: fault(creditsUnseen)},
-	{name: "any grant ends a debt", histories: 24, promise: "the promise of Adjust", says: "given back", build: fault(grantsEndDebts)},
-	{name: "bookings hide charges", promise: "the promise of Adjust", says: "", build: fault(bookingsHideCharges)},
+	{name: "a key never seen gets a credit", histories: 24, promise: "promise", text: "", build: fault(creditsUnseen)},
+	{name: "any grant ends a debt", histories: 24, promise: "the promise of Adjust", text: "given back", build: fault(grantsEndDebts)},
+	{name: "bookings hide charges", promise: "the promise of Adjust", text: "", build: fault(bookingsHideCharges)},
 
-	{name: "the second of two equal calls at one instant is free", promise: "promise", says: "", build: fault(repeats(1))},
-	{name: "the sixth of equal calls at one instant is free", promise: "promise 5", says: "", build: fault(repeats(5))},
-	{name: "a denial steps back with the clock", promise: "promise 7", says: "", build: fault(denialsStepBack)},
-	{name: "128 entries are counted", promise: "promise", says: "of a long history", build: fault(countsTo(128))},
-	{name: "Reset forgets half", promise: "the promise of Reset", says: "", build: fault(resetsHalf)},
-	{name: "a Wait for nothing waits", promise: "the promise of Wait", says: "", build: fault(waitsForNothing)},
-	{name: "keys are hash tags", promise: "each key has a budget of its own", says: "a key never seen answers", build: fault(keysBy(hashTag))},
-	{name: "the empty key is not counted", promise: "promise 5", says: "the empty key has spent all", build: fault(emptyIsNobody)},
-	{name: "the empty key is refused", promise: "promise 4", says: "where the empty key is a key", build: fault(emptyIsRefused)},
+	{name: "the second of two equal calls at one instant is free", promise: "promise", text: "", build: fault(repeats(1))},
+	{name: "the sixth of equal calls at one instant is free", promise: "promise 5", text: "", build: fault(repeats(5))},
+	{name: "a denial steps back with the clock", promise: "promise 7", text: "", build: fault(denialsStepBack)},
+	{name: "128 entries are counted", promise: "promise", text: "of a long history", build: fault(countsTo(128))},
+	{name: "Reset forgets half", promise: "the promise of Reset", text: "", build: fault(resetsHalf)},
+	{name: "a Wait for nothing waits", promise: "the promise of Wait", text: "", build: fault(waitsForNothing)},
+	{name: "keys are hash tags", promise: "each key has a budget of its own", text: "a key never seen answers", build: fault(keysBy(hashTag))},
+	{name: "the empty key is not counted", promise: "promise 5", text: "the empty key has spent all", build: fault(emptyIsNobody)},
+	{name: "the empty key is refused", promise: "promise 4", text: "where the empty key is a key", build: fault(emptyIsRefused)},
 }
 
 func TestLimitersThatRememberWronglyAreFoundOut(t *testing.T) {

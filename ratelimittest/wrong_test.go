@@ -402,7 +402,7 @@ type wrong struct {
 	newly     func(limit ratelimit.Limit, clock *ratelimittest.Clock) (ratelimit.Limiter[string], error) // instead of build, if New has the bug
 	accepts   func(limit ratelimit.Limit) bool
 	promise   string // the broken promise
-	says      string // a part of the message
+	text      string // a part of the message
 	histories int    // if zero, 16
 }
 
@@ -419,60 +419,60 @@ func good(limit ratelimit.Limit, clock *ratelimittest.Clock) keyed {
 type limiter = ratelimit.Limiter[string]
 
 var wrongs = []wrong{
-	{name: "a peek consumes", promise: "promise 4", says: "Peek answers",
+	{name: "a peek consumes", promise: "promise 4", text: "Peek answers",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return peekConsumes{k} })},
-	{name: "a denial is charged", promise: "promise 4", says: "was denied before",
+	{name: "a denial is charged", promise: "promise 4", text: "was denied before",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return denialCharges{k} })},
-	{name: "a negative cost mints", promise: "promise 4", says: "cost -1: the error is <nil>",
+	{name: "a negative cost mints", promise: "promise 4", text: "cost -1: the error is <nil>",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return negativeMints{k} })},
-	{name: "a cost above the capacity is to be retried", promise: "promise 4", says: `want "ratelimit: cost exceeds the limit"`,
+	{name: "a cost above the capacity is to be retried", promise: "promise 4", text: `want "ratelimit: cost exceeds the limit"`,
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return neverSoon{k} })},
-	{name: "RetryAfter is always the window", promise: "promise 1", says: "RetryAfter was",
+	{name: "RetryAfter is always the window", promise: "promise 1", text: "RetryAfter was",
 		build: put(func(k keyed, l ratelimit.Limit, _ *ratelimittest.Clock) limiter { return wholeWindow{k, l} })},
-	{name: "RetryAfter rounds down", promise: "promise 1", says: "RetryAfter 0s",
+	{name: "RetryAfter rounds down", promise: "promise 1", text: "RetryAfter 0s",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return roundsDown{k} })},
-	{name: "keys share a bucket", promise: "each key has a budget of its own", says: "a key never seen answers",
+	{name: "keys share a bucket", promise: "each key has a budget of its own", text: "a key never seen answers",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return sharedKey{k} })},
-	{name: "one key's denial wipes the others", promise: "each key has a budget of its own", says: "other keys have spent",
+	{name: "one key's denial wipes the others", promise: "each key has a budget of its own", text: "other keys have spent",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return wipes{k, new(sync.Map)} })},
-	{name: "a sweep frees live quota", promise: "the promise of Sweep", says: "after a sweep",
+	{name: "a sweep frees live quota", promise: "the promise of Sweep", text: "after a sweep",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return sweepsLive{k, new(sync.Map)} })},
-	{name: "a charge that meets a sweep is lost", promise: "promise 5", says: "were spent at once",
+	{name: "a charge that meets a sweep is lost", promise: "promise 5", text: "were spent at once",
 		build: func(l ratelimit.Limit, _ *ratelimittest.Clock) limiter {
 			return losesCharges{new(sync.Mutex), l, make(map[string]*int)}
 		}},
-	{name: "two calls at once are a panic", promise: "no call panics", says: "panic of two calls",
+	{name: "two calls at once are a panic", promise: "no call panics", text: "panic of two calls",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter {
 			return panicsTogether{k, new(atomic.Int32)}
 		})},
-	{name: "a cancelled wait keeps its permits", promise: "the promise of Wait", says: "until its context was cancelled",
+	{name: "a cancelled wait keeps its permits", promise: "the promise of Wait", text: "until its context was cancelled",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return waitKeeps{k} })},
-	{name: "a wait does not look at its deadline", promise: "the promise of Wait", says: "the deadline comes first",
+	{name: "a wait does not look at its deadline", promise: "the promise of Wait", text: "the deadline comes first",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return waitSleeps{k} })},
-	{name: "the clock is read twice", promise: "promise 7", says: "Take reads the clock 2 times",
+	{name: "the clock is read twice", promise: "promise 7", text: "Take reads the clock 2 times",
 		build: put(func(k keyed, _ ratelimit.Limit, c *ratelimittest.Clock) limiter { return twoReadings{k, c} })},
-	{name: "a settlement gives back what was regained", promise: "the promise of Settle", says: "had been regained long ago",
+	{name: "a settlement gives back what was regained", promise: "the promise of Settle", text: "had been regained long ago",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return fullRefund{k} })},
-	{name: "a cancelled booking stays", promise: "the promise of Settle", says: "cancelled before its time",
+	{name: "a cancelled booking stays", promise: "the promise of Settle", text: "cancelled before its time",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return bookingLeaks{k} })},
-	{name: "a new limit is a full bucket for everyone", promise: "the promise of SetLimit", says: "were spent, the capacity is",
+	{name: "a new limit is a full bucket for everyone", promise: "the promise of SetLimit", text: "were spent, the capacity is",
 		build: func(l ratelimit.Limit, c *ratelimittest.Clock) limiter {
 			now := good(l, c)
 			return freshOnChange{new(sync.Mutex), func(l ratelimit.Limit) keyed { return good(l, c) }, &now}
 		}},
-	{name: "a new limit never reaches existing keys", promise: "the promise of SetLimit", says: "the key answers for",
+	{name: "a new limit never reaches existing keys", promise: "the promise of SetLimit", text: "the key answers for",
 		build: put(func(k keyed, _ ratelimit.Limit, _ *ratelimittest.Clock) limiter { return newKeysOnly{k} })},
-	{name: "tokens are floats", promise: "promise", says: "is broken by token-bucket", accepts: tokenBuckets, histories: 200,
+	{name: "tokens are floats", promise: "promise", text: "is broken by token-bucket", accepts: tokenBuckets, histories: 200,
 		build: func(l ratelimit.Limit, c *ratelimittest.Clock) limiter { return newFloatBucket(l, c) }},
-	{name: "state follows the clock back", promise: "promise 7", says: "the clock was", accepts: fitsWords,
+	{name: "state follows the clock back", promise: "promise 7", text: "the clock was", accepts: fitsWords,
 		build: func(l ratelimit.Limit, c *ratelimittest.Clock) limiter {
 			b := newWordBucket(l, 1, c.Now)
 			b.followsBack = true
 			return b
 		}},
-	{name: "a product overflows", promise: "promise 4", says: `the error is <nil>, want "ratelimit: cost exceeds the limit"`,
+	{name: "a product overflows", promise: "promise 4", text: `the error is <nil>, want "ratelimit: cost exceeds the limit"`,
 		build: put(func(k keyed, l ratelimit.Limit, _ *ratelimittest.Clock) limiter { return overflows{k, l} })},
-	{name: "a fresh key is denied for ever", promise: "promise 6", says: "fits and is not allowed", accepts: only(token, fixed, log),
+	{name: "a fresh key is denied for ever", promise: "promise 6", text: "fits and is not allowed", accepts: only(token, fixed, log),
 		build: put(func(k keyed, l ratelimit.Limit, _ *ratelimittest.Clock) limiter { return deadOnArrival{k, l} })},
 }
 
@@ -488,7 +488,7 @@ func TestWrongLimitersAreFoundOut(t *testing.T) {
 func (w wrong) isFoundIn(err error) bool {
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		first, _, _ := strings.Cut(e.Error(), " is broken by ")
-		if strings.Contains(first, w.promise) && strings.Contains(e.Error(), w.says) {
+		if strings.Contains(first, w.promise) && strings.Contains(e.Error(), w.text) {
 			return true
 		}
 	}

@@ -22,14 +22,14 @@ type fakeDB struct {
 	sql statements
 	now func() int64 // its clock, in µs
 
-	mu     sync.Mutex
-	freed  *sync.Cond
-	rows   map[string]row
-	locked map[string]*fakeConn
-	writes int // that have changed something
-	asked  []string
-	fail   func(step string) error // before a step; the steps are connect, begin, commit and the names of statements
-	lose   func(step string) error // after a step: it is done, and its answer is lost
+	mu        sync.Mutex
+	freed     *sync.Cond
+	rows      map[string]row
+	locked    map[string]*fakeConn
+	writes    int // that have changed something
+	requested []string
+	fail      func(step string) error // before a step; the steps are connect, begin, commit and the names of statements
+	lose      func(step string) error // after a step: it is done, and its answer is lost
 }
 
 func newFake(t testing.TB, now func() int64) (*fakeDB, *sql.DB) {
@@ -60,14 +60,14 @@ func at(step string, err error) func(string) error {
 func (f *fakeDB) counted() (writes, steps int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.writes, len(f.asked)
+	return f.writes, len(f.requested)
 }
 
 // step runs a step between its two hooks.
 func (f *fakeDB) step(name string, do func()) error {
 	f.mu.Lock()
 	fail, lose := f.fail, f.lose
-	f.asked = append(f.asked, name)
+	f.requested = append(f.requested, name)
 	f.mu.Unlock()
 	if fail != nil {
 		if err := fail(name); err != nil {

@@ -119,7 +119,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		}
 	} else {
 		d.undone = q.Undone
-		if err := j.queue.ask(d); err != nil {
+		if err := j.queue.run(d); err != nil {
 			if q.Undone && d.stage.Load() == left {
 				go j.undo(d, parts)
 			}
@@ -246,7 +246,7 @@ func (j *joint) correct(ctx context.Context, parts []*part) error {
 	if len(parts) == 0 {
 		return nil
 	}
-	return j.queue.ask(newDemand(ctx, parts, func(rows map[string]*account) error {
+	return j.queue.run(newDemand(ctx, parts, func(rows map[string]*account) error {
 		for _, p := range parts {
 			if rows[p.row] == nil {
 				return errForeign

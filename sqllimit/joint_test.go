@@ -58,11 +58,11 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 			ratelimit.Unlimited(), ratelimit.Blocked(),
 		}
 		var memory, remote []ratelimit.Layer[string]
-		told := [2]map[int]ratelimit.Event[string]{{}, {}}
+		events := [2]map[int]ratelimit.Event[string]{{}, {}}
 		add := func(m, r ratelimit.Layer[string]) {
 			i := len(memory)
-			m.Observe = func(e ratelimit.Event[string]) { told[0][i] = e }
-			r.Observe = func(e ratelimit.Event[string]) { told[1][i] = e }
+			m.Observe = func(e ratelimit.Event[string]) { events[0][i] = e }
+			r.Observe = func(e ratelimit.Event[string]) { events[1][i] = e }
 			memory, remote = append(memory, m), append(remote, r)
 		}
 		for i := range 1 + rng.IntN(4) {
@@ -103,8 +103,8 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 		for range 40 {
 			clock.Advance(time.Duration(rng.IntN(3)) * time.Duration(rng.IntN(4000)) * time.Millisecond)
 			key, cost := string(rune('a'+rng.IntN(2))), rng.IntN(4)
-			clear(told[0])
-			clear(told[1])
+			clear(events[0])
+			clear(events[1])
 			calls++
 			var x, y ratelimit.Decision
 			var ex, ey error
@@ -139,13 +139,13 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 				x.NextAfter = 0
 			}
 			require.Equal(t, x, y, "seed %d %v\n%s", seed, a.Describe().Limits, log)
-			for i := range told[0] {
+			for i := range events[0] {
 				if ex == nil {
-					require.Equal(t, told[0][i], told[1][i], "seed %d layer %d\n%s", seed, i, log)
+					require.Equal(t, events[0][i], events[1][i], "seed %d layer %d\n%s", seed, i, log)
 				}
 			}
 			if ex == nil {
-				require.Len(t, told[1], len(told[0]), "seed %d %v\n%s", seed, told, log)
+				require.Len(t, events[1], len(events[0]), "seed %d %v\n%s", seed, events, log)
 			}
 		}
 	}

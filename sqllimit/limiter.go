@@ -27,7 +27,7 @@ type Limiter struct {
 	store      store
 	space      string // the beginning of its rows' keys
 	limitFor   func(string) ratelimit.Limit
-	asked      *lookup.Calls[string, ratelimit.Limit] // of limitFor
+	lookups    *lookup.Calls[string, ratelimit.Limit] // of limitFor
 	timeout    time.Duration                          // below zero: none
 	onDecision func(ratelimit.Event[string])
 	plan       atomic.Pointer[plan] // New's or SetLimit's
@@ -68,7 +68,7 @@ func New(db *sql.DB, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{store: store{db, o.Dialect, o.Table, o.Dialect.statements(o.Table), new(atomic.Bool)}, space: o.Name + ":",
-		limitFor: o.LimitFor, asked: lookup.New[string, ratelimit.Limit](0), timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
+		limitFor: o.LimitFor, lookups: lookup.New[string, ratelimit.Limit](0), timeout: o.Timeout, onDecision: o.OnDecision, lines: make(map[string]*line)}
 	l.contended.seed = maphash.MakeSeed()
 	l.plan.Store(p)
 	return l, nil
@@ -88,7 +88,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	limit := lookup.One(l.asked, key, l.limitFor)
+	limit := lookup.One(l.lookups, key, l.limitFor)
 	if limit == (ratelimit.Limit{}) {
 		return p, nil
 	}
@@ -155,7 +155,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 		return d, nil, nil
 	}
 	o.do, o.plan, o.cost, o.peek = (*account).take, p, int64(cost), o.peek || cost == 0
-	if err = l.ask(ctx, key, o); err != nil {
+	if err = l.run(ctx, key, o); err != nil {
 		return d, o, err
 	}
 	return o.decision, o, nil
@@ -257,7 +257,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		}
 		o := new(operation)
 		u.put(o, l.latest(key, u.plan), (*account).extend)
-		return u.extended(l.ask(ctx, key, o))
+		return u.extended(l.run(ctx, key, o))
 	})
 	return res, err
 }
@@ -266,7 +266,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 func (l *Limiter) release(key string, u *units) error {
 	o := new(operation)
 	u.put(o, l.latest(key, u.plan), (*account).release)
-	err := l.ask(context.Background(), key, o)
+	err := l.run(context.Background(), key, o)
 	l.waiting.Moved(key)
 	return err
 }
@@ -288,7 +288,7 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 		if cost == 0 {
 			o.do = (*account).correct
 		}
-		err := l.ask(context.Background(), key, o)
+		err := l.run(context.Background(), key, o)
 		l.waiting.Moved(key)
 		return err
 	}
@@ -334,7 +334,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	if err != nil || delta == 0 || !p.tracks() {
 		return err
 	}
-	err = l.ask(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
+	err = l.run(ctx, key, &operation{plan: p, do: (*account).correct, actual: int64(delta)})
 	l.waiting.Moved(key)
 	if err == nil && delta < 0 {
 		l.bookings.Moved(key)

@@ -61,8 +61,8 @@ func (g *gate) hold(step string) error {
 	return nil
 }
 
-// asks returns the number of operations that wait for the next decision on a key.
-func (l *Limiter) asks(key string) int {
+// requests returns the number of operations that wait for the next decision on a key.
+func (l *Limiter) requests(key string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k := l.lines[key]; k != nil {
@@ -73,7 +73,7 @@ func (l *Limiter) asks(key string) int {
 
 func queued(t *testing.T, l *Limiter, key string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return l.asks(key) == n }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.requests(key) == n }, 30*time.Second, time.Millisecond)
 }
 
 func TestCallersOfOneKeyShareARoundTrip(t *testing.T) {
@@ -103,7 +103,7 @@ func TestCallersOfOneKeyShareARoundTrip(t *testing.T) {
 	require.Equal(t, int32(30), allowed.Load())
 	writes, steps := f.counted()
 	require.Equal(t, 2, writes)
-	require.Equal(t, 5, steps, "connect, read and insert, and read and update: %v", f.asked)
+	require.Equal(t, 5, steps, "connect, read and insert, and read and update: %v", f.requested)
 	require.Eventually(t, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -119,11 +119,11 @@ func TestOrdersAreDecidedAsTheyCame(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.True(t, l.Allow("k", 1)) })
 	<-g.reached
-	for i, ask := range []struct {
+	for i, request := range []struct {
 		cost    int
 		allowed bool
 	}{{8, true}, {2, false}, {1, true}, {1, false}} {
-		wg.Go(func() { assert.Equal(t, ask.allowed, l.Allow("k", ask.cost), i) })
+		wg.Go(func() { assert.Equal(t, request.allowed, l.Allow("k", request.cost), i) })
 		queued(t, l, "k", i+1)
 	}
 	close(g.open)
@@ -160,7 +160,7 @@ func TestADecisionThatChangesNothingWritesNothing(t *testing.T) {
 	require.NoError(t, l.Each(ctx, func(string, ratelimit.Decision) bool { return true }))
 	after, _ := f.counted()
 	require.Equal(t, before, after)
-	require.NotContains(t, f.asked, "lock")
+	require.NotContains(t, f.requested, "lock")
 }
 
 func TestAnotherProcessThatIsFirstCountsAndIsLockedOut(t *testing.T) {
@@ -180,7 +180,7 @@ func TestAnotherProcessThatIsFirstCountsAndIsLockedOut(t *testing.T) {
 	d, err := l.Take(t.Context(), "k", 2)
 	require.NoError(t, err)
 	require.Equal(t, 5, d.Remaining)
-	require.Equal(t, []string{"begin", "lock", "update", "commit"}, f.asked[len(f.asked)-4:])
+	require.Equal(t, []string{"begin", "lock", "update", "commit"}, f.requested[len(f.requested)-4:])
 	first("lock")
 	d, err = l.Take(t.Context(), "k", 4)
 	require.NoError(t, err)
@@ -195,12 +195,12 @@ func TestAKeyThatMetAConflictBeginsWithTheLock(t *testing.T) {
 	l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), patient)
 	require.True(t, l.Allow("k", 1))
 	l.contended.note([]byte("calls:k"))
-	f.asked = nil
+	f.requested = nil
 	require.True(t, l.Allow("k", 1))
-	require.Equal(t, []string{"read", "begin", "lock", "update", "commit"}, f.asked)
-	f.asked = nil
+	require.Equal(t, []string{"read", "begin", "lock", "update", "commit"}, f.requested)
+	f.requested = nil
 	require.False(t, l.Allow("k", 9))
-	require.Equal(t, []string{"read"}, f.asked, "a denial takes no lock")
+	require.Equal(t, []string{"read"}, f.requested, "a denial takes no lock")
 }
 
 func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
@@ -263,7 +263,7 @@ func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 }
 
 func TestARefusalOfTheUserKeepsItsTextAndSaysWhatToDo(t *testing.T) {
-	for says, refusal := range map[string]error{
+	for text, refusal := range map[string]error{
 		"(check user and password in the connection string":                                      state("28P01"),
 		"(check the database's name in the connection string)":                                   state("3D000"),
 		"(the user needs SELECT, INSERT, UPDATE and DELETE on table rate_limit)":                 state("42501"),
@@ -276,7 +276,7 @@ func TestARefusalOfTheUserKeepsItsTextAndSaysWhatToDo(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 		require.NotErrorIs(t, err, ratelimit.ErrUnanswered)
 		require.ErrorIs(t, err, refusal)
-		require.ErrorContains(t, err, refusal.Error()+" "+says)
+		require.ErrorContains(t, err, refusal.Error()+" "+text)
 		require.ErrorIs(t, l.Reset(t.Context(), "k"), ratelimit.ErrUnavailable)
 	}
 }
@@ -654,7 +654,7 @@ func TestTheLimitOfAKey(t *testing.T) {
 func TestNewRefusesInvalidArguments(t *testing.T) {
 	_, db := newFake(t, newClock().now)
 	good := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("calls")
-	for says, make := range map[string]func() (*Limiter, error){
+	for text, make := range map[string]func() (*Limiter, error){
 		"db is nil":                func() (*Limiter, error) { return New(nil, good, nil) },
 		"Options.Dialect is 7":     func() (*Limiter, error) { return New(db, good, &Options{Dialect: 7}) },
 		"Options.Table is \"a b\"": func() (*Limiter, error) { return New(db, good, &Options{Table: "a b"}) },
@@ -671,7 +671,7 @@ func TestNewRefusesInvalidArguments(t *testing.T) {
 		},
 	} {
 		l, err := make()
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, text)
 		require.Nil(t, l)
 	}
 	_, err := New(db, ratelimit.Limit{Name: "calls"}, nil)
@@ -814,7 +814,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderItsPresentLimit(t *testing.T) {
 			require.NoError(t, l.Adjust(t.Context(), "hot", 1))
 		}
 		synctest.Wait()
-		require.Contains(t, f.asked, "postpone")
+		require.Contains(t, f.requested, "postpone")
 		d, err := l.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
 		require.False(t, d.Allowed)
@@ -834,7 +834,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 			require.NoError(t, short.Adjust(t.Context(), "hot", 1))
 		}
 		synctest.Wait()
-		require.Contains(t, f.asked, "postpone")
+		require.Contains(t, f.requested, "postpone")
 		d, err := long.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)
 		require.Equal(t, 99, d.Remaining)
@@ -857,7 +857,7 @@ func TestARowIsNotDeletedBeforeTheUnitsSetAsideLapse(t *testing.T) {
 			require.NoError(t, l.Adjust(t.Context(), "hot", 1))
 		}
 		synctest.Wait()
-		require.Contains(t, f.asked, "postpone")
+		require.Contains(t, f.requested, "postpone")
 		require.NoError(t, l.SetLimit(long))
 		d, err := l.Peek(t.Context(), "k", 1)
 		require.NoError(t, err)

@@ -66,8 +66,8 @@ const (
 // line is the operations of a key that wait for the next decision.
 type line struct{ operations []*operation }
 
-// ask has an operation carried out, together with others of the key.
-func (l *Limiter) ask(ctx context.Context, key string, o *operation) error {
+// run has an operation carried out, together with others of the key.
+func (l *Limiter) run(ctx context.Context, key string, o *operation) error {
 	o.ctx, o.done = ctx, make(chan struct{})
 	var timer <-chan time.Time
 	if l.timeout >= 0 {

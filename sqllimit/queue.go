@@ -58,8 +58,8 @@ func newDemand(ctx context.Context, parts []*part, change func(map[string]*accou
 	return d
 }
 
-// ask has a demand carried out.
-func (q *queue) ask(d *demand) error {
+// run has a demand carried out.
+func (q *queue) run(d *demand) error {
 	if err := d.ctx.Err(); err != nil {
 		return ended(err, false)
 	}

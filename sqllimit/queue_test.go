@@ -41,7 +41,7 @@ func stackOfTwo(t testing.TB, db *sql.DB, limit ratelimit.Limit) (stack *ratelim
 func (f *fakeDB) steps(name string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, s := range f.asked {
+	for _, s := range f.requested {
 		if s == name {
 			n++
 		}

@@ -71,7 +71,7 @@ func run() error {
 	defer w.Flush()
 	fmt.Fprintln(w, "team\tquestion\treserved\tused\tleft\tverdict")
 	for i := range prompts {
-		if err := ask(w, budget, tokens, &prompts[i]); err != nil {
+		if err := send(w, budget, tokens, &prompts[i]); err != nil {
 			return err
 		}
 	}
@@ -87,8 +87,8 @@ var prompts = []prompt{
 	{team: "support", question: "write an epic", most: 7000, uses: 7000},
 }
 
-// ask reserves the tokens that the prompt may use and their price, sends it to the model, and settles both at the real figures.
-func ask(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratelimit.Keyed[string], p *prompt) error {
+// send reserves the tokens that the prompt may use and their price, sends it to the model, and settles both at the real figures.
+func send(w *tabwriter.Writer, budget *ratelimit.Layered[*prompt], tokens *ratelimit.Keyed[string], p *prompt) error {
 	verdict := "answered"
 	r, err := budget.Reserve(context.Background(), p, p.most, 0)
 	switch {

@@ -65,7 +65,7 @@ func (m *model) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func ask(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
+func request(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
 	body := fmt.Sprintf(`{"max_tokens":%d,"messages":[{"role":"user","content":%q}]}`, maxTokens, strings.Repeat("word ", words))
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
 	r.Header.Set("Authorization", "Bearer "+key)
@@ -94,7 +94,7 @@ func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 			for range 30 {
 				all.Go(func() {
 					for !over.Load() {
-						_, tokens := ask(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
+						_, tokens := request(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
 						if counts.Load() {
 							used[i].Add(int64(tokens))
 						}
@@ -108,7 +108,7 @@ func TestModelIsUsedInFullAndTenantsShareByWeight(t *testing.T) {
 			for !over.Load() {
 				time.Sleep(time.Duration(rand.ExpFloat64() * 5e9))
 				modest++
-				if status, _ := ask(g, "bronze-key", 20, 500); status == http.StatusOK {
+				if status, _ := request(g, "bronze-key", 20, 500); status == http.StatusOK {
 					served++
 				}
 			}
@@ -150,7 +150,7 @@ func TestWhatCannotPassIsRefusedAtOnce(t *testing.T) {
 		{"no-key", 1, http.StatusUnauthorized}, {"gold-key", 0, http.StatusBadRequest}, {"gold-key", -1, http.StatusBadRequest},
 		{"gold-key", perMinute, http.StatusBadRequest},
 	} {
-		status, _ := ask(g, c.key, 1, c.maxTokens)
+		status, _ := request(g, c.key, 1, c.maxTokens)
 		require.Equal(t, c.want, status, "%+v", c)
 	}
 	require.Zero(t, m.used.Load())
@@ -194,7 +194,7 @@ func TestFigureThatCannotBeTrueIsNotSettled(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g, err := newGateway("http://model.example", "key", perMinute, answers(answer))
 			require.NoError(t, err)
-			status, _ := ask(g, "gold-key", 20, 500)
+			status, _ := request(g, "gold-key", 20, 500)
 			require.Equal(t, http.StatusOK, status)
 			d, err := g.limiter.Peek(context.Background(), tenants["Bearer gold-key"], 0)
 			require.NoError(t, err)

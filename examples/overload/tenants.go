@@ -95,8 +95,8 @@ func (s *site) request(c client) {
 	}
 }
 
-// ask sends requests at a rate until the context ends. It does not wait for answers.
-func (s *site) ask(ctx context.Context, c client, perSecond int) {
+// send sends requests at a rate until the context ends. It does not wait for answers.
+func (s *site) send(ctx context.Context, c client, perSecond int) {
 	for next := time.Now(); ctx.Err() == nil; {
 		next = next.Add(s.random(second / time.Duration(perSecond)))
 		time.Sleep(time.Until(next))
@@ -130,7 +130,7 @@ func tenants(w io.Writer, seconds int, seed uint64) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	for _, c := range clients {
-		s.wg.Go(func() { s.ask(ctx, c, 150) })
+		s.wg.Go(func() { s.send(ctx, c, 150) })
 	}
 	fmt.Fprintln(w, "time  servers  limit  flight  queued   shed  acme pages  beta pages   acme jobs   beta jobs   pages take")
 	shed := uint64(0)

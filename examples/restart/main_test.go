@@ -93,8 +93,8 @@ func TestNothingIsMintedByARestart(t *testing.T) {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	said, err := io.ReadAll(stderr)
+	text, err := io.ReadAll(stderr)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Wait())
-	require.Contains(t, string(said), "not all could be restored")
+	require.Contains(t, string(text), "not all could be restored")
 }

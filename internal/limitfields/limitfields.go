@@ -18,7 +18,7 @@ import (
 // decided: the limits of single keys, and limits that were changed later.
 type Views struct {
 	writer
-	ask    func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
+	limits func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
 	named  bool                     // the names must differ
 	known  atomic.Pointer[list]
 	others edge.Recent[ratelimit.Limit, *View]
@@ -36,10 +36,10 @@ func (v *Views) Init(limiter any, o Options) error {
 	v.unit, v.named = o.Unit, o.Named
 	v.known.Store(new(list))
 	v.others.Clear()
-	v.ask = func() []ratelimit.Limit { return ratelimit.Describe(limiter).Limits }
-	limits := v.ask()
+	v.limits = func() []ratelimit.Limit { return ratelimit.Describe(limiter).Limits }
+	limits := v.limits()
 	if limits == nil {
-		v.ask = nil
+		v.limits = nil
 		return nil
 	}
 	if err := v.check(limits); err != nil {
@@ -105,10 +105,10 @@ func (v *Views) renew(old *list) {
 
 // refresh gets the limits of the limiter again. If they cannot be listed, the list stays as it was.
 func (v *Views) refresh() {
-	if v.ask == nil {
+	if v.limits == nil {
 		return
 	}
-	limits := v.ask()
+	limits := v.limits()
 	if v.known.Load().same(limits) || v.check(limits) != nil {
 		return
 	}

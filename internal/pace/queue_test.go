@@ -351,13 +351,13 @@ func TestAfterARefusalNothingIsSentBeforeItsTimeAndOrderIsKept(t *testing.T) {
 		c.start(t, names...).Wait()
 		times := c.times()
 		require.Len(t, times, 51)
-		told, early := times[9]+c.takes, 0
-		for early < 51 && times[early] <= told {
+		announced, early := times[9]+c.takes, 0
+		for early < 51 && times[early] <= announced {
 			early++
 		}
 		assert.Less(t, early, 20)
 		assert.Equal(t, slices.Concat(names[:early], []string{"09"}, names[early:]), c.requests())
-		assert.Equal(t, told+10*time.Second, times[early])
+		assert.Equal(t, announced+10*time.Second, times[early])
 		assert.Greater(t, times[early+1], times[early], "one at a time")
 		for i := early + 1; i < len(times); i++ {
 			assert.LessOrEqual(t, times[i]-times[i-1], 1100*time.Millisecond, "at a pace that is learnt")

@@ -119,12 +119,12 @@ type world struct {
 	server *server
 	begin  time.Time
 
-	mu     sync.Mutex
-	rnd    *rand.Rand
-	result Result
-	last   time.Time // when a request was served
-	asked  int       // requests of bursts
-	open   int       // requests that a worker waits for
+	mu        sync.Mutex
+	rnd       *rand.Rand
+	result    Result
+	last      time.Time // when a request was served
+	requested int       // requests of bursts
+	open      int       // requests that a worker waits for
 }
 
 // Run plays the hour. It is called in a bubble of testing/synctest.
@@ -177,7 +177,7 @@ func (w *world) most() int {
 	fresh := within(w.API.Limit, w.Hour, true)
 	switch w.Event {
 	case Bursts:
-		return min(w.asked, fresh)
+		return min(w.requested, fresh)
 	case Changed:
 		third := within(w.API.Limit, w.Hour/3, false)
 		return fresh - third/2
@@ -216,7 +216,7 @@ func (w *world) burst(ctx context.Context, send Send, all *sync.WaitGroup) {
 	for ctx.Err() == nil {
 		for range 40 {
 			w.mu.Lock()
-			w.asked++
+			w.requested++
 			w.mu.Unlock()
 			all.Go(func() { w.send(ctx, send) })
 		}

@@ -39,7 +39,7 @@ type key struct {
 	charged string               // of the last charge
 	made    int                  // how often it was reset
 	denials map[int]map[int]bool // those of told that were denials
-	told    map[int][]int        // by process: the capacities of which it has notified of 100 %
+	noticed map[int][]int        // by process: the capacities of which it has notified of 100 %
 }
 
 type reservation struct {
@@ -141,9 +141,9 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 		case n == 19 && random.IntN(4) == 0:
 			what = "reset"
 			p.Reset(name)
-			told := k.told
-			delete(told, process)
-			*k = key{window: k.window, plan: k.plan, charged: k.plan, made: k.made + 1, told: told, denials: k.denials}
+			noticed := k.noticed
+			delete(noticed, process)
+			*k = key{window: k.window, plan: k.plan, charged: k.plan, made: k.made + 1, noticed: noticed, denials: k.denials}
 		default:
 			continue
 		}
@@ -158,37 +158,37 @@ func Play(t *testing.T, seed uint64, f Fleet, users, calls int) (notices int) {
 
 // change returns the notices of a change of the settled spending, or of a denial.
 func (k *key) change(process int, user string, before, after, capacity int, denied bool) (want []string) {
-	if k.told == nil {
-		k.told = map[int][]int{}
+	if k.noticed == nil {
+		k.noticed = map[int][]int{}
 	}
-	k.told[process] = slices.DeleteFunc(k.told[process], func(of int) bool { return 4*before < of })
+	k.noticed[process] = slices.DeleteFunc(k.noticed[process], func(of int) bool { return 4*before < of })
 	if denied {
-		if slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity }) {
+		if slices.ContainsFunc(k.noticed[process], func(of int) bool { return of >= capacity }) {
 			return nil
 		}
-		k.tell(process, capacity, true)
+		k.notice(process, capacity, true)
 		return []string{fmt.Sprintf("%d %s 100", process, user)}
 	}
 	if after+k.open == 0 { // the key is fresh
-		delete(k.told, process)
+		delete(k.noticed, process)
 	}
 	for _, percent := range Shares {
 		if before*100 < percent*capacity && after*100 >= percent*capacity {
-			if percent == 100 && slices.ContainsFunc(k.told[process], func(of int) bool { return of >= capacity && k.denials[process][of] }) {
+			if percent == 100 && slices.ContainsFunc(k.noticed[process], func(of int) bool { return of >= capacity && k.denials[process][of] }) {
 				continue
 			}
 			want = append(want, fmt.Sprintf("%d %s %d", process, user, percent))
 			if percent == 100 {
-				k.tell(process, capacity, false)
+				k.notice(process, capacity, false)
 			}
 		}
 	}
 	return want
 }
 
-// tell records a notice of 100 % by a process. That of a larger limit stands for those of smaller ones.
-func (k *key) tell(process, capacity int, denied bool) {
-	k.told[process] = append(slices.DeleteFunc(k.told[process], func(of int) bool { return of <= capacity }), capacity)
+// notice records a notice of 100 % by a process. That of a larger limit stands for those of smaller ones.
+func (k *key) notice(process, capacity int, denied bool) {
+	k.noticed[process] = append(slices.DeleteFunc(k.noticed[process], func(of int) bool { return of <= capacity }), capacity)
 	if k.denials == nil {
 		k.denials = map[int]map[int]bool{}
 	}

@@ -73,8 +73,8 @@ var (
 	requestLimits = append([]ratelimit.Limit{none, none, none, ratelimit.Unlimited(), ratelimit.Blocked()}, layerLimits...)
 )
 
-// asked is the cost of one decision for one key: the model's charge.
-type asked struct {
+// query is the cost of one decision for one key: the model's charge.
+type query struct {
 	key       string
 	limit     ratelimit.Limit
 	ofRequest bool
@@ -85,13 +85,13 @@ type asked struct {
 	insert    bool // one of its layers inserts the key if all fits
 }
 
-func (c *asked) never() bool { return c.cost > c.limit.Capacity() }
+func (c *query) never() bool { return c.cost > c.limit.Capacity() }
 
 func counts(l ratelimit.Limit) bool { return l.Capacity() > 0 && l.Capacity() < math.MaxInt }
 
 // hold is a reservation's charge of one key. Without a receipt it is of cost 0, and is charged when settled at more.
 type hold struct {
-	asked
+	query
 	receipt *receipt
 }
 
@@ -175,10 +175,10 @@ func (p *pile) limitOf(limit ratelimit.Limit) (ratelimit.Limit, bool) {
 }
 
 // charges sums up the costs of a request for each key.
-func (p *pile) charges(r demand, cost int) (firm, shadows []asked) {
-	enter := func(i int, to *[]asked) {
+func (p *pile) charges(r demand, cost int) (firm, shadows []query) {
+	enter := func(i int, to *[]query) {
 		y := p.form[i]
-		c := asked{key: r.keys[y.key], shadow: y.shadow, cost: cost}
+		c := query{key: r.keys[y.key], shadow: y.shadow, cost: cost}
 		c.limit, c.ofRequest = p.limitOf(r.limits[i])
 		if y.own > 0 && cost > 0 {
 			c.cost = y.own
@@ -189,8 +189,8 @@ func (p *pile) charges(r demand, cost int) (firm, shadows []asked) {
 			c.shares = 1
 		}
 		if counts(c.limit) {
-			for _, other := range [][]asked{firm, shadows} {
-				if k := slices.IndexFunc(other, func(x asked) bool { return x.key == c.key && counts(x.limit) }); k >= 0 {
+			for _, other := range [][]query{firm, shadows} {
+				if k := slices.IndexFunc(other, func(x query) bool { return x.key == c.key && counts(x.limit) }); k >= 0 {
 					if c.limit, c.ofRequest = other[k].limit, other[k].ofRequest; !y.shadow {
 						other[k].insert = other[k].insert || c.cost > 0 && c.cost <= c.limit.Capacity()
 						other[k].cost, other[k].own, other[k].shares = other[k].cost+c.cost, other[k].own+c.own, other[k].shares+c.shares
@@ -317,7 +317,7 @@ func queued(l ratelimit.Limit, ahead int64) int64 {
 }
 
 // spend commits all enforcing charges, and then each shadow that fits.
-func (p *pile) spend(raw, ahead int64, all []asked) []hold {
+func (p *pile) spend(raw, ahead int64, all []query) []hold {
 	held := []hold{}
 	for _, c := range all { // first, keys are inserted
 		if j := p.judge(c.key, c.limit); counts(c.limit) && c.insert && !j.known {
@@ -332,7 +332,7 @@ func (p *pile) spend(raw, ahead int64, all []asked) []hold {
 		j := p.judge(c.key, c.limit)
 		p.adopt(j, c.key, c.limit, c.ofRequest, raw)
 		if _, r, err := j.take(raw, c.cost, queued(c.limit, ahead), true); r != nil && err == nil {
-			held = append(held, hold{asked: c, receipt: r})
+			held = append(held, hold{query: c, receipt: r})
 		}
 		p.fogged = p.fogged || j.blurry
 	}
@@ -345,7 +345,7 @@ func (p *pile) later(r demand) []hold {
 	firm, _ := p.charges(r, 0)
 	for _, c := range firm {
 		for range c.shares {
-			held = append(held, hold{asked: c})
+			held = append(held, hold{query: c})
 		}
 	}
 	return held
@@ -550,7 +550,7 @@ func (p *pile) playKey(m layerMove) (got, want answer, ok bool) {
 	}
 	p.fogged = p.fogged || use.blurry || j.blurry
 	if m.kind == opReserve {
-		held := []hold{{asked: asked{key: p.key, limit: p.now, cost: m.n, shares: 1}, receipt: r}}
+		held := []hold{{query: query{key: p.key, limit: p.now, cost: m.n, shares: 1}, receipt: r}}
 		if r == nil {
 			held = []hold{}
 		} else if r.free {

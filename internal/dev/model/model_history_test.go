@@ -117,9 +117,9 @@ func (w *world) play(m move) string {
 	if !w.makes(m) {
 		return ""
 	}
-	said, peeked := w.limiter.Peek(context.Background(), m.key, m.n)
-	got := w.ask(m)
-	if text := agrees(m, said, peeked, got); text != "" {
+	reported, peeked := w.limiter.Peek(context.Background(), m.key, m.n)
+	got := w.request(m)
+	if text := agrees(m, reported, peeked, got); text != "" {
 		return text
 	}
 	return w.compare(m, got)
@@ -144,7 +144,7 @@ func (j *judge) convertsRefund(r *receipt, now ratelimit.Limit) bool {
 	return r != nil && now.Algorithm == ratelimit.AlgorithmTokenBucket && (r.changed || pending)
 }
 
-func (w *world) ask(m move) answer {
+func (w *world) request(m move) answer {
 	if m.kind != opWait {
 		return w.do(m.op)
 	}
@@ -160,12 +160,12 @@ func (w *world) ask(m move) answer {
 }
 
 // agrees returns the difference between Peek and the Take after it at the same instant, "" if there is none.
-func agrees(m move, said ratelimit.Decision, peeked error, got answer) string {
+func agrees(m move, reported ratelimit.Decision, peeked error, got answer) string {
 	if m.kind != opTake || m.n < 1 || got.err != nil {
 		return ""
 	}
-	if peeked != nil || said.Allowed != got.d.Allowed || said.RetryAfter != got.d.RetryAfter || said.Delay != got.d.Delay {
-		return fmt.Sprintf("Peek said %+v (%v), and Take answers %+v", said, peeked, got.d)
+	if peeked != nil || reported.Allowed != got.d.Allowed || reported.RetryAfter != got.d.RetryAfter || reported.Delay != got.d.Delay {
+		return fmt.Sprintf("Peek said %+v (%v), and Take answers %+v", reported, peeked, got.d)
 	}
 	return ""
 }
@@ -429,8 +429,8 @@ func playHistory(t testing.TB, data []byte, most int) {
 			short := shortest(moves, func(less []move) bool { return failure(t, d.setting, less) != "" })
 			require.Fail(t, "the model answers otherwise", "%+v\n%s%s", d.setting, listed(short), failure(t, d.setting, short))
 		}
-		if said, err := w.limiter.Peek(context.Background(), m.key, 1); err == nil {
-			d.last = said
+		if reported, err := w.limiter.Peek(context.Background(), m.key, 1); err == nil {
+			d.last = reported
 		}
 	}
 }

@@ -229,8 +229,8 @@ func (s *script) step() {
 	case b < 90:
 		s.raw += int64(b - 60)
 	case b < 150:
-		told := [...]time.Duration{s.last.RetryAfter, s.last.ResetAfter, s.last.Delay}[b%3]
-		s.raw += int64(told) + int64(b/3%3) - 1
+		announced := [...]time.Duration{s.last.RetryAfter, s.last.ResetAfter, s.last.Delay}[b%3]
+		s.raw += int64(announced) + int64(b/3%3) - 1
 		if s.onward {
 			s.raw++
 		}

@@ -273,7 +273,7 @@ func (w *World) judge(length time.Duration, seed uint64) {
 
 var reference sync.Map // the results by cell: several gates are judged by it
 
-type asked struct {
+type gridCase struct {
 	Phase
 	bound  int
 	length time.Duration
@@ -292,7 +292,7 @@ type answered struct {
 // reseeded so: a share of the goodput would otherwise be luck, as of 4000 requests whose times vary much, a server does now 3 % more, now 3
 // % less.
 func Best(p Phase, bound int, length time.Duration, seed uint64, allowed float64) (limit int, good float64) {
-	key := asked{p, bound, length, seed, allowed}
+	key := gridCase{p, bound, length, seed, allowed}
 	if b, ok := reference.Load(key); ok {
 		return b.(answered).limit, b.(answered).good
 	}
