@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// account is one key's lock and spending. It is exactly a cache line long on 64-bit machines. It refers neither to its key,
-// beside which it is allocated, nor to the table that contains it.
+// account is one key's lock and spending. On 64-bit machines it is exactly one cache line long. It has no pointer to
+// its key, which is allocated beside it, and none to its table.
 //
 // Lock order: an account before one of a higher address, the accounts of [Global] limiters after all others, and any account
 // before a shard of the key table. Code that holds a shard only tries to lock an account. Under an account's lock only a Clock
@@ -95,8 +95,8 @@ func (a *account) mayBeFresher() {
 	}
 }
 
-// at returns the moment as which a reading counts: the key's time never goes back. The caller holds
-// the lock. The clock may have been read before, so that others do not wait for that.
+// at returns the moment that a reading counts as. The key's time never goes back. The caller holds the lock, but may
+// have read the clock before, so that others do not wait for the reading.
 func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }
@@ -115,7 +115,7 @@ func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
 	p.standing(s, m, d)
 }
 
-// arrive records a reading, so that the account's time never goes back, and returns the moment that the reading counts as. The
+// arrive records a reading and returns the moment that the reading counts as. The account's time never goes back. The
 // caller holds the lock.
 func (a *account) arrive(reading int64) meter.Moment {
 	m := a.at(reading)

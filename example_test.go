@@ -364,7 +364,8 @@ func ExampleSingle_Adjust() {
 	// true 80
 }
 
-// A limiter that has only Allow and Take gets a Reserve that cannot book or settle, so that Map can put it behind a key function.
+// A limiter with only Allow and Take gets a Reserve that cannot book or settle. So Map can put it behind a key
+// function.
 type reserving struct{ ratelimit.Limiter[string] }
 
 func (l reserving) Reserve(ctx context.Context, key string, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
@@ -503,7 +504,8 @@ func ExampleLayer_actual() {
 	// Output: 4986500 <nil>
 }
 
-// A page for customers shows what is left of the month and of the minute, and of the exports, which only some customers have.
+// A page for customers shows the remaining budgets of the month, of the minute, and of exports. Only some customers
+// have a limit of exports.
 func ExampleLayered_PeekEach() {
 	type customer struct {
 		name    string

@@ -1,7 +1,6 @@
 package ratelimit
 
-// LockKey makes a key that is tracked busy, as a decision that takes long, until the function that it
-// returns is called.
+// LockKey locks a tracked key, as a long decision does, until the returned function is called.
 func LockKey[K comparable](l *Keyed[K], key K) (unlock func()) {
 	a := l.keys.find(key)
 	a.mu.Lock()

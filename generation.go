@@ -27,8 +27,8 @@ type generation struct {
 	changed chan struct{} // is closed when another generation has replaced this one: the first calls of lines wait for that
 }
 
-// maxPlans bounds how many plans a generation remembers, so that a LimitFor that returns
-// new limits all the time costs time and not memory.
+// maxPlans is the maximum number of plans that a generation remembers. So a LimitFor that always returns new limits
+// costs time, but no memory.
 const maxPlans = 16384
 
 // firstGeneration returns a limiter's first generation.

@@ -429,7 +429,7 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	case a.charge != none && a.charge < len(s.charges) && s.charges[a.charge].Err != nil:
 		e.Err = s.charges[a.charge].Err
 	default:
-		e.Decision.Allowed = err == nil // it did not decide, since nothing is to be charged
+		e.Decision.Allowed = err == nil // it did not decide, because nothing is charged
 	}
 	if !a.known {
 		e.Decision.Limit = Limit{}

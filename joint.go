@@ -11,11 +11,11 @@ import (
 type Joinable interface {
 	Limiter[string]
 
-	// Join returns the decider over these limiters, in the order of a stack's layers, or an error that says why they cannot be
-	// decided together, such as another server. One of them is the limiter that it is called on. A limiter appears once for each of
-	// its layers. The others may be of any type: of a type that the store does not know the error wraps [errors.ErrUnsupported]. So a
-	// limiter in front of one with a Join has its method and can still be asked alone. All calls it once, and adds to the
-	// error that package chain asks such limiters one after the other.
+	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the limiter whose
+	// Join is called. A limiter appears once for each of its layers. If they cannot decide together, for example
+	// because one is on another server, the error gives the reason. If one has a type that the store does not know, the
+	// error wraps [errors.ErrUnsupported]. So a limiter in front of one with a Join can have that method, too, and
+	// still decide alone. All calls Join once, and adds to its error that package chain combines such limiters.
 	Join(limiters []Joining) (Joint, error)
 }
 
@@ -37,10 +37,12 @@ type Joint interface {
 	// The plan is any value with which Decide counts by this limit, also after SetLimit; it is passed on in Charge.Plan.
 	Limit(limiter int, key string, ofRequest Limit) (limit Limit, plan any, err error)
 
-	// Decide charges all charges but shadows, or none, and fills in their results; then it charges each shadow that fits. If one
-	// denies, it may leave charges undecided. All have a limit that counts, and a cost of at most its capacity. Two of them have the
-	// same key of the same limiter only if one of them is a shadow's. None that charges units under [Concurrent] comes without Settled. The charges may not be used after Decide has returned, unless
-	// the request is Settled.
+	// Decide charges all charges except shadows, or none, and fills in their results. Then it charges each shadow that
+	// fits. If one denies, Decide may leave other charges undecided. Decide must not use the charges after it has
+	// returned, unless the request is Settled.
+	//
+	// Each charge has a limit that counts, and a cost of at most its capacity. Two charges have the same key of the
+	// same limiter only if one of them is a shadow's. A charge of units under [Concurrent] comes only with Settled.
 	//
 	// An error means that nothing was charged. If that is not known, it wraps [ErrUnanswered] and [ErrUnavailable], as for a Limiter.
 	//

@@ -28,9 +28,9 @@ type Layer[R any] struct {
 	// with a Cost at that. It is called by Settle's goroutine, once.
 	Actual func(R) int
 
-	// Limit returns the limit of a request, such as the limit of the user's plan. If nil, or where it returns the zero Limit,
-	// the limiter's own limit applies; without [Options.LimitFor], so does a limit that equals it. A limit without a name takes
-	// the name of the limiter's. An invalid limit denies the request with [ErrInvalidLimit] and charges nothing in any layer.
+	// Limit returns the limit of a request, for example the limit of the user's plan. If nil, or if it returns the zero
+	// Limit, the limiter's own limit applies. A limit without a name takes the name of the limiter's. An invalid limit
+	// denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
 	// A key has one budget, whatever the limit: if the limit differs from the one of the key's last decision, the spending
 	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one request

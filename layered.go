@@ -46,10 +46,10 @@ var _ Reserver[string] = (*Layered[string])(nil)
 // other. A layer alone may have any limiter.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
-// AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indices of
-// the request's layers to which, and returns that slice. It runs outside every lock and must not keep which. An index
-// that appears twice counts once. If none is picked, the request is allowed, by [Unlimited]. An index out of range is
-// an error that denies the request.
+// AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indexes of
+// the request's layers to the slice which and returns it. No lock is held then. pick must not keep the slice. An index
+// that appears twice counts once. If pick returns none, the request is allowed, under [Unlimited]. An index out of
+// range is an error that denies the request.
 func AllOf[R any](pick func(r R, which []int) []int, layers ...Layer[R]) (*Layered[R], error) {
 	if pick == nil {
 		return nil, optional.Nil("ratelimit: AllOf: pick")
@@ -203,12 +203,14 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 	return d, err
 }
 
-// PeekEach returns what Take would answer for each layer alone, in the order of the layers, and changes nothing: the rest of a month
-// and of a minute side by side. Shadow layers are among them. A layer that does not apply to the request has the zero Decision, whose
-// Limit has no Algorithm. Layers that meet at one key have the same Decision, of their costs together.
+// PeekEach returns the answer that Take would give for each layer alone, in the order of the layers, and changes
+// nothing. For example, it shows the remaining budgets of a month and of a minute side by side. Shadow layers are
+// included. A layer that does not apply to the request has the zero Decision, whose Limit has no Algorithm. Layers with
+// a common key have the same Decision, for the sum of their costs.
 //
-// The errors are those of [Layered.Peek], without decisions; but after [ErrExceedsLimit] they are returned as well, and the layer
-// that the error names has a denial with the present figures. If a store has no answer for a shadow, its error is returned likewise.
+// The errors are those of [Layered.Peek]. Usually there are no decisions with an error. With [ErrExceedsLimit] there
+// are, and the layer that the error names has a denial with the present figures. If a store has no answer for a shadow
+// layer, its error also comes with the decisions.
 func (l *Layered[R]) PeekEach(ctx context.Context, r R, cost int) ([]Decision, error) {
 	if l != nil && l.joint != nil {
 		return l.peekEachJoined(ctx, r, cost)

@@ -85,8 +85,8 @@ func TestWindowsAndLogsKeepNothingOfWaitsThatFailAmongOthers(t *testing.T) {
 	}
 }
 
-// Whichever calls others make in the meantime, a wait that fails has the same effect as a reservation that was made when it
-// began to sleep, and cancelled when it failed.
+// A failed wait has the same effect as a reservation that was made when the wait began to sleep and cancelled when it
+// failed. That holds for any calls of others in the meantime.
 func TestAWaitThatFailsAmongOthersIsACancelledReservation(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 3*s), 6), ratelimit.FixedWindow(ratelimit.Per(6, 3*s)),

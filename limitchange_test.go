@@ -386,8 +386,8 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed, at an instant at which the key is fresh, promises nothing that has to come true under the
-// new limit. So it leaves the change pending, and records no time.
+// A cost that can never be allowed promises nothing about the new limit. So if the key is fresh, the call leaves the
+// change pending and records no time.
 func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
 		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
@@ -831,8 +831,8 @@ func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T)
 	require.True(t, l.Allow("k", 7), "it has lapsed")
 }
 
-// A limit that changes between two algorithms or lengths of windows, alone and in a stack, serves what the lower one alone does, also
-// if half of the calls turn out to be cheaper. It may lose a capacity at the first change.
+// A limit changes between two algorithms or lengths of windows, alone and in a stack. It serves as much as the lower
+// limit alone, also if half of the calls are settled at a lower cost. It may lose one capacity at the first change.
 func TestALimitThatFlipsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	steps := testsize.Of(600, 3600)

@@ -504,8 +504,8 @@ type refusal struct {
 	err   error
 }
 
-// A client that is banned, or that sends costs that can never pass, must not cost more than a client that is denied: Allow
-// allocates for neither.
+// A banned client, or one whose costs can never pass, must not take more work than a denied client: Allow allocates for
+// none of them.
 func TestAllowAllocatesNothingForCostsThatNeverPass(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")

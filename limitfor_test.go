@@ -84,7 +84,7 @@ func TestLimitForIsCalledOnceForAKeyThatNothingIsCountedOf(t *testing.T) {
 	}
 }
 
-// A request that brings a limit puts the key under that, and the next one that brings none needs the key's own again.
+// A request with a limit puts the key under that limit. The next request without one needs the key's own limit again.
 func TestLimitForIsCalledOnceBetweenRequestsThatBringALimit(t *testing.T) {
 	testsize.Sequential(t)
 	c := &countedLimits{limit: ratelimit.FixedWindow(ratelimit.PerHour(10))}

@@ -247,8 +247,8 @@ func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *init
 	}
 }
 
-// reserve takes room for one more key, if there is any. It adds only if that stays within max, so
-// that two insertions at the same time cannot both take the last room.
+// reserve takes room for one more key, if there is any. The addition checks the maximum, so two concurrent insertions
+// cannot both take the last room.
 func (t *table[K]) reserve() bool {
 	for {
 		n := t.count.Load()
@@ -338,8 +338,8 @@ func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	}
 }
 
-// removeAnywhereLocked is removeLocked for an account whose place is still in the order,
-// wherever that is. The place becomes a tombstone.
+// removeAnywhereLocked is removeLocked for an account whose place may be anywhere in the order. The place becomes a
+// tombstone.
 func (t *table[K]) removeAnywhereLocked(s *shard[K], e *entry[K], floor int64) {
 	t.removeLocked(s, e, floor)
 	s.order.addTombstone(func(p *entry[K]) bool { return t.accounts.Lookup(p.Key) == p })

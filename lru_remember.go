@@ -53,9 +53,9 @@ const (
 	rememberedBytes = 16
 )
 
-// slot is the remembered spending of one key: from the highest bits on, one bit that is set if it is dated; 39 of the instant
-// at which the key is fresh, in milliseconds since the start and rounded up, or of the ordinal of a window; 8 of the share of
-// its capacity that is spent; and a tag of 16 bits of its hash. The zero slot is empty.
+// slot is the remembered spending of one key. The highest bit is set if the slot is dated. The next 39 bits are the
+// instant at which the key is fresh, in milliseconds since the start and rounded up, or the ordinal of a window. Then
+// come 8 bits for the spent share of the capacity, and a tag, 16 bits of the key's hash. The zero slot is empty.
 type slot uint64
 
 const (
@@ -195,8 +195,8 @@ const (
 	placeTaken                  // of the key that is fresh soonest, which makes way
 )
 
-// place returns the place at which a slot is to be stored, and the slot that is there. A slot of the same key and kind comes
-// first, then a free place in the line that has more of them.
+// place returns the place for a slot, and the slot that is there now. Its first choice is the place of a slot of the
+// same key and kind, its second a free place in the line that has more of them.
 func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
 	var free [2]*atomic.Uint64 // the first of each line
 	var room [2]int

@@ -28,9 +28,9 @@ func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing
 	}
 }
 
-// rememberedKey is a model's key. If the wall clock was set back behind a window that it has shown, a key that is not in the
-// table may begin in any window from its own to that one. Then it is loose until a later window begins, and may have the rest
-// of all of these.
+// rememberedKey is a key of the model. If the wall clock was set back behind a window that it has shown, a key that is
+// not in the table may begin in any window from its own to that one. Such a key is loose until a later window begins:
+// it may have the remaining budgets of all these windows.
 type rememberedKey struct {
 	datedKey
 	loose bool

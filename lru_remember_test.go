@@ -543,9 +543,9 @@ func TestRememberIsChecked(t *testing.T) {
 
 var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
-// flood has more and more strangers come, each of which spends its full budget, while load × remember keys are to be remembered
-// at any time. It returns the shares of newcomers that begin with less than a full budget and that are denied, and of keys that
-// are forgotten.
+// flood sends more and more strangers. Each spends its full budget, while load × remember keys should be remembered at
+// any time. It returns the share of newcomers that begin with less than a full budget, the share that are denied, and
+// the share of forgotten keys.
 func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
 	t.Helper()
 	const remember = 10_000

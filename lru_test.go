@@ -307,8 +307,8 @@ func TestRefuseNewFindsKeysThatItMayForget(t *testing.T) {
 	assert.True(t, l.Allow(20, 1), "four keys are fresh, behind four that are not")
 }
 
-// heavy is a limiter with one key that has n spendings to its name, each at an instant of its
-// own: in the window of a sliding log, or booked ahead.
+// heavy is a limiter with one key that has spent n times, each time at another instant. Its spendings are in the window
+// of a sliding log, or booked ahead.
 type heavy struct {
 	l     *ratelimit.Keyed[string]
 	clock *testClock
@@ -516,8 +516,7 @@ func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan b
 	return l, allowed
 }
 
-// A clock that swings must not let a key spend its budget twice because the table has
-// dropped the key in between, at the far end of the swing.
+// The clock swings, and the table drops a key at the far end of the swing. The key must not spend its budget twice.
 func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
 	allow := func(l *ratelimit.Keyed[int], key int) int {
 		if l.Allow(key, 1) {
@@ -622,8 +621,7 @@ type nested struct {
 	ok    bool
 }
 
-// keepsWhole reports whether a limiter that knows the key keeps all of the string
-// that the key's text was cut from.
+// keepsWhole reports whether a limiter with a key keeps the whole string from which the key's text was cut.
 func keepsWhole[K comparable](t *testing.T, cut func(text string) K) bool {
 	t.Helper()
 	whole := []byte(strings.Repeat("x", 1<<20))

@@ -728,7 +728,7 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 				setWall()
 				restarts++
 			}
-			// A key spends all of a window, so that none has a part of a window left which another one has not.
+			// A key spends all of a window. So no key has a part of a window left that another key has not.
 			key, cost := r.IntN(3), limit.Rate.Units
 			if !wentOn.Allow(key, cost) {
 				require.False(t, l.Allow(key, cost), "seed %d, step %d, %v: key %d", seed, step, limit, key)
@@ -742,7 +742,8 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 	require.NotZero(t, denied)
 }
 
-// A limiter that is saved and restored grants no window that one which goes on has granted, wherever the wall clock was.
+// A limiter that was saved and restored grants no window that a limiter without a restart has already granted, wherever
+// the wall clock was.
 func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 	for seed := range model.Rounds(1500) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 85))

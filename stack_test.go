@@ -755,7 +755,8 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	}
 }
 
-// Stacks of one limiter for all requests beside others, and of two of them, some of which are reset, are exact.
+// Stacks have one or two limiters for all requests, beside others. Some of these limiters are reset. The counts stay
+// exact.
 func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
 	const units, each = 3000, 1500
 	clock := new(testClock)

@@ -499,7 +499,7 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 	require.Zero(t, limiter.Stats().Waiting)
 }
 
-// served returns the cost that is served in a second, of callers that come evenly, at a multiple of the limit of 20 a second,
+// served returns the cost that is served in a second. Callers come evenly, at a multiple of the limit of 20 a second,
 // and leave after 2 s. Beside them are calls that do not wait.
 func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered float64, mixed bool) (perUnit float64) {
 	synctest.Test(t, func(t *testing.T) {

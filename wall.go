@@ -54,8 +54,8 @@ type wallWindows struct {
 	calendar *calendar.Calendar
 	present  atomic.Pointer[present]
 
-	// floor is the ordinal below which no key is created anew: the ordinal of the window that a dropped key could have spent
-	// in. latest is the ordinal of the latest window which the wall has shown, or that an evicted key has reached. Both only
+	// floor is the ordinal of the last window in which a dropped key could have spent. No new key begins below it.
+	// latest is the ordinal of the latest window that the wall clock has shown or an evicted key has reached. Both only
 	// rise.
 	floor, latest atomic.Int64
 	carrier       atomic.Pointer[any] // a key that was dropped, under which the floor is saved
@@ -147,7 +147,8 @@ func (c *calendars) all() iter.Seq2[Period, *wallWindows] {
 	}
 }
 
-// passed records that spending in the windows that are over may be forgotten: no key is created anew before the present ones.
+// passed records that the spending of past windows may be forgotten. From then on no new key begins before the present
+// windows.
 func (c *calendars) passed(now int64) {
 	for _, w := range c.each.Range {
 		w.(*wallWindows).passed(now)

@@ -293,8 +293,8 @@ func TestAWaitThatIsTooLateForABookingFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A chain of one limiter, and one of the same limiter behind another that never denies,
-// keep every promise that the limiter alone keeps.
+// A chain of one limiter keeps every promise of the limiter alone. So does a chain of the same limiter behind another
+// one that never denies.
 func TestAChainKeepsThePromisesOfItsLimiters(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	for name, generous := range map[string]bool{"alone": false, "behind another": true} {

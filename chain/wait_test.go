@@ -233,8 +233,8 @@ func (f *failingSettle) Reserve(ctx context.Context, key string, cost int, maxDe
 	}), err
 }
 
-// A denial is an answer. If the limiter before it could not take its charge back, that is no reason to answer as if nothing were known of
-// the key, for any caller of a chain.
+// A denial is an answer. It stays one for all callers of a chain, even if the limiter before it could not take its
+// charge back.
 func TestADenialStaysADenialIfTheGiveBackFails(t *testing.T) {
 	lost := fmt.Errorf("connection lost: %w", ratelimit.ErrUnavailable)
 	full := onClock(t, new(ratelimittest.Clock), ratelimit.FixedWindow(ratelimit.PerMinute(1)))

@@ -15,9 +15,10 @@ const lineEvery = time.Minute
 
 // journal logs outages, each line with the error.
 //
-// An outage begins when a decision is degraded or the breaker opens. It is over when the breaker has been closed and no decision has been
-// degraded for lineEvery. It has a line when it begins; one each minute in which decisions are degraded, of which the first reports that
-// the breaker has opened; and one when it ends: when the breaker closes, or when it is over if the breaker did not open.
+// An outage begins when a decision is degraded or the breaker opens. It is over when the breaker has been closed, and
+// no decision degraded, for lineEvery. It has a line when it begins, and one in each minute in which decisions are
+// degraded. The first of these reports that the breaker has opened. It has a last line when the breaker closes, or when
+// it is over if the breaker did not open.
 //
 // Invariant: by the time d of an outage it has at most 2 + d/lineEvery lines. All lines but an end's leave one line to the end, so that the
 // last line is never a false alarm. Therefore an outage that comes back soon is reported again only after up to two minutes.

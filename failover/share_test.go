@@ -66,8 +66,8 @@ func randomLimit(r *rand.Rand) ratelimit.Limit {
 	}
 }
 
-// A share is valid. All shares together have at most the limit's capacity and less than one unit more for each node, and no
-// higher rate, unless one unit a century for each node is more.
+// Each share is valid. All shares together have at most the limit's capacity plus less than one unit for each node.
+// Their rates add up to no more than the limit's, unless one unit a century for each node is more.
 func TestSharesAddUpToTheLimit(t *testing.T) {
 	r := rand.New(rand.NewPCG(38, 7))
 	shared := 0

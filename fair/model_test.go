@@ -266,8 +266,8 @@ func TestDecisionsAgreeWithAFluidServer(t *testing.T) {
 	require.Greater(t, refused, 2_500)
 }
 
-// The total is exact under all circumstances: weights that change, a full table, a clock that steps back, overruns, refunds,
-// and limits that change. It is a token bucket's, in exact fractions.
+// The total is exactly that of a token bucket, in exact fractions. It stays so while weights and limits change, the
+// table is full, the clock steps back, and costs are overrun or refunded.
 func TestTotalIsThatOfOneTokenBucket(t *testing.T) {
 	allowed, roomless := 0, 0
 	for seed := range testsize.Of[uint64](100, 1000) {

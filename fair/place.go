@@ -16,7 +16,8 @@ const (
 	strangersPart = 8
 )
 
-// mostKept returns the largest cost that has a place, and the most of the burst that is kept.
+// mostKept returns the largest cost that can have a place. It is also the largest part of the burst that is kept for
+// places.
 func (l *Limiter[K]) mostKept() int64 { return int64(l.budget.burst / 2) }
 
 // collectable returns the room that is kept for a tenant, in fractions of a unit.

@@ -141,8 +141,8 @@ func TestModestTenantIsServedBesideGreedyOnes(t *testing.T) {
 	}
 }
 
-// Calls that come at random come too close together now and then: of half of its share, a tenant with a bucket of its own
-// and that part of the burst is denied nearly as much.
+// Random calls sometimes come close together. A tenant that uses half of its share is denied nearly as often if it has
+// a bucket of its own with its part of the burst.
 func TestBucketOfItsOwnDeniesAModestTenantToo(t *testing.T) {
 	testsize.Sequential(t)
 	for costs, part := range map[int]float64{1: 1. / 3, 2: 0.096, 8: 0.0001} {

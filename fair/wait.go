@@ -217,8 +217,8 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns the free part of the burst that the turn of a tenant in line needs. A place needs no more than can be
-// kept, so that a client that does not come back holds up no other.
+// needsLocked returns the free part of the burst that the turn of a tenant in line needs. A place never needs more than
+// can be kept. So a client that does not come back delays no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
 		return l.withKeptLocked(t, t.cost())

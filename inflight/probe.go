@@ -50,7 +50,7 @@ const (
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
 	shrunk     = 0.5  // a limit that has fallen to this part is a cause of a probe, if latency is too high
 	far        = 3    // times the baseline; a higher latency is too high for a limit that has fallen to shrunk
-	queued     = 1.4  // a queue alone would leave a latency; one this many times as high shows no queue
+	queued     = 1.4  // times the latency that a queue alone would leave; a higher latency shows no queue
 	confirming = 0.88 // of a proven baseline; with a queue, latency in a probe would be lower
 	opinion    = 0.8  // of latency in the doubted step; lower latency at a third of its limit shows that others had a queue
 	raised     = 1.03 // times the baseline; a routine probe that would raise it further takes the full number of windows, most

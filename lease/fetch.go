@@ -216,7 +216,7 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	return out
 }
 
-// forfeitAfter is the time for which a batch waits for its claims, as a multiple of the time for which it is spent.
+// forfeitAfter is the time for which a batch waits for its claims, in multiples of the time for which it can be spent.
 const forfeitAfter = 10
 
 // holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back

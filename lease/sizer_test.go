@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A batch grows while batches of its size are spent too fast, shrinks when they last too long, and is no evidence about a key that was
-// idle, or about a clock that went back.
+// Batches grow while they are spent too fast, and shrink when they last too long. They do not change after an idle
+// time, or when the clock goes back.
 func TestABatchIsAsLargeAsTheKeysRateNeeds(t *testing.T) {
 	p := pace{most: 100, batchFor: time.Second, holdFor: time.Minute}
 	begun := sizer{size: 16, at: 10 * time.Second, spent: 1000}

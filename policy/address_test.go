@@ -54,7 +54,8 @@ func TestAnIPOfTheProgramIsCutAsARequestsIs(t *testing.T) {
 	}
 }
 
-// TestListsOfAddressesHoldForAnIPOfTheProgram: those that deny and those that exempt, by address and by network, alone and among many.
+// TestListsOfAddressesHoldForAnIPOfTheProgram tests lists that deny and lists that exempt, by address and by network,
+// alone and among many.
 func TestListsOfAddressesHoldForAnIPOfTheProgram(t *testing.T) {
 	for _, list := range []string{
 		`["192.0.2.7", "2001:db8::"]`, `["192.0.2.0/24", "2001:db8::/64"]`, `["::ffff:192.0.2.7", "2001:DB8:0:0::/64"]`,

@@ -11,8 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// many is a file with the given number of rules, of which three match a request of
-// benchRequest, one of them by the route.
+// many returns a file with the given number of rules. Three of them match a request of benchRequest, one by its route.
 func many(rules int, route string) string {
 	var b strings.Builder
 	b.WriteString(`rules:

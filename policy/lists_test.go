@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/byhand"
 )
 
-// denyList has a list of addresses, one of networks of a partner, one of keys, and one of texts with which agents begin.
+// denyList has four lists: addresses, networks of a partner, keys, and beginnings of agents.
 const denyList = `version: v1
 lists: {bad: deny.txt, partner: lists/partner.txt, leaked: leaked.txt, bots: [curl/, "@bot"]}
 rules:

@@ -402,8 +402,8 @@ func (a asked) counted(m *model) budget {
 	return budget{limit: a.limit}
 }
 
-// move puts a key that is tracked under the limit of the request: all decisions do that for the rules that can deny them,
-// and allowed ones for shadows. A request that charges nothing to anyone leaves a key that has spent nothing as it is.
+// move puts a tracked key under the limit of the request. All decisions do that for the rules that can deny them, and
+// allowed decisions also for shadows. A request that charges no key leaves a key without spending as it is.
 func (a asked) move(m *model, uncharged bool) {
 	b, ok := m.spent[a.budget()]
 	if !ok || a.limit <= 0 || uncharged && b.spent+b.aside == 0 {

@@ -115,12 +115,17 @@ type Rule struct {
 	// Costs are the costs of some requests: the first whose Match matches replaces Cost. If a path can be read in several ways (see
 	// [HTTP]), and these have several costs, the highest of them.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
-	// Charge is "always" or empty. Always charges the rule's cost whatever the decision, also if the rule or another one denies: as a debt if need be,
-	// which is bounded by the amount that 100 years regain. So a client that goes on while it is denied is denied for longer. A cost of 0 is denied
-	// while nothing is left. Other rules are charged all or none, as ever. It is for costs that are known when they have been used: ask with
-	// 0, and charge the tokens afterwards. Take and Reserve charge so, Wait only what passes. The charge of a reservation that was allowed is settled as
-	// any other. With a store, the charge of a denial takes one more round trip, and a second one for its figures under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged, but after
-	// [ratelimit.ErrExceedsLimit]. The rule has no Share, and no limit that is [ratelimit.Concurrent].
+	// Charge is "always" or empty. Always charges the rule's cost even if this rule or another one denies the request.
+	// If necessary the cost becomes a debt, of at most the amount that 100 years regain. So a client that goes on while
+	// it is denied is denied for longer. A cost of 0 is denied while nothing is left. Other rules are charged all or
+	// none, as usual.
+	//
+	// It is for costs that are known only after their use. For example, ask with a cost of 0, and charge the tokens
+	// afterwards. Take and Reserve charge in this way. Wait charges only a cost that passes. The charge of an allowed
+	// reservation is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures
+	// take another one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is
+	// charged, except after [ratelimit.ErrExceedsLimit]. The rule has no Share and no limit that is
+	// [ratelimit.Concurrent].
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
 	// Actual names an attribute with the real cost, a whole number from 0. It is read when a [Policies.Reserve] is settled, in place of the
 	// argument of Settle. See [Policies.Reserve].

@@ -94,8 +94,8 @@ func (p *Policies) update(set *Set, validated bool) error {
 	return err
 }
 
-// hold holds the policies and those that stand in for them, which get each set together. Policies that stand in for others are not held: these
-// are returned.
+// hold locks the policies and their stand-ins, because they get each set together. If the policies are themselves a
+// stand-in for others, hold locks nothing and returns these.
 func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	p.updating.Lock()
 	if p.lead != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// hung is the time, in real time, that a call may take that has to answer at once. It is no measure of speed: only a hanging call ever
+// hung is the maximum real time of a call that must answer at once. It is no measure of speed: only a call that hangs
 // comes near it.
 const hung = time.Minute
 
@@ -97,8 +97,8 @@ func playWaitFull(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited for a place in a queue that is full")
 }
 
-// slow is a limit under which a cost that is denied takes at least an hour to fit, if the
-// engine knows one. A leaky bucket has room for a cost that it delays so long.
+// slow returns a limit under which a denied cost fits after an hour at the earliest, if the engine has one. A leaky
+// bucket has room for a cost that it delays for so long.
 func (h *history) slow() (ratelimit.Limit, bool) {
 	a := h.limit.Algorithm
 	l := h.newLimit(a, ratelimit.PerDay(1+h.rng.IntN(5)), 1+h.rng.IntN(5))
@@ -154,7 +154,7 @@ func playWaitCancelled(h *history) {
 	h.alike(waitIsTrue, a, b, "one has waited until its context was cancelled")
 }
 
-// playWaitEnded waits with a context that has ended before, for a cost that would fit.
+// playWaitEnded waits for a cost that would fit, with a context that has already ended.
 func playWaitEnded(h *history) {
 	a, b := h.twins()
 	cancelled, stop := context.WithCancel(h.ctx())
@@ -360,8 +360,8 @@ func playWaitLength(h *history) {
 	}
 }
 
-// paced is a limit of one for each gap, if the engine knows it, or one of a fixed set that is as
-// fast as that.
+// paced returns a limit of one unit for each gap. If the engine has a fixed set of limits, paced returns one of these
+// that is as fast.
 func (h *history) paced(gap time.Duration) (ratelimit.Limit, bool) {
 	l := h.newLimit(h.limit.Algorithm, ratelimit.Per(1, h.up(gap)), 3)
 	return l, h.cfg.accepts(l)

@@ -46,8 +46,8 @@ type Config struct {
 	// every valid limit, except calendars and units in use if New refuses them.
 	Accepts func(limit ratelimit.Limit) bool
 
-	// Limits are all the limits that the engine knows, if that is a fixed set: the suite uses no others, and does not expect New to refuse
-	// invalid ones. If empty, the engine knows every limit that Accepts accepts.
+	// Limits lists all limits of the engine if they are a fixed set. The suite uses no others, and does not expect New
+	// to refuse invalid ones. If empty, the engine must know every limit that Accepts accepts.
 	Limits []ratelimit.Limit
 
 	// Skip names methods that the suite does not use although the limiters have them: "Reserve", for example, for a wrapper of an engine
@@ -69,12 +69,13 @@ type Config struct {
 	// If nil, that is not tried.
 	NewPair func(limit ratelimit.Limit) (a, b ratelimit.Limiter[string], err error)
 
-	// Retries is for an engine whose calls fail now and then. If it is above zero, a call that fails is repeated: the suite looks at the
-	// key before each call that may charge it, and after a failed one, and so knows whether the call has charged its cost. That includes
-	// Allow, which cannot return the reason of a denial. Retries is also the number of times that a history in which a promise was broken
-	// is played again, with other keys, before the failure counts; at most 9. If zero, every failure counts, and a call that returns
-	// [ratelimit.ErrUnavailable] ends the history, which is played again. An engine that cannot answer a call 10 times in a row fails in
-	// any case.
+	// Retries is for an engine whose calls sometimes fail. If it is above zero, the suite repeats a failed call. It
+	// calls Peek before each call that may charge a key and after a failed one, to determine whether the call has
+	// charged its cost. That includes Allow, which cannot return the reason of a denial. If a history breaks a promise,
+	// the suite also plays it again with other keys, up to Retries times, before the failure counts. The maximum is 9.
+	//
+	// If zero, every failure counts. A call that returns [ratelimit.ErrUnavailable] ends the history, and the suite
+	// plays it again. In any case an engine fails if it cannot answer a call 10 times in a row.
 	Retries int
 
 	// NewFloat is New for an engine whose keys may be of any comparable type. NaN,

@@ -86,8 +86,8 @@ func (h *history) overAnother(l ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// newLimit returns a limit of an algorithm. A calendar, which has no Per, is one of the history's period or,
-// if that has none, of any.
+// newLimit returns a limit of an algorithm. A calendar has no Per. It has the history's period, or any period if the
+// history has none.
 func (h *history) newLimit(a ratelimit.Algorithm, r ratelimit.Rate, burst int) ratelimit.Limit {
 	if a == ratelimit.AlgorithmCalendar {
 		p := h.limit.Period

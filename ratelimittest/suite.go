@@ -207,8 +207,8 @@ func (c *Config) playOne(a ratelimit.Algorithm, k check, n int) (v *violation, p
 	return v, true
 }
 
-// playTry plays one history, with random figures that depend on nothing but the seed and
-// on which history it is. Each try has keys of its own.
+// playTry plays one history. Its random figures depend only on the seed and the history's number. Each try has its own
+// keys.
 func (c *Config) playTry(a ratelimit.Algorithm, k check, n, try int) (v *violation, played bool) {
 	id := int64(a)<<40 | int64(indexOf(k.name))<<32 | int64(n)
 	h := &history{cfg: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(id))), id: keyPrefix(c.Seed, id, try), steps: c.steps[:0]}

@@ -337,8 +337,8 @@ func TestAReservationOfACalendarThatHasChangedGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A key that was put under a calendar by a call that spends nothing is used again years later, when the call knows none of the
-// windows in between.
+// A call that spends nothing puts a key under a calendar. Years later the key is used again, and the call has none of
+// the windows in between.
 func TestADebtIsRegainedThoughNothingIsSpentAfterAChangeToACalendar(t *testing.T) {
 	verdicts(t)
 	day, month := ratelimit.Calendar(100, ratelimit.Day("UTC")), ratelimit.Calendar(5, ratelimit.Month("UTC", 31))

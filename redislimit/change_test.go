@@ -307,8 +307,8 @@ func (j *boundJudge) check(t *testing.T) {
 	}
 }
 
-// A layer whose own cost of a request is nothing only looks at its key, also if the key is stored under a limit of which
-// it is fresh sooner.
+// If a layer's own cost for a request is 0, the layer only peeks at its key, also if the stored limit makes the key
+// fresh sooner.
 func TestACostOfNothingUnderASlowerLimit(t *testing.T) {
 	f := newFixture(t)
 	for i, stored := range fiveLimits() {

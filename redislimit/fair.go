@@ -82,10 +82,12 @@ type FairOptions struct {
 
 var _ ratelimit.Reserver[string] = (*Fair)(nil)
 
-// NewFair returns a limiter whose tenants share a limit. It does not connect. The limit must be a token bucket with a burst of at most 2^30,
-// whose burst takes at most 140 years to refill, counted in µs; else the error wraps [ratelimit.ErrInvalidLimit]. Else it names the option that is
-// wrong. Use it with package failover, and fair.New on a part of the limit as the stand-in while Redis is down. If callers wait in line,
-// failover.Options.Timeout must be negative: else a wait above it counts as a failure.
+// NewFair returns a limiter whose tenants share a limit. It does not connect. The limit must be a token bucket. Its
+// burst is at most 2^30, and takes at most 140 years to refill, counted in µs. Otherwise the error wraps
+// [ratelimit.ErrInvalidLimit]. If an option is invalid, the error names it.
+//
+// Use it with package failover. While Redis is down, the stand-in can be fair.New on a part of the limit. If callers
+// wait in line, failover.Options.Timeout must be negative. Otherwise a longer wait counts as a failure.
 func NewFair(client redis.UniversalClient, limit ratelimit.Limit, opts *FairOptions) (*Fair, error) {
 	var o FairOptions
 	if opts != nil {

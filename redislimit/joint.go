@@ -456,8 +456,8 @@ func followedOf(reply string, keys int) (reading int64, all []followed) {
 	return reading, all
 }
 
-// fill fills in the answer about a charge's key, by the plan of the charge or the limiter. It leaves out a key that is under another limit,
-// of which the figures do not show the capacity, or the calendar.
+// fill fills in the answer about a charge's key, by the plan of the charge or of the limiter. It leaves out a key under
+// any other limit: the figures do not show the capacity or the calendar of that limit.
 func (f *followed) fill(k *estimates.Key, reading int64, plans ...*plan) {
 	if f.gone {
 		k.Answered = true

@@ -10,7 +10,7 @@ import (
 // maxKey is how long a key may be before its hash stands for it.
 const maxKey = 200
 
-// namespace is the common beginning of all Redis keys of a limiter. It makes these keys.
+// namespace is the common beginning of all Redis keys of a limiter. Its methods make these keys.
 //
 // A key is prefix, name, a separator and {key}. The braces are a hash tag, by which a cluster chooses the slot. A
 // cluster reads the text between the first "{" and the next "}". So prefix and name have no braces, and a key that is

@@ -102,7 +102,7 @@ const (
 	generations = 1 << 24
 )
 
-// Times are whole microseconds. All figures stay below 2^53, so that the scripts, whose numbers are doubles, count them
+// Times are whole microseconds. The numbers of scripts are doubles. All figures stay below 2^53, so scripts count them
 // exactly. A leaky bucket with a maximum delay of most delays without bound.
 const (
 	century = 876_600 * 3600 * int64(1e6) // µs

@@ -246,8 +246,8 @@ func TestARingRefusesKeysOfSeveralServers(t *testing.T) {
 	}
 }
 
-// Several processes with tenants in slots of their own, a total and a limit for each route from leases, on
-// a real cluster of six, while slots move and a master dies.
+// Several processes have tenants in slots of their own, and lease from a total and a limit for each route. They run on
+// a real cluster of six servers, while slots move and a master dies.
 func TestLayersAcrossAClusterHoldTheirBounds(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, true)

@@ -280,7 +280,7 @@ func (l *Limiter) decideUnder(ctx context.Context, r *request, p *plan, key stri
 	return d, err
 }
 
-// planOfCost returns the plan of a key, and why the cost can never be spent under it.
+// planOfCost returns the plan of a key. If the plan can never allow the cost, it also returns an error.
 func (l *Limiter) planOfCost(key string, cost int) (*plan, error) {
 	if cost < 0 {
 		return nil, fmt.Errorf("%w: %d", ratelimit.ErrNegativeCost, cost)

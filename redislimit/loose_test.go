@@ -74,7 +74,7 @@ func TestAfterARaiseOfTheBurstOthersGoBeforeBookings(t *testing.T) {
 	require.False(t, d.Allowed)
 }
 
-// Keys whose bookings are from before a change answer as in memory, whatever is taken, booked, settled and adjusted then.
+// Keys with bookings from before a change answer as in memory, after any takes, bookings, settlements and adjustments.
 func TestKeysWithBookingsFromBeforeARaiseAnswerAsInMemory(t *testing.T) {
 	verdicts(t)
 	client := startServer(t).client()

@@ -214,8 +214,8 @@ func (w *twin) pause(d ratelimit.Decision) {
 	}
 }
 
-// twinLimits are limits of which every price, and every share of a window, is a whole
-// number of microseconds, so that both limiters book the same instants.
+// twinLimits returns limits under which all prices and all shares of windows are whole microseconds. So both limiters
+// book the same instants.
 func twinLimits() (all []ratelimit.Limit) {
 	rates := []ratelimit.Rate{ratelimit.PerSecond(10), ratelimit.Per(4, 10*time.Millisecond), ratelimit.PerMinute(100), ratelimit.Per(1, time.Second)}
 	for _, r := range rates {

@@ -371,7 +371,7 @@ func (s *Semaphore) leadOf(redisKey string) *atomic.Int64 {
 	return lead.(*atomic.Int64)
 }
 
-// latest returns the server's time in µs at which a caller will have gone, 0 if that is not known.
+// latest returns the server's time in µs by which a caller will have gone, or 0 if it is unknown.
 func (s *Semaphore) latest(ctx context.Context, redisKey string, now time.Time) int64 {
 	if s.store.timeout < 0 {
 		return 0
@@ -387,8 +387,9 @@ func (s *Semaphore) latest(ctx context.Context, redisKey string, now time.Time) 
 	return max(0, inMicros(end.Sub(began))+lead.Load())
 }
 
-// answered records the server's time in an answer, and hands granted slots to callers of this process. The server read its clock
-// after the call was sent, so the difference is an upper bound of its lead, and the slots do not end before sent + Hold.
+// answered records the server's time of an answer, and passes granted slots to callers of this process. The server read
+// its clock after the call was sent. So the difference is an upper bound of the server's lead, and the slots do not end
+// before sent + Hold.
 func (s *Semaphore) answered(p *Permit, sent time.Time, server int64, granted string) {
 	lead := server - inMicros(sent.Sub(began))
 	if of := s.leadOf(p.redisKey); of != nil {

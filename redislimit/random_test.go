@@ -131,8 +131,8 @@ type told struct {
 	calls, allowed, perhaps int
 }
 
-// Each key has its own cost. So a key whose spending is not a multiple of it was charged for another key, and a key that has
-// spent more than its callers know of was charged without them.
+// Each key has its own cost. If a key's spending is no multiple of that cost, the key was charged for another one. If a
+// key has spent more than its calls have returned, it was charged without them.
 func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	testsize.Client(t)
 	t.Parallel()

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// SemaphoreStats are the figures of a [Semaphore]: of a key in the fleet, or of all keys in this process. It has no name of its own, so that packages
-// promlimit and otellimit, which do not import this one, know the result of [Semaphore.Stats].
+// SemaphoreStats are the figures of a [Semaphore]: of a key in the fleet, or of all keys in this process. It is an
+// alias of an unnamed type. So packages promlimit and otellimit can use the result of [Semaphore.Stats] without
+// importing this package.
 type SemaphoreStats = struct {
 	InFlight int           // the number of slots in use
 	Waiting  int           // the number of callers in line
@@ -105,8 +106,9 @@ func (s *Semaphore) Revoke(ctx context.Context, key, id string) error {
 	return nil
 }
 
-// Stats returns the figures of this process: the slots of its permits, its callers in line, the age of its oldest permit, and the number of
-// permits whose slots were found to have ended before their release. A permit that is never released counts until Hold has passed.
+// Stats returns the figures of this process: the slots of its permits, its callers in line, the age of its oldest
+// permit, and the number of permits whose slots had ended before their release. A permit that is never released counts
+// until Hold has passed.
 func (s *Semaphore) Stats() SemaphoreStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -208,9 +208,9 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%v, now %d\n%s", p.plan().limit, p.now(), text)
 }
 
-// A key whose reservations are settled owes as much as a key that was charged their real costs from the beginning. It never
-// owes less. It may owe more where the script keeps less than there is to keep: the parts of a microsecond of a least debt, the
-// order of the reservations of an instant with a grant, and of many open reservations the difference between two.
+// A key whose reservations are settled owes as much as a key that was charged their real costs from the beginning. It
+// never owes less. It may owe more where the script rounds: it drops the fraction of a microsecond of a least debt and
+// the order of the reservations of an instant with a grant, and it merges two of many open reservations.
 func TestASettledKeyOwesTheRealCosts(t *testing.T) {
 	client := startServer(t).client()
 	exact, whole := 0, 0

@@ -32,8 +32,8 @@ type ledger struct {
 	least, most, late int
 }
 
-// stormed is callers of everything that limiters and stacks offer, on servers that are paused, cut off, full, read-only
-// and made to forget scripts, and on clusters while slots move.
+// stormed has callers of all methods of limiters and stacks. Their servers are paused, cut off, full, read-only, or
+// forget scripts, or are clusters whose slots move.
 type stormed struct {
 	t       *testing.T
 	timeout time.Duration
@@ -295,9 +295,9 @@ func trouble(rng *rand.Rand, servers []*redistest.Server, stop *atomic.Bool) {
 	}
 }
 
-// TestInAStormCallersKnowTheirCharges plays all calls at once on servers in trouble: no caller is charged twice or for
-// another one, an error that does not wrap ratelimit.ErrUnanswered has charged nothing, no caller waits much longer than the
-// timeout, and nothing is left behind. It counts goroutines, and so no test runs beside it.
+// TestInAStormCallersKnowTheirCharges plays all calls at once on servers in trouble. No caller is charged twice or for
+// another one. An error that does not wrap ratelimit.ErrUnanswered has charged nothing. No caller waits much longer
+// than the timeout, and nothing stays behind. The test counts goroutines, so no other test runs beside it.
 func TestInAStormCallersKnowTheirCharges(t *testing.T) {
 	testsize.Client(t)
 	for _, kind := range []string{"plain", "cut", "ring", "losing", "cluster", "moving"} {

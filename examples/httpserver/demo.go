@@ -100,8 +100,8 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, "event: done\ndata:\n\n")
 }
 
-// fire sends the bursts, and the results as they come. The channel has room for all, so
-// that a client that stops reading leaves no goroutine behind.
+// fire sends the bursts, and passes on the results as they come. The channel has room for all of them, so a client that
+// stops reading leaves no goroutine behind.
 func (d *demo) fire(r *http.Request, p pattern) <-chan result {
 	results := make(chan result, p.bursts*p.requests*len(d.targets))
 	var wg sync.WaitGroup

@@ -1,6 +1,6 @@
-// Llmgateway stands between tenants and a language model that allows a number of tokens a minute in all. Tenants
-// share them by weight, and use the parts that others leave. The cost of a request is known when the answer is there, so
-// the gateway reserves the most that it may cost, waits for its turn, and settles at the figure of the answer:
+// Llmgateway stands between tenants and a language model that allows a number of tokens a minute in all. Tenants share
+// the tokens by weight, and use the parts that others leave. The cost of a request is known only with its answer. So
+// the gateway reserves the most that the request may cost, waits for its turn, and settles at the figure of the answer:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/
@@ -124,9 +124,10 @@ func (u *usage) add(now time.Time, tokens int) (sum int64) {
 }
 
 func newGateway(upstream, key string, perMinute int, transport http.RoundTripper) (*gateway, error) {
-	// The model counts a request a little later than the gateway does, and so sees more tokens at once, by the gain of the rate in that
-	// time: a tenth of its burst is left for that. The burst is also large enough for estimates that are too high: with estimates e, real
-	// costs a, the rate r and calls of length d, all of the rate is used if it is at least e·r·d/a − r·d + e.
+	// The model counts a request a little later than the gateway does. So it sees more tokens at once, by as many as
+	// the rate regains in that time. A tenth of its burst is left for them. The burst is also large enough for
+	// estimates that are too high. With estimates e, real costs a, the rate r and calls of length d, the whole rate is
+	// used if the burst is at least e·r·d/a − r·d + e.
 	limit := ratelimit.TokenBucket(ratelimit.PerMinute(perMinute), perMinute*9/10)
 	limiter, err := fair.New(limit, &fair.Options[tenant]{Weight: func(t tenant) int { return t.weight }})
 	if err != nil {

@@ -150,8 +150,8 @@ func (tr *trace) add(now time.Duration, d ratelimit.Decision) {
 	}
 }
 
-// mostWithin returns how many of the instants, which are in order, fall into any
-// span of that length, its end left out.
+// mostWithin returns the largest number of instants within any span of a length, without the span's end. The instants
+// are in order.
 func mostWithin(at []time.Duration, span time.Duration) (most int) {
 	first := 0
 	for i, t := range at {

@@ -184,7 +184,8 @@ func wholeKey(pkg, thing, instead string) error {
 	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
-// tracked is the number of keys that PerKey tracks, and of the keys beyond them that it remembers: strangers choose them.
+// tracked is the maximum number of keys that PerKey tracks. It remembers as many others. Strangers choose the keys, so
+// their number must be bounded.
 const tracked = 1 << 16
 
 // PerKey returns a limiter of each key. A leaky bucket is a stack of one layer, which can give a delayed request's charge back.

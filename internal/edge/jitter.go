@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// jitterSeed spreads clients that were denied at the same time, so that they do not all return at the same time.
+// jitterSeed spreads the returns of clients that were denied at the same time.
 type jitterSeed struct{ seed maphash.Seed }
 
 // newJitterSeed returns a random seed.
 func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 
-// jitterPeriod is the time for which a client's share stays the same. After that it changes, so that no
-// client is always the last.
+// jitterPeriod is the time for which a client's share stays the same. Then it changes, so no client is always the last.
 const jitterPeriod = 10 * time.Minute
 
-// share returns the client's share of a span, which is to be added to a wait that begins
-// now: at least 0, and less than the span. It depends on the period that the end of the
-// wait is in: that instant does not change while the client waits.
+// share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait that
+// begins now. The share depends on the period in which the wait ends, because that instant does not change while the
+// client waits.
 func (s jitterSeed) share(client string, now time.Time, wait, span time.Duration) time.Duration {
 	hash := maphash.Comparable(s.seed, struct {
 		client string

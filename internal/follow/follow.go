@@ -11,7 +11,7 @@ var Wait func(reservation any, wait func(context.Context) error)
 // Package ratelimit sets it.
 var Moves func(reservation any) bool
 
-// Inner makes a *ratelimit.Reservation wait as the one does for which it stands, if that one moves.
+// Inner makes a *ratelimit.Reservation wait as the reservation that it stands for, if that one can move.
 func Inner[R interface {
 	Wait(ctx context.Context) error
 }](reservation, inner R) {

@@ -58,8 +58,8 @@ func (o *older) put(at, cost, until int64) {
 	o.per = max(o.per, until-at)
 }
 
-// lost is the units that passed while the state was a former one and full, until it has regained those that it counts. A settlement
-// takes from them first.
+// lost has the units that passed while the state was a former one and full. It keeps them until the state has regained
+// the units that it counts. A settlement takes from them first.
 type lost struct {
 	units, until int64
 	over         int64 // the part of units that is regained, and that a raised limit does not count again

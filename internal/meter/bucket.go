@@ -11,8 +11,8 @@ import (
 // burst is regained. This is the virtual scheduling algorithm of ITU-T I.371 (GCRA), with
 // the theoretical arrival time kept as a fraction, so that no rate is rounded.
 //
-// Over any interval t it admits at most burst + rate·t. That holds because each cost moves
-// the instant by its whole price, and only the passing of time brings it closer.
+// Over any interval t it admits at most burst + rate·t. That holds because each cost moves the instant by its whole
+// price, and only time brings it closer.
 //
 // An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain,
 // and the whole burst 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. It may go
@@ -171,7 +171,7 @@ func (t *tokenBucket) charge(s State, now, n int64) State { return t.spend(s, no
 
 func (t *tokenBucket) forgive(s State, now, n int64) State { return t.regain(s, now, t.price(n)) }
 
-// advance makes all instants that are past one, so that a fresh key has no fraction.
+// advance replaces an instant that has passed by now, so that all fresh keys have the same state, without a fraction.
 func (t *tokenBucket) advance(s State, now int64) State {
 	if t.regained(s) <= now {
 		s.At, s.N = now, 0

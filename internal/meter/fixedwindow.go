@@ -74,7 +74,7 @@ func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) Stat
 
 func (w *fixedWindow) charge(s State, now, n int64) State { return w.spend(s, now, n) }
 
-// forgive ends the window with the last that it counts, so that the key is fresh at once.
+// forgive ends the window when it counts nothing any more, so that the key is fresh at once.
 func (w *fixedWindow) forgive(s State, now, n int64) State {
 	s = w.roll(s, now)
 	if s.N -= n; s.N <= 0 {

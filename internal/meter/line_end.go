@@ -163,8 +163,8 @@ func (e *end) spend(m *Meter, at, cost int64) {
 	}
 }
 
-// skip spends the last n turns of a line, which cost so much together, without a look at each of them, or reports false if they have to be
-// looked at. A turn has been spent before them, and nothing is booked behind it.
+// skip spends the last n turns of a line at once. Cost is the sum of their costs. If the turns must be examined one by
+// one, it reports false. A turn has been spent before them, and nothing is booked behind it.
 func (r *replayed) skip(l *Line, n int, cost int64) bool {
 	switch a := r.m.algorithm.(type) {
 	case *leakyBucket:

@@ -196,8 +196,8 @@ func (l *openList) openAt(sp Spending) int {
 	}) - 1
 }
 
-// dropPaid drops the reservations that give back nothing any more, except those of an instant that lasts: a later reservation
-// must not get the part of a dropped one.
+// dropPaid drops the reservations that give back nothing any more. It keeps those of an instant that is not over: a
+// later reservation must not get the part of a dropped one.
 func (l *openList) dropPaid(now int64) {
 	k := 0
 	for k < len(l.opens) && l.opens[k].least == (span{}) && l.opens[k].from < now {

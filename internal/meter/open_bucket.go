@@ -1,9 +1,9 @@
 package meter
 
-// total returns what is owed at an instant, and what is set aside: that is the debt of which the least is kept. The units set aside
-// are the first that reservations from before the change give back. Later ones have no part in them, and give back less by
-// that; so the two are never merged. Once the units have lapsed, their old limit has regained all that was spent under it, and the
-// reservations from before the change give back nothing any more.
+// total returns the debt at an instant, including the units that are set aside. The ledger keeps the least value of it.
+// The units set aside are the first that reservations from before the change give back. Later reservations have no part
+// in them, and give back less, so the two are never merged. Once the units have lapsed, their old limit has regained
+// all spending under it, and the reservations from before the change give back nothing any more.
 func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	if l.rest.units == 0 {
 		return owed
@@ -24,11 +24,13 @@ func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	return owed
 }
 
-// gaveBack lowers the least debts after an amount was given back at now, of a spending before or in the i-th element, and after
-// all elements before that. An earlier reservation has at most the i-th one's. Reservations of now stay, as after a grant.
+// gaveBack lowers the least debts after an amount was given back at now. The amount belongs to a spending in the i-th
+// element, or between it and the element before it. An earlier reservation has at most the i-th one's least debt.
+// Reservations of now stay, as after a grant.
 //
-// A spending that is not open has no element. Its refund is no more than has not been regained of it, so without it the debt
-// would still have been at least the one that was sampled just before it: earlier reservations keep their least debts.
+// A spending that is not open has no element. Its refund is at most the part that has not been regained. So without the
+// spending, the debt would still have been at least the debt that was sampled just before it, and earlier reservations
+// keep their least debts.
 func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 	for k := i; k < len(l.opens); k++ {
 		if p := &l.opens[k].least; *p != unsampled {

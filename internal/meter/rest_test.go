@@ -104,7 +104,7 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// within returns the units that a limit regains at most within a span, of the units that were spent within it.
+// within returns the most units spent within a span that a limit can regain within it.
 func within(l Limit, span int64) int64 {
 	ended := (span + l.Per - 1) / l.Per // windows
 	switch l.Kind {
@@ -118,10 +118,10 @@ func within(l Limit, span int64) int64 {
 	return l.Units * ended
 }
 
-// A key whose limit is changed back and forth between two limits of any two algorithms spends, within any span of time, at most
-// the larger capacity and the units that both regain in it. There is one exception: a fixed window that becomes shorter, of a
-// fixed window or a sliding counter, is over as soon as its own length has passed, also for units that were spent later in
-// the longer window. Then both capacities together pass.
+// The limit of a key changes back and forth between two limits of any algorithms. Within any span of time the key
+// spends at most the larger capacity plus the units that both limits regain in it. There is one exception. If the
+// window of a fixed window or a sliding counter becomes shorter, it is over as soon as its own length has passed, also
+// for units that were spent later in the longer window. Then both capacities together pass.
 func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T) {
 	type passed struct{ at, n int64 }
 	flips, reached := 0, make(map[[2]Kind]bool)

@@ -34,7 +34,8 @@ func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 	return 0, 0, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l) // a bug in this package
 }
 
-// MaxSharedBurst bounds the burst of a limit that keys share, so that redislimit's script counts in fractions of a unit exactly.
+// MaxSharedBurst is the largest burst of a limit that keys share. Up to it redislimit's script counts fractions of a
+// unit exactly.
 const MaxSharedBurst = 1 << 30
 
 // Shared is Figures for a limit that keys share by weight. It must be a token bucket.

@@ -63,9 +63,9 @@ const maxBudgets = 16
 // maxName bounds the length of a policy's name that is kept. Servers choose the names.
 const maxName = 64
 
-// bounded returns the advice with no wait longer than that, from now, and with no more and no longer names than are kept:
-// the budgets that leave least, of longer names a hash. Each budget has a name of its own: of several budgets of one name
-// all bind, and one of units is another than one of requests.
+// bounded returns the advice within bounds: no wait is longer than longest from now, and budgets and the length of
+// their names are limited. It keeps the budgets that leave least, and replaces a long name by a hash. Each kept budget
+// has a different name: budgets of one name all bind, and a budget of units differs from a budget of requests.
 func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	a.Wait = min(a.Wait, longest)
 	a.Budgets = slices.Clone(a.Budgets)

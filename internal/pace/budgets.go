@@ -21,7 +21,7 @@ type latest struct {
 	spent   int           // the number of ends in a row after which little was left
 }
 
-// closedUntil returns the instant at which the last of the budgets that are used up ends, or open if none ends later.
+// closedUntil returns the instant at which the last exhausted budget ends, or open if none ends later than that.
 func (bs *budgets) closedUntil(open time.Time) time.Time {
 	for _, b := range bs.list {
 		if at := b.fits(1); b.Left <= 0 && at.After(open) {
@@ -133,8 +133,9 @@ func (bs *budgets) shared(b Budget) bool {
 	return a.others(b) > 1+own/8+a.doubtful(b)
 }
 
-// doubtful returns the part of the units that should have come back until a later answer which does not show others if it is missing: those of a
-// sliding window come back later, if they were spent later. One other process as busy as this one uses half of them.
+// doubtful returns a part of the units that should have come back before a later answer. If they are missing, that is
+// no sign of other processes: in a sliding window, units that were spent later come back later. One other process that
+// is as busy as this one uses half of them.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
 // others returns how many requests of others a later answer counts at least.
@@ -245,8 +246,9 @@ func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	bs.list = kept
 }
 
-// paceUnits finds out the time in which one unit of a budget that refills comes back: its share of the window, or of the time until the
-// budget is whole. An answer that leaves nothing may name either the next unit or the whole budget; the time of an earlier answer holds.
+// paceUnits determines the time in which one unit of a budget that refills comes back. That is its share of the window,
+// or of the time until the budget is whole. If an answer leaves nothing, its reset may be that of the next unit or that
+// of the whole budget. Then the time of an earlier answer holds.
 func (b *Budget) paceUnits(known time.Duration) {
 	if !b.Refills || b.Limit <= 0 {
 		return

@@ -14,8 +14,8 @@ type crowd struct {
 	jitter float64   // of the time after that
 }
 
-// The number of requests, or that of a budget's limit, for which other processes are remembered; and the number for which a refusal makes it
-// look as if there were others.
+// After a sign of other processes, the budgets are taken for shared until aware requests, or as many as a budget has, were
+// served. After a single refusal that is suspicious requests.
 const (
 	aware      = 64
 	suspicious = 16

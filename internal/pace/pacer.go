@@ -88,9 +88,9 @@ func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Dur
 	return pc.line(key).arrive(ctx, int64(units), left)
 }
 
-// Await waits until the request may be sent. It has left the queue then. The error wraps
-// [context.DeadlineExceeded] or the context's error, [ratelimit.ErrLimited] if MaxWait is
-// too short or a leaky bucket's queue is full, or is the error of the limiter's Reserve.
+// Await waits until the request may be sent and has left the queue. The error wraps [context.DeadlineExceeded] or the
+// context's error. It wraps [ratelimit.ErrLimited] if MaxWait is too short or a leaky bucket's queue is full. It may
+// also be the error of the limiter's Reserve.
 func (pc *Pacer[R]) Await(p *Place, r R) error {
 	waited := false
 	for {

@@ -182,8 +182,8 @@ func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[
 	}
 }
 
-// denied reports whether a rule denied the request. If the engine has not reported the rule's decision, the rule that denied is
-// the one whose limit the decision names.
+// denied reports whether a rule denied the request. If the engine has not reported the rule's decision, the rule has
+// denied it if the decision names the rule's limit.
 func denied(d policy.Decision, r *stats.RuleDecision) bool {
 	if r.Answered {
 		return !r.Decision.Allowed
@@ -225,8 +225,8 @@ func attribute(r policy.Request, name string) string {
 	return v
 }
 
-// routeOf returns the stored form of a request's route: the pattern by which it was routed, or else its method and
-// its path, which may hold a key.
+// routeOf returns the stored form of a request's route. It is the pattern by which the request was routed, or its
+// method and path if there is none. The path may contain a key.
 func (a *Log) routeOf(r policy.Request) string {
 	if route := attribute(r, "route"); route != "" {
 		return clean(route)

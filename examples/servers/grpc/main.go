@@ -163,7 +163,7 @@ func limits(rules []byte) (*httplimit.Middleware, *grpclimit.Interceptor, error)
 	return overHTTP, overGRPC, err
 }
 
-// newServer serves gRPC's own health service, which is all that this example has to offer.
+// newServer returns a server with gRPC's health service, the only service of this example.
 func newServer(limit *grpclimit.Interceptor) *grpc.Server {
 	s := grpc.NewServer(
 		grpc.ChainUnaryInterceptor(limit.UnaryServerInterceptor()),

@@ -37,7 +37,7 @@ type Send func(ctx context.Context) error
 // Retries is how often a Transport tries a request again.
 const Retries = 20
 
-// Transport returns a process that sends over this library's Transport, which is told what a 500 means.
+// Transport returns a process that sends through this library's Transport, with an option that gives a 500 its meaning.
 func Transport(base http.RoundTripper) Send {
 	failing := func(resp *http.Response) (httplimit.Advice, bool) {
 		return httplimit.Advice{Refused: true}, resp.StatusCode == http.StatusInternalServerError

@@ -26,7 +26,8 @@ type Process interface {
 
 // Bubble is a store of budgets in a bubble of package synctest, whose time it counts by.
 type Bubble struct {
-	// Open is called in the bubble. It returns a function that makes processes which share an empty budget. Each call of the store takes a time.
+	// Open is called in the bubble. It returns a function that makes processes with a common, empty budget. Each call
+	// of the store takes the time takes.
 	Open func(t *testing.T, takes time.Duration) (process func(limit ratelimit.Limit) Process)
 
 	Calls int // the most calls of the store that one decision takes
@@ -402,7 +403,8 @@ func (h *history) settles() {
 	require.NoError(h, r.store.Settle(actual))
 }
 
-// improved records that one process knows of a change by which others may be served earlier: until their next bookings come, these keep them.
+// improved records a change that only one process knows, and by which calls of the others could be served earlier.
+// Those calls keep their bookings until new ones come.
 func (h *history) improved() {
 	if len(h.fleet) == 1 {
 		return

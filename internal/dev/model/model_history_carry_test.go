@@ -79,8 +79,9 @@ func aged(start, used, units, per, fewer, now int64) (at, left, before int64) {
 	return start + k*per, used - units, before
 }
 
-// canCarry reports whether the conversion of the old limit's figures to the new limit is specified. It is not where a debt is capped at a
-// Century or takes very many windows, where a queue has to be put in order anew, and where a log finds a debt before or in a booking.
+// canCarry reports whether the conversion of the old limit's figures to the new limit is specified. It is not in four
+// cases: a debt is capped at a Century, a debt takes very many windows, a queue must be put in order again, or a log
+// finds a debt before or in a booking.
 func (m *model) canCarry(old, l ratelimit.Limit, now int64) bool {
 	owed := m.base.spent(now)
 	for _, b := range m.ahead {

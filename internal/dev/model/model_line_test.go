@@ -192,7 +192,7 @@ func (g *lineGame) step(id int) {
 		before := o.want.settled
 		done := false
 		g.try(fmt.Sprintf("settle %d at %d", o.want.cost, actual), func(m *modelLine, now int64) {
-			// A log knows at which instants the units were spent that a lowered limit sets aside, and the model does not.
+			// A log has the instants of the units that a lowered limit sets aside. The model does not.
 			m.blurry = m.aside.units > 0 && limit.Algorithm == ratelimit.AlgorithmSlidingLog
 			m.settle(now, o.want, actual)
 		}, func() {
@@ -272,7 +272,7 @@ func (g *lineGame) meanwhile(limit ratelimit.Limit) {
 	require.NoError(g, g.limiter.Reset(context.Background(), "k"))
 }
 
-// restart looks at the key as it would be after a restart: without those who wait.
+// restart calls Peek on the key as it would be after a restart: without waiters.
 func (g *lineGame) restart(cost int) {
 	now := int64(time.Since(g.start))
 	g.want.serve(now)
@@ -326,8 +326,9 @@ func lineLimits() []ratelimit.Limit {
 	}
 }
 
-// In a random history of calls that wait, leave, reserve, settle, adjust and reset, while the limit changes, each waiter is served at the
-// first instant at which the model serves it: in its order, and never behind a call that does not wait.
+// Calls of a random history wait, leave, reserve, settle, adjust and reset, while the limit changes. Each waiter is
+// served at the first instant at which the model serves it, in the order of arrival, and never after a call that does
+// not wait.
 func TestRandomLinesAreServedAsEarlyAsTheStateAllows(t *testing.T) {
 	testsize.Sequential(t)
 	for i, limit := range lineLimits() {

@@ -81,9 +81,9 @@ func TestWindowsThatLackTheSlowRequestsDoNotEmptyTheBackend(t *testing.T) {
 	}
 }
 
-// Clients that leave take their work in the backend with them from the limit, and not from the backend. So a limit that tries again each
-// second a window that they do not bear wastes half of the work, and a limit that falls slowly fills a backend that has become smaller with
-// work without a waiting client.
+// When a client leaves, its work no longer counts in the limit, but goes on in the backend. So a limit wastes half of
+// the work if it rises every other window to a queue that clients do not bear. If the backend becomes smaller and the
+// limit falls slowly, the backend fills with work without a waiting client.
 func TestClientsThatLeaveDoNotEmptyTheBackendOfGoodWork(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {
@@ -136,7 +136,8 @@ func TestFailedWorkDoesNotShrinkTheLimit(t *testing.T) {
 	}
 }
 
-// A deadline that ends is a client that has left, by any name of the outcome: the backend goes on with work without a waiting client.
+// A deadline that has passed is a client that has left, whatever outcome is reported: the backend goes on with work
+// without a waiting client.
 func TestDeadlinesShrinkTheQueueUntilFewEnd(t *testing.T) {
 	t.Parallel()
 	for name, adaptive := range map[string]func() inflight.Algorithm{"Learn": inflight.Learn(nil)} {

@@ -14,9 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// A backend of which a part is dead, at once or after an outage of all of it: five seconds later, the limits are free again,
-// whatever the share of drops, the number of processes and the rate of requests are. A limit that stays at its least has a tenth
-// of the goodput, or less.
+// A part of the backend is dead, at once or after an outage of all of it. Five seconds later, the limits have grown
+// again, for all shares of drops, numbers of processes and rates of requests. A limit that stays at its minimum has a
+// tenth of the goodput, or less.
 func TestALimitThatAnOutageHasLoweredReturnsWithinSeconds(t *testing.T) {
 	t.Parallel()
 	var parts []float64

@@ -1,5 +1,5 @@
-// Package proc finds and handles the processes of servers that tests, proofs and examples start. Functions that need Unix fail elsewhere
-// with errors.ErrUnsupported, so that these tests compile.
+// Package proc finds and handles the server processes of tests, proofs and examples. Functions that need Unix return
+// errors.ErrUnsupported on other systems, so the tests compile there.
 package proc
 
 import (

@@ -47,8 +47,9 @@ func main() {
 	}
 }
 
-// find returns the folders of the modules, ordered by the duration of their tests, the longest first, by the bytes of their files. The
-// root's tests wait for no servers, and take about a sixth of the time of others for their size.
+// find returns the folders of the modules, in the order of the expected duration of their tests, the longest first. The
+// estimate is the size of their files. The root's tests wait for no servers, and take about a sixth of the time that
+// others take for their size.
 func find(root string) ([]string, error) {
 	sizes := make(map[string]int64)
 	var open []string // the modules around a folder, the innermost last
@@ -158,7 +159,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs all tests of a module except the tests that are to run alone, which it returns by package.
+// module runs the tests of a module. It leaves out those that must run alone, and returns them by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)

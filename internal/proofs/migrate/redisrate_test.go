@@ -80,7 +80,7 @@ func TestRedisRateCalls(t *testing.T) {
 	same(r, d)
 }
 
-// A limit of each call's own: by the key, or by the request.
+// Each call has a limit of its own, by its key or by its request.
 func TestRedisRateLimitOfACall(t *testing.T) {
 	ctx, client := t.Context(), redisserver.Start(t)
 	theirs := redis_rate.NewLimiter(client)

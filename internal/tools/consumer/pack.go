@@ -56,8 +56,9 @@ func pack(root, dir string) (packed, error) {
 	return p, nil
 }
 
-// scratch makes a repository in dir with all files of the work tree that git does not ignore, and returns the id of the tree that
-// holds them. The zip package reads no linked work tree, and a file that is not committed yet counts.
+// scratch makes a repository in dir with all files of the work tree that git does not ignore. It returns the id of
+// their tree. A repository is needed because the zip package cannot read a linked work tree, and because files that are
+// not committed count, too.
 func scratch(root, dir string) (tree string, err error) {
 	if _, err := repo.Run("", nil, "git", "init", "-q", dir); err != nil {
 		return "", err

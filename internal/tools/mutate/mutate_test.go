@@ -149,8 +149,8 @@ func TestWhatNoTestNoticesSurvives(t *testing.T) {
 	}
 }
 
-// A test that fails only beside others hides nothing that fails behind it, and a test that fails with a seed kills nothing if it does
-// so without the mutant.
+// A test that fails only beside others does not hide later failures. A test that fails with a seed kills nothing if it
+// also fails without the mutant.
 func TestAFailureThatNeedsNoMutantKillsNothing(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")

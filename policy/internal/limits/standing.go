@@ -26,8 +26,9 @@ func Longer(a, b *ratelimit.Decision) bool {
 	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
 }
 
-// RoomAfter returns the time until a key has room for a cost that it has no room for now, by how it stands. Of sliding windows that does not show
-// it, nor of leaky buckets, which delay, nor of a debt in periods of several lengths.
+// RoomAfter returns the time until a key has room for a cost for which it has none now. It computes the time from a
+// decision's figures. They are not enough for sliding windows, for leaky buckets, which delay, and for a debt under
+// periods of different length.
 func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
 	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)

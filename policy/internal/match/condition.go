@@ -79,8 +79,8 @@ func (c *Condition) exact(places int) bool {
 	return c.kind == OneOf && len(c.networks) == 0 && c.wildcards == nil && len(c.values)*max(1, places) <= mostEntries
 }
 
-// holdsOfWildcard is holds of a condition on a wildcard, which a path that can be read in several ways may give several texts: one of them has
-// to hold, or all.
+// holdsOfWildcard is holds for a condition on a wildcard. A path that can be read in several ways may give the wildcard
+// several texts. If all, the condition must hold for each of them, and otherwise for one.
 func (c *Condition) holdsOfWildcard(r Request, all bool) bool {
 	found, holds := false, all
 	c.wildcards.values(r, c.wildcard, func(v string) bool {
@@ -103,7 +103,7 @@ func (c *Condition) holds(r Request) bool {
 	return c.holdsOf(v, ok)
 }
 
-// holdsUncleaned is holds for the path that a server sees which decodes paths and does not clean them.
+// holdsUncleaned is holds for the path as a server sees it that decodes paths and does not clean them.
 func (c *Condition) holdsUncleaned(r Request) bool {
 	v, ok := r.Attribute(c.name)
 	return c.holdsOf(unescape(v), ok)

@@ -10,7 +10,7 @@ type Request interface {
 	Attribute(name string) (value string, ok bool)
 }
 
-// The attributes that are read here, under the names that package policy documents.
+// The names of the attributes that this package reads, as package policy documents them.
 const (
 	attrMethod = "method"
 	attrHost   = "host"
@@ -28,8 +28,8 @@ type Rule struct {
 	Exempts    bool  // every reading of a path has to match, instead of one of them: see [readings]
 }
 
-// Holds reports whether a request meets the rule's conditions. Its patterns are not looked at. It is short, so
-// that the compiler spares the call for rules that have none.
+// Holds reports whether a request meets the rule's conditions. It ignores the rule's patterns. It is short, so that the
+// compiler inlines it, for rules without conditions.
 func (r *Rule) Holds(request Request) bool {
 	return len(r.Conditions) == 0 && r.Except == nil || r.holdsAll(request)
 }

@@ -12,9 +12,9 @@ type reading struct {
 	decoded bool // its segments are not escaped
 }
 
-// readings returns the ways in which servers read a path that is not plain. Some split it into segments before they
-// decode it and others decode it first, and some route it as it is sent and others clean it first. A server that
-// does not read a path as its rules do could be reached by a spelling for which the rules have no limit.
+// readings returns the ways in which servers read a path that is not plain. Some servers split it into segments before
+// they decode it, and others decode it first. Some route it as it was sent, and others clean it first. If a server read
+// a path differently from its rules, a client could reach it by a spelling for which the rules have no limit.
 func readings(escaped string) iter.Seq[reading] {
 	return func(yield func(reading) bool) {
 		decoded := unescape(escaped)

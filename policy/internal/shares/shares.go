@@ -34,7 +34,7 @@ func (t *Terms) Of(key, plan string) (weight int, ofPlan bool) {
 	return t.Rest, false
 }
 
-// Pool is the limit that the keys of a rule have together, for all sets that have the rule.
+// Pool is the common limit of a rule's keys. It serves all sets with the rule.
 type Pool struct {
 	Limiter
 	weigher *weigher
@@ -70,8 +70,8 @@ func (p *Pool) Call(key, plan string, do func(l Limiter) error) error {
 	return do(p.Limiter)
 }
 
-// weigher knows the weights of keys with calls under way, which the pool's limiter asks for: a limiter knows nothing of plans. The weights
-// are those of the newest set, also for calls that began under an earlier one.
+// weigher holds the weights of keys with calls under way. The pool's limiter gets them here, because a limiter has no
+// plans. The weights are those of the newest set, also for calls that began under an earlier one.
 type weigher struct {
 	terms atomic.Pointer[Terms]
 	mu    sync.Mutex
