@@ -404,8 +404,8 @@ func TestKeysThatComeOnceAreForgotten(t *testing.T) {
 	require.Zero(t, limiter.Stats().Evicted)
 }
 
-// A fresh leaky bucket takes a cost in, however far ahead may be booked. (Wait books up to MaxInt64 ahead if its context has no
-// deadline.)
+// A fresh leaky bucket accepts a cost even if it may be booked very far ahead. (Wait books up to MaxInt64 ahead if its
+// context has no deadline.)
 func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.PerSecond(4), 4))
 	r.clock.now.Store(-33)

@@ -21,8 +21,8 @@ import (
 // until Settle or Cancel gives them back, or until hold has passed since Reserve or the last [Reservation.Extend]: the time for
 // which a process that dies, or forgets a reservation, blocks them.
 //
-//   - Settle gives all units back, whatever its argument: in a stack the argument corrects the charges of the other layers, and
-//     ends this one.
+//   - Settle gives all units back and ignores its argument. In a stack the argument corrects the charges of the other
+//     layers, and ends this one.
 //   - Take, Allow and Wait have no end to give the units back at. They return an error, and charge nothing. Peek answers as
 //     Reserve does.
 //   - The middleware of packages httplimit, grpclimit and connectlimit reserves, extends, and gives back when the handler has returned

@@ -76,8 +76,8 @@ func TestCodeInDocumentsIsCompiled(t *testing.T) {
 // flagOfTests matches the pattern of -run, -bench or -fuzz in a command.
 var flagOfTests = regexp.MustCompile(`-(?:run|bench|fuzz) (?:'([^']+)'|([\w.|^$]+))`)
 
-// TestCommandsInDocumentsRunTests: each pattern of a documented go test matches a test, a benchmark or a fuzz target, in each of its
-// alternatives. So a test that is renamed takes the commands along.
+// TestCommandsInDocumentsRunTests checks that each alternative of a pattern in a documented go test command matches a
+// test, a benchmark or a fuzz target. So whoever renames a test must change the commands, too.
 func TestCommandsInDocumentsRunTests(t *testing.T) {
 	names := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)`).FindAllStringSubmatch(compiled(t), -1)
 	patterns := 0
@@ -128,7 +128,8 @@ func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 	}))
 }
 
-// TestTermsAreLinkedWhereTheyFirstStand: a term of the glossary that has an anchor is a word of this project, and a page that uses it links it.
+// TestTermsAreLinkedWhereTheyFirstStand checks that a page links each term of the glossary that has an anchor, where
+// the page first uses it.
 func TestTermsAreLinkedWhereTheyFirstStand(t *testing.T) {
 	contributing, err := os.ReadFile("CONTRIBUTING.md")
 	require.NoError(t, err)

@@ -268,8 +268,8 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	}
 }
 
-// Each refusal is bounded work, however many keys have been used since their entries were made, and the next one goes on
-// where it has ended.
+// Each refusal is bounded work, even if many keys have been used since their entries were made, and the next one goes
+// on where it has ended.
 func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing.T) {
 	const n = 10 * mostLooks
 	clock := clockAt(0)

@@ -51,7 +51,7 @@ type Joint interface {
 	// are its own matter.
 	Decide(ctx context.Context, charges []Charge, q JointRequest) (settle func(costs []int) error, err error)
 
-	// Adjust charges the costs whatever remains, or gives back those below 0: see [Keyed.Adjust].
+	// Adjust charges the costs even if too little remains, and gives back costs below 0: see [Keyed.Adjust].
 	Adjust(ctx context.Context, charges []Charge) error
 
 	// Report passes the decision of a layer to the observer of its limiter, if it has one.

@@ -16,9 +16,10 @@ import (
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns the layer's own cost of a request, whatever the caller's: 1 for each request beside LLM tokens per minute.
-	// If nil, the layer charges the caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the
-	// caller's cost is 0, nothing is charged in any layer, Cost is not called, and Remaining is computed from the other layers.
+	// Cost returns the layer's own cost of a request, which replaces the caller's. For example, it is 1 for each
+	// request beside a limit of LLM tokens per minute. If nil, the layer charges the caller's cost. Settle does not
+	// change an own cost, except at 0, which is Cancel. If the caller's cost is 0, nothing is charged in any layer,
+	// Cost is not called, and Remaining is computed from the other layers.
 	Cost func(R) int
 
 	// Actual returns the layer's real cost of a request when a [Reservation] is settled, whatever the argument of Settle: so tokens,

@@ -139,9 +139,9 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, ma
 // time linear in the number of keys, because each of them may have been used since its instant was computed.
 const mostLooks = 512
 
-// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. If it finds none among the keys
-// that are due, it reports false; it looks at mostLooks of them, and the next call at the next ones. Keys that are busy or
-// pinned do not count. They are due again, but only at the end: else this call would meet them again and again.
+// expireDue makes room in a table that refuses new keys: it drops a key that is fresh. It examines at most mostLooks of
+// the keys that are due, and the next call examines the next ones. If none of them is fresh, it reports false. Busy and
+// pinned keys do not count. They become due again when the call ends: otherwise it would find them again and again.
 func (t *table[K]) expireDue(now int64) bool {
 	t.expiry.collect()
 	var kept []*account

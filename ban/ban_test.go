@@ -292,7 +292,7 @@ func TestAWaitOnABannedKeyWaitsForTheBansEnd(t *testing.T) {
 	})
 }
 
-// Of many strikes at once exactly one begins the ban, whatever the algorithms.
+// If many strikes come at once, exactly one begins the ban, for all algorithms.
 func TestABanBeginsOnce(t *testing.T) {
 	for _, algorithm := range []func(ratelimit.Rate) ratelimit.Limit{
 		ratelimit.FixedWindow, ratelimit.SlidingLog, ratelimit.SlidingCounter,

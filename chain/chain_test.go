@@ -430,7 +430,8 @@ func TestADenialReturnsTheTimeUntilTheBudgetsAreFull(t *testing.T) {
 	assert.Greater(t, denials, 1000)
 }
 
-// TestALimiterWithoutPeekKeepsItsDecision, which counts the charge: it is no earlier than the budget is full.
+// TestALimiterWithoutPeekKeepsItsDecision: the decision counts the charge, so its time is not before the budget is
+// full.
 func TestALimiterWithoutPeekKeepsItsDecision(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	last := onClock(t, clock, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))

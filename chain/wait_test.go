@@ -50,7 +50,7 @@ func (s *starts) most(span time.Duration) (most int) {
 	return most
 }
 
-// A request that Wait lets go keeps to every limit at that instant, whichever limiter it waited for.
+// When Wait returns, the request is within every limit at that instant, no matter which limiter it waited for.
 func TestRequestsThatAChainAdmitsKeepToEachLimitWhenTheyGo(t *testing.T) {
 	window := ratelimit.FixedWindow(ratelimit.Per(100, 10*time.Second))
 	for name, book := range map[string]func(ctx context.Context, chain *chain.Limiter[string]) error{
@@ -325,7 +325,7 @@ func TestPeekOfAChainAgreesWithTake(t *testing.T) {
 	}
 }
 
-// A call that waits for several limiters follows within two seconds whatever changes.
+// A call that waits for several limiters follows any change within two seconds.
 func TestAWaitOfAChainFollowsEachChange(t *testing.T) {
 	hour := ratelimit.TokenBucket(ratelimit.PerHour(1), 10)
 	type fixture struct {

@@ -364,7 +364,7 @@ func TestACrowdTakesNoMoreThanTheLimit(t *testing.T) {
 	assert.Equal(t, 50, served)
 }
 
-// TestClientsAreLeftAlone: an interceptor that is given to a client by mistake decides nothing.
+// An interceptor that a client has by mistake decides nothing.
 func TestClientsAreLeftAlone(t *testing.T) {
 	i := ratelimit.Must(connectlimit.PerIP(ratelimit.Blocked(), nil))
 	open, _ := keyed(t, ratelimit.Unlimited(), connectlimit.Procedure, nil)

@@ -117,7 +117,8 @@ func TestARequestOfAFailoverIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestErrorsOfThePrimaryThatCountAreReported: an answer that is no failure is the request's, and Peek reports nothing.
+// TestErrorsOfThePrimaryThatCountAreReported checks that an answer that is no failure is reported, and that Peek
+// reports nothing.
 func TestErrorsOfThePrimaryThatCountAreReported(t *testing.T) {
 	primary, local := newCounted(t, 5), newCounted(t, 5)
 	l := ratelimit.Must(failover.New[string](primary, local, quietly(failover.Options{})))

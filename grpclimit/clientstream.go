@@ -72,7 +72,7 @@ func (f *flight) serve() {
 	}
 }
 
-// finish is called by gRPC when the stream has ended, however that was: its trailer is set.
+// gRPC calls finish when the stream has ended in any way. Its trailer is set then.
 func (f *flight) finish(err error) { f.end(err, f.trailer) }
 
 // end records the stream's end. Only the first end counts.

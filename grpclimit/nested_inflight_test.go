@@ -18,7 +18,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Refusals of an inner limiter, of any kind, and whatever the handler makes of them.
+// An inner limiter refuses calls in all ways, and the handler passes the refusals on, changes them or hides them.
 func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 	busy := shedding(t, 1, nil, nil)
 	full := func(next grpc.UnaryHandler) grpc.UnaryHandler {

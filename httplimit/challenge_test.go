@@ -79,7 +79,7 @@ func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "httplimit: InflightOptions.Challenge is given, and KeyCode is 0, want 401")
 }
 
-// TestPlainHTTPRefusesRPCsByTheStatus, which is all that a gateway reads of the answer to a sub-request.
+// A gateway reads only the status of the answer to a sub-request.
 func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
 	serve := func(h http.Handler, method, target string, header http.Header) *http.Response {
 		r := httptest.NewRequest(method, target, nil)

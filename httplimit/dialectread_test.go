@@ -318,7 +318,7 @@ func TestAValueThatIsNoNumberStopsNoClient(t *testing.T) {
 	}
 }
 
-// TestAServersNamesFillNoMemory: a server names its budgets as it likes, in fields of up to the client's maximum.
+// A server chooses the names of its budgets freely, and a field may be as long as the client accepts.
 func TestAServersNamesFillNoMemory(t *testing.T) {
 	testsize.Sequential(t)
 	const answers, size = 40, 1 << 20
@@ -353,7 +353,7 @@ func TestAServersNamesFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestLongNamesOfBudgetsAreDistinguished though only a part of them is kept.
+// Only a part of a long name is kept, but long names are still distinguished.
 func TestLongNamesOfBudgetsAreDistinguished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("x", 1000)

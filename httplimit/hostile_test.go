@@ -75,8 +75,8 @@ func (s *hostile) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Every request of a Transport comes to an end, whatever the server's answers: within the longest wait that the server is granted, for each
-// attempt, and the waits of requests before it in the queue.
+// Every request of a Transport ends, with any answers of the server: within the longest wait that the server is
+// granted, for each attempt, and the waits of requests before it in the queue.
 func TestTransportOutlivesHostileServers(t *testing.T) {
 	n := *servers
 	for seed := range uint64(n) {

@@ -20,7 +20,8 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// hinting is an origin that sends two informational responses before the final one, and fields of its own in all.
+// hinting is an origin that sends two informational responses before the final one. Each response has fields of its
+// own.
 func hinting(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Link", "</style.css>; rel=preload")
 	w.Header().Set("RateLimit", `"origin";r=7;t=60`)

@@ -129,7 +129,7 @@ func TestLimitStaysWithinItsBounds(t *testing.T) {
 	}
 }
 
-// No figure of a sample, however senseless, makes a limit leave its bounds, or keeps it from finding back.
+// Even senseless figures of a sample do not move a limit out of its bounds, and the limit recovers from them.
 func TestSenselessSamplesDoNoHarm(t *testing.T) {
 	figures := []float64{0, 0.3, 1, 2, -1, 1e-300, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, -math.MaxFloat64}
 	times := []time.Duration{0, 1, -1, service, 1000 * service, math.MaxInt64, math.MinInt64}
@@ -500,7 +500,7 @@ func TestCallsThatHangDoNotRaiseTheMean(t *testing.T) {
 	}
 }
 
-// A bug that fails at once is no evidence of load, however often it does.
+// A bug that fails at once is no sign of load, even if it often fails.
 func TestWorkThatFailsAtOnceIsNoSignOfOverload(t *testing.T) {
 	for name, adaptive := range adaptives {
 		clock := new(ratelimittest.Clock)

@@ -15,8 +15,8 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-// TestRoutesOfOtherProgramsAreWarningsWithTheRightForm: the pattern as it stands does not match the request that it is written for, the
-// warning names a pattern, and that matches.
+// A pattern of another program does not match the request for which it was written. The warning contains a pattern that
+// does.
 func TestRoutesOfOtherProgramsAreWarningsWithTheRightForm(t *testing.T) {
 	for _, test := range []struct{ route, request, want, better string }{
 		{"post /login", "POST /login", `route "post /login" matches the method "post", and requests have it in capital letters: write "POST /login"`, "POST /login"},

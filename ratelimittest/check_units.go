@@ -36,8 +36,8 @@ func (c *Config) unitsLimit(n int, rng *rand.Rand) (ratelimit.Limit, bool) {
 	return ratelimit.Limit{}, false
 }
 
-// withoutUnits returns why no limits of units in use are tried, or nothing if they are. An engine need not count by them: its New
-// refuses them then.
+// withoutUnits returns the reason for which no limits of units in use are tried, or "" if they are. An engine need not
+// count by them: its New refuses them then.
 func (c *Config) withoutUnits() string {
 	if slices.Contains(c.Skip, concurrents) {
 		return "Config.Skip names " + concurrents

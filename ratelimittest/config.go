@@ -132,8 +132,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// withoutCalendars returns why no calendars are tried, or nothing if they are. An engine need not
-// count by them: its New refuses them then.
+// withoutCalendars returns the reason for which no calendars are tried, or "" if they are. An engine need not count by
+// them: its New refuses them then.
 func (c *Config) withoutCalendars() string {
 	switch {
 	case slices.Contains(c.Skip, calendars):

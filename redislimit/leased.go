@@ -125,7 +125,7 @@ func (s *leases) reserve(ctx context.Context, k leaseKey, cost int, maxDelay tim
 	return s.remote.Reserve(ctx, k, cost, maxDelay)
 }
 
-// unleasable returns why a limit cannot be leased, "" if it can.
+// unleasable returns the reason for which a limit cannot be leased, or "" if it can.
 func (p *plan) unleasable() string {
 	switch p.kind {
 	case kindLeaky:

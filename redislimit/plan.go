@@ -57,7 +57,7 @@ func (p *plan) sameFigures(q *plan) bool {
 	return p.kind == q.kind && p.units == q.units && p.per == q.per && p.capacity == q.capacity
 }
 
-// newPlan returns the plan for a limit, or why the limit cannot be enforced exactly.
+// newPlan returns the plan for a limit, or an error if the limit cannot be enforced exactly.
 func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 	units, per, err := micros.Figures(l, maxLog)
 	if err != nil {
@@ -80,7 +80,7 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 
 func (p *plan) isBucket() bool { return p.kind == kindToken || p.kind == kindLeaky }
 
-// check returns why a cost can never be spent under this plan, nil if it can.
+// check returns an error if a cost can never be spent under this plan.
 func (p *plan) check(cost int64) error {
 	switch {
 	case cost < 0:

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// throttledLog writes at most one line a second, so that a flood of malformed requests is not
-// one of log lines too. The zero throttledLog is ready. It is safe for concurrent use.
+// throttledLog writes at most one line a second, so that a flood of malformed requests does not flood the log. The zero
+// throttledLog is ready. It is safe for concurrent use.
 type throttledLog struct {
 	next    atomic.Int64 // Unix nanoseconds: no line before
 	dropped atomic.Uint64

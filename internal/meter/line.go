@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Line is the queue of the calls that wait for one key's budget, first come, first served. Nothing is booked for them. The first
-// turn is served at the first instant at which its cost fits, as if it were a decision of that instant; then the next one is the first. So
-// whatever changes the key's state or limit, and whoever leaves, all who wait follow, and only the first one has to
-// compute its instant anew.
+// Line is the queue of the calls that wait for one key's budget, first come, first served. Nothing is booked for them.
+// The first turn is served at the first instant at which its cost fits, as if it were a decision of that instant; then
+// the next one is the first. So all waiters follow each change of the key's state or limit and each waiter that leaves,
+// and only the first one must compute its instant again.
 //
 // [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become due. So no call
 // overtakes the line. A question is answered as of the end of the line: see Meter.view.

@@ -17,8 +17,9 @@ const (
 	MaxLog = 2000
 )
 
-// Figures returns the figures of a limit, or why it cannot be counted exactly. In a bucket a unit takes per/units µs, in lowest terms. A
-// window has units for each per; per is 0 for a calendar. Unlimited and Blocked have no figures.
+// Figures returns the figures of a limit, or an error if it cannot be counted exactly. In a bucket a unit takes
+// per/units µs, in lowest terms. A window has units for each per; per is 0 for a calendar. Unlimited and Blocked have
+// no figures.
 func Figures(l ratelimit.Limit, maxLog int) (units, per int64, err error) {
 	if err := l.Validate(); err != nil {
 		return 0, 0, err

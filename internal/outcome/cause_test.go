@@ -16,7 +16,8 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TestEachErrorHasOneCause also when it wraps several of the library's errors. The second cause is that of a request whose context has ended.
+// An error that wraps several of the library's errors also has one cause. The second cause is that of a request whose
+// context has ended.
 func TestEachErrorHasOneCause(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()

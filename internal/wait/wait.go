@@ -18,7 +18,7 @@ func OrBackground(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Left returns how long the context lasts, or why it has ended.
+// Left returns the time until the context ends, or its error if it has ended.
 func Left(ctx context.Context) (time.Duration, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -17,8 +17,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// modelLine is a model of one key and of those who wait for it: whatever happens, first all are served who are due by then, each at the
-// first instant at which its cost fits.
+// modelLine is a model of one key and its waiters. Before anything else happens, all waiters are served that are due by
+// then, each at the first instant at which its cost fits.
 type modelLine struct {
 	*model
 	turns  []modelTurn

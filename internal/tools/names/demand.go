@@ -99,7 +99,7 @@ func (c *counted) results(s *types.Signature, seen map[string]bool) {
 	}
 }
 
-// callbacks does so for a type that is a function, or returns one.
+// callbacks does the same for a type that is a function or returns one.
 func (c *counted) callbacks(t types.Type, seen map[string]bool) {
 	if f, ok := t.Underlying().(*types.Signature); ok {
 		for v := range f.Params().Variables() {
