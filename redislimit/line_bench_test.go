@@ -80,6 +80,43 @@ func BenchmarkAmongLooseBookings(b *testing.B) {
 	}
 }
 
+// BenchmarkFirstDenialAmongBookings measures the server's time for the first denied Take after each change of the limit.
+func BenchmarkFirstDenialAmongBookings(b *testing.B) {
+	client := startServer(b).client()
+	for name, limit := range map[string]func(n int) ratelimit.Limit{
+		"token":   func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
+		"fixed":   func(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerHour(n)) },
+		"counter": func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerHour(n)) },
+		"log":     func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) },
+	} {
+		for _, bookings := range []int{0, 16, 100, 600, 1000} {
+			for mix, figures := range map[string][2]int{"raised": {8, 9}, "lowered": {3, 2}} {
+				b.Run(fmt.Sprintf("algorithm=%s/bookings=%d/mix=%s", name, bookings, mix), func(b *testing.B) {
+					ctx := context.Background()
+					l, err := New(client, limit(4), &Options{Name: fmt.Sprint("first", name, bookings, mix), Timeout: 10 * time.Second})
+					require.NoError(b, err)
+					require.NoError(b, l.Reset(ctx, "k"))
+					require.NoError(b, l.Adjust(ctx, "k", 4))
+					for range bookings {
+						r, err := l.Reserve(ctx, "k", 4, 1<<62)
+						require.NoError(b, err)
+						require.True(b, r.Allowed)
+					}
+					for i := range figures {
+						require.NoError(b, l.SetLimit(limit(figures[i])))
+						for l.Allow("k", 1) {
+						}
+					}
+					serverTime(b, client, func(i int) {
+						require.NoError(b, l.SetLimit(limit(figures[i%2])))
+						l.Allow("k", 1)
+					})
+				})
+			}
+		}
+	}
+}
+
 // BenchmarkDeniedByTurns measures the server's time for a denied Take of a key by one of several limits in turn, of which the key is stored
 // under the first one.
 func BenchmarkDeniedByTurns(b *testing.B) {

@@ -2,9 +2,12 @@ package redislimit
 
 import (
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -101,6 +104,60 @@ func TestADenialAmongBookingsNeedsNoRightToNoteIt(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, d.Allowed)
 			require.InDelta(t, time.Hour, d.RetryAfter, float64(10*time.Minute))
+		}
+	}
+}
+
+// stepping returns scripts that leave in the key "steps" how often they looked for an instant or spent a cost.
+func stepping(t *testing.T) *scripts {
+	files := fstest.MapFS{}
+	require.NoError(t, fs.WalkDir(luaFiles, "lua", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var data []byte
+			data, err = luaFiles.ReadFile(path)
+			files[path] = &fstest.MapFile{Data: data}
+		}
+		return err
+	}))
+	files["lua/counter.lua"].Data = append(files["lua/counter.lua"].Data, `
+local steps = 0
+for _, a in ipairs({ token, fixed, counter }) do
+  for _, name in ipairs({ 'earliest', 'spend' }) do
+    local inner = a[name]
+    a[name] = function(...)
+      steps = steps + 1
+      return inner(...)
+    end
+  end
+end
+`...)
+	run := strings.TrimSpace(string(files["lua/run.lua"].Data))
+	files["lua/run.lua"].Data = []byte(strings.Replace(run, "return ", "local reply = ", 1) + "\nredis.call('SET', 'steps', steps)\nreturn reply\n")
+	return newScripts(files)
+}
+
+// The first call after a change puts each booking to its place once, and finds out on the way whether it still fits there.
+func TestTheFirstCallAfterAChangeWeighsEachBookingOnce(t *testing.T) {
+	f := newFixture(t)
+	scripts := stepping(t)
+	for i, limit := range []func(n int) ratelimit.Limit{
+		func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerMinute(n), n) },
+		func(n int) ratelimit.Limit { return ratelimit.FixedWindow(ratelimit.PerMinute(n)) },
+		func(n int) ratelimit.Limit { return ratelimit.SlidingCounter(ratelimit.PerMinute(n)) },
+	} {
+		l := f.limiter(limit(2), fmt.Sprint("steps", i))
+		l.store.scripts = scripts
+		for range 600 {
+			r, err := l.Reserve(t.Context(), "k", 2, 24*time.Hour)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		}
+		for _, n := range []int{1, 8, 20} {
+			require.NoError(t, l.SetLimit(limit(n)))
+			require.Equal(t, n > 2, l.Allow("k", 1), "%v", limit(n))
+			steps, err := f.client.Get(t.Context(), "steps").Int()
+			require.NoError(t, err)
+			require.LessOrEqual(t, steps, 2*600+200, "%v", limit(n))
 		}
 	}
 }

@@ -103,9 +103,14 @@ func TestADebtOfAnOlderVersionCountsAsALoweredLimit(t *testing.T) {
 // A version of the format that is to come begins with another byte.
 func TestAStateOfALaterVersionIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
-	for _, limit := range fiveLimits() {
+	for i, limit := range append(fiveLimits(), fiveLimits()...) {
 		l := f.real(limit)
+		require.NoError(t, l.Reset(t.Context(), "k"))
 		require.True(t, l.Allow("k", 3))
+		for range i / len(fiveLimits()) * 20 { // a long state
+			_, err := l.Reserve(t.Context(), "k", 10, time.Hour)
+			require.NoError(t, err)
+		}
 		later := []byte(f.client.Get(t.Context(), l.space.key("k")).Val())
 		later[0] -= 0x10
 		require.NoError(t, f.client.Set(t.Context(), l.space.key("k"), later, time.Hour).Err())

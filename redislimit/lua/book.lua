@@ -32,6 +32,7 @@ local function popDue(s, now)
   if k > 0 then
     s.bookedAts, s.bookedCosts, s.bookedOpens = {}, {}, {}
     if s.packed then s.packed = string.sub(s.packed, $BOOKING_SIZE * k + 1) end
+    if s.bar then s.bar = max(0, s.bar - k) end
     for i = k + 1, #ats do
       s.bookedAts[i - k], s.bookedCosts[i - k], s.bookedOpens[i - k] = ats[i], costs[i], opens[i]
     end

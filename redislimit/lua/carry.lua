@@ -128,12 +128,31 @@ local function later(s, now)
   return ats, costs, opens
 end
 
+-- rebookAll books all costs at once. So it finds out on the way which ones do not fit at their instants.
+local function rebookAll(a, f, s, ats, costs, opens, packed)
+  local c, bar, none = { at = s.at, n = s.n, m = s.m, newest = 0 }, 0, {}
+  s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
+  for i = 1, #ats do
+    local at, cost = ats[i], costs[i]
+    none[i] = false
+    if cost > f.cap or a.earliest(f, c, at, cost) > at then bar = i end
+    a.spend(f, c, at, cost)
+  end
+  if f.kind == TOKEN then s.under = f.cap end
+  s.bookedAts, s.bookedCosts, s.bookedOpens, s.packed, s.bar = ats, costs, opens or none, packed, bar
+  s.at, s.n, s.m, s.newest = c.at, c.n, c.m, ats[#ats]
+end
+
 -- rebook books costs of another algorithm. A log keeps as much of one at its instant as a window holds, and the excess becomes a
 -- debt. A calendar has no data about windows after the next one: a later booking is put
 -- at the end of that one, and the windows before its own count as full: nothing fits before it. It returns whether there was one.
 -- Open ones stay open in a token bucket that was one before.
-local function rebook(f, s, now, ats, costs, opens)
+local function rebook(f, s, now, ats, costs, opens, packed)
   local a, over, d, moved = algorithms[f.kind], 0, dates[f.per], false
+  if #ats > 0 and f.kind ~= LOG and f.kind ~= LEAKY and f.kind ~= CALENDAR then
+    rebookAll(a, f, s, ats, costs, opens, packed)
+    return false
+  end
   for i = 1, #ats do
     local at, cost = ats[i], costs[i]
     if f.kind == LOG then
@@ -210,6 +229,7 @@ local function carry(s, f, at)
   end
   lapse(s, at)
   local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
+  local packed = s.kind ~= LOG and (s.kind ~= TOKEN or f.kind == TOKEN) and s.packed or nil -- without open ones, these texts are the same
   if s.kind <= LEAKY then from.cap = s.cap or s.under end
   local x, buckets, tu, tp = leave(from, s, at), s.kind == TOKEN and f.kind == TOKEN, 0, 0
   if buckets then
@@ -231,7 +251,7 @@ local function carry(s, f, at)
   end
   s.kind, s.units, s.per = f.kind, f.units, f.per
   if buckets and #s.openFroms > 0 then reopen(from, f, s, at, tu, tp, x.aside) end
-  local moved = ats and rebook(f, s, at, ats, costs, buckets and opens)
+  local moved = ats and rebook(f, s, at, ats, costs, buckets and opens, packed)
   s.loose = not moved and (s.base ~= nil or f.kind == LOG and newestEntry(s) > at)
 end
 

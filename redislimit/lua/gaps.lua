@@ -87,6 +87,7 @@ local function first(a, f, s, now, cost)
     return at, at < newestEntry(s)
   end
   local st, from, bar = copied(s.base), now, barred(a, f, s)
+  if bar == #s.bookedAts then return a.earliest(f, s, now, cost), false end
   for i, booked in ipairs(s.bookedAts) do
     if i > bar then
       local at = a.earliest(f, copied(st), from, cost)

@@ -42,7 +42,7 @@ local function rising(raw, pos, format, size, first)
   local as, bs, k, lastA, lastB = {}, {}, 0, 0, first
   while pos <= #raw do
     local a, b = unpack(format, raw, pos)
-    if a <= lastA or b <= lastB or not whole(a, b) then return nil end
+    if a <= lastA or b <= lastB or a > TOP or b > TOP then return nil end
     k, lastA, lastB, pos = k + 1, a, b, pos + size
     as[k], bs[k] = a, b
   end
@@ -104,14 +104,16 @@ local function parseBooked(s, raw, pos)
   end
   under, loose = divide(under, 2)
   s.loose, s.under = loose == 1, under > 0 and under or nil
-  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens = b, {}, {}, {}
+  local ats, costs, opens, k, last, isToken = {}, {}, {}, 0, 0, s.kind == TOKEN
   for p = pos + $BASE_SIZE, #raw, $BOOKING_SIZE do
     local at, cost = unpack('>I7I7', raw, p)
-    s.bookedOpens[#s.bookedAts + 1] = cost > MOST and s.kind == TOKEN
-    if cost > MOST and s.kind == TOKEN then cost = cost - MOST end
-    if at < s.newest or cost < 1 or not whole(at, cost) then return nil end
-    s.bookedAts[#s.bookedAts + 1], s.bookedCosts[#s.bookedCosts + 1], s.newest = at, cost, at
+    local open = isToken and cost > MOST
+    if open then cost = cost - MOST end
+    if at < last or cost < 1 or at > TOP or cost > TOP then return nil end
+    k, last = k + 1, at
+    ats[k], costs[k], opens[k] = at, cost, open
   end
+  s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest = b, ats, costs, opens, last
   s.packed = string.sub(raw, pos + $BASE_SIZE)
   if s.kind == LEAKY or not whole(b.at, b.n, b.m) then return nil end
   if b.n > (s.kind == TOKEN and s.units - 1 or algorithms[s.kind].debt(s)) then return nil end
