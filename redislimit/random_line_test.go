@@ -47,7 +47,7 @@ func realStore(t *testing.T) linetest.Bubble {
 		name := fmt.Sprintf("bubble%d", names)
 		return func(limit ratelimit.Limit) linetest.Process {
 			client := redis.NewClient(&redis.Options{Addr: server.addr})
-			t.Cleanup(func() { require.NoError(t, client.Close()) })
+			t.Cleanup(func() { _ = client.Close() }) // it is closed if the process was killed
 			l, err := New(client, limit, &Options{Name: name, Timeout: 10 * time.Second, Hooks: []redis.Hook{slowly(takes)}})
 			require.NoError(t, err)
 			l.store.clock, l.store.grace = func() int64 { return time.Now().UnixMicro() }, outlive
@@ -58,4 +58,18 @@ func realStore(t *testing.T) linetest.Bubble {
 
 func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {
 	realStore(t).Random(t, testsize.Of[uint64](10, 100))
+}
+
+// An operator changes the limit each minute while the reservations of three processes wait.
+func TestAnHourOfReservationsThatWaitUsesTheLimitOnRedis(t *testing.T) {
+	testsize.Extra(t)
+	testsize.Sequential(t)
+	realStore(t).Hour(t, testsize.Of(8, 60), .93)
+}
+
+// The others go on when one of three processes is killed: its bookings, which may be two minutes ahead, bar nobody for longer.
+func TestAnHourOfReservationsThatWaitUsesTheLimitOnRedisThoughAProcessIsKilled(t *testing.T) {
+	testsize.Extra(t)
+	testsize.Sequential(t)
+	realStore(t).Killed(t, testsize.Of(9, 60), .9, func(p linetest.Process) { require.NoError(t, p.(*Limiter).store.user.Close()) })
 }

@@ -34,5 +34,5 @@ func TestRandomLinesInADatabaseAreServedAsInMemory(t *testing.T) {
 // An operator raises, brakes, blocks and lifts each minute while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)
-	fakeStore.Hour(t)
+	fakeStore.Hour(t, 60, .95)
 }
