@@ -168,6 +168,9 @@ const (
 
 	// howBefore is a charge for which there is room before bookings, loose or not.
 	howBefore = 10
+
+	// howBehind is a charge behind all bookings, loose or not.
+	howBehind = 11
 )
 
 // The first byte of an answer.
@@ -250,7 +253,7 @@ var names = map[string]int64{
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore,
+	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

@@ -146,7 +146,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	var first *request
 	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
 		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
-			r := &request{moves: moves}
+			r := &request{moves: moves, behind: !moves && l.bookings.Waiting(key)}
 			d, err := l.decide(ctx, r, key, cost, ahead, reserveOp(ctx))
 			if first == nil {
 				first = r
@@ -381,6 +381,6 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
 	if p.kind == kindLeaky || op == opKeep || op == opOpen {
 		r.charges[0].ahead = p.clampAhead(ahead)
-		r.charges[0].before = r.moves
+		r.charges[0].before, r.charges[0].behind = r.moves, r.behind
 	}
 }

@@ -20,6 +20,7 @@ type request struct {
 	allowed bool
 	open    bool    // the charge is an open reservation
 	moves   bool    // the charge takes the place of a booking behind it, and may go before others
+	behind  bool    // the charge goes behind all bookings: callers of this process wait for some
 	follows bool    // the answer has the sums of open estimates
 	opens   []int64 // these, by key
 
@@ -55,6 +56,7 @@ type charge struct {
 	owes   int64 // the debt
 	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
 	before bool  // it may go before bookings that are not loose
+	behind bool  // it goes behind all bookings, loose or not
 	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
 	offer  meter.Offer
 }
@@ -144,7 +146,7 @@ func (r *request) scriptFor(op byte) *script {
 	switch {
 	case op == opPeek:
 		return d.peek
-	case r.moves: // which has no usual case
+	case r.moves, r.behind: // which have no usual case
 		return r.store.scripts.many.open
 	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
 		return d.open
@@ -166,6 +168,8 @@ func (c *charge) ask(b []byte, op byte) []byte {
 		how = howNothing
 	} else if c.before {
 		how = howBefore
+	} else if c.behind {
+		how = howBehind
 	}
 	b = append(b, byte(c.key+1), how, p.kind)
 	b = put7(put7(b, p.units), p.per)

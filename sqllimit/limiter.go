@@ -225,7 +225,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	made := false
 	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
 		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
-			d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, before: moves})
+			d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, before: moves, behind: !moves && l.bookings.Waiting(key)})
 			var u *units
 			if err == nil {
 				u = unitsOf(o)

@@ -24,6 +24,7 @@ type operation struct {
 	keep        meter.Keep
 	peek        bool
 	before      bool  // it may go before bookings that are not loose
+	behind      bool  // it goes behind all bookings, loose or not
 	undone      bool  // if the caller leaves, it gives its spending back
 	actual      int64 // of a settlement; of an adjustment the delta
 

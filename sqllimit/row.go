@@ -191,6 +191,9 @@ func (a *account) take(o *operation) error {
 	if o.before {
 		tight = p.meter.Loosen(s, a.now)
 	}
+	if o.behind && p.meter.Tighten(s) {
+		defer func() { p.meter.Loosen(s, a.now) }()
+	}
 	if o.cost > 0 {
 		ahead := o.ahead
 		if !p.meter.Delays() && o.keep == meter.Final {

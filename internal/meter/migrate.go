@@ -232,10 +232,12 @@ func (m *Meter) Loosen(s *State, now int64) bool {
 	return s.loose()
 }
 
-// Tighten has costs queue behind the last booking again.
-func (m *Meter) Tighten(s *State) {
-	if s.loose() {
-		s.ledger.loose = false
-		*s = m.trimmed(*s)
+// Tighten has costs queue behind the last booking again. It reports whether they did not before.
+func (m *Meter) Tighten(s *State) bool {
+	if !s.loose() {
+		return false
 	}
+	s.ledger.loose = false
+	*s = m.trimmed(*s)
+	return true
 }

@@ -165,6 +165,14 @@ func (bs *Bookings[K]) Moved(key K) {
 	bs.lookLocked(bs.lists[key])
 }
 
+// Waiting reports whether callers of this process wait for bookings of a key.
+func (bs *Bookings[K]) Waiting(key K) bool {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	l := bs.lists[key]
+	return l != nil && len(l.waiting) > 0
+}
+
 // Changed has the bookings of all keys look for room: the limit has changed.
 func (bs *Bookings[K]) Changed() {
 	bs.mu.Lock()

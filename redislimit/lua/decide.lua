@@ -19,7 +19,7 @@ local function asked(i)
   local how
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
   q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
-  q.shadow, q.before = how == $SHADOW, how == $BEFORE
+  q.shadow, q.before, q.behind = how == $SHADOW, how == $BEFORE, how == $BEHIND
   if q.kind == HELD then q.owner = unpack('>I7', ask, pos + $ASK_OWNER) end
   q.debt = algorithms[q.kind].debt(q)
   return q
@@ -54,6 +54,7 @@ local function weigh(q, s)
   adopt(s, q, s.now)
   if q.kind == LEAKY or q.kind == LOG or q.kind == HELD then a.advance(q, s, s.now) end
   if q.before and not s.loose and (s.base or q.kind == LOG and newestEntry(s) > s.now) then s.loose, s.tight = true, true end
+  if q.behind and s.loose then s.loose, s.parted = false, true end
   q.at = s.now
   local retry = reading
   if q.cost > 0 then
@@ -194,6 +195,7 @@ local function decide(first, last)
   for k, s in pairs(states) do
     if op == PEEK then break end
     if s.tight then s.loose = false end -- for others, there is no room before the bookings
+    if s.parted then s.loose = true end -- for others, there is
     if s.dirty then
       save(KEYS[k], s, reading, grace)
     elseif s.carried then

@@ -179,6 +179,16 @@ var booked = []struct {
 		require.NoError(b, err)
 		require.InDelta(b, 8, r.Delay.Minutes()/6, .1, "behind the seven that wait")
 	}},
+	{"a later reservation after a raise", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 2, 10)
+		b.set(hourly(15))
+		time.Sleep(300 * time.Millisecond)
+		require.NoError(b, b.spent.Settle(8)) // there is room for a little one before them
+		time.Sleep(300 * time.Millisecond)
+		r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
+		require.NoError(b, err)
+		require.Greater(b, r.Delay, 30*time.Minute, "it overtakes those who wait")
+	}},
 	{"a settlement", hourly(10), func(b *bookings) {
 		b.comes(b.Context(), 12, 1)
 		require.NoError(b, b.spent.Settle(6))
