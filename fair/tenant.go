@@ -54,7 +54,7 @@ type waiter struct {
 	keep       meter.Keep
 	served     bool
 	charge     *charge       // to fill in, unless it is nil
-	err        error         // why it will never be served
+	err        error         // the reason for which it will never be served
 	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
 

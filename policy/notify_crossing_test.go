@@ -132,7 +132,7 @@ func TestARestOfAReservationIsSettledInALaterWindowAndNotifiesNothing(t *testing
 	assert.Empty(t, n.take(), "21 of 100")
 }
 
-// A charge that another rule denies is none, and what a Wait gives back was none either.
+// A charge that another rule denies is no crossing. Nor is a charge that a Wait gives back.
 func TestWhatOtherRulesDenyNotifiesNothing(t *testing.T) {
 	n := newNotifying(t, `
 - {name: quota, key: user, limit: fixed-window 100/h, notify: [80%, 100%]}

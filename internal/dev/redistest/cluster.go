@@ -191,7 +191,7 @@ func (c *Cluster) Move(slot, from, to int, during func()) error {
 	return c.agree(to)
 }
 
-// moved waits until a slot has moved that a server moves by itself.
+// moved waits until a server has moved a slot by itself.
 func (c *Cluster) moved(slot, from, to int) error {
 	jobs := ""
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
