@@ -57,7 +57,7 @@ func realStore(t *testing.T) linetest.Bubble {
 }
 
 func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {
-	realStore(t).Random(t, testsize.Of[uint64](10, 100))
+	realStore(t).Random(t, testsize.Of[uint64](10, 50))
 }
 
 // An operator changes the limit each minute while the reservations of three processes wait.
