@@ -64,9 +64,9 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	}
 	var d ratelimit.Decision
 	var err error
-	if q.asksAndCharges() { // the stack would charge the other rules before the budget that is asked for is known
+	if q.looksAndCharges() { // the stack would charge the other rules before the budget that is asked for is known
 		denied := false
-		if d, err, denied = q.askEmpty(ctx); !denied && err == nil {
+		if d, err, denied = q.lookAtEmpty(ctx); !denied && err == nil {
 			d, err = decide()
 		}
 	} else if d, err = decide(); err == nil && d.Allowed {
@@ -78,19 +78,19 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	return q.chargeRest(ctx, n, d, err)
 }
 
-// asksAndCharges reports whether a query asks a rule that is charged always for nothing, and charges another.
-func (q *query) asksAndCharges() bool {
-	asks, charges := false, false
+// looksAndCharges reports whether a query looks at a rule that is charged always with nothing, and charges another.
+func (q *query) looksAndCharges() bool {
+	looks, charges := false, false
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
-		asks = asks || ch.Cost == 0 && q.in.rules[ch.Rule].always()
+		looks = looks || ch.Cost == 0 && q.in.rules[ch.Rule].always()
 		charges = charges || ch.Cost > 0
 	}
-	return asks && charges
+	return looks && charges
 }
 
-// askEmpty looks at the budgets of the rules that are charged always, and with nothing. If one is used up, it returns its denial.
-func (q *query) askEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
+// lookAtEmpty looks at the budgets of the rules that are charged always, and with nothing. If one is used up, it returns its denial.
+func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
@@ -268,7 +268,7 @@ func (q *query) waitEmpty(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		denial, err, denied := q.askEmpty(ctx)
+		denial, err, denied := q.lookAtEmpty(ctx)
 		switch {
 		case err != nil || !denied:
 			return err
@@ -297,7 +297,7 @@ func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error)
 			q.charges.List[i].Cost = 0
 		}
 	}
-	denial, err, denied := q.askEmpty(ctx)
+	denial, err, denied := q.lookAtEmpty(ctx)
 	if err != nil || denied {
 		return denial, err
 	}

@@ -34,7 +34,7 @@ func standing(t testing.TB, p *policy.Policies, rule string, key ...string) [2]i
 }
 
 // An AI gateway asks with 0 before a stream, and charges its tokens when it is done.
-func TestAStreamIsAskedForWithZeroAndChargedWhenItIsDone(t *testing.T) {
+func TestAStreamBeginsWithACostOfZeroAndIsChargedWhenItIsDone(t *testing.T) {
 	p, clock := onClock(t, "- {name: tokens, key: user, limit: fixed-window 1000/m, charge: always}\n")
 	r := attrs{"user": "ann"}
 	stream := func(tokens int) (passed bool) {
@@ -186,7 +186,7 @@ func TestACostOfZeroIsDeniedWhileNothingIsLeft(t *testing.T) {
 }
 
 // A cost that is an attribute may be 0 for one rule, while others are charged: these are charged nothing if the first is used up.
-func TestOneRuleIsAskedForNothingAndOthersAreCharged(t *testing.T) {
+func TestOneRuleIsChargedNothingAndOthersTheirCost(t *testing.T) {
 	p, _ := onClock(t, "- {name: tokens, limit: fixed-window 10/m, charge: always, cost: tokens}\n- {name: requests, limit: fixed-window 9/h, cost: 1}\n- {name: bytes, limit: fixed-window 99/h, charge: always, cost: bytes}\n")
 	take := func(tokens, bytes string) bool { return p.Allow(attrs{"tokens": tokens, "bytes": bytes}, 1) }
 	assert.True(t, take("0", "5"))
@@ -294,7 +294,7 @@ func TestCallersAtOnceAreAllCharged(t *testing.T) {
 	assert.Equal(t, [2]int{100 - int(passed.Load()), 0}, standing(t, p, "requests", "ann"))
 }
 
-func TestABlockedPlanIsDeniedWhateverItAsksFor(t *testing.T) {
+func TestABlockedPlanIsDeniedWhateverItsCost(t *testing.T) {
 	p, _ := onClock(t, "- {name: tokens, limit: fixed-window 5/m, plans: {off: blocked}, charge: always}\n- {name: team, limit: fixed-window 9/m, charge: always}\n")
 	off := attrs{"plan": "off"}
 	for _, cost := range []int{0, 3} {

@@ -32,13 +32,13 @@ func TestAKeyOfNetworksOfBothFamilies(t *testing.T) {
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 
 	p = inForceOf(t, `- {name: a, key: [ip/32/56, user], limit: fixed-window 1/h, overrides: [{key: [192.0.2.9, ann], limit: blocked}]}`)
-	ask := func(ip string) bool { return p.Allow(policy.Attributes{"ip": ip, "user": "ann"}, 1) }
-	assert.Equal(t, []bool{true, true, false, false}, []bool{ask("192.0.2.1"), ask("192.0.2.2"), ask("::ffff:192.0.2.2"), ask("192.0.2.9")}, "IPv4 addresses are whole")
-	assert.Equal(t, []bool{true, false}, []bool{ask("2001:db8::1"), ask("2001:db8:0:ff::")})
+	request := func(ip string) bool { return p.Allow(policy.Attributes{"ip": ip, "user": "ann"}, 1) }
+	assert.Equal(t, []bool{true, true, false, false}, []bool{request("192.0.2.1"), request("192.0.2.2"), request("::ffff:192.0.2.2"), request("192.0.2.9")}, "IPv4 addresses are whole")
+	assert.Equal(t, []bool{true, false}, []bool{request("2001:db8::1"), request("2001:db8:0:ff::")})
 	require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "a", Key: []string{"2001:db8:0:7::", "ann"}}))
-	assert.True(t, ask("2001:db8:0:1::"))
+	assert.True(t, request("2001:db8:0:1::"))
 
-	for key, says := range map[string]string{
+	for key, fault := range map[string]string{
 		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::\", limit: blocked}]":     "want its network of 56 bits",
 		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::/64\", limit: blocked}]":  "a network of 64 bits, want 56",
 		"ip/24/56, limit: blocked, overrides: [{key: \"2001:db8::1/56\", limit: blocked}]": "bits are set behind these",
@@ -48,7 +48,7 @@ func TestAKeyOfNetworksOfBothFamilies(t *testing.T) {
 		"ip/24/0, limit: blocked": "want ip/1 to ip/32, or with the bits of IPv6 such as ip/24/56",
 	} {
 		_, err := policy.Parse([]byte("rules:\n- {name: a, key: " + key + "}"))
-		require.ErrorContains(t, err, says, key)
+		require.ErrorContains(t, err, fault, key)
 	}
 }
 
@@ -56,25 +56,25 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 	p := inForceOf(t, `
 - {name: tokens, match: {attributes: {"query:v": ["2"]}}, key: query:token, limit: fixed-window 1/h, overrides: [{key: s3cret-vip, limit: fixed-window 3/h}]}
 - {name: sessions, match: {route: /page}, key: "cookie:sid", optional: true, limit: fixed-window 2/h}`)
-	ask := func(target string, cookies ...string) bool {
+	request := func(target string, cookies ...string) bool {
 		r := httptest.NewRequest("GET", target, nil)
 		if len(cookies) > 0 {
 			r.Header.Set("Cookie", strings.Join(cookies, "; "))
 		}
 		return p.Allow(policy.HTTP(r, nil), 1)
 	}
-	assert.True(t, ask("/x?v=2&token=s3cret-a"))
-	assert.False(t, ask("/x?token=s3cret%2Da&v=2"), "the same, spelt otherwise")
-	assert.True(t, ask("/x?v=2&token=s3cret-b"))
-	assert.True(t, ask("/x?v=1&token=s3cret-a"), "another rule's")
+	assert.True(t, request("/x?v=2&token=s3cret-a"))
+	assert.False(t, request("/x?token=s3cret%2Da&v=2"), "the same, spelt otherwise")
+	assert.True(t, request("/x?v=2&token=s3cret-b"))
+	assert.True(t, request("/x?v=1&token=s3cret-a"), "another rule's")
 	for _, target := range []string{"/x?v=2", "/x?v=2&token=", "/x?v=2&token=s3cret-c&token=s3cret-d"} {
 		_, err := p.Take(t.Context(), policy.HTTP(httptest.NewRequest("GET", target, nil), nil), 1)
 		require.ErrorIs(t, err, keyfunc.ErrNoKey, target)
 	}
-	assert.Equal(t, []bool{true, true, true, false}, []bool{ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip"), ask("/?v=2&token=s3cret-vip")})
-	assert.True(t, ask("/x?v=2&token="+strings.Repeat("long", 1000)), "a secret may have any length")
-	assert.Equal(t, []bool{true, true, false}, []bool{ask("/page", "sid=s3cret-1"), ask("/page", "a=b", "sid=s3cret-1"), ask("/page", "sid=s3cret-1")})
-	assert.True(t, ask("/page", "sid=s3cret-1", "sid=s3cret-2"), "none of the two counts")
+	assert.Equal(t, []bool{true, true, true, false}, []bool{request("/?v=2&token=s3cret-vip"), request("/?v=2&token=s3cret-vip"), request("/?v=2&token=s3cret-vip"), request("/?v=2&token=s3cret-vip")})
+	assert.True(t, request("/x?v=2&token="+strings.Repeat("long", 1000)), "a secret may have any length")
+	assert.Equal(t, []bool{true, true, false}, []bool{request("/page", "sid=s3cret-1"), request("/page", "a=b", "sid=s3cret-1"), request("/page", "sid=s3cret-1")})
+	assert.True(t, request("/page", "sid=s3cret-1", "sid=s3cret-2"), "none of the two counts")
 	ex, err := p.Explain(policy.HTTP(httptest.NewRequest("GET", "/x?v=2&token=s3cret-a", nil), nil), 1)
 	require.NoError(t, err)
 	assert.NotContains(t, ex.String(), "s3cret")
@@ -89,8 +89,8 @@ func TestKeysOfQueriesAndCookies(t *testing.T) {
 	assert.False(t, d.Allowed, "a secret of any length has its budget")
 	for _, key := range []string{"s3cret-a", ex.Rules[0].Key} {
 		require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: "tokens", Key: []string{key}}))
-		assert.True(t, ask("/x?v=2&token=s3cret-a"), "the value, or its hash as it is listed")
-		assert.False(t, ask("/x?v=2&token=s3cret-a"))
+		assert.True(t, request("/x?v=2&token=s3cret-a"), "the value, or its hash as it is listed")
+		assert.False(t, request("/x?v=2&token=s3cret-a"))
 	}
 }
 

@@ -70,8 +70,8 @@ func BenchmarkPolicy(b *testing.B) {
 		run(fmt.Sprintf("rules=%d/route=wildcard", rules), func(r *benchRequest) bool { return taken(wildcard.Take(b.Context(), r, 1)) })
 	}
 	for _, reuse := range []bool{true, false} {
-		told := 0
-		hook := func(d policy.Decision) { told += len(d.Rules) }
+		reported := 0
+		hook := func(d policy.Decision) { reported += len(d.Rules) }
 		watched, err := policy.New(parsed(b, many(3, "POST /v1/charges")), &policy.Options{OnDecision: hook, ReuseRules: reuse})
 		require.NoError(b, err)
 		name := map[bool]string{true: "reused", false: "kept"}[reuse]

@@ -172,7 +172,7 @@ func TestACostOfARouteIsNotSettled(t *testing.T) {
 }
 
 func TestCostsAndActualAreCheckedWithTheirFields(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, fault := range map[string]string{
 		"costs: [{match: {route: /a}}]":                     `rule "api": rules[0].costs[0].cost: the cost is missing`,
 		"costs: [{cost: 2}]":                                "rules[0].costs[0].match: it matches every request",
 		"costs: [{match: {route: a}, cost: 2}]":             "rules[0].costs[0].match.route[0]",
@@ -187,7 +187,7 @@ func TestCostsAndActualAreCheckedWithTheirFields(t *testing.T) {
 		"actual: 7":               "rules[0].actual: 7 is a number",
 	} {
 		_, err := policy.Parse([]byte("rules:\n- name: api\n  limit: fixed-window 1/s\n  " + text + "\n"))
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, fault)
 		require.ErrorContains(t, err, "line 4")
 	}
 	_, warnings := policy.Check([]byte("attributes: [user]\nrules:\n- {name: api, limit: fixed-window 9/s, actual: tokens, costs: [{match: {route: post /x, attributes: {plam: a}}, cost: 20}]}\n"))

@@ -98,7 +98,7 @@ func TestARenamedRuleKeepsItsSpending(t *testing.T) {
 }
 
 func TestTimesAndBudgetsAreCheckedWithTheirFields(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, fault := range map[string]string{
 		"from: 2026-01-01":            `rules[0].from: "2026-01-01", want an instant of RFC 3339`,
 		"from: tomorrow":              "rules[0].from: \"tomorrow\"",
 		"until: 7":                    "rules[0].until: 7 is a number",
@@ -113,7 +113,7 @@ func TestTimesAndBudgetsAreCheckedWithTheirFields(t *testing.T) {
 		"budget: OTHER": `rule "api": rules[0].budget: rules[1] has the budgets of this name`,
 	} {
 		_, err := policy.Parse([]byte("rules:\n- name: api\n  limit: fixed-window 1/s\n  " + text + "\n- {name: other, limit: blocked}\n"))
-		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, fault, text)
 	}
 	_, err := policy.Parse([]byte("rules:\n- {name: a, limit: blocked, budget: x}\n- {name: b, limit: blocked, budget: X}\n"))
 	require.ErrorContains(t, err, `line 3: rule "b": rules[1].budget: rules[0] has the budgets of this name`)

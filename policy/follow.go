@@ -166,17 +166,17 @@ func (f *follower) warn(all []*Error) {
 // limitsNothing reports whether no request can be limited: an empty table, or a match that was forgotten in a rule that
 // exempts, looks like rules that are never exceeded. A shadow rule counts as a rule that limits.
 func (s *Set) limitsNothing() bool {
-	asked := false
+	counts := false
 	for _, r := range s.complete() {
 		switch {
 		case r.Disabled:
 		case !r.Allow:
-			asked = true
+			counts = true
 		case r.Match.all():
 			return true
 		}
 	}
-	return s.KillSwitch || !asked
+	return s.KillSwitch || !counts
 }
 
 // failed logs an error, unless the same error was logged less than a minute ago.

@@ -121,7 +121,7 @@ func TestAQuotaWithAGrace(t *testing.T) {
 }
 
 func TestAGraceIsCheckedWithItsField(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, fault := range map[string]string{
 		"grace: 10":                           `rules[0].grace: 10 is a number`,
 		"grace: 0%":                           `rules[0].grace: "0%"`,
 		"grace: 101%":                         `rules[0].grace: "101%"`,
@@ -129,7 +129,7 @@ func TestAGraceIsCheckedWithItsField(t *testing.T) {
 		"grace: 10%\n  key: user\n  share: 1": "rules[0].grace: 10%, and the rule has share 1",
 	} {
 		_, err := policy.Parse([]byte("rules:\n- name: api\n  limit: token-bucket 1/s burst 9\n  " + text + "\n"))
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, fault)
 		require.ErrorContains(t, err, "line 4")
 	}
 	_, err := policy.Parse([]byte("rules:\n- {name: api, limit: blocked, grace: 10%}\n"))

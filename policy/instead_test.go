@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/policy"
 )
 
-func ask(p *policy.Policies, method, path string, more ...string) bool {
+func request(p *policy.Policies, method, path string, more ...string) bool {
 	r := policy.Attributes{"method": method, "path": path, "user": "ann"}
 	for i := 0; i < len(more); i += 2 {
 		r[more[i]] = more[i+1]
@@ -32,15 +32,15 @@ func TestARouteHasAnotherLimitInstead(t *testing.T) {
 			p := inForceOf(t, rules)
 			passed := map[string]int{}
 			for i := range 1500 {
-				if ask(p, "POST", fmt.Sprint("/api/bulk/", i)) {
+				if request(p, "POST", fmt.Sprint("/api/bulk/", i)) {
 					passed["bulk"]++
 				}
-				if ask(p, "GET", fmt.Sprint("/api/bulk/", i)) {
+				if request(p, "GET", fmt.Sprint("/api/bulk/", i)) {
 					passed["read"]++
 				}
 			}
 			assert.Equal(t, map[string]int{"bulk": 1000, "read": 100}, passed)
-			assert.False(t, ask(p, "POST", "/api/x/..%2Fbulk/1"), "a server that does not clean its paths serves this by another route: both rules apply")
+			assert.False(t, request(p, "POST", "/api/x/..%2Fbulk/1"), "a server that does not clean its paths serves this by another route: both rules apply")
 		})
 	}
 }
@@ -64,9 +64,9 @@ func TestPrefixSuffixAndNetworksHoldUnderNot(t *testing.T) {
 	exempt := inForceOf(t, `
 - {name: public, allow: true, match: {route: /files/, not: {route: /files/big/, prefix: {path: /files/secret/}}}}
 - {name: all, limit: blocked}`)
-	assert.True(t, ask(exempt, "GET", "/files/a"))
+	assert.True(t, request(exempt, "GET", "/files/a"))
 	for _, path := range []string{"/files/big/a", "/files/x/..%2Fbig/a", "/files/big/%2e%2e/a", "/files/secret/a", "/files/secret/%2e%2e/a", "/files/%2e%2e/a"} {
-		assert.False(t, ask(exempt, "GET", path), "a rule that exempts is excepted by any reading: %s", path)
+		assert.False(t, request(exempt, "GET", path), "a rule that exempts is excepted by any reading: %s", path)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestRulesTakeThePlaceOfOthers(t *testing.T) {
 }
 
 func TestReplacementsThatCannotBeAreErrors(t *testing.T) {
-	for rules, says := range map[string]string{
+	for rules, fault := range map[string]string{
 		`- {name: a, limit: blocked, instead: [b]}`:                                                                                                         `rules[0].instead[0]: no rule "b"`,
 		`- {name: api, limit: blocked}` + "\n" + `- {name: b, limit: blocked, instead: [apy]}`:                                                              `no rule "apy"; "api", maybe`,
 		`- {name: a, limit: blocked, instead: [b, B]}` + "\n" + `- {name: b, limit: blocked}`:                                                               `rules[0].instead[1]: the rule "b" is there twice`,
@@ -129,7 +129,7 @@ func TestReplacementsThatCannotBeAreErrors(t *testing.T) {
 		`- {name: a, limit: blocked, match: {not: {prefix: {path: /a}, "prefix:path": /b}}}`:                                                                `there twice`,
 	} {
 		_, err := policy.Parse([]byte("rules:\n" + rules))
-		require.ErrorContains(t, err, says, rules)
+		require.ErrorContains(t, err, fault, rules)
 		assert.Positive(t, err.(*policy.Error).Line)
 	}
 }

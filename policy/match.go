@@ -37,19 +37,19 @@ func (m Match) all() bool {
 	return len(m.Route)+len(m.Attributes)+len(m.Not)+len(m.Prefix)+len(m.Suffix)+len(m.Absent) == 0
 }
 
-// eachAsked calls f for each attribute with values that the match asks for, in order.
-func (m *Match) eachAsked(f func(field, attribute string, kind match.Kind, values []string)) {
-	for _, asked := range []struct {
+// eachCondition calls f for each attribute whose value the match demands, in order.
+func (m *Match) eachCondition(f func(field, attribute string, kind match.Kind, values []string)) {
+	for _, cond := range []struct {
 		field  string
 		kind   match.Kind
 		values map[string][]string
 	}{{"attributes", match.OneOf, m.Attributes}, {"not", match.NoneOf, m.Not}, {"prefix", match.BeginsWith, m.Prefix}, {"suffix", match.EndsWith, m.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			attribute, kind := name, asked.kind
+		for _, name := range slices.Sorted(maps.Keys(cond.values)) {
+			attribute, kind := name, cond.kind
 			if kind == match.NoneOf {
 				kind, attribute = splitNot(name)
 			}
-			f("match."+asked.field+"."+notField(name, attribute), attribute, kind, asked.values[name])
+			f("match."+cond.field+"."+notField(name, attribute), attribute, kind, cond.values[name])
 		}
 	}
 }

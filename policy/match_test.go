@@ -42,7 +42,7 @@ func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 		}
 		return list
 	}
-	asked := func(of func() string, ip func() string) map[string][]string {
+	requested := func(of func() string, ip func() string) map[string][]string {
 		m := map[string][]string{}
 		for range rnd.IntN(3) {
 			m[pick("x", "y", "z")] = some(of)
@@ -63,12 +63,12 @@ func TestMatchesAgreeWithAPlainEvaluator(t *testing.T) {
 	for range 400 {
 		set := &policy.Set{}
 		for i := range 1 + rnd.IntN(30) {
-			m := policy.Match{Prefix: asked(part, part), Suffix: asked(part, part)}
+			m := policy.Match{Prefix: requested(part, part), Suffix: requested(part, part)}
 			if rnd.IntN(2) == 0 {
-				m.Attributes = asked(value, network)
+				m.Attributes = requested(value, network)
 			}
 			if rnd.IntN(2) == 0 {
-				m.Not = asked(value, network)
+				m.Not = requested(value, network)
 			}
 			if rnd.IntN(2) == 0 {
 				m.Prefix, m.Suffix = nil, nil
@@ -160,7 +160,7 @@ func applies(m policy.Match, r attrs) bool {
 }
 
 func TestAnExemptionWinsOverEveryRule(t *testing.T) {
-	p, _, told := inForce(t, `
+	p, _, decisions := inForce(t, `
 rules:
 - {name: strict, key: user, limit: blocked}
 - {name: health, allow: true, match: {prefix: {path: /health}}}
@@ -176,8 +176,8 @@ rules:
 	_, err = p.Take(t.Context(), attrs{"path": "/v1"}, 1)
 	require.ErrorIs(t, err, keyfunc.ErrNoKey)
 	assert.EqualValues(t, 3, p.Stats().Exempt)
-	require.Len(t, (*told)[0].Rules, 1)
-	assert.Equal(t, "health", (*told)[0].Rules[0].Rule)
+	require.Len(t, (*decisions)[0].Rules, 1)
+	assert.Equal(t, "health", (*decisions)[0].Rules[0].Rule)
 	ex, err := p.Explain(attrs{"path": "/health"}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, "health", ex.Exempt)
@@ -210,7 +210,7 @@ func TestAKeyOfIPv4Networks(t *testing.T) {
 }
 
 func TestInvalidMatchesAreErrors(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, fault := range map[string]string{
 		rule("  match: {attributes: {ip: [10.0.0.1/8]}}\n"):                        "bits are set behind the first 8: the network is 10.0.0.0/8",
 		rule("  match: {not: {ip: [10.0.0.0/33]}}\n"):                              "not a network",
 		rule("  match: {prefix: {path: \"\"}}\n"):                                  "every value begins and ends with",
@@ -224,7 +224,7 @@ func TestInvalidMatchesAreErrors(t *testing.T) {
 	} {
 		_, err := policy.Parse([]byte(text))
 		require.ErrorAs(t, err, new(*policy.Error), text)
-		assert.ErrorContains(t, err, says, text)
+		assert.ErrorContains(t, err, fault, text)
 	}
 }
 
@@ -285,7 +285,7 @@ rules:
 
 // TestWrongDefaultsAreReportedOnce: where they are, and whether a rule has them from there or not.
 func TestWrongDefaultsAreReportedOnce(t *testing.T) {
-	for defaults, says := range map[string]string{
+	for defaults, fault := range map[string]string{
 		"match: {route: [/a, 'b {']}":           "line 1: defaults.match.route[1]: ",
 		"match: {attributes: {ip: 10.0.0.1/8}}": "line 1: defaults.match.attributes.ip[0]: ",
 		"match: {absent: []}":                   "line 1: defaults.match.absent: ",
@@ -296,7 +296,7 @@ func TestWrongDefaultsAreReportedOnce(t *testing.T) {
 		for _, rules := range []string{"[]", "[{name: a, limit: blocked}, {name: b, limit: blocked}]"} {
 			_, errs := policy.Check([]byte("defaults: {" + defaults + "}\nrules: " + rules))
 			if assert.Len(t, errs, 1, defaults) {
-				assert.ErrorContains(t, errs[0], says)
+				assert.ErrorContains(t, errs[0], fault)
 				assert.Equal(t, 1, errs[0].Line)
 				assert.Greater(t, errs[0].Column, 1)
 			}

@@ -19,23 +19,23 @@ func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 		}
 		m.Conditions = append(m.Conditions, c)
 	}
-	for _, asked := range []struct {
+	for _, cond := range []struct {
 		kind   match.Kind
 		values map[string][]string
 	}{{match.OneOf, r.Match.Attributes}, {match.NoneOf, r.Match.Not}, {match.BeginsWith, r.Match.Prefix}, {match.EndsWith, r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			kind, attribute := asked.kind, name
+		for _, name := range slices.Sorted(maps.Keys(cond.values)) {
+			kind, attribute := cond.kind, name
 			if kind == match.NoneOf {
 				kind, attribute = splitNot(name)
 			}
 			if name == attrRoute && kind == match.NoneOf {
 				m.Except = new(match.Tree)
-				for _, p := range patternsOf(named.of(asked.values[name])) {
+				for _, p := range patternsOf(named.of(cond.values[name])) {
 					m.Except.Add(p)
 				}
 				continue
 			}
-			add(kind, attribute, named.of(asked.values[name]))
+			add(kind, attribute, named.of(cond.values[name]))
 		}
 	}
 	for _, name := range r.Match.Absent {

@@ -106,12 +106,12 @@ func play(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(testsize.Seed(seed), 25))
 	m := &model{spent: map[budgetOf]budget{}, denied: map[policy.Denials]int64{}}
 	calendars := map[string]bool{}
-	var told *policy.Decision
+	var decisions *policy.Decision
 	set := m.draw(rnd, calendars)
 	clock := new(ratelimittest.Clock)
 	opts := &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: clock})}
 	if seed%2 == 0 {
-		opts.OnDecision = func(d policy.Decision) { told = &d }
+		opts.OnDecision = func(d policy.Decision) { decisions = &d }
 	}
 	p, err := policy.New(set, opts)
 	require.NoError(t, err, "seed %d", seed)
@@ -125,7 +125,7 @@ func play(t *testing.T, seed uint64) {
 		case 1:
 			m.look(t, p, rnd, where)
 		default:
-			told = nil
+			decisions = nil
 			want := m.take(r, cost)
 			got, err := decideBy(rnd.IntN(3), p, r, cost)
 			require.Equal(t, want.allowed, got, "%s: %v costs %d: %v\n%+v", where, r, cost, err, m.rules)
@@ -135,9 +135,9 @@ func play(t *testing.T, seed uint64) {
 				}
 			}
 			if opts.OnDecision != nil {
-				require.NotNil(t, told, where)
+				require.NotNil(t, decisions, where)
 				var rules []string
-				for _, rd := range told.Rules {
+				for _, rd := range decisions.Rules {
 					rules = append(rules, rd.Rule)
 				}
 				require.Equal(t, want.rules, rules, "%s: %v", where, r)
@@ -324,8 +324,8 @@ type verdict struct {
 	rules   []string // whose decisions are reported
 }
 
-// asked is the part of one rule in a decision about a request.
-type asked struct {
+// query is the part of one rule in a decision about a request.
+type query struct {
 	modelRule
 	key   string
 	limit modelLimit
@@ -336,7 +336,7 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 	if m.kill {
 		return verdict{allowed: true}
 	}
-	var all []asked
+	var all []query
 	for _, rule := range m.rules {
 		if rule.Disabled || !matches(rule.Match, r) {
 			continue
@@ -344,7 +344,7 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 		if rule.Allow {
 			return verdict{allowed: true, rules: []string{rule.Name}}
 		}
-		a, applies, err := rule.asks(r, cost)
+		a, applies, err := rule.requests(r, cost)
 		switch {
 		case err != nil && rule.Shadow, err == nil && !applies:
 			continue
@@ -357,7 +357,7 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 		return v
 	}
 	v.allowed = true
-	never := slices.ContainsFunc(all, func(a asked) bool { return !a.Shadow && a.exceeds() })
+	never := slices.ContainsFunc(all, func(a query) bool { return !a.Shadow && a.exceeds() })
 	for _, a := range all {
 		v.rules = append(v.rules, a.Name)
 		if !a.Shadow {
@@ -372,7 +372,7 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 	}
 	for _, a := range all {
 		if (!v.allowed || a.Shadow) && !a.fits(m) {
-			m.denied[policy.Denials{Rule: a.Name, Key: a.told(), Shadow: a.Shadow}]++
+			m.denied[policy.Denials{Rule: a.Name, Key: a.reported(), Shadow: a.Shadow}]++
 		}
 		if v.allowed && cost > 0 && a.limit > 0 && !a.exceeds() {
 			if a.Shadow {
@@ -386,16 +386,16 @@ func (m *model) take(r attrs, cost int) (v verdict) {
 	return v
 }
 
-func (a asked) budget() budgetOf { return budgetOf{strings.ToLower(a.Name), a.key} }
+func (a query) budget() budgetOf { return budgetOf{strings.ToLower(a.Name), a.key} }
 
-func (a asked) exceeds() bool { return a.limit != modelUnlimited && a.cost > int(a.limit) }
+func (a query) exceeds() bool { return a.limit != modelUnlimited && a.cost > int(a.limit) }
 
-func (a asked) fits(m *model) bool {
+func (a query) fits(m *model) bool {
 	return a.cost == 0 || a.limit == modelUnlimited || !a.exceeds() && a.counted(m).spent+a.cost <= int(a.limit)
 }
 
 // counted returns the spending under the limit of the request. A key that is not tracked has spent nothing.
-func (a asked) counted(m *model) budget {
+func (a query) counted(m *model) budget {
 	if b, ok := m.spent[a.budget()]; ok && a.limit > 0 {
 		return b.under(a.limit)
 	}
@@ -404,7 +404,7 @@ func (a asked) counted(m *model) budget {
 
 // move puts a tracked key under the limit of the request. All decisions do that for the rules that can deny them, and
 // allowed decisions also for shadows. A request that charges no key leaves a key without spending as it is.
-func (a asked) move(m *model, uncharged bool) {
+func (a query) move(m *model, uncharged bool) {
 	b, ok := m.spent[a.budget()]
 	if !ok || a.limit <= 0 || uncharged && b.spent+b.aside == 0 {
 		return
@@ -412,8 +412,8 @@ func (a asked) move(m *model, uncharged bool) {
 	m.spent[a.budget()] = b.under(a.limit)
 }
 
-// told returns the key as it is reported: of several values each with its length.
-func (a asked) told() string {
+// reported returns the key as it is reported: of several values each with its length.
+func (a query) reported() string {
 	values := strings.Split(a.key, "|")
 	if len(values) < 2 {
 		return a.key
@@ -425,9 +425,9 @@ func (a asked) told() string {
 	return text
 }
 
-// asks returns what a rule asks for.
-func (rule modelRule) asks(r attrs, cost int) (a asked, applies bool, err error) {
-	a = asked{modelRule: rule, cost: cost}
+// requests returns what a rule requests for.
+func (rule modelRule) requests(r attrs, cost int) (a query, applies bool, err error) {
+	a = query{modelRule: rule, cost: cost}
 	missing := false
 	var values []string
 	fail := func(is error) {
@@ -578,7 +578,7 @@ func (rule modelRule) subject(key, plan string) policy.Subject {
 func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where string) {
 	r := drawRequest(rnd)
 	for _, rule := range m.rules {
-		a, applies, err := rule.asks(r, 0)
+		a, applies, err := rule.requests(r, 0)
 		if rule.Allow || err != nil || !applies {
 			continue
 		}
@@ -608,7 +608,7 @@ func (m *model) look(t *testing.T, p *policy.Policies, rnd *rand.Rand, where str
 // agrees compares the remaining budgets of a request.
 func (m *model) agrees(t *testing.T, p *policy.Policies, r attrs, where string) {
 	for _, rule := range m.rules {
-		a, applies, err := rule.asks(r, 0)
+		a, applies, err := rule.requests(r, 0)
 		if rule.Allow || err != nil || !applies {
 			continue
 		}

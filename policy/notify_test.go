@@ -158,7 +158,7 @@ func TestAReserveNotifiesOfNothingAndItsSettleOfTheRealCost(t *testing.T) {
 
 // Requests of 20 units cannot use the last 19 of a budget.
 func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
-	for name, ask := range map[string]func(n *notifying, units int) bool{
+	for name, request := range map[string]func(n *notifying, units int) bool{
 		"Allow": func(n *notifying, units int) bool { return n.Allow(policy.Attributes{"user": "ann"}, units) },
 		"Take": func(n *notifying, units int) bool {
 			d, _ := n.Take(t.Context(), policy.Attributes{"user": "ann"}, units)
@@ -172,16 +172,16 @@ func TestADenialForLackOfBudgetIsANoticeOfAllOfIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNotifying(t, notifyRules)
 			for range 2 { // refills
-				require.True(t, ask(n, 81))
+				require.True(t, request(n, 81))
 				assert.Equal(t, []string{"quota ann 80%, 19 left"}, n.take())
 				for range 1000 {
-					require.False(t, ask(n, 20))
+					require.False(t, request(n, 20))
 				}
 				assert.Equal(t, []string{"quota ann 100%, 19 left"}, n.take())
-				require.False(t, ask(n, 500), "more than the limit can ever hold")
+				require.False(t, request(n, 500), "more than the limit can ever hold")
 				assert.Empty(t, n.take())
 				n.clock.Advance(2 * time.Hour)
-				require.False(t, ask(n, 101))
+				require.False(t, request(n, 101))
 				assert.Empty(t, n.take(), "not for lack of budget")
 			}
 		})

@@ -120,7 +120,7 @@ func TestErrorsNameTheFieldAndTheCause(t *testing.T) {
 		name, text string
 		line       int
 		rule       string
-		says       string
+		fault      string
 	}{
 		{"an unknown field of the file", "version: 1\nlimits: []\n", 2, "", `unknown field "limits"`},
 		{"an unknown field of a rule", rule("  burst: 5\n"), 5, "api", `unknown field "burst"`},
@@ -220,7 +220,7 @@ func TestErrorsNameTheFieldAndTheCause(t *testing.T) {
 				assert.Equal(t, test.line, e.Line, err)
 			}
 			assert.Equal(t, test.rule, e.Rule, err)
-			assert.Contains(t, err.Error(), test.says)
+			assert.Contains(t, err.Error(), test.fault)
 			assert.NotContains(t, err.Error(), "secret", "a key is not told")
 			assert.True(t, strings.HasPrefix(err.Error(), "policy: "))
 			assert.LessOrEqual(t, strings.Count(err.Error(), "line "), 1, err)

@@ -35,13 +35,13 @@ func parsed(t testing.TB, text string) *policy.Set {
 // inForce returns policies on a clock that is set by hand, and their decisions.
 func inForce(t testing.TB, text string) (*policy.Policies, *ratelimittest.Clock, *[]policy.Decision) {
 	t.Helper()
-	clock, told := new(ratelimittest.Clock), new([]policy.Decision)
+	clock, decisions := new(ratelimittest.Clock), new([]policy.Decision)
 	p, err := policy.New(parsed(t, text), &policy.Options{
 		Engine:     policy.Memory(&policy.MemoryOptions{Clock: clock}),
-		OnDecision: func(d policy.Decision) { *told = append(*told, d) },
+		OnDecision: func(d policy.Decision) { *decisions = append(*decisions, d) },
 	})
 	require.NoError(t, err)
-	return p, clock, told
+	return p, clock, decisions
 }
 
 // left returns the remaining budget of a request.
@@ -115,13 +115,13 @@ func TestARequestThatNoRuleMatchesIsAllowed(t *testing.T) {
 		"another route":   "rules:\n- {name: a, match: {route: /a}, limit: blocked}",
 		"a disabled rule": "rules:\n- {name: a, limit: blocked, disabled: true}",
 	} {
-		p, _, told := inForce(t, text)
+		p, _, decisions := inForce(t, text)
 		d, err := p.Take(t.Context(), attrs{"path": "/b"}, 7)
 		require.NoError(t, err, name)
 		assert.True(t, d.Allowed)
 		assert.Equal(t, ratelimit.AlgorithmUnlimited, d.Limit.Algorithm)
-		require.Len(t, *told, 1)
-		assert.Empty(t, (*told)[0].Rules)
+		require.Len(t, *decisions, 1)
+		assert.Empty(t, (*decisions)[0].Rules)
 	}
 	p, err := policy.New(nil, nil)
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ rules:
 `
 
 func TestWhichLimitHoldsForAKey(t *testing.T) {
-	p, _, told := inForce(t, plans)
+	p, _, decisions := inForce(t, plans)
 	for _, test := range []struct {
 		request attrs
 		left    int
@@ -155,7 +155,7 @@ func TestWhichLimitHoldsForAKey(t *testing.T) {
 		{attrs{"user": "ann2", "plan": "staff"}, ratelimit.Unlimited().Capacity(), "staff"},
 	} {
 		assert.Equal(t, test.left, left(t, p, test.request), "%v", test.request)
-		last := (*told)[len(*told)-1]
+		last := (*decisions)[len(*decisions)-1]
 		require.Len(t, last.Rules, 1)
 		assert.Equal(t, test.plan, last.Rules[0].Plan)
 		assert.Equal(t, "api", last.Rules[0].Decision.Limit.Name)
@@ -184,7 +184,7 @@ func TestSeveralAttributesAreOneKey(t *testing.T) {
 }
 
 func TestNoRequestEvadesARuleByLeavingAnAttributeOut(t *testing.T) {
-	p, _, told := inForce(t, "rules:\n- {name: a, key: user, limit: fixed-window 1/h}\n- {name: b, key: tenant, optional: true, limit: fixed-window 1/h}")
+	p, _, decisions := inForce(t, "rules:\n- {name: a, key: user, limit: fixed-window 1/h}\n- {name: b, key: tenant, optional: true, limit: fixed-window 1/h}")
 	for name, request := range map[string]attrs{"missing": {}, "empty": {"user": ""}} {
 		d, err := p.Take(t.Context(), request, 1)
 		require.ErrorIs(t, err, keyfunc.ErrNoKey, name)
@@ -195,7 +195,7 @@ func TestNoRequestEvadesARuleByLeavingAnAttributeOut(t *testing.T) {
 	_, err := p.Take(t.Context(), attrs{"user": string(make([]byte, 1025))}, 1)
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 	require.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	require.ErrorIs(t, (*told)[len(*told)-1].Err, keyfunc.ErrMalformedKey)
+	require.ErrorIs(t, (*decisions)[len(*decisions)-1].Err, keyfunc.ErrMalformedKey)
 	assert.True(t, p.Allow(attrs{"user": "ann"}, 1), "an optional rule does not apply")
 	assert.True(t, p.Allow(attrs{"user": "bob", "tenant": "t"}, 1))
 	assert.False(t, p.Allow(attrs{"user": "cleo", "tenant": "t"}, 1))
@@ -255,12 +255,12 @@ func ruleLeft(t *testing.T, p *policy.Policies, name string) int {
 }
 
 func TestAShadowRuleDecidesAndDeniesNothing(t *testing.T) {
-	p, _, told := inForce(t, "rules:\n- {name: trial, shadow: true, limit: fixed-window 1/h}\n- {name: real, limit: fixed-window 3/h}")
+	p, _, decisions := inForce(t, "rules:\n- {name: trial, shadow: true, limit: fixed-window 1/h}\n- {name: real, limit: fixed-window 3/h}")
 	for i := range 4 {
 		assert.Equal(t, i < 3, p.Allow(attrs{}, 1))
 	}
 	var trial []bool
-	for _, d := range *told {
+	for _, d := range *decisions {
 		require.Len(t, d.Rules, 2)
 		assert.True(t, d.Rules[0].Answered)
 		assert.True(t, d.Rules[0].Shadow)
@@ -282,7 +282,7 @@ func TestAShadowRuleThatLacksAnAttributeDeniesNothing(t *testing.T) {
 
 func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	text := "rules:\n- {name: a, key: user, limit: fixed-window 1/h}\n"
-	p, _, told := inForce(t, text)
+	p, _, decisions := inForce(t, text)
 	require.True(t, p.Allow(attrs{"user": "ann"}, 1))
 	require.NoError(t, p.Update(parsed(t, "kill_switch: true\n"+text)))
 	for range 5 {
@@ -291,7 +291,7 @@ func TestTheKillSwitchLetsEverythingPass(t *testing.T) {
 	}
 	assert.Equal(t, uint64(10), p.Stats().Killed)
 	assert.True(t, p.Stats().KillSwitch)
-	assert.True(t, (*told)[1].KillSwitch)
+	assert.True(t, (*decisions)[1].KillSwitch)
 	require.NoError(t, p.Update(parsed(t, text)))
 	assert.False(t, p.Allow(attrs{"user": "ann"}, 1), "the spending stays, and nothing was charged")
 	assert.True(t, p.Allow(attrs{"user": "bob"}, 1))
@@ -371,7 +371,7 @@ func TestAnInvalidSetChangesNothing(t *testing.T) {
 }
 
 func TestReserveSettlesTheCallersCost(t *testing.T) {
-	p, _, told := inForce(t, "rules:\n- {name: requests, limit: fixed-window 10/h, cost: 1}\n- {name: tokens, limit: fixed-window 1000/h}")
+	p, _, decisions := inForce(t, "rules:\n- {name: requests, limit: fixed-window 10/h, cost: 1}\n- {name: tokens, limit: fixed-window 1000/h}")
 	request := attrs{"tokens": "0"}
 	r, err := p.Reserve(t.Context(), request, 400, 0)
 	require.NoError(t, err)
@@ -390,7 +390,7 @@ func TestReserveSettlesTheCallersCost(t *testing.T) {
 	bad, err := p.Reserve(t.Context(), nil, 1, 0)
 	require.Error(t, err)
 	require.NotNil(t, bad)
-	assert.Len(t, *told, 4)
+	assert.Len(t, *decisions, 4)
 }
 
 func TestWaitSleepsUntilTheRulesAllow(t *testing.T) {
@@ -408,12 +408,12 @@ func TestWaitSleepsUntilTheRulesAllow(t *testing.T) {
 }
 
 func TestEveryRuleThatAppliedIsReported(t *testing.T) {
-	p, _, told := inForce(t, "version: v7\nrules:\n- {name: a, key: user, limit: fixed-window 1/h}\n- {name: b, limit: fixed-window 9/h, cost: 3}\n- {name: c, match: {route: /c}, limit: blocked}")
+	p, _, decisions := inForce(t, "version: v7\nrules:\n- {name: a, key: user, limit: fixed-window 1/h}\n- {name: b, limit: fixed-window 9/h, cost: 3}\n- {name: c, match: {route: /c}, limit: blocked}")
 	request := attrs{"user": "ann"}
 	p.Allow(request, 1)
 	p.Allow(request, 1)
-	require.Len(t, *told, 2)
-	first, second := (*told)[0], (*told)[1]
+	require.Len(t, *decisions, 2)
+	first, second := (*decisions)[0], (*decisions)[1]
 	assert.Equal(t, "v7", first.Version)
 	assert.Equal(t, uint64(1), first.Generation)
 	assert.Equal(t, policy.Request(request), first.Request)
@@ -563,7 +563,7 @@ func TestACostOfAWrongFormIsTheFaultOfItsSource(t *testing.T) {
 		"tokens":        {keyfunc.ErrMisconfigured, outcome.Failed, http.StatusInternalServerError},
 		"header:X-Size": {keyfunc.ErrMalformedKey, outcome.Rejected, http.StatusBadRequest},
 	} {
-		p, _, told := inForce(t, "rules: [{name: api, limit: fixed-window 9/h, cost: "+attribute+"}]")
+		p, _, decisions := inForce(t, "rules: [{name: api, limit: fixed-window 9/h, cost: "+attribute+"}]")
 		limit, err := httplimit.New(ratelimit.Map(p, func(r *http.Request) (policy.Request, error) {
 			return policy.HTTP(r, policy.Attributes{"tokens": r.Header.Get("X-Size")}), nil
 		}), &httplimit.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -574,7 +574,7 @@ func TestACostOfAWrongFormIsTheFaultOfItsSource(t *testing.T) {
 			w := httptest.NewRecorder()
 			limit.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
 			assert.Equal(t, want.status, w.Code, attribute)
-			last := (*told)[len(*told)-1]
+			last := (*decisions)[len(*decisions)-1]
 			require.ErrorIs(t, last.Err, want.err, attribute)
 			assert.Equal(t, want.outcome, outcome.Of(last.Decision, last.Err), attribute)
 		}

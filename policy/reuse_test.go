@@ -35,7 +35,7 @@ func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 				_ = p.Wait(gone, r, cost)
 			}
 		}
-		history := func(reuse bool) (told []policy.Decision) {
+		history := func(reuse bool) (decisions []policy.Decision) {
 			p, err := policy.New(set, &policy.Options{
 				Engine:     policy.Memory(&policy.MemoryOptions{Clock: new(ratelimittest.Clock)}),
 				ReuseRules: reuse,
@@ -43,14 +43,14 @@ func TestReusedRulesAgreeWithKeptOnes(t *testing.T) {
 					if reuse {
 						d.Rules = slices.Clone(d.Rules)
 					}
-					told = append(told, d)
+					decisions = append(decisions, d)
 				},
 			})
 			require.NoError(t, err)
 			for _, call := range calls {
 				call(p)
 			}
-			return told
+			return decisions
 		}
 		require.Equal(t, history(false), history(true), "seed %d", seed)
 	}

@@ -196,14 +196,14 @@ func cycleIn(next [][]int) []int {
 
 // validate reports the errors in the defaults by themselves, whether rules use them or not. It returns the fields that have
 // one.
-func (d *Defaults) validate(named lists, tell func(*Error)) (wrong map[string]bool) {
+func (d *Defaults) validate(named lists, add func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil
 	}
 	wrong = map[string]bool{}
 	report := func(field string, err error) {
 		wrong[firstOf(field)] = true
-		tell(&Error{Field: "defaults." + field, Err: err})
+		add(&Error{Field: "defaults." + field, Err: err})
 	}
 	r := Rule{Match: d.Match, Key: d.Key, Limit: d.Limit, Plans: d.Plans, Cost: d.Cost}
 	if err := r.checkCost(); err != nil {

@@ -51,7 +51,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	odd := func(route string, _ bool) error { return oddRoute(route) }
 	named.eachChecked("match.route", r.Match.Route, report, odd)
 	named.eachChecked("match.not.route", r.Match.Not[attrRoute], report, odd)
-	r.Match.eachAsked(func(field, attribute string, kind match.Kind, values []string) {
+	r.Match.eachCondition(func(field, attribute string, kind match.Kind, values []string) {
 		if attribute == attrRoute {
 			return
 		}
@@ -115,7 +115,7 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 		}
 		seen[name] = true
 	}
-	r.Match.eachAsked(func(field, attribute string, _ match.Kind, _ []string) { check(field, attribute) })
+	r.Match.eachCondition(func(field, attribute string, _ match.Kind, _ []string) { check(field, attribute) })
 	for j, name := range r.Match.Absent {
 		check(fmt.Sprintf("match.absent[%d]", j), name)
 	}
@@ -240,7 +240,7 @@ func (r *Rule) exempted(report reporter) {
 			report(field, fmt.Errorf("a client writes %q itself, and the rule %s: any client can exempt itself. Use an attribute of the program, which has verified the client", name, does))
 		}
 	}
-	r.Match.eachAsked(func(field, attribute string, _ match.Kind, _ []string) { warn(field, attribute) })
+	r.Match.eachCondition(func(field, attribute string, _ match.Kind, _ []string) { warn(field, attribute) })
 	for j, name := range r.Match.Absent {
 		warn(fmt.Sprintf("match.absent[%d]", j), name)
 	}

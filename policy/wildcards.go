@@ -17,7 +17,7 @@ func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 		}
 	}
 	ofMatch := func(within string, m Match, routes []string) {
-		m.eachAsked(func(field, attribute string, _ match.Kind, _ []string) { visit(within+field, attribute, routes) })
+		m.eachCondition(func(field, attribute string, _ match.Kind, _ []string) { visit(within+field, attribute, routes) })
 		for j, name := range m.Absent {
 			visit(fmt.Sprintf("%smatch.absent[%d]", within, j), name, routes)
 		}

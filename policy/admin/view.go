@@ -175,16 +175,16 @@ func (a *admin) rule(r *policy.Rule) rule {
 		}
 	}
 	v.For = append(v.For, r.Match.Route...)
-	for _, asked := range []struct {
+	for _, cond := range []struct {
 		what   string
 		values map[string][]string
 	}{{"", r.Match.Attributes}, {"not ", r.Match.Not}, {"prefix of ", r.Match.Prefix}, {"suffix of ", r.Match.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			values := strings.Join(asked.values[name], ", ")
+		for _, name := range slices.Sorted(maps.Keys(cond.values)) {
+			values := strings.Join(cond.values[name], ", ")
 			if !a.ShowKeys && name != "route" {
-				values = words.Counted(asked.values[name])
+				values = words.Counted(cond.values[name])
 			}
-			v.For = append(v.For, asked.what+name+": "+values)
+			v.For = append(v.For, cond.what+name+": "+values)
 		}
 	}
 	for _, name := range r.Match.Absent {

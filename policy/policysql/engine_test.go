@@ -48,8 +48,8 @@ func TestOptionsAndLimitsThatADatabaseCannotHaveAreErrors(t *testing.T) {
 		}
 		require.Nil(t, set)
 		assert.ErrorContains(t, all[0], c.want)
-		_, said, _ := strings.Cut(c.want, ".share: ")
-		assert.ErrorContains(t, err, cmp.Or(said, c.want))
+		_, text, _ := strings.Cut(c.want, ".share: ")
+		assert.ErrorContains(t, err, cmp.Or(text, c.want))
 	}
 }
 

@@ -230,7 +230,7 @@ type question struct {
 	values map[string][]string
 }
 
-func asked(m policy.Match) []question {
+func conditions(m policy.Match) []question {
 	return []question{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}}
 }
 
@@ -240,8 +240,8 @@ func sameMatch(a, b policy.Match) bool {
 	if !sameSet(a.Route, b.Route) || !sameSet(a.Absent, b.Absent) {
 		return false
 	}
-	other := asked(b)
-	for i, q := range asked(a) {
+	other := conditions(b)
+	for i, q := range conditions(a) {
 		if len(q.values) != len(other[i].values) {
 			return false
 		}

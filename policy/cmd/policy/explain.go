@@ -64,8 +64,8 @@ func (t *tool) explain(args []string) int {
 	return fine
 }
 
-// askTime bounds how long a service may take.
-const askTime = 10 * time.Second
+// queryTime bounds how long a service may take.
+const queryTime = 10 * time.Second
 
 // query calls a running service.
 func (t *tool) query(request policy.Attributes) int {
@@ -74,7 +74,7 @@ func (t *tool) query(request policy.Attributes) int {
 		fmt.Fprintf(&lines, "%s=%s\n", name, value)
 	}
 	form := url.Values{"do": {"explain"}, "cost": {strconv.Itoa(t.cost)}, "request": {lines.String()}}
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	ctx, cancel := context.WithTimeout(context.Background(), queryTime)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.service, strings.NewReader(form.Encode()))
 	if err != nil {

@@ -120,16 +120,16 @@ func Match(m policy.Match, show bool) (all []string) {
 	if len(m.Route) > 0 {
 		all = append(all, List(m.Route, ", "))
 	}
-	for _, asked := range []struct {
+	for _, cond := range []struct {
 		how    string
 		values map[string][]string
 	}{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}} {
-		for _, name := range slices.Sorted(maps.Keys(asked.values)) {
-			values := List(asked.values[name], " or ")
+		for _, name := range slices.Sorted(maps.Keys(cond.values)) {
+			values := List(cond.values[name], " or ")
 			if !show && name != "route" {
-				values = Counted(asked.values[name])
+				values = Counted(cond.values[name])
 			}
-			all = append(all, "with "+name+asked.how+values)
+			all = append(all, "with "+name+cond.how+values)
 		}
 	}
 	if len(m.Absent) > 0 {
