@@ -3,9 +3,13 @@ package redislimit
 import (
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/linetest"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 func TestReservationsThatWaitFollowTheirLimit(t *testing.T) {
@@ -15,6 +19,23 @@ func TestReservationsThatWaitFollowTheirLimit(t *testing.T) {
 		warm(t, l)
 		return l
 	}).Booked(t)
+}
+
+func TestABookingOnRedisTakesThePlaceOfAnother(t *testing.T) {
+	verdicts(t)
+	f := newFixture(t)
+	linetest.Mover(func(t *testing.T, limit ratelimit.Limit) (func(int, time.Duration, any) outcome.Made, func() ratelimit.Decision) {
+		l := f.limiter(limit, limit.String())
+		return func(cost int, ahead time.Duration, instead any) outcome.Made {
+				made, err := l.book(t.Context(), new(request), "k", cost, ahead, instead)
+				require.NoError(t, err)
+				return made
+			}, func() ratelimit.Decision {
+				d, err := l.Peek(t.Context(), "k", 1)
+				require.NoError(t, err)
+				return d
+			}
+	}).Moves(t)
 }
 
 // A process that has died keeps what it has booked, and bars its keys for no longer than it could book ahead.

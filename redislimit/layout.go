@@ -116,7 +116,7 @@ const ordinalZero = 1 << 37
 // The request for one key: the offsets of its parts.
 const (
 	askID     = 2              // after the index of the key, and how: the kind and the figures
-	askFirst  = askID + idSize // five figures of the kind's own
+	askFirst  = askID + idSize // five figures of the kind's own, or of the booking whose place is taken
 	askSecond = askFirst + 7
 	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
 	askOwner  = askFirst + 3*7 // of units in use: who holds them
@@ -166,7 +166,7 @@ const (
 	howNothing = 0 // a charge of 0 beside others
 	howShadow  = 9 // a shadow layer's
 
-	// howBefore is a charge for which there is room before bookings, loose or not.
+	// howBefore is a charge that takes the place of a booking, and for which there is room before others, loose or not.
 	howBefore = 10
 
 	// howBehind is a charge behind all bookings, loose or not.
@@ -251,7 +251,7 @@ var names = map[string]int64{
 	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
-	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
+	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_FIRST": askFirst, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,

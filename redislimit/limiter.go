@@ -145,13 +145,12 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	}
 	var first *request
 	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
-		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
-			r := &request{moves: moves, behind: !moves && l.bookings.Waiting(key)}
-			d, err := l.decide(ctx, r, key, cost, ahead, reserveOp(ctx))
+		Book: func(ctx context.Context, ahead time.Duration, instead any) (outcome.Made, error) {
+			r := new(request)
 			if first == nil {
 				first = r
 			}
-			return d, l.settlerOf(r, key, cost), err
+			return l.book(ctx, r, key, cost, ahead, instead)
 		},
 		Check: func() error {
 			_, err := l.planOfCost(key, cost)
@@ -165,6 +164,27 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		}
 	}
 	return res, err
+}
+
+// book reserves, in the place of a booking if one is given.
+func (l *Limiter) book(ctx context.Context, r *request, key string, cost int, ahead time.Duration, instead any) (outcome.Made, error) {
+	r.instead, _ = instead.(*settlement)
+	r.behind = r.instead == nil && l.bookings.Waiting(key)
+	d, err := l.decide(ctx, r, key, cost, ahead, reserveOp(ctx))
+	made := outcome.Made{Decision: d, Settle: l.settlerOf(r, key, cost), Life: r.life()}
+	if err == nil && len(r.charges) > 0 {
+		item := r.settlementOf(&r.charges[0])
+		made.Ref = &item
+	}
+	return made, err
+}
+
+// life returns a number that differs from that of an earlier request if the key was reset in between; 0 if it is not known.
+func (r *request) life() uint64 {
+	if len(r.charges) == 0 || r.reading == 0 {
+		return 0
+	}
+	return generations | uint64(r.charges[0].gen)
 }
 
 // settlerOf returns how to settle a reservation, nil if nothing was sent.
@@ -317,7 +337,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	ctx = wait.OrBackground(ctx)
 	_, err := l.store.eval(ctx, &call{script: l.store.scripts.reset, keys: []string{l.space.key(key)}})
 	l.lines.Changed(func(k string) bool { return k == key })
-	l.bookings.Reset(key)
+	l.bookings.Moved(key)
 	return err
 }
 
@@ -381,6 +401,6 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
 	if p.kind == kindLeaky || op == opKeep || op == opOpen {
 		r.charges[0].ahead = p.clampAhead(ahead)
-		r.charges[0].before, r.charges[0].behind = r.moves, r.behind
+		r.charges[0].instead, r.charges[0].behind = r.instead, r.behind
 	}
 }

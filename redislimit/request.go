@@ -18,11 +18,11 @@ type request struct {
 	test    []any // arguments that a test adds to the call
 	reading int64
 	allowed bool
-	open    bool    // the charge is an open reservation
-	moves   bool    // the charge takes the place of a booking behind it, and may go before others
-	behind  bool    // the charge goes behind all bookings: callers of this process wait for some
-	follows bool    // the answer has the sums of open estimates
-	opens   []int64 // these, by key
+	open    bool        // the charge is an open reservation
+	instead *settlement // of the booking whose place the charge takes, before others; nil if there is none
+	behind  bool        // the charge goes behind all bookings: callers of this process wait for some
+	follows bool        // the answer has the sums of open estimates
+	opens   []int64     // these, by key
 
 	oneKey    [1]string
 	oneCharge [1]charge
@@ -46,19 +46,19 @@ type charge struct {
 
 	// The script's reply about the key, as of now: its state before the decision. A log's spendings stay on the server: of it,
 	// At is the instant at which the cost is spent, and N the count now.
-	state  meter.State
-	newest int64 // the last booking, of a log the last spending; 0 if there is none
-	spent  int64 // of a log: its spendings, and its debt
-	next   int64 // of a log, and before loose bookings: when one more unit fits, if none remains
-	loose  bool  // there is room before bookings. The state is that after the decision then, and the next three count: see report in lua/gaps.lua
-	gap    int64 // when the cost is spent, 0 if that is as of other keys
-	left   int64 // what remains, above most if it is as of other keys
-	owes   int64 // the debt
-	owner  int64 // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
-	before bool  // it may go before bookings that are not loose
-	behind bool  // it goes behind all bookings, loose or not
-	place  int64 // if no more can be booked ahead, when there is place for one more; else 0
-	offer  meter.Offer
+	state   meter.State
+	newest  int64       // the last booking, of a log the last spending; 0 if there is none
+	spent   int64       // of a log: its spendings, and its debt
+	next    int64       // of a log, and before loose bookings: when one more unit fits, if none remains
+	loose   bool        // there is room before bookings. The state is that after the decision then, and the next three count: see report in lua/gaps.lua
+	gap     int64       // when the cost is spent, 0 if that is as of other keys
+	left    int64       // what remains, above most if it is as of other keys
+	owes    int64       // the debt
+	owner   int64       // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
+	instead *settlement // see request
+	behind  bool        // it goes behind all bookings, loose or not
+	place   int64       // if no more can be booked ahead, when there is place for one more; else 0
+	offer   meter.Offer
 }
 
 // run sends the decision, and reads the answer.
@@ -146,7 +146,7 @@ func (r *request) scriptFor(op byte) *script {
 	switch {
 	case op == opPeek:
 		return d.peek
-	case r.moves, r.behind: // which have no usual case
+	case r.instead != nil, r.behind: // which have no usual case
 		return r.store.scripts.many.open
 	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
 		return d.open
@@ -166,7 +166,7 @@ func (c *charge) ask(b []byte, op byte) []byte {
 		how = howShadow
 	} else if c.cost == 0 && op != opPeek {
 		how = howNothing
-	} else if c.before {
+	} else if c.instead != nil {
 		how = howBefore
 	} else if c.behind {
 		how = howBehind
@@ -177,10 +177,18 @@ func (c *charge) ask(b []byte, op byte) []byte {
 	if p.isBucket() {
 		figures = p.bucketFigures(c.cost)
 	}
+	if how == howBefore && p.kind != kindHeld {
+		figures = c.instead.booked()
+	}
 	for _, n := range figures {
 		b = put7(b, n)
 	}
 	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
+}
+
+// booked are the figures of a charge that was booked.
+func (s *settlement) booked() [5]int64 {
+	return [5]int64{s.At, s.Cost, s.Part, int64(s.gen), 256*int64(s.plan.kind) + int64(s.changes)}
 }
 
 // bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 fits even where more is owed:

@@ -4,8 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/linetest"
+	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 func TestReservationsThatWaitOnADatabaseFollowTheirLimit(t *testing.T) {
@@ -13,6 +17,22 @@ func TestReservationsThatWaitOnADatabaseFollowTheirLimit(t *testing.T) {
 	linetest.Opener(func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) linetest.Budget {
 		return newLimiter(t, db, limit, &Options{Name: limit.Name, Timeout: time.Minute, LimitFor: limitFor})
 	}).Booked(t)
+}
+
+func TestABookingInADatabaseTakesThePlaceOfAnother(t *testing.T) {
+	linetest.Mover(func(t *testing.T, limit ratelimit.Limit) (func(int, time.Duration, any) outcome.Made, func() ratelimit.Decision) {
+		_, db := newFake(t, newClock().now)
+		l := newLimiter(t, db, limit, patient)
+		return func(cost int, ahead time.Duration, instead any) outcome.Made {
+				made, _, err := l.book(t.Context(), "k", cost, ahead, meter.Open, instead)
+				require.NoError(t, err)
+				return made
+			}, func() ratelimit.Decision {
+				d, err := l.Peek(t.Context(), "k", 1)
+				require.NoError(t, err)
+				return d
+			}
+	}).Moves(t)
 }
 
 // A process that has died keeps what it has booked, and bars its keys for no longer than it could book ahead.

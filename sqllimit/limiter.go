@@ -224,19 +224,12 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	var first *units
 	made := false
 	res, err := outcome.Booked(ctx, &l.bookings, key, cost, max(0, maxDelay), outcome.Booker{
-		Book: func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(int) error, error) {
-			d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, before: moves, behind: !moves && l.bookings.Waiting(key)})
-			var u *units
-			if err == nil {
-				u = unitsOf(o)
-			}
+		Book: func(ctx context.Context, ahead time.Duration, instead any) (outcome.Made, error) {
+			m, u, err := l.book(ctx, key, cost, ahead, keep, instead)
 			if !made {
 				first, made = u, true
 			}
-			if u == nil {
-				return d, l.settler(key, cost, o), err
-			}
-			return d, func(int) error { return l.release(key, u) }, nil
+			return m, err
 		},
 		Check: func() error {
 			p, err := l.planFor(key)
@@ -260,6 +253,30 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 		return u.extended(l.run(ctx, key, o))
 	})
 	return res, err
+}
+
+// book reserves, in the place of a booking if one is given. It returns the units in use, too.
+func (l *Limiter) book(ctx context.Context, key string, cost int, ahead time.Duration, keep meter.Keep, instead any) (outcome.Made, *units, error) {
+	old, _ := instead.(*booking)
+	d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, instead: old, behind: old == nil && l.bookings.Waiting(key)})
+	made := outcome.Made{Decision: d, Settle: l.settler(key, cost, o)}
+	if err != nil || o == nil {
+		return made, nil, err
+	}
+	made.Life, made.Ref = o.life(), &booking{o.spending, o.mark, o.changes}
+	u := unitsOf(o)
+	if u != nil {
+		made.Settle = func(int) error { return l.release(key, u) }
+	}
+	return made, u, nil
+}
+
+// life returns a number that differs from that of an earlier decision if the key was reset in between; 0 if it is not known.
+func (o *operation) life() uint64 {
+	if !o.lives {
+		return 0
+	}
+	return 1<<32 | uint64(o.mark)
 }
 
 // release gives units in use back.
@@ -360,7 +377,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	conn, _, err := l.store.connected(inner, []byte(l.space+key))
 	if err == nil {
 		defer conn.Close()
-		defer l.bookings.Reset(key)
+		defer l.bookings.Moved(key)
 		defer l.waiting.Changed(func(k string) bool { return k == key })
 		_, err = conn.ExecContext(inner, l.store.sql.reset, []byte(l.space+key), []byte{version, flagReset}, resetStays)
 		if err == nil {

@@ -23,10 +23,10 @@ type operation struct {
 	cost, ahead int64
 	keep        meter.Keep
 	peek        bool
-	before      bool  // it may go before bookings that are not loose
-	behind      bool  // it goes behind all bookings, loose or not
-	undone      bool  // if the caller leaves, it gives its spending back
-	actual      int64 // of a settlement; of an adjustment the delta
+	instead     *booking // in whose place it books, before others; nil if there is none
+	behind      bool     // it goes behind all bookings, loose or not
+	undone      bool     // if the caller leaves, it gives its spending back
+	actual      int64    // of a settlement; of an adjustment the delta
 
 	ctx     context.Context
 	expires time.Time // zero: never
@@ -37,6 +37,7 @@ type operation struct {
 	err      error
 	spending meter.Spending // with mark and changes: the spending, made or settled
 	mark     uint32
+	lives    bool // mark is the key's, also after a denial
 	changes  uint64
 	units    *units // to be extended or given back
 	follows  bool   // the spending of the key, before and after
@@ -47,6 +48,13 @@ type operation struct {
 	answered bool
 	changed  bool // the operation changes the key
 	after    bool // another one had changed it before
+}
+
+// booking is what a key's row has booked.
+type booking struct {
+	spending meter.Spending
+	mark     uint32
+	changes  uint64
 }
 
 // followed is the answer of a correction that is followed: the spending and the sum before and after it, and how the key stands then.

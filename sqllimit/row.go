@@ -187,8 +187,11 @@ func (a *account) take(o *operation) error {
 	if o.follows {
 		_, o.followed.openBefore = a.spent(p, s)
 	}
-	offer, tight := m.Free(), false
-	if o.before {
+	offer, tight, own := m.Free(), false, s
+	if o.instead != nil {
+		if s, err = a.without(p, s, o.instead); err != nil {
+			return err
+		}
 		tight = p.meter.Loosen(s, a.now)
 	}
 	if o.behind && p.meter.Tighten(s) {
@@ -203,6 +206,9 @@ func (a *account) take(o *operation) error {
 	}
 	d := &o.decision
 	*d = ratelimit.Decision{Limit: p.limit, Allowed: !offer.Denied(a.reading)}
+	if s != own && d.Allowed {
+		*own, s = *s, own
+	}
 	if !d.Allowed {
 		d.RetryAfter = between(a.reading, offer.Retry)
 	} else if offer.At > a.now {
@@ -229,12 +235,32 @@ func (a *account) take(o *operation) error {
 	if tight {
 		p.meter.Tighten(s)
 	}
+	if o.lives = a.plan != nil; o.lives {
+		o.mark = a.mark
+	}
 	remaining, debt, regained := p.meter.Standing(*s, a.now)
 	d.Remaining, d.Debt = int(min(remaining, math.MaxInt)), int(min(debt, math.MaxInt))
 	if d.ResetAfter = between(a.reading, max(a.now, regained)); remaining == 0 {
 		d.NextAfter = between(a.reading, p.meter.Earliest(*s, a.now, 1))
 	}
 	return nil
+}
+
+// without returns a copy of a state under a plan without a booking, or the state if that is gone.
+func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, error) {
+	sp := b.spending
+	if a.plan == nil || a.mark != b.mark || p.meter.Holds() {
+		return s, nil
+	}
+	sp.Changed = a.changes != b.changes || s != &a.meters
+	p.meter.Refresh(s)
+	c, rest, err := p.meter.ReadState(p.meter.AppendOpen(nil, *s, a.now), a.now, 0)
+	if err != nil || len(rest) > 0 {
+		return s, errForeign
+	}
+	p.meter.Settle(&c, a.now, sp, 0)
+	p.meter.Advance(&c, a.now)
+	return &c, nil
 }
 
 // settle corrects the spending of an operation. Its plan is the limiter's current plan for the key.

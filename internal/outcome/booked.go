@@ -12,12 +12,25 @@ import (
 
 // Booker books a cost of one key in a store.
 type Booker struct {
-	// Book books the cost by up to a time ahead, as Reserve does, and returns how to settle that. The function is nil if there is
-	// nothing to settle. A booking that moves may come before others, if these keep their instants.
-	Book func(ctx context.Context, ahead time.Duration, moves bool) (ratelimit.Decision, func(actual int) error, error)
+	// Book books the cost by up to a time ahead, as Reserve does. Instead of another booking it may come before others, if these keep their
+	// instants, and if that is in time, it takes the place of the other one in the same decision. What was booked in another life of the key is gone.
+	Book func(ctx context.Context, ahead time.Duration, instead any) (Made, error)
 
 	// Check returns an error if the limit can never allow the cost now: see [Never].
 	Check func() error
+}
+
+// Made is a decision of a Booker.
+type Made struct {
+	ratelimit.Decision
+	Settle func(actual int) error // nil if there is nothing to settle
+	Life   uint64                 // of the key: see [turns.Answer]
+	Ref    any                    // the store's, by which another booking can take the place of this one
+}
+
+func (m *Made) answer(err error) turns.Answer[string] {
+	return turns.Answer[string]{Allowed: m.Allowed, Delay: m.Delay, Retry: m.RetryAfter, Settle: m.Settle, Life: m.Life, Ref: m.Ref,
+		Unsure: errors.Is(err, ratelimit.ErrUnanswered)}
 }
 
 // Never returns an error if it is one of a cost that the limit can never allow, else nil.
@@ -30,27 +43,26 @@ func Never(err error) error {
 
 // Booked is a store's Reserve: a reservation whose Wait follows its limit, if it is booked ahead.
 func Booked(ctx context.Context, bookings *turns.Bookings[string], key string, cost int, maxDelay time.Duration, b Booker) (*ratelimit.Reservation, error) {
-	d, settle, err := b.Book(ctx, maxDelay, false)
-	if settle == nil || err != nil || !d.Allowed {
-		return ratelimit.NewReservation(d, settle), err
+	before := bookings.Made()
+	made, err := b.Book(ctx, maxDelay, nil)
+	bookings.Found(key, made.Life, before)
+	if made.Settle == nil || err != nil || !made.Allowed {
+		return ratelimit.NewReservation(made.Decision, made.Settle), err
 	}
-	if d.Delay <= 0 || cost <= 0 {
-		return ratelimit.NewReservation(d, func(actual int) error {
-			err := settle(actual)
+	if made.Delay <= 0 || cost <= 0 {
+		return ratelimit.NewReservation(made.Decision, func(actual int) error {
+			err := made.Settle(actual)
 			if actual < cost {
 				bookings.Moved(key)
 			}
 			return err
 		}), nil
 	}
-	answer := func(d ratelimit.Decision, settle func(int) error) turns.Answer[string] {
-		return turns.Answer[string]{Allowed: d.Allowed, Delay: d.Delay, Retry: d.RetryAfter, Settle: settle}
-	}
-	booking := bookings.Add(key, cost, answer(d, settle), func(ahead time.Duration) (turns.Answer[string], error) {
-		d, settle, err := b.Book(context.WithoutCancel(ctx), ahead, true)
-		return answer(d, settle), err
+	booking := bookings.Add(key, cost, made.answer(nil), func(ahead time.Duration, instead any) (turns.Answer[string], error) {
+		made, err := b.Book(context.WithoutCancel(ctx), ahead, instead)
+		return made.answer(err), err
 	}, b.Check)
-	res := ratelimit.NewReservation(d, booking.Settle)
+	res := ratelimit.NewReservation(made.Decision, booking.Settle)
 	follow.Wait(res, booking.Wait)
 	return res, nil
 }

@@ -9,20 +9,22 @@ import (
 )
 
 const (
-	leastGain = time.Millisecond      // no booking moves for less
+	leastGain = time.Millisecond      // no booking moves for less, and none but the first for less than a quarter of its wait
 	lingering = 50 * time.Millisecond // for which a caller that leaves waits for the call that is to move its booking
 	maxVain   = 2                     // calls that find no room, before the others are left as they are
 )
 
 // Bookings are the reservations of one process that wait for the instants at which a store has booked them. Each keeps its instant until
-// the store has room for it earlier: then it books that first, and gives the old booking back afterwards. So no reservation loses its
+// the store has room for it earlier, the old booking aside: then the store replaces that, in one decision. So no reservation loses its
 // place, and those of one cost are served in the order of their instants. What a caller gives back goes to those behind it without a call.
 //
 // They look for room when this process changes the limit or the budget, and once a second for what others have changed. If there is none,
-// that is one call for each key. The zero Bookings is ready to use.
+// that is a call or two for each key. An answer that names another [Answer.Life] of the key shows that the store has forgotten what was
+// booked before. Then all that is booked anew, in the order of the instants. The zero Bookings is ready to use.
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
+	made  uint64 // the number of answers that have booked
 }
 
 // list is the bookings of one key for which callers wait. The lock of its Bookings guards it.
@@ -32,7 +34,6 @@ type list[K comparable] struct {
 	moving  bool          // a goroutine looks for room
 	again   bool          // it is to look once more
 	looked  time.Time     // when the last look began
-	resets  int           // how often the store has forgotten all bookings
 	timer   *time.Timer   // of the next look, nil if none is planned
 }
 
@@ -42,7 +43,7 @@ type Booking[K comparable] struct {
 	key   K
 	cost  int
 	made  time.Time
-	book  func(ahead time.Duration) (Answer[K], error)
+	book  func(ahead time.Duration, instead any) (Answer[K], error)
 	check func() error
 
 	// Guarded by the lock of its Bookings:
@@ -50,30 +51,36 @@ type Booking[K comparable] struct {
 	list    *list[K] // nil while nobody waits for it
 	waits   int      // the number of calls that wait for it
 	settled bool
-	rebook  bool          // the store has forgotten what it held
 	err     error         // with which its wait ends
 	panics  any           // with which the limiter has panicked
 	changed chan struct{} // is closed when a field above has changed
-	moved   chan struct{} // is closed when the last call that was to move it has ended; nil if there was none
+	moved   chan struct{} // is closed when the call that is to move it has ended; nil if there is none
 }
 
 // held is what the store has booked.
 type held struct {
 	due    time.Time
 	settle func(actual int) error // may be nil
-	void   bool                   // the store may have forgotten it
+	ref    any                    // the store's
+	life   uint64                 // of the key
+	number uint64                 // of the answer
+	void   bool                   // the store has forgotten it
+	unsure bool                   // the store may have replaced it
 }
 
-// Add returns the booking that the store has answered with. To move it, book books its cost anew, up to a time ahead. The function check
-// returns an error if the limit can never allow the cost now, with which the wait ends. Both are called from other goroutines while a
-// caller waits.
-func (bs *Bookings[K]) Add(key K, cost int, a Answer[K], book func(ahead time.Duration) (Answer[K], error), check func() error) *Booking[K] {
+// Add returns the booking that the store has answered with. To move it, book books its cost anew, up to a time ahead, instead of the one
+// that an answer has named [Answer.Ref]. The function check returns an error if the limit can never allow the cost now, with which the wait
+// ends. Both are called from other goroutines while a caller waits.
+func (bs *Bookings[K]) Add(key K, cost int, a Answer[K], book func(ahead time.Duration, instead any) (Answer[K], error), check func() error) *Booking[K] {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
 	now := time.Now()
-	return &Booking[K]{of: bs, key: key, cost: cost, made: now, book: book, check: check, held: heldBy(a, now), changed: make(chan struct{})}
+	return &Booking[K]{of: bs, key: key, cost: cost, made: now, book: book, check: check, held: bs.heldLocked(a, now), changed: make(chan struct{})}
 }
 
-func heldBy[K comparable](a Answer[K], now time.Time) held {
-	return held{due: now.Add(a.Delay), settle: a.Settle}
+func (bs *Bookings[K]) heldLocked(a Answer[K], now time.Time) held {
+	bs.made++
+	return held{due: now.Add(a.Delay), settle: a.Settle, ref: a.Ref, life: a.Life, number: bs.made}
 }
 
 // Wait sleeps until the instant of the booking, which may come to be earlier, and returns nil. It returns nil at once when the booking is
@@ -118,17 +125,21 @@ func (b *Booking[K]) Wait(ctx context.Context) error {
 
 // lingerLocked waits for a short while until the call that is to move the booking has ended, and what it has booked is given back.
 func (b *Booking[K]) lingerLocked() {
-	moved := b.moved
-	if moved == nil {
-		return
+	if b.moved != nil {
+		timer := time.NewTimer(lingering)
+		defer timer.Stop()
+		b.movedLocked(timer.C)
 	}
+}
+
+// movedLocked waits until the call that is to move the booking has ended, or a time has come.
+func (b *Booking[K]) movedLocked(end <-chan time.Time) {
+	moved := b.moved
 	b.of.mu.Unlock()
 	defer b.of.mu.Lock()
-	timer := time.NewTimer(lingering)
-	defer timer.Stop()
 	select {
 	case <-moved:
-	case <-timer.C:
+	case <-end:
 	}
 }
 
@@ -139,23 +150,22 @@ func (b *Booking[K]) Settle(actual int) error {
 	bs.leaveLocked(b)
 	b.settled = true
 	b.rouse()
+	for b.moved != nil {
+		b.movedLocked(nil)
+	}
 	h, room := b.held, actual < b.cost
 	if l := bs.lists[b.key]; l != nil && actual == 0 && h.due.After(time.Now()) {
-		h, room = l.pass(h, b.cost, 0)
+		h, room = l.pass(h, b.cost)
 	}
 	bs.mu.Unlock()
-	err := h.giveBack(actual)
+	if h.settle == nil || h.unsure && actual < b.cost {
+		return nil // of a booking that is gone, the refund would be another one's
+	}
+	err := h.settle(actual)
 	if room {
 		bs.Moved(b.key)
 	}
 	return err
-}
-
-func (h *held) giveBack(actual int) error {
-	if h.settle == nil {
-		return nil
-	}
-	return h.settle(actual)
 }
 
 // Moved has the bookings of a key look for room: its budget may have more.
@@ -173,6 +183,23 @@ func (bs *Bookings[K]) Waiting(key K) bool {
 	return l != nil && len(l.waiting) > 0
 }
 
+// Made returns the number of answers that have booked.
+func (bs *Bookings[K]) Made() uint64 {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return bs.made
+}
+
+// Found has the bookings of a key look if a call has found another life of the key than theirs. They are those that had been made before
+// the call, by [Bookings.Made].
+func (bs *Bookings[K]) Found(key K, life, made uint64) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if l := bs.lists[key]; l != nil && l.forget(made, life) {
+		bs.lookLocked(l)
+	}
+}
+
 // Changed has the bookings of all keys look for room: the limit has changed.
 func (bs *Bookings[K]) Changed() {
 	bs.mu.Lock()
@@ -180,21 +207,6 @@ func (bs *Bookings[K]) Changed() {
 	for _, l := range bs.lists {
 		bs.lookLocked(l)
 	}
-}
-
-// Reset has the bookings of a key booked anew: the store has forgotten them.
-func (bs *Bookings[K]) Reset(key K) {
-	bs.mu.Lock()
-	defer bs.mu.Unlock()
-	l := bs.lists[key]
-	if l == nil {
-		return
-	}
-	l.resets++
-	for _, b := range l.waiting {
-		b.held.void, b.rebook = true, true
-	}
-	bs.lookLocked(l)
 }
 
 // joinLocked has a booking follow its budget.
@@ -313,115 +325,123 @@ func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
 
 // moveLocked moves bookings until the store has no room.
 func (bs *Bookings[K]) moveLocked(l *list[K]) {
-	var from time.Time        // before it there is no room, according to a denial
-	var giving sync.WaitGroup // what was moved last
-	given := false
-	unlocked := func(f func()) {
-		bs.mu.Unlock()
-		defer bs.mu.Lock()
-		f()
-	}
-	defer unlocked(giving.Wait)
+	var from time.Time // before it there is no room, according to an answer
 	for vain := 0; vain < maxVain; {
 		now := time.Now()
 		b, ahead := l.next(now, from)
 		if b == nil {
 			return
 		}
-		resets, moved := l.resets, make(chan struct{})
-		b.moved = moved
+		made, old := bs.made, b.held
+		b.moved = make(chan struct{})
 		var answer Answer[K]
 		var err error
 		panics := true
 		bs.unlocked(b, func() {
-			answer, err = b.book(ahead)
+			answer, err = b.book(ahead, old.ref)
 			panics = false
 		})
+		l.forget(made, answer.Life)
 		switch {
 		case panics:
-		case err != nil && given: // the store may have no room for one more
-			given = false
-			unlocked(giving.Wait)
 		case err != nil:
+			b.held.unsure, vain = b.held.unsure || answer.Unsure, maxVain
+		case !answer.Allowed && old.void: // the store has no place for more bookings
 			vain = maxVain
-		case !answer.Allowed && b.rebook:
-			b.rebook = false
 		case !answer.Allowed:
 			from = now.Add(ahead).Add(min(answer.Retry, math.MaxInt64/4))
 			vain++
 		default:
-			h := heldBy(answer, time.Now())
-			h.void = l.resets != resets
-			h, room := l.take(b, h)
-			l.again = l.again || room
-			unlocked(giving.Wait)
-			giving.Go(func() {
-				defer close(moved)
-				_ = h.giveBack(0) // else it stays until its instant
-			})
-			vain, given = 0, true
-			continue
+			h := bs.heldLocked(answer, time.Now())
+			if vain = 0; !old.void {
+				from = later(from, h.due)
+			}
+			l.replace(b, h)
+			if h.settle == nil && old.settle != nil { // there is no limit, and the store was not called
+				go func() { _ = old.settle(0) }()
+			}
 		}
-		close(moved)
+		close(b.moved)
+		b.moved = nil
 	}
 }
 
 // next returns the first booking that may move, and how far ahead it may be booked anew, at instants after the given one.
 func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration) {
 	for _, b := range l.waiting {
-		if b.rebook {
-			return b, max(0, b.held.due.Sub(now))
+		if b.held.void {
+			return b, math.MaxInt64
 		}
 	}
+	first := true
 	for _, b := range l.waiting {
-		if gain := b.held.due.Add(-leastGain); gain.After(now) && gain.After(from) {
-			return b, gain.Sub(now)
+		wait := b.held.due.Sub(now)
+		gain := leastGain
+		if !first {
+			gain = max(gain, wait/4)
 		}
+		if b.held.unsure || wait <= gain {
+			continue
+		}
+		if ahead = wait - gain; now.Add(ahead).After(from) {
+			return b, ahead
+		}
+		first = false
 	}
 	return nil, 0
 }
 
-// take gives what was booked for a booking to it, or to one of its cost before it, and so on. It returns what is left, and whether others may
-// have more room once that is given back.
-func (l *list[K]) take(b *Booking[K], h held) (rest held, room bool) {
-	i := slices.Index(l.waiting, b)
-	switch {
-	case i < 0: // it was served, or has left
-		return l.pass(h, b.cost, 0)
-	case b.held.due.Before(h.due): // which was late to arrive, and not late in the store
-		h.due = b.held.due
+// forget marks what was booked before a call, by the answers up to a number, in another life of the key than the one that the call has found.
+// It reports whether there was any.
+func (l *list[K]) forget(made, life uint64) (any bool) {
+	for _, b := range l.waiting {
+		if h := &b.held; life != 0 && h.life != 0 && h.life != life && h.number <= made && !h.void {
+			h.void, h.unsure, h.settle, any = true, false, nil, true
+		}
 	}
-	if b.rebook {
-		b.rebook = h.void
-		h, b.held = b.held, h
-		b.rouse()
-		l.sort()
-		return h, false
-	}
-	for i > 0 && l.waiting[i-1].cost == b.cost && l.waiting[i-1].held.due.After(h.due) {
-		i--
-	}
-	first := l.waiting[i]
-	h, first.held = first.held, h
-	first.rouse()
-	rest, room = l.pass(h, b.cost, i+1)
-	l.sort()
-	return rest, room
+	return any
 }
 
-// pass gives what was booked to the first booking at or behind a place that is later, what that had to the next one, and so on. It stops at
-// a booking of another cost. It returns what is left, and whether others may have more room once that is given back.
-func (l *list[K]) pass(h held, cost, from int) (rest held, room bool) {
-	for _, b := range l.waiting[from:] {
+// replace gives a booking what was booked in the place of what it had: or to the first of its cost before it that is later, what that had
+// to the next one, and so on.
+func (l *list[K]) replace(b *Booking[K], h held) {
+	if !b.held.void && b.held.due.Before(h.due) {
+		h.due = b.held.due // which was late to arrive, and not late in the store
+	}
+	i := slices.Index(l.waiting, b)
+	first := i // -1 if it was served, or has left
+	for !b.held.void && first > 0 {
+		if x := l.waiting[first-1]; x.cost != b.cost || !x.held.due.After(h.due) || x.held.void {
+			break
+		}
+		first--
+	}
+	for ; first < i; first++ {
+		x := l.waiting[first]
+		h, x.held = x.held, h
+		x.rouse()
+	}
+	b.held = h
+	b.rouse()
+	l.sort()
+}
+
+// pass gives what was booked to the first booking that is later, what that had to the next one, and so on. It stops at
+// a booking of another cost, and at one that is being moved. It returns what is left, and whether others may have more room once that is given back.
+func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
+	for _, b := range l.waiting {
 		switch {
 		case !b.held.due.After(h.due):
 			continue
-		case b.cost != cost || h.void:
+		case b.held.unsure:
+			continue
+		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // which moves, and is not overtaken
 			return h, true
 		}
 		h, b.held = b.held, h
 		b.rouse()
 	}
+	l.sort()
 	return h, false
 }
 

@@ -57,6 +57,12 @@ type Answer[K comparable] struct {
 
 	Remaining int // of an allowed call: the units that the budget has left
 
+	// Life differs from that of an earlier answer if the store has forgotten in between what the key had spent and booked. 0 is an unknown one.
+	Life uint64
+
+	Ref    any  // the booking, of which the store can make another one
+	Unsure bool // of a call that has failed: it may have booked
+
 	// Of a denied try: the line in which the caller waits, and what its call costs there.
 	Line K
 	Cost int

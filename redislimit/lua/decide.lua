@@ -21,6 +21,13 @@ local function asked(i)
   q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
   q.shadow, q.before, q.behind = how == $SHADOW, how == $BEFORE, how == $BEHIND
   if q.kind == HELD then q.owner = unpack('>I7', ask, pos + $ASK_OWNER) end
+  if q.before and q.kind ~= HELD then
+    local o = {}
+    o.at, o.cost, o.part, o.gen, o.changes = unpack('>I7I7I7I7I7', ask, pos + $ASK_FIRST)
+    o.kind, o.changes = divide(o.changes, 256)
+    o.open = o.kind == TOKEN and o.part == 1
+    q.old = o
+  end
   q.debt = algorithms[q.kind].debt(q)
   return q
 end
@@ -45,13 +52,33 @@ local function digest(q, s)
   end
 end
 
--- weigh finds out when a cost is spent, and whether that is in time.
+local function copyOf(t)
+  local c = {}
+  for k, v in pairs(t) do
+    if type(v) == 'table' then
+      c[k] = {}
+      for i, x in pairs(v) do c[k][i] = x end
+    else
+      c[k] = v
+    end
+  end
+  return c
+end
+
+-- weigh finds out when a cost is spent, and whether that is in time. If it takes the place of a booking, that is as of a copy of the state,
+-- without the booking.
 local function weigh(q, s)
   local a = algorithms[q.kind]
   s.now = max(reading, s.last)
   if not s.kind then s.kind, s.units, s.per = q.kind, q.units, q.per end
   q.last = s.last
   adopt(s, q, s.now)
+  if q.old and q.old.cost > 0 and q.old.gen == s.gen then
+    s = copyOf(s)
+    s.bar = nil
+    refund(a, q, s, s.now, q.old, 0)
+  end
+  q.state = s
   if q.kind == LEAKY or q.kind == LOG or q.kind == HELD then a.advance(q, s, s.now) end
   if q.before and not s.loose and (s.base or q.kind == LOG and newestEntry(s) > s.now) then s.loose, s.tight = true, true end
   if q.behind and s.loose then s.loose, s.parted = false, true end
@@ -163,6 +190,7 @@ local function decide(first, last)
   if allowed and op ~= PEEK then
     for i = first, last do
       local q = asks[i]
+      if q.old then states[q.key] = q.state end
       if not q.shadow then spend(q, states[q.key]) end
     end
   end
@@ -178,7 +206,7 @@ local function decide(first, last)
         if weigh(q, s) and allowed and op ~= PEEK then spend(q, s) end
       end
     end
-    if q.loose then digest(q, states[q.key]) end
+    if q.loose then digest(q, q.state) end
     if q.place then -- only a decision on one key books ahead
       parts[i - first + 2] = pack('>B', $FULL) .. q.digest .. pack('>I7', q.place)
     elseif q.digest then
@@ -188,7 +216,7 @@ local function decide(first, last)
   local told
   for i = first, last do
     if asks[i].loose then
-      told = report(i - first + 1, asks[i], states[asks[i].key])
+      told = report(i - first + 1, asks[i], asks[i].state)
       parts[#parts + 1] = told
     end
   end

@@ -208,6 +208,11 @@ var booked = []struct {
 		require.NoError(b, b.here.Reset(b.Context(), "k"))
 		b.requireServed(10, 0)
 	}},
+	{"another process's reset", hourly(10), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.open(nil).Reset(b.Context(), "k"))
+		b.requireServed(10, time.Second)
+	}},
 	{"leavers", bucket(2, 2), func(b *bookings) {
 		gone, leave := context.WithCancel(b.Context())
 		b.comes(gone, 20, 1)
