@@ -188,6 +188,11 @@ var booked = []struct {
 		r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
 		require.NoError(b, err)
 		require.Greater(b, r.Delay, 30*time.Minute, "it overtakes those who wait")
+		other := b.open(nil)
+		require.NoError(b, other.SetLimit(hourly(15)))
+		r, err = other.Reserve(b.Context(), "k", 1, math.MaxInt64)
+		require.NoError(b, err)
+		require.Zero(b, r.Delay, "the room before them is there for others")
 	}},
 	{"a settlement", hourly(10), func(b *bookings) {
 		b.comes(b.Context(), 12, 1)
