@@ -31,7 +31,7 @@ func TestRandomLinesInADatabaseAreServedAsInMemory(t *testing.T) {
 	fakeStore.Random(t, 10)
 }
 
-// An operator raises, brakes, blocks and lifts each minute while the reservations of three processes wait.
+// An operator raises, brakes, grants, resets, blocks or lifts each minute while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)
 	fakeStore.Hour(t, 60, .95)

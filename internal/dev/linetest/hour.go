@@ -30,10 +30,11 @@ type hour struct {
 	fleet []Process
 	limit atomic.Pointer[ratelimit.Limit]
 
-	mu   sync.Mutex
-	used float64
-	open [hourFleet]float64 // what the open reservations of each process have charged, and not used
-	dead [hourFleet]bool
+	mu    sync.Mutex // guards the fields below
+	used  float64
+	gives float64            // what calls under way will give back
+	open  [hourFleet]float64 // what the open reservations of each process have charged, and not used
+	dead  [hourFleet]bool
 }
 
 func (h *hour) set(limit ratelimit.Limit) {
@@ -92,9 +93,8 @@ func (h *hour) call(ctx context.Context, p, estimate, actual int, patience, work
 		return false
 	}
 	if h.limit.Load().Algorithm == ratelimit.AlgorithmTokenBucket {
-		h.mu.Lock()
-		h.used += float64(actual)
-		h.mu.Unlock()
+		h.add(actual, estimate-actual)
+		defer h.add(0, actual-estimate)
 	}
 	time.Sleep(work)
 	if h.charged(p, actual-estimate) {
@@ -103,13 +103,40 @@ func (h *hour) call(ctx context.Context, p, estimate, actual int, patience, work
 	return true
 }
 
-// operate raises, brakes, grants, blocks or lifts. It returns how much it grants.
-func (h *hour) operate(rng *rand.Rand) (granted float64) {
+func (h *hour) add(used, gives int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used += float64(used)
+	h.gives += float64(gives)
+}
+
+// reset sets free what is spent, but for the part that calls under way would have given back.
+func (h *hour) reset(p Process) float64 {
+	d, err := p.Peek(h.Context(), "k", 1)
+	require.NoError(h, err)
+	h.mu.Lock()
+	free := max(0, float64(hourTokens-d.Remaining)-h.gives)
+	h.mu.Unlock()
+	require.NoError(h, p.Reset(h.Context(), "k"))
+	return free
+}
+
+// alive returns a random process that lives.
+func (h *hour) alive(rng *rand.Rand) Process {
+	i := rng.IntN(hourFleet)
+	for !h.charged(i, 0) {
+		i = (i + 1) % hourFleet
+	}
+	return h.fleet[i]
+}
+
+// operate raises, brakes, grants, resets, blocks or lifts. It returns how much that sets free.
+func (h *hour) operate(rng *rand.Rand) (free float64) {
 	now := *h.limit.Load()
 	bucket := func(tokens int) ratelimit.Limit {
 		return ratelimit.TokenBucket(ratelimit.PerMinute(tokens), hourTokens)
 	}
-	switch do := rng.IntN(6); do {
+	switch do := rng.IntN(7); do {
 	case 0:
 		h.set(bucket(100_000 + rng.IntN(50_001)))
 	case 1:
@@ -117,10 +144,12 @@ func (h *hour) operate(rng *rand.Rand) (granted float64) {
 	case 2:
 		h.set(bucket(99_000 + rng.IntN(2001)))
 	case 3:
-		require.NoError(h, h.fleet[rng.IntN(hourFleet)].Adjust(h.Context(), "k", -hourGrant))
+		require.NoError(h, h.alive(rng).Adjust(h.Context(), "k", -hourGrant))
 		return hourGrant
+	case 4:
+		return h.reset(h.alive(rng))
 	default:
-		h.set([]ratelimit.Limit{ratelimit.Blocked(), ratelimit.Unlimited()}[do-4])
+		h.set([]ratelimit.Limit{ratelimit.Blocked(), ratelimit.Unlimited()}[do-5])
 		time.Sleep(time.Duration(1+rng.IntN(2000)) * time.Millisecond)
 		h.set(now)
 	}
@@ -128,7 +157,7 @@ func (h *hour) operate(rng *rand.Rand) (granted float64) {
 }
 
 // Hour plays an hour, or some minutes, of calls of three processes that reserve estimates, wait and settle, while an operator changes the
-// limit each minute. The calls use at least a part of what the limits allow, and no more than the bound.
+// limit or the budget each minute. The calls use at least a part of what the limits allow, and no more than the bound.
 func (s Bubble) Hour(t *testing.T, minutes int, least float64) { s.hour(t, minutes, least, nil) }
 
 // Killed is an hour of which a process lives for a third. Then a function kills it: its calls of the store fail. What its open reservations
