@@ -180,16 +180,19 @@ var booked = []struct {
 		require.InDelta(b, 8, r.Delay.Minutes()/6, .1, "behind the seven that wait")
 	}},
 	{"a later reservation after a raise", hourly(10), func(b *bookings) {
+		require.NoError(b, b.spent.Settle(0))
+		other := b.open(nil)
+		spent, err := other.Reserve(b.Context(), "k", 10, 0)
+		require.NoError(b, err)
+		require.True(b, spent.Allowed)
 		b.comes(b.Context(), 2, 10)
 		b.set(hourly(15))
+		require.NoError(b, other.SetLimit(hourly(15)))
 		time.Sleep(300 * time.Millisecond)
-		require.NoError(b, b.spent.Settle(8)) // there is room for a little one before them
-		time.Sleep(300 * time.Millisecond)
+		require.NoError(b, spent.Settle(8)) // those who wait find out within a second
 		r, err := b.here.Reserve(b.Context(), "k", 1, math.MaxInt64)
 		require.NoError(b, err)
 		require.Greater(b, r.Delay, 30*time.Minute, "it overtakes those who wait")
-		other := b.open(nil)
-		require.NoError(b, other.SetLimit(hourly(15)))
 		r, err = other.Reserve(b.Context(), "k", 1, math.MaxInt64)
 		require.NoError(b, err)
 		require.Zero(b, r.Delay, "the room before them is there for others")
