@@ -21,8 +21,6 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-var errMisconfigured = fmt.Errorf("%w: %w: no way", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)
-
 const secret = "what-no-client-may-see"
 
 // Package edge tests the outcome of each error.
