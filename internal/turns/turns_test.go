@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
@@ -209,11 +210,14 @@ func TestALineThatMovesUpKeepsItsOrder(t *testing.T) {
 			spent, err := r.limiter.Reserve(t.Context(), "k", 10, 0)
 			require.NoError(t, err)
 			var process turns.Lines[string]
+			var mu sync.Mutex
 			var order []int
 			var wg sync.WaitGroup
 			for _, cost := range []int{3, 4} {
 				wg.Go(func() {
-					require.NoError(t, r.wait(t.Context(), &process, cost))
+					assert.NoError(t, r.wait(t.Context(), &process, cost))
+					mu.Lock()
+					defer mu.Unlock()
 					order = append(order, cost)
 				})
 				time.Sleep(100 * time.Millisecond)
