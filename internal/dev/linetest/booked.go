@@ -179,6 +179,26 @@ var booked = []struct {
 		require.NoError(b, err)
 		require.InDelta(b, 8, r.Delay.Minutes()/6, .1, "behind the seven that wait")
 	}},
+	{"a grant to a window", ratelimit.FixedWindow(ratelimit.PerHour(10)), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Adjust(b.Context(), "k", -5))
+		b.requireServed(5, 0)
+	}},
+	{"a grant of a whole window", ratelimit.FixedWindow(ratelimit.PerHour(10)), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Adjust(b.Context(), "k", -10))
+		b.requireServed(9, 0) // one unit is taken from the last booking, and the window goes on
+	}},
+	{"a grant to a counter", ratelimit.SlidingCounter(ratelimit.PerHour(10)), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Adjust(b.Context(), "k", -5))
+		b.requireServed(5, 0)
+	}},
+	{"a grant to a log", ratelimit.SlidingLog(ratelimit.PerHour(10)), func(b *bookings) {
+		b.comes(b.Context(), 12, 1)
+		require.NoError(b, b.here.Adjust(b.Context(), "k", -5))
+		b.requireServed(5, 0)
+	}},
 	{"a later reservation after a raise", hourly(10), func(b *bookings) {
 		require.NoError(b, b.spent.Settle(0))
 		other := b.open(nil)

@@ -260,11 +260,11 @@ func (h *history) step() {
 	case 10:
 		delta := h.rng.IntN(2*h.limit.Capacity()) - h.limit.Capacity()
 		delta = max(min(delta, 8), -8)
-		if delta < 0 && h.limit.Burst == 0 && h.waits() {
-			return // a grant to a window forgives the units first that the line has booked in a later one
-		}
 		h.note("Adjust(%d) by process %d", delta, i)
 		if delta < 0 {
+			if h.waits() { // a grant above the spending forgives costs that are booked in the store, whose callers are served all the same
+				h.early -= delta
+			}
 			h.improved()
 		} else {
 			h.worse()
