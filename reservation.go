@@ -209,7 +209,8 @@ func (r *Reservation) Cancel() error { return r.Settle(0) }
 
 // Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was made. It returns
 // earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it leaves. In memory it has
-// a place among the waiters of [Keyed.Wait]. On Redis and in SQL it books an earlier instant, and then gives the first booking back.
+// a place among the waiters of [Keyed.Wait]. On Redis and in SQL it replaces its booking by an earlier one. After
+// another process has reset the key there, it may return later than Delay: it has to book anew.
 //
 // If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with [ErrLimited] if
 // [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too low for the cost. It then cancels the reservation and returns the error, joined with Cancel's.

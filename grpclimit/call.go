@@ -14,7 +14,8 @@ import (
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
-	// Target is the canonical target of the connection of a client's call, such as "dns:///api.example.com:443".
+	// Target is the canonical target of the connection of a client's call, such as "dns:///api.example.com:443". It is empty on a
+	// server.
 	Target string
 	// Request is the message of a unary call, nil for a stream that opens, or a message of [Options].ChargeMessages.
 	Request any
