@@ -11,6 +11,7 @@ import (
 
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/clientaddr"
+	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/keytext"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
@@ -106,19 +107,16 @@ func BearerToken(c *Call) (keyfunc.Hash, error) {
 }
 
 // RemoteIP is [httplimit.RemoteIP] for calls. Behind a proxy use [ClientIP].
-func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
-
-var remoteIP = clientaddr.Remote()
+func RemoteIP(c *Call) (netip.Addr, error) { return client.RemoteIP(c) }
 
 // ClientIP is [httplimit.ClientIP] for calls.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	f, err := clientaddr.New(clientaddr.Options(opts))
-	if err != nil {
-		return nil, fmt.Errorf("connectlimit: %w", err)
-	}
-	return func(c *Call) (netip.Addr, error) {
-		return f.Find(c.remote(), func() []string { return c.Header[f.Name()] })
-	}, nil
+	return client.ClientIP(clientaddr.Options(opts))
+}
+
+var client = edge.Client[*Call]{
+	Package: "connectlimit", Peer: (*Call).remote,
+	Field: func(c *Call, name string) []string { return c.Header[name] },
 }
 
 // remote returns the other end of the connection.

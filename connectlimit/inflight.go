@@ -46,35 +46,33 @@ var skipHelpers = SkipServices(edge.HelperServices...)
 // one with [NewInflight]. It is safe for concurrent use. Calls of clients pass. Refusals have the codes of
 // grpclimit's Inflight.
 type Inflight[K comparable] struct {
-	core   *edge.Inflight[*Call, K]
-	opts   InflightOptions
-	learns bool // a consumer of outcomes exists
+	core *edge.Inflight[*Call, K]
+	opts InflightOptions
 }
 
 // NewInflight returns an interceptor that holds a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
 // call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
-	i := new(Inflight[K])
+	var o InflightOptions
 	if opts != nil {
-		i.opts = *opts
+		o = *opts
 	}
-	if i.opts.Skip == nil {
-		i.opts.Skip = skipHelpers
+	if o.Skip == nil {
+		o.Skip = skipHelpers
+	}
+	if err := edge.CompleteKeyCode("connectlimit: InflightOptions", &o.KeyCode); err != nil {
+		return nil, err
+	}
+	if err := edge.CompleteChallenge("connectlimit: InflightOptions", o.KeyCode, connect.CodeUnauthenticated, &o.Challenge); err != nil {
+		return nil, err
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
-		Package: "connectlimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
+		Package: "connectlimit", Thing: "call", Units: o.Units, Skip: o.Skip, MaxWait: o.MaxWait, Judges: o.Outcome != nil,
 	})
 	if err != nil {
 		return nil, err
 	}
-	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
-	if err := edge.CompleteKeyCode("connectlimit: InflightOptions", &i.opts.KeyCode); err != nil {
-		return nil, err
-	}
-	if err := edge.CompleteChallenge("connectlimit: InflightOptions", i.opts.KeyCode, connect.CodeUnauthenticated, &i.opts.Challenge); err != nil {
-		return nil, err
-	}
-	return i, nil
+	return &Inflight[K]{core: core, opts: o}, nil
 }
 
 // outcome returns the outcome of a call for an adaptive limit.
@@ -140,7 +138,7 @@ func (i *Inflight[K]) mustBeMade() {
 
 // watched returns a context that records the refusals of inner limiters, if outcomes have a consumer.
 func (i *Inflight[K]) watched(ctx context.Context) context.Context {
-	if i.learns {
+	if i.core.Learns {
 		return outcome.WatchRefusals(ctx)
 	}
 	return ctx
@@ -152,7 +150,7 @@ func (i *Inflight[K]) serve(c *Call, next func() error) (err error) {
 	switch {
 	case why.Err != nil:
 		return i.refuse(c, why)
-	case !watched || !i.learns:
+	case !watched || !i.core.Learns:
 		defer permit.Release()
 		return next()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -65,14 +64,10 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // from a private address and names another client in a header field is logged, once, as a warning. It tracks 65,536 addresses, and
 // remembers as many others. It fails as [ratelimit.New] and New do.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	proxied := &edge.Proxied{Package: "connectlimit", Instead: "New with ClientIP"}
-	if opts != nil {
-		proxied.Logger = opts.Logger
+	if opts == nil {
+		opts = new(Options)
 	}
-	l, err := edge.PerKey(limit, func(c *Call) (netip.Addr, error) {
-		proxied.Note(c.Context(), c.remote().Addr, func(field string) bool { return len(c.Header[field]) > 0 })
-		return RemoteIP(c)
-	})
+	l, err := client.PerIP(limit, "New with ClientIP", opts.Logger)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -92,11 +91,8 @@ func (o *Options) complete() error {
 	if err := edge.CompleteChallenge("connectlimit: Options", o.KeyCode, connect.CodeUnauthenticated, &o.Challenge); err != nil {
 		return err
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.JitterBy == nil {
-		o.JitterBy = peerAndCredentials
+		o.JitterBy = client.Identity
 	}
 	return nil
 }
@@ -119,16 +115,6 @@ func (o *Options) core() edge.Options[*Call] {
 func tooLate(c *Call, delay time.Duration) bool {
 	deadline, ok := c.Context().Deadline()
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
-}
-
-// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
-// long as before, or longer.
-func peerAndCredentials(c *Call) string {
-	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
-	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
-		parts = append(parts, c.Header[name]...)
-	}
-	return strings.Join(parts, "\n")
 }
 
 // SkipServices is for [Options].Skip: calls to these services, such as "grpc.health.v1.Health".

@@ -1,33 +1,25 @@
 package grpclimit
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/internal/clientaddr"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // RemoteIP is a key function for the address of the connection's other end, with an IPv6 address cut to its /64.
 // Behind a proxy it is the proxy's: use [ClientIP] there. The error is [keyfunc.ErrMalformedKey] without an IP
 // address.
-func RemoteIP(c *Call) (netip.Addr, error) { return remoteIP.Find(c.remote(), nil) }
-
-var remoteIP = clientaddr.Remote()
+func RemoteIP(c *Call) (netip.Addr, error) { return client.RemoteIP(c) }
 
 // ClientIP is [httplimit.ClientIP]; the header is metadata.
 func ClientIP(opts httplimit.ClientIPOptions) (func(*Call) (netip.Addr, error), error) {
-	f, err := clientaddr.New(clientaddr.Options(opts))
-	if err != nil {
-		return nil, fmt.Errorf("grpclimit: %w", err)
-	}
-	key := strings.ToLower(f.Name())
-	return func(c *Call) (netip.Addr, error) {
-		return f.Find(c.remote(), func() []string { return c.values(key) })
-	}, nil
+	return client.ClientIP(clientaddr.Options(opts))
 }
+
+var client = edge.Client[*Call]{Package: "grpclimit", Peer: (*Call).remote, Field: (*Call).values, Lower: true}
 
 // remote returns the other end of the connection.
 func (c *Call) remote() clientaddr.Peer {

@@ -1,9 +1,6 @@
 package grpclimit
 
 import (
-	"net/netip"
-	"strings"
-
 	"google.golang.org/grpc"
 
 	"github.com/weir-go/ratelimit"
@@ -40,14 +37,10 @@ func New(limiter ratelimit.Limiter[*Call], opts *Options) (*Interceptor, error) 
 // from a private address and names another client in its metadata is logged, once, as a warning. It tracks 65,536 addresses, and remembers
 // as many others. It fails as [ratelimit.New] and New do.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
-	proxied := &edge.Proxied{Package: "grpclimit", Instead: "New with ClientIP"}
-	if opts != nil {
-		proxied.Logger = opts.Logger
+	if opts == nil {
+		opts = new(Options)
 	}
-	l, err := edge.PerKey(limit, func(c *Call) (netip.Addr, error) {
-		proxied.Note(c.Context(), c.remote().Addr, func(field string) bool { return len(c.values(strings.ToLower(field))) > 0 })
-		return RemoteIP(c)
-	})
+	l, err := client.PerIP(limit, "New with ClientIP", opts.Logger)
 	if err != nil {
 		return nil, err
 	}

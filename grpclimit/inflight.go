@@ -51,29 +51,30 @@ var skipHelpers = SkipServices(edge.HelperServices...)
 // Without room, or with a full key table, the answer is UNAVAILABLE with the key's recent wait; RESOURCE_EXHAUSTED if
 // a call needs more than there ever is; KeyCode without a valid key; else INTERNAL.
 type Inflight[K comparable] struct {
-	core   *edge.Inflight[*Call, K]
-	opts   InflightOptions
-	learns bool // a consumer of outcomes exists
+	core *edge.Inflight[*Call, K]
+	opts InflightOptions
 }
 
 // NewInflight returns interceptors that hold a permit while a call is served. A key function that returns [ratelimit.SkipLayer] lets the
 // call pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*Call) (K, error), opts *InflightOptions) (*Inflight[K], error) {
-	i := new(Inflight[K])
+	var o InflightOptions
 	if opts != nil {
-		i.opts = *opts
+		o = *opts
 	}
-	if i.opts.Skip == nil {
-		i.opts.Skip = skipHelpers
+	if o.Skip == nil {
+		o.Skip = skipHelpers
+	}
+	if err := edge.CompleteKeyCode("grpclimit: InflightOptions", &o.KeyCode); err != nil {
+		return nil, err
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*Call]{
-		Package: "grpclimit", Thing: "call", Units: i.opts.Units, Skip: i.opts.Skip, MaxWait: i.opts.MaxWait,
+		Package: "grpclimit", Thing: "call", Units: o.Units, Skip: o.Skip, MaxWait: o.MaxWait, Judges: o.Outcome != nil,
 	})
 	if err != nil {
 		return nil, err
 	}
-	i.core, i.learns = core, i.opts.Outcome != nil || core.Adapts()
-	return i, edge.CompleteKeyCode("grpclimit: InflightOptions", &i.opts.KeyCode)
+	return &Inflight[K]{core: core, opts: o}, nil
 }
 
 // outcome returns the outcome of a call for an adaptive limit.
@@ -93,7 +94,7 @@ func usualOutcome(c *Call, code codes.Code) inflight.Outcome {
 func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 	i.mustBeMade()
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		if i.learns {
+		if i.core.Learns {
 			ctx = outcome.WatchRefusals(ctx)
 		}
 		c := newCall(ctx, info.FullMethod, req)
@@ -110,7 +111,7 @@ func (i *Inflight[K]) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
 func (i *Inflight[K]) StreamServerInterceptor() grpc.StreamServerInterceptor {
 	i.mustBeMade()
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if !i.learns {
+		if !i.core.Learns {
 			return i.serve(callOf(ss, info), trailers{stream: ss}, nil, func() error { return handler(srv, ss) })
 		}
 		ctx := outcome.WatchRefusals(ss.Context())
@@ -139,7 +140,7 @@ func (i *Inflight[K]) serve(c *Call, t trailers, s *watchedStream, next func() e
 	switch {
 	case why.Err != nil:
 		return i.refuse(c, t, why)
-	case watched && i.learns:
+	case watched && i.core.Learns:
 		return i.work(c, permit, s, next)
 	}
 	defer permit.Release()

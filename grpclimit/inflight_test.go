@@ -147,7 +147,8 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "grpclimit: this limiter's key is the call itself")
 	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{MaxWait: -1})
 	assert.EqualError(t, err, "grpclimit: InflightOptions.MaxWait is -1ns, want 0 for none, or more")
-	_, err = grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
+	none, err := grpclimit.NewInflight(l, everyone, &grpclimit.InflightOptions{KeyCode: 99})
+	assert.Nil(t, none)
 	assert.EqualError(t, err, "grpclimit: InflightOptions.KeyCode is 99, which does not exist")
 	assert.PanicsWithError(t, "grpclimit: this Inflight is nil or zero: make one with NewInflight", func() {
 		new(grpclimit.Inflight[string]).UnaryServerInterceptor()

@@ -97,11 +97,8 @@ func (o *Options) complete() error {
 	case o.DegradedTrailer != "" && !isMetadataKey(strings.ToLower(o.DegradedTrailer)):
 		return errors.New("grpclimit: Options.DegradedTrailer is not a metadata key that a server may set")
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.JitterBy == nil {
-		o.JitterBy = peerAndCredentials
+		o.JitterBy = client.Identity
 	}
 	o.DegradedTrailer = strings.ToLower(o.DegradedTrailer)
 	if settle := o.Settle; settle != nil {
@@ -145,14 +142,4 @@ func SkipServices(names ...string) func(*Call) bool {
 		exempt[name] = true
 	}
 	return func(c *Call) bool { return exempt[c.service()] }
-}
-
-// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
-// long as before, or longer.
-func peerAndCredentials(c *Call) string {
-	parts := []string{c.remote().Addr.String()} // without a port, which changes with each connection
-	for _, key := range []string{"x-forwarded-for", "forwarded", "authorization"} {
-		parts = append(parts, c.values(key)...)
-	}
-	return strings.Join(parts, "\n")
 }

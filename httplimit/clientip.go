@@ -1,11 +1,11 @@
 package httplimit
 
 import (
-	"fmt"
 	"net/http"
 	"net/netip"
 
 	"github.com/weir-go/ratelimit/internal/clientaddr"
+	"github.com/weir-go/ratelimit/internal/edge"
 )
 
 // ClientIPOptions configure how a client's address is found. The zero value reads no header.
@@ -32,9 +32,7 @@ type ClientIPOptions struct {
 
 // RemoteIP is a key function for the address of the connection's other end, with an IPv6 address cut to its /64.
 // Behind a proxy it is the proxy's: use [ClientIP] there.
-func RemoteIP(r *http.Request) (netip.Addr, error) { return find(remoteIP, r) }
-
-var remoteIP = clientaddr.Remote()
+func RemoteIP(r *http.Request) (netip.Addr, error) { return client.RemoteIP(r) }
 
 // ClientIP returns a key function for the client's address behind proxies. The error names the option that is wrong.
 //
@@ -46,14 +44,15 @@ var remoteIP = clientaddr.Remote()
 // Forwarded above 16 KiB, several values instead of one, and a connection without an address. It is
 // [keyfunc.ErrNoKey] if the header is missing, has trusted proxies only, or fewer entries than TrustedHops.
 func ClientIP(opts ClientIPOptions) (func(*http.Request) (netip.Addr, error), error) {
-	f, err := clientaddr.New(clientaddr.Options(opts))
-	if err != nil {
-		return nil, fmt.Errorf("httplimit: %w", err)
-	}
-	return func(r *http.Request) (netip.Addr, error) { return find(f, r) }, nil
+	return client.ClientIP(clientaddr.Options(opts))
 }
 
-func find(f *clientaddr.Finder, r *http.Request) (netip.Addr, error) {
-	peer := clientaddr.Peer{Addr: clientaddr.Parse(r.RemoteAddr), Unix: clientaddr.OverUnix(r.Context())}
-	return f.Find(peer, func() []string { return r.Header[f.Name()] })
+var client = edge.Client[*http.Request]{
+	Package: "httplimit", Peer: peerOf,
+	Field: func(r *http.Request, name string) []string { return r.Header[name] },
+}
+
+// peerOf returns the other end of the connection.
+func peerOf(r *http.Request) clientaddr.Peer {
+	return clientaddr.Peer{Addr: clientaddr.Parse(r.RemoteAddr), Unix: clientaddr.OverUnix(r.Context())}
 }

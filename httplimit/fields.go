@@ -84,7 +84,7 @@ func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	if m.opts.Dialect != DialectXEpoch {
 		return limitfields.Clamp(limitfields.Seconds(left))
 	}
-	at := m.opts.Now().Add(left)
+	at := m.core.Now().Add(left)
 	if at.Nanosecond() > 0 {
 		return at.Unix() + 1
 	}

@@ -13,10 +13,8 @@ package httplimit
 
 import (
 	"net/http"
-	"net/netip"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/clientaddr"
 	"github.com/weir-go/ratelimit/internal/edge"
 	"github.com/weir-go/ratelimit/internal/limitfields"
 	"github.com/weir-go/ratelimit/internal/optional"
@@ -48,14 +46,14 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 // PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP]: a request that comes from a private address and names
 // another client in a header field is logged, once, as a warning.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
-	proxied := &edge.Proxied{Package: "httplimit", Instead: "PerKey with ClientIP"}
-	if opts != nil {
-		proxied.Logger = opts.Logger
+	if opts == nil {
+		opts = new(Options)
 	}
-	return PerKey(limit, func(r *http.Request) (netip.Addr, error) {
-		proxied.Note(r.Context(), clientaddr.Parse(r.RemoteAddr), func(field string) bool { return len(r.Header[field]) > 0 })
-		return RemoteIP(r)
-	}, opts)
+	l, err := client.PerIP(limit, "PerKey with ClientIP", opts.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return New(l, opts)
 }
 
 // PerKey returns middleware with one limit for each key; [APIKey], for example, returns such a key function. It tracks 65,536 keys, and

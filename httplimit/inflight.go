@@ -57,7 +57,6 @@ type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
 	badKey *problem
-	learns bool // a consumer of outcomes exists
 }
 
 // InflightStats count requests.
@@ -72,22 +71,20 @@ type InflightStats struct {
 // NewInflight returns middleware that holds a permit while a request is served. A key function that returns [ratelimit.SkipLayer] lets the
 // request pass without one. The limiter's limit applies to each key: to limit the whole server, set [inflight.Options].Total.
 func NewInflight[K comparable](l *inflight.Limiter[K], key func(*http.Request) (K, error), opts *InflightOptions) (*Inflight[K], error) {
-	m := new(Inflight[K])
+	var o InflightOptions
 	if opts != nil {
-		m.opts = *opts
+		o = *opts
+	}
+	if err := checkKeyCode("InflightOptions", o.KeyCode, &o.Challenge); err != nil {
+		return nil, err
 	}
 	core, err := edge.NewInflight(l, key, edge.InflightOptions[*http.Request]{
-		Package: "httplimit", Thing: "request", Units: m.opts.Units, Skip: m.opts.Skip, MaxWait: m.opts.MaxWait,
+		Package: "httplimit", Thing: "request", Units: o.Units, Skip: o.Skip, MaxWait: o.MaxWait, Judges: o.Outcome != nil,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := checkKeyCode("InflightOptions", m.opts.KeyCode, &m.opts.Challenge); err != nil {
-		return nil, err
-	}
-	m.core, m.learns = core, m.opts.Outcome != nil || core.Adapts()
-	m.badKey = newBadKey(m.opts.KeyCode)
-	return m, nil
+	return &Inflight[K]{core: core, opts: o, badKey: newBadKey(o.KeyCode)}, nil
 }
 
 // outcome returns the outcome of a request for an adaptive limit.
@@ -168,7 +165,7 @@ func (m *Inflight[K]) serve(w http.ResponseWriter, r *http.Request, next http.Ha
 	switch {
 	case why.Err != nil:
 		m.refuse(w, r, why)
-	case watched && m.learns:
+	case watched && m.core.Learns:
 		m.work(w, r, permit, next)
 	case watched && reachesHijacker(w):
 		watched, writer := watch(w, r)

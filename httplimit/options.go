@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/weir-go/ratelimit"
@@ -131,11 +130,8 @@ func checkKeyCode(options string, code int, challenge *string) error {
 // defaults fills in the functions that were left nil, and brings names into the form of
 // http.Header.
 func (o *Options) defaults() {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	if o.JitterBy == nil {
-		o.JitterBy = peerAndCredentials
+		o.JitterBy = client.Identity
 	}
 	o.DegradedHeader = http.CanonicalHeaderKey(o.DegradedHeader)
 	if settle := o.Settle; settle != nil {
@@ -158,18 +154,4 @@ func (o *Options) core() edge.Options[*http.Request] {
 // SkipPreflights is for [Options].Skip: CORS preflight requests pass. Their handler must be cheap.
 func SkipPreflights(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
-}
-
-// peerAndCredentials distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as
-// long as before, or longer.
-func peerAndCredentials(r *http.Request) string {
-	host := r.RemoteAddr
-	if i := strings.LastIndexByte(host, ':'); i >= 0 {
-		host = host[:i] // the port changes with each connection
-	}
-	parts := []string{host}
-	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
-		parts = append(parts, r.Header[name]...)
-	}
-	return strings.Join(parts, "\n")
 }

@@ -40,7 +40,7 @@ type Event[R Request] struct {
 // Cause returns the cause of the event's error.
 func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseFor(e.Request.Context(), e.Err) }
 
-// Options are the options common to the middlewares, with their defaults filled in.
+// Options are the options common to the middlewares.
 type Options[R Request] struct {
 	Package string // with whose name errors and log lines begin
 	Thing   string // the word for a request in them
@@ -60,10 +60,10 @@ type Options[R Request] struct {
 	Jitter   time.Duration
 	JitterBy func(R) string
 
-	OnDecision func(Event[R]) // nil for none
-	About      func(R) []any  // attributes of a request for log lines; may be nil
-	Logger     *slog.Logger   // nil for the default one
-	Now        func() time.Time
+	OnDecision func(Event[R])   // nil for none
+	About      func(R) []any    // attributes of a request for log lines; may be nil
+	Logger     *slog.Logger     // nil for the default one
+	Now        func() time.Time // nil for time.Now
 }
 
 // Core decides about requests. It is safe for concurrent use.
@@ -106,6 +106,9 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	)
 	if err != nil {
 		return nil, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	c := &Core[R]{Options: o, limiter: limiter, seed: newJitterSeed()}
 	c.refusing, c.refuse = context.WithCancel(context.Background())

@@ -21,11 +21,14 @@ type InflightOptions[R Request] struct {
 	Units   func(R) int   // nil for 1
 	Skip    func(R) bool  // nil for none
 	MaxWait time.Duration // 0 for as long as the context allows
+	Judges  bool          // a function of the user's judges outcomes
 }
 
 // Inflight lets requests in while there is room. It is safe for concurrent use.
 type Inflight[R Request, K comparable] struct {
 	InflightOptions[R]
+	Learns bool // outcomes have a consumer: an adaptive limit, or a function of the user's
+
 	limiter *inflight.Limiter[K]
 	key     func(R) (K, error)
 
@@ -45,16 +48,13 @@ func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K
 	if err := optional.NotNegative(o.Package+": InflightOptions.MaxWait", o.MaxWait, "none"); err != nil {
 		return nil, err
 	}
-	return &Inflight[R, K]{InflightOptions: o, limiter: l, key: key}, nil
+	return &Inflight[R, K]{InflightOptions: o, Learns: o.Judges || l.Totals().Adaptive, limiter: l, key: key}, nil
 }
 
 func isWhole[R Request](limiter any) bool {
 	_, ok := limiter.(*inflight.Limiter[R])
 	return ok
 }
-
-// Adapts reports whether anything is learnt from outcomes.
-func (i *Inflight[R, K]) Adapts() bool { return i.limiter.Totals().Adaptive }
 
 // InflightStats are httplimit.InflightStats.
 type InflightStats struct{ Skipped, Admitted, Shed, Failed, Rejected uint64 }

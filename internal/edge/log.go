@@ -14,8 +14,15 @@ type throttledLog struct {
 	dropped atomic.Uint64
 }
 
-// line writes a line, unless it is less than a second after the last one. A nil Logger
-// is slog's default.
+// orDefault returns slog's default Logger for nil.
+func orDefault(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.Default()
+	}
+	return l
+}
+
+// line writes a line, unless it is less than a second after the last one. A nil Logger is slog's default.
 func (l *throttledLog) line(ctx context.Context, to *slog.Logger, now time.Time, level slog.Level, msg string, args ...any) {
 	at, next := now.UnixNano(), l.next.Load()
 	// Readings of one time may come in another order. A reading more than a second before the last line's comes from a clock that was set
@@ -25,8 +32,5 @@ func (l *throttledLog) line(ctx context.Context, to *slog.Logger, now time.Time,
 		l.dropped.Add(1)
 		return
 	}
-	if to == nil {
-		to = slog.Default()
-	}
-	to.Log(ctx, level, msg, append(args, "unlogged", l.dropped.Swap(0))...)
+	orDefault(to).Log(ctx, level, msg, append(args, "unlogged", l.dropped.Swap(0))...)
 }

@@ -1,0 +1,90 @@
+package edge
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/clientaddr"
+)
+
+// Client reads from a request where it comes from.
+type Client[R Request] struct {
+	Package string                          // with whose name errors and log lines begin
+	Peer    func(r R) clientaddr.Peer       // the other end of the connection
+	Field   func(r R, name string) []string // the lines of a header field
+	Lower   bool                            // Field gets names in lower case, as metadata has them, else in canonical form
+}
+
+// spelled returns the name of a field as Field gets it.
+func (c Client[R]) spelled(name string) string {
+	if c.Lower {
+		return strings.ToLower(name)
+	}
+	return name
+}
+
+var remote = clientaddr.Remote()
+
+// RemoteIP is httplimit.RemoteIP.
+func (c Client[R]) RemoteIP(r R) (netip.Addr, error) { return remote.Find(c.Peer(r), nil) }
+
+// ClientIP is httplimit.ClientIP.
+func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), error) {
+	f, err := clientaddr.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Package, err)
+	}
+	name := c.spelled(f.Name())
+	return func(r R) (netip.Addr, error) {
+		return f.Find(c.Peer(r), func() []string { return c.Field(r, name) })
+	}, nil
+}
+
+// Identity distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as long as
+// before, or longer.
+func (c Client[R]) Identity(r R) string {
+	parts := []string{c.Peer(r).Addr.String()} // without a port, which changes with each connection
+	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
+		parts = append(parts, c.Field(r, c.spelled(name))...)
+	}
+	return strings.Join(parts, "\n")
+}
+
+// forwardingFields are the fields in which proxies name their client.
+var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip"}
+
+// sharedAddresses are private as well: carriers and clusters use them (RFC 6598).
+var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
+
+// proxied returns the field in which a proxy of a private network names its client, or "". A client with a public address may send such a
+// field itself.
+func (c Client[R]) proxied(r R) string {
+	peer := c.Peer(r).Addr
+	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {
+		return ""
+	}
+	for _, name := range forwardingFields {
+		if len(c.Field(r, c.spelled(name))) > 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// PerIP returns a limiter of each RemoteIP. All clients of a proxy have one budget there: the first request through one is logged, with what
+// to use instead. The logger may be nil.
+func (c Client[R]) PerIP(limit ratelimit.Limit, instead string, logger *slog.Logger) (ratelimit.Limiter[R], error) {
+	var warned atomic.Bool
+	return PerKey(limit, func(r R) (netip.Addr, error) {
+		if !warned.Load() {
+			if field := c.proxied(r); field != "" && warned.CompareAndSwap(false, true) {
+				orDefault(logger).WarnContext(r.Context(), c.Package+": PerIP gives one budget to all clients of a proxy: use "+instead, "field", field)
+			}
+		}
+		return c.RemoteIP(r)
+	})
+}
