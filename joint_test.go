@@ -113,7 +113,7 @@ func TestALayerAloneServesWaitersAsItsLimiterDoes(t *testing.T) {
 	})
 }
 
-func TestALayerAloneThatCannotReserveSaysSo(t *testing.T) {
+func TestALayerAloneThatCannotReserveReturnsThat(t *testing.T) {
 	l, err := ratelimit.All(ratelimit.By[string](struct{ ratelimit.Limiter[string] }{ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), nil))}, perUser))
 	require.NoError(t, err)
 	assert.True(t, l.Allow("ann", 1))

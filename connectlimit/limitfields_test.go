@@ -26,22 +26,22 @@ func TestLimitFieldsContainTheRemainingBudget(t *testing.T) {
 	for protocol, options := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			c := newClient(service(t, limited(t, connectlimit.Options{LimitFields: true, QuotaUnit: func(ratelimit.Limit) string { return "calls" }})), options...)
-			told := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
+			announced := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
 			resp, err := c.echo.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("x")))
 			require.NoError(t, err)
-			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=2;t=60`}, told(resp.Header()))
+			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=2;t=60`}, announced(resp.Header()))
 			require.Error(t, c.say(t.Context(), "fail"))
 			require.NoError(t, c.say(t.Context(), "x"))
 			err = c.say(t.Context(), "x")
 			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=0;t=60`}, told(meta(err)))
+			assert.Equal(t, []string{`"calls";q=3;w=60;qu="calls"`, `"calls";r=0;t=60`}, announced(meta(err)))
 
 			s, err := c.count.CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("x")))
 			require.NoError(t, err)
 			for s.Receive() {
 			}
 			require.NoError(t, s.Err())
-			assert.Empty(t, told(s.ResponseHeader()), "its first message may come an hour after the decision")
+			assert.Empty(t, announced(s.ResponseHeader()), "its first message may come an hour after the decision")
 			require.NoError(t, s.Close())
 		})
 	}
@@ -87,16 +87,16 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 				return i
 			}
 			c := newClient(service(t, per(9), per(3), per(4)), options...)
-			told := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
+			announced := func(h http.Header) []string { return append(h.Values("RateLimit-Policy"), h.Values("RateLimit")...) }
 			resp, err := c.echo.CallUnary(t.Context(), connect.NewRequest(wrapperspb.String("x")))
 			require.NoError(t, err)
 			assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default-3";q=4;w=60`,
-				`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, told(resp.Header()))
+				`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, announced(resp.Header()))
 			require.NoError(t, c.say(t.Context(), "x"))
 			require.NoError(t, c.say(t.Context(), "x"))
 			err = c.say(t.Context(), "x")
 			assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err))
-			assert.Equal(t, []string{`"default-2";q=3;w=60`, `"default-2";r=0;t=60`}, told(meta(err)))
+			assert.Equal(t, []string{`"default-2";q=3;w=60`, `"default-2";r=0;t=60`}, announced(meta(err)))
 		})
 	}
 }

@@ -133,8 +133,8 @@ var garbage = status.FromProto(&spb.Status{Code: int32(codes.ResourceExhausted),
 	{}, nil,
 }}).Err()
 
-// saying are answers, with the time for which they delay the next call of the key.
-var saying = map[string]struct {
+// advices are replies, with the time for which they delay the next call of the key.
+var advices = map[string]struct {
 	reply reply
 	want  time.Duration
 	retry bool // a unary call may be sent again
@@ -166,7 +166,7 @@ var saying = map[string]struct {
 }
 
 func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
-	for name, row := range saying {
+	for name, row := range advices {
 		for way, do := range ways {
 			t.Run(name+" "+way, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 }
 
 func TestClientRetriesRefusedCalls(t *testing.T) {
-	for name, row := range saying {
+	for name, row := range advices {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newScript(once(row.reply))

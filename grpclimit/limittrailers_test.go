@@ -37,25 +37,25 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 			return ""
 		}})
 	client := serve(t, new(service), with(i)...)
-	say := func(cost int32) (codes.Code, metadata.MD) {
+	call := func(cost int32) (codes.Code, metadata.MD) {
 		var header, trailer metadata.MD
 		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: cost}, grpc.Header(&header), grpc.Trailer(&trailer))
 		assert.Empty(t, header["ratelimit"])
 		return status.Code(err), trailer
 	}
 	const policies = `"minute";q=3;w=60, "hour";q=100;w=3600;qu="tokens"`
-	code, trailer := say(1)
+	code, trailer := call(1)
 	assert.Equal(t, codes.OK, code)
 	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
 	assert.Equal(t, []string{`"minute";r=2;t=60`}, trailer["ratelimit"])
 	clock.Advance(10_500_000_000)
-	_, trailer = say(2)
+	_, trailer = call(2)
 	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"], "of a stack, ResetAfter is the longest")
-	code, trailer = say(1)
+	code, trailer = call(1)
 	assert.Equal(t, codes.ResourceExhausted, code)
 	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"])
 	assert.Equal(t, []string{"49500"}, trailer["grpc-retry-pushback-ms"])
-	code, trailer = say(4)
+	code, trailer = call(4)
 	assert.Equal(t, codes.ResourceExhausted, code)
 	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
 	assert.Empty(t, trailer["ratelimit"], "the cost can never pass: what is left is not known")
@@ -131,18 +131,18 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	}
 	a, b, c := per(9), per(3), per(4)
 	client := serve(t, new(service), grpc.ChainUnaryInterceptor(a.UnaryServerInterceptor(), b.UnaryServerInterceptor(), c.UnaryServerInterceptor()))
-	say := func() (codes.Code, []string) {
+	call := func() (codes.Code, []string) {
 		var trailer metadata.MD
 		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
 		return status.Code(err), append(trailer["ratelimit-policy"], trailer["ratelimit"]...)
 	}
-	code, told := say()
+	code, announced := call()
 	assert.Equal(t, codes.OK, code)
 	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default-3";q=4;w=60`,
-		`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, told)
-	say()
-	say()
-	code, told = say()
+		`"default";r=8;t=60`, `"default-2";r=2;t=60`, `"default-3";r=3;t=60`}, announced)
+	call()
+	call()
+	code, announced = call()
 	assert.Equal(t, codes.ResourceExhausted, code)
-	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default";r=5;t=60`, `"default-2";r=0;t=60`}, told)
+	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default";r=5;t=60`, `"default-2";r=0;t=60`}, announced)
 }

@@ -153,9 +153,9 @@ func TestClientAndServerUnderLoad(t *testing.T) {
 
 // witness notes when calls are sent, and when refusals are received.
 type witness struct {
-	mu   sync.Mutex
-	sent []time.Time
-	told []struct{ from, until time.Time }
+	mu      sync.Mutex
+	sent    []time.Time
+	advised []struct{ from, until time.Time }
 }
 
 func (w *witness) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -168,7 +168,7 @@ func (w *witness) unary(ctx context.Context, method string, req, reply any, cc *
 		now, wait := time.Now(), a.retry.RetryDelay.AsDuration()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.told = append(w.told, struct{ from, until time.Time }{now.Add(wait / 2), now.Add(wait)})
+		w.advised = append(w.advised, struct{ from, until time.Time }{now.Add(wait / 2), now.Add(wait)})
 	}
 	return err
 }
@@ -177,7 +177,7 @@ func (w *witness) unary(ctx context.Context, method string, req, reply any, cc *
 // receiving a refusal and noting it, so the first half of each wait is left out.
 func (w *witness) early() (n int) {
 	for _, sent := range w.sent {
-		for _, t := range w.told {
+		for _, t := range w.advised {
 			if sent.After(t.from) && sent.Before(t.until) {
 				n++
 			}

@@ -118,11 +118,11 @@ func TestADeniedStreamIsDeniedOnce(t *testing.T) {
 			require.NoError(t, err)
 			_, err = keyed.Take(t.Context(), "everyone", 2)
 			require.NoError(t, err)
-			var told time.Duration
-			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, OnDecision: func(e grpclimit.Event) { told = e.Decision.RetryAfter }})
+			var retry time.Duration
+			i := interceptor(t, ratelimit.Map(keyed, everyone), grpclimit.Options{ChargeMessages: true, OnDecision: func(e grpclimit.Event) { retry = e.Decision.RetryAfter }})
 			require.Error(t, i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(any, grpc.ServerStream) error { return nil }))
 			assert.Equal(t, 1, denials)
-			assert.InDelta(t, 2*time.Minute, told, float64(time.Second)) // until two pass
+			assert.InDelta(t, 2*time.Minute, retry, float64(time.Second)) // until two pass
 		})
 	}
 }

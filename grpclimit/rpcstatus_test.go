@@ -41,10 +41,10 @@ func TestStatusIsEncodedAsByProtobuf(t *testing.T) {
 		if wait > 0 {
 			m, err := s.Details[0].UnmarshalNew()
 			require.NoError(t, err)
-			told := m.(*errdetails.RetryInfo).RetryDelay
-			require.NoError(t, told.CheckValid())
-			assert.GreaterOrEqual(t, told.AsDuration(), wait, "never too early")
-			assert.Less(t, told.AsDuration()-wait, time.Millisecond)
+			delay := m.(*errdetails.RetryInfo).RetryDelay
+			require.NoError(t, delay.CheckValid())
+			assert.GreaterOrEqual(t, delay.AsDuration(), wait, "never too early")
+			assert.Less(t, delay.AsDuration()-wait, time.Millisecond)
 			s.Details = s.Details[1:]
 		}
 		require.Len(t, s.Details, 1)

@@ -105,7 +105,7 @@ func TestMessagesAreNotSettled(t *testing.T) {
 	assert.Equal(t, 7, left(), "the stream itself is given back")
 }
 
-func TestAStreamIsTellingWhichSideStreams(t *testing.T) {
+func TestAStreamsCallNamesTheSideThatStreams(t *testing.T) {
 	seen := make(chan grpclimit.Call, 10)
 	i := interceptor(t, &stub{decision: ratelimit.Decision{Allowed: true}}, grpclimit.Options{Cost: func(c *grpclimit.Call) int {
 		seen <- *c

@@ -115,10 +115,10 @@ func TestEachRuleReportsItsDecision(t *testing.T) {
 	addr := server(t)
 	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})
 	t.Cleanup(func() { _ = client.Close() })
-	var told []policy.Decision
+	var decisions []policy.Decision
 	p, err := policy.New(parsed(t, rules), &policy.Options{
 		Engine:     policyredis.New(client, &policyredis.Options{Timeout: time.Minute}),
-		OnDecision: func(d policy.Decision) { told = append(told, d) },
+		OnDecision: func(d policy.Decision) { decisions = append(decisions, d) },
 	})
 	require.NoError(t, err)
 	ann := policy.Attributes{"user": "ann"}
@@ -126,8 +126,8 @@ func TestEachRuleReportsItsDecision(t *testing.T) {
 		_, err := p.Take(t.Context(), ann, 1)
 		require.NoError(t, err)
 	}
-	require.Len(t, told, 11)
-	first, second, last := told[0].Rules, told[1].Rules, told[10].Rules
+	require.Len(t, decisions, 11)
+	first, second, last := decisions[0].Rules, decisions[1].Rules, decisions[10].Rules
 	for _, rules := range [][]stats.RuleDecision{first, second, last} {
 		require.Len(t, rules, 2)
 		assert.Equal(t, []string{"api", "trial"}, []string{rules[0].Rule, rules[1].Rule})
@@ -143,8 +143,8 @@ func TestEachRuleReportsItsDecision(t *testing.T) {
 	require.NoError(t, client.Close())
 	_, err = p.Take(t.Context(), ann, 1)
 	require.Error(t, err)
-	require.Len(t, told, 12)
-	assert.False(t, told[11].Rules[0].Answered, "no answer, nothing to tell")
+	require.Len(t, decisions, 12)
+	assert.False(t, decisions[11].Rules[0].Answered, "no answer")
 }
 
 // TestOnlyTheRuleThatCanNeverAllowIsReportedDenied compares the decisions of the rules on Redis with their decisions in memory,
@@ -168,8 +168,8 @@ func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 		for at := range len(others) + 1 {
 			rules := slices.Insert(slices.Clone(others), at, never)
 			text := "rules:\n- " + strings.Join(rules, "\n- ")
-			var told []policy.Decision
-			hook := func(d policy.Decision) { told = append(told, d) }
+			var decisions []policy.Decision
+			hook := func(d policy.Decision) { decisions = append(decisions, d) }
 			for _, e := range []policy.Engine{
 				policy.Memory(nil),
 				policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprintf("%d-%d:", n, at), Timeout: time.Minute}),
@@ -179,7 +179,7 @@ func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 				_, err = p.Take(t.Context(), policy.Attributes{"user": "ann", "plan": "free"}, 1)
 				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 			}
-			for _, d := range told {
+			for _, d := range decisions {
 				assert.Equal(t, "never", d.Decision.Limit.Name)
 				for _, r := range d.Rules {
 					assert.False(t, r.Spent)
@@ -191,7 +191,7 @@ func TestOnlyTheRuleThatCanNeverAllowIsReportedDenied(t *testing.T) {
 					}
 				}
 			}
-			require.Len(t, told, 2)
+			require.Len(t, decisions, 2)
 		}
 	}
 }
@@ -203,8 +203,8 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	const text = "rules:\n- {name: wide, limit: fixed-window 100/h}\n- {name: narrow, key: user, limit: token-bucket 1/h burst 1}\n- {name: trial, shadow: true, limit: fixed-window 1/h}"
 	for name, e := range map[string]policy.Engine{"memory": policy.Memory(nil), "redis": policyredis.New(client, &policyredis.Options{Timeout: time.Minute})} {
-		var told []policy.Decision
-		p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told = append(told, d) }})
+		var decisions []policy.Decision
+		p, err := policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { decisions = append(decisions, d) }})
 		require.NoError(t, err)
 		ann := policy.Attributes{"user": "ann"}
 		require.NoError(t, p.Wait(t.Context(), ann, 1), name)
@@ -214,25 +214,25 @@ func TestAWaitThatGivesUpIsADenial(t *testing.T) {
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
-		for patience := 100 * time.Millisecond; outcome.Of(told[2].Decision, told[2].Err) == outcome.Failed && patience < time.Minute; patience *= 2 { // a busy machine had not yet booked
-			told = told[:2]
+		for patience := 100 * time.Millisecond; outcome.Of(decisions[2].Decision, decisions[2].Err) == outcome.Failed && patience < time.Minute; patience *= 2 { // a busy machine had not yet booked
+			decisions = decisions[:2]
 			ctx, cancel = context.WithCancel(t.Context())
 			time.AfterFunc(patience, cancel)
 			require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
 		}
 		require.ErrorIs(t, p.Wait(ctx, ann, 1), context.Canceled, name)
-		require.Len(t, told, 4)
+		require.Len(t, decisions, 4)
 		assert.Equal(t, []outcome.Outcome{outcome.Allowed, outcome.Denied, outcome.Denied, outcome.Failed},
-			[]outcome.Outcome{outcome.Of(told[0].Decision, told[0].Err), outcome.Of(told[1].Decision, told[1].Err), outcome.Of(told[2].Decision, told[2].Err), outcome.Of(told[3].Decision, told[3].Err)}, name)
-		assert.Equal(t, "narrow", told[0].Decision.Limit.Name, name)
-		for _, d := range told[1:3] {
+			[]outcome.Outcome{outcome.Of(decisions[0].Decision, decisions[0].Err), outcome.Of(decisions[1].Decision, decisions[1].Err), outcome.Of(decisions[2].Decision, decisions[2].Err), outcome.Of(decisions[3].Decision, decisions[3].Err)}, name)
+		assert.Equal(t, "narrow", decisions[0].Decision.Limit.Name, name)
+		for _, d := range decisions[1:3] {
 			assert.Equal(t, "narrow", d.Decision.Limit.Name, name)
 			assert.Equal(t, []bool{true, false}, []bool{d.Rules[0].Decision.Allowed, d.Rules[1].Decision.Allowed}, name)
 			assert.True(t, d.Rules[0].Answered && d.Rules[1].Answered, name)
 			assert.Positive(t, d.Rules[1].Decision.RetryAfter, name)
 			assert.False(t, d.Rules[0].Spent || d.Rules[1].Spent, name)
 		}
-		assert.False(t, told[3].Rules[0].Answered, name)
+		assert.False(t, decisions[3].Rules[0].Answered, name)
 	}
 }
 
@@ -373,12 +373,12 @@ func TestAFleetFollowsOneFile(t *testing.T) {
 	fleet := []*process{start(t, addr, path), start(t, addr, path)}
 	follow := func(limit string) {
 		for _, p := range fleet {
-			require.Eventually(t, func() bool { return p.ask(t, "limit") == limit }, 30*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return p.call(t, "limit") == limit }, 30*time.Second, 20*time.Millisecond)
 		}
 	}
 	take := func() (admitted int) {
 		for i := range 30 {
-			n, err := strconv.Atoi(fleet[i%2].ask(t, "take"))
+			n, err := strconv.Atoi(fleet[i%2].call(t, "take"))
 			require.NoError(t, err)
 			admitted += n
 		}
@@ -414,7 +414,7 @@ func start(t *testing.T, addr, path string) *process {
 	return &process{in, bufio.NewScanner(out)}
 }
 
-func (p *process) ask(t *testing.T, question string) string {
+func (p *process) call(t *testing.T, question string) string {
 	t.Helper()
 	_, err := fmt.Fprintln(p.in, question)
 	require.NoError(t, err)
@@ -480,11 +480,11 @@ func TestEnginesReportTheSame(t *testing.T) {
 			text += []string{"", ", cost: 2", ", cost: weight"}[rnd.IntN(3)]
 			text += []string{"", ", plans: {pro: fixed-window 9/720h}"}[rnd.IntN(2)] + "}\n"
 		}
-		var told [2][]policy.Decision
+		var decisions [2][]policy.Decision
 		var policies [2]*policy.Policies
 		for i, e := range []policy.Engine{policy.Memory(nil), policyredis.New(client, &policyredis.Options{Prefix: fmt.Sprint(seed, ":"), Timeout: time.Minute})} {
 			var err error
-			policies[i], err = policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { told[i] = append(told[i], d) }})
+			policies[i], err = policy.New(parsed(t, text), &policy.Options{Engine: e, OnDecision: func(d policy.Decision) { decisions[i] = append(decisions[i], d) }})
 			require.NoError(t, err)
 		}
 		for step := range 25 {
@@ -503,7 +503,7 @@ func TestEnginesReportTheSame(t *testing.T) {
 					require.NoError(t, res.Settle(actual))
 				}
 			}
-			memory, remote := told[0][step], told[1][step]
+			memory, remote := decisions[0][step], decisions[1][step]
 			what := fmt.Sprintf("%v: step %d of seed %d, cost %d of %v, under\n%s", remote.Err, step, seed, cost, r, text)
 			assert.Equal(t, outcome.Of(memory.Decision, memory.Err), outcome.Of(remote.Decision, remote.Err), what)
 			require.True(t, remote.Err != nil || memory.Decision.Remaining == remote.Decision.Remaining, what)
@@ -525,19 +525,19 @@ func TestEnginesReportTheSame(t *testing.T) {
 // TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
 func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server(t), ReadTimeout: time.Minute})
-	var told []policy.Decision
+	var decisions []policy.Decision
 	p, err := policy.New(parsed(t, `
 rules:
 - {name: trial, key: user, limit: fixed-window 5/h, shadow: true}
 - {name: writes, key: user, limit: fixed-window 5/h, match: {attributes: {method: POST}}}
-`), &policy.Options{Engine: policyredis.New(client, nil), OnDecision: func(d policy.Decision) { told = append(told, d) }})
+`), &policy.Options{Engine: policyredis.New(client, nil), OnDecision: func(d policy.Decision) { decisions = append(decisions, d) }})
 	require.NoError(t, err)
 	require.NoError(t, client.Close())
 	for _, cost := range []int{0, 1, 5} {
 		d, err := p.Take(t.Context(), policy.Attributes{"user": "ann"}, cost)
 		require.NoError(t, err)
 		assert.True(t, d.Allowed)
-		assert.False(t, told[len(told)-1].Rules[0].Answered)
+		assert.False(t, decisions[len(decisions)-1].Rules[0].Answered)
 		_, err = p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
 		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
 	}

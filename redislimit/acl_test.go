@@ -142,7 +142,7 @@ func (f *fixture) inOneCall(client *redis.Client, limit ratelimit.Limit, what st
 	full, err := New(f.client, limit, &Options{Timeout: 10 * time.Second})
 	require.NoError(f.t, err)
 	old, fresh := f.left(full, "k"), limit.Capacity()
-	onOld, onFresh := newAsking(l, "k", 1), newAsking(l, what, 1)
+	onOld, onFresh := newQueued(l, "k", 1), newQueued(l, what, 1)
 	together(f.t.Context(), l, onFresh, onOld)
 	if allowed, _ := onOld.decided(f.t.Context()); allowed {
 		old--

@@ -26,16 +26,16 @@ import (
 // guarded is the script that checks whether a server refuses keys that it does not serve.
 var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 
-// askEvery is the interval between the checks of a server that has not passed one.
-const askEvery = 10 * time.Second
+// checkEvery is the interval between the checks of a server that has not passed one.
+const checkEvery = 10 * time.Second
 
-// ask returns the call that checks the server, or nil if none is needed. It is sent with the batch.
-func (l *lane) ask(b *batch, calls int) *call {
+// guard returns the call that checks the server, or nil if none is needed. It is sent with the batch.
+func (l *lane) guard(b *batch, calls int) *call {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil
 	}
-	at, now := l.askAt.Load(), time.Now()
-	if now.UnixNano() < at || !l.askAt.CompareAndSwap(at, now.Add(askEvery).UnixNano()) {
+	at, now := l.checkAt.Load(), time.Now()
+	if now.UnixNano() < at || !l.checkAt.CompareAndSwap(at, now.Add(checkEvery).UnixNano()) {
 		return nil
 	}
 	own := b.calls[0].keys[0]
@@ -47,8 +47,8 @@ func (l *lane) ask(b *batch, calls int) *call {
 }
 
 // learn records the server's answer.
-func (l *lane) learn(asked *call) {
-	if passed, ok := asked.reply.(int64); ok && passed == 1 {
+func (l *lane) learn(answered *call) {
+	if passed, ok := answered.reply.(int64); ok && passed == 1 {
 		l.share.Store(uint32(shareNode))
 	}
 }

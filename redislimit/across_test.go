@@ -80,10 +80,10 @@ func tenant(key string) string {
 // inOneBatch sends one decision on each key in a round trip, and returns the costs that were charged.
 func inOneBatch(t *testing.T, l *Limiter, on *lane, cost int64, keys ...string) (allowed int) {
 	t.Helper()
-	var all []*asking
+	var all []*queued
 	b := &batch{staying: len(keys)}
 	for _, key := range keys {
-		a := newAsking(l, key, cost)
+		a := newQueued(l, key, cost)
 		a.call.batch = b
 		all, b.calls = append(all, a), append(b.calls, &a.call)
 	}
@@ -120,7 +120,7 @@ func (c manySlots) testShareACall(t *testing.T) {
 			l, err := New(client, limit, &Options{Name: fmt.Sprint(limit.Name, declare), Timeout: 20 * time.Second, DeclareKeys: declare})
 			require.NoError(t, err)
 			on, keys := oneNode(t, l, 6)
-			assert.Equal(t, 6, inOneBatch(t, l, on, 4, keys...), "the first ones ask the server")
+			assert.Equal(t, 6, inOneBatch(t, l, on, 4, keys...), "the first batch checks the server")
 			assert.Equal(t, 6, inOneBatch(t, l, on, 1, keys...), "and these teach it the script")
 			seen.calls, seen.undeclared = 0, 0
 			assert.Equal(t, 6, inOneBatch(t, l, on, 4, keys...))
@@ -155,10 +155,10 @@ func (c manySlots) testKeysThatFail(t *testing.T) {
 		require.NoError(t, client.LPush(t.Context(), l.space.key(keys[0]), "7").Err())
 		require.NoError(t, client.Set(t.Context(), l.space.key(keys[1]), "7", 0).Err())
 		require.NoError(t, l.Adjust(t.Context(), keys[2], 25))
-		var all []*asking
+		var all []*queued
 		b := &batch{staying: len(keys)}
 		for _, key := range keys {
-			a := newAsking(l, key, 4)
+			a := newQueued(l, key, 4)
 			a.call.batch = b
 			all, b.calls = append(all, a), append(b.calls, &a.call)
 		}
@@ -194,13 +194,13 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		for i := range 6 { // one slot's keys are between the keys of others
 			keys = append(keys, moving+"/"+strconv.Itoa(i), still[i%len(still)])
 		}
-		told := map[string]int{}
+		charged := map[string]int{}
 		charge := func() {
 			for i := range keys { // each key comes first in a call once
 				turned := append(append([]string(nil), keys[i:]...), keys[:i]...)
 				require.Equal(t, len(keys), inOneBatch(t, l, on, 3, turned...))
 				for _, key := range turned {
-					told[key] += 3
+					charged[key] += 3
 				}
 			}
 		}
@@ -219,7 +219,7 @@ func (c manySlots) testMovingSlot(t *testing.T) {
 		for _, key := range keys {
 			d, err := l.Peek(t.Context(), key, 0)
 			require.NoError(t, err)
-			assert.Equal(t, told[key], limit.Capacity()-d.Remaining, "%s, key %s", limit.Name, key)
+			assert.Equal(t, charged[key], limit.Capacity()-d.Remaining, "%s, key %s", limit.Name, key)
 		}
 		if i < len(limits)-1 {
 			require.NoError(t, c.Move(slot, (from+1)%3, from, nil))
@@ -247,8 +247,8 @@ func TestAServerThatRefusesNoKeyGetsDeclaredKeys(t *testing.T) {
 		assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	}
 	assert.Equal(t, shareSlot, sharing(on.share.Load()))
-	assert.Equal(t, 2, seen.undeclared, "the server is asked once, in two calls because it did not know the script")
-	on.askAt.Store(0)
+	assert.Equal(t, 2, seen.undeclared, "the server is checked once, in two calls because it did not know the script")
+	on.checkAt.Store(0)
 	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...))
 	assert.Equal(t, 3, seen.undeclared, "and later once more")
 }
@@ -264,11 +264,11 @@ func (c manySlots) testRefused(t *testing.T) {
 	require.Equal(t, shareNode, sharing(on.share.Load()))
 
 	seen.refuse = answered("READONLY You can't write against a read only replica.")
-	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...), "by themselves they are told where to go")
+	assert.Equal(t, 5, inOneBatch(t, l, on, 1, keys...), "by themselves they are redirected")
 	assert.Equal(t, shareNode, sharing(on.share.Load()))
 
 	seen.refuse = answered("ERR Unexpected flag in script shebang: allow-cross-slot-keys")
-	a, b := newAsking(l, keys[0], 1), newAsking(l, keys[1], 1)
+	a, b := newQueued(l, keys[0], 1), newQueued(l, keys[1], 1)
 	both := &batch{staying: 2, calls: []*call{&a.call, &b.call}}
 	a.call.batch, b.call.batch = both, both
 	on.pipeline(t.Context(), both)

@@ -16,11 +16,11 @@ type call struct {
 	script  *script
 	keys    []string
 	payload []byte
-	test    []any                    // arguments that a test adds
-	room    [headSize + askSize]byte // of a payload about one key
-	undone  bool                     // if the context ends, the caller gives the charge back
-	members []*call                  // of a shared call: the decisions in it
-	tag     string                   // of a shared call whose keys must share a slot: the hash tag that chooses it
+	test    []any                       // arguments that a test adds
+	room    [headSize + chargeSize]byte // of a payload about one key
+	undone  bool                        // if the context ends, the caller gives the charge back
+	members []*call                     // of a shared call: the decisions in it
+	tag     string                      // of a shared call whose keys must share a slot: the hash tag that chooses it
 
 	ctx      context.Context // the caller's
 	deadline time.Time       // the timeout's; zero if there is none

@@ -71,7 +71,7 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 	virtual(t, ratelimit.TokenBucket(ratelimit.PerSecond(rate), 2000), processes, weight, func(t *testing.T, fleet []*Fair, calls func() int64) {
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
-		var used, asked, denied [tenants]atomic.Int64
+		var used, attempts, denied [tenants]atomic.Int64
 		var measured atomic.Bool
 		for n := range tenants {
 			key := fmt.Sprint(n)
@@ -98,7 +98,7 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 					time.Sleep(time.Duration(rng.ExpFloat64() * float64(time.Second) / (float64(rate) * float64(weight(key)) / 100 * 2 / 3)))
 					ok := fleet[rng.IntN(processes)].Allow(key, 1)
 					if measured.Load() {
-						asked[n].Add(1)
+						attempts[n].Add(1)
 						if ok {
 							used[n].Add(1)
 						} else {
@@ -116,11 +116,11 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 		made := calls() - began
 		stop()
 		all.Wait()
-		var modest, modestDenied, modestAsked, total, greedyWeights int64
+		var modest, modestDenied, modestCalls, total, greedyWeights int64
 		for n := range tenants {
 			total += used[n].Load()
 			if n%2 == 1 {
-				modest, modestAsked, modestDenied = modest+used[n].Load(), modestAsked+asked[n].Load(), modestDenied+denied[n].Load()
+				modest, modestCalls, modestDenied = modest+used[n].Load(), modestCalls+attempts[n].Load(), modestDenied+denied[n].Load()
 			} else {
 				greedyWeights += int64(weight(fmt.Sprint(n)))
 			}
@@ -131,11 +131,11 @@ func TestAFleetServesItsTenantsByTheirMaxMinShares(t *testing.T) {
 			least, most = min(least, part), max(most, part)
 		}
 		t.Logf("%.4f of the rate is used; tenants in line get %.3f to %.3f of their shares; %.2f %% of the modest calls are denied; %d calls a second",
-			float64(total)/rate/seconds, least, most, 100*float64(modestDenied)/float64(modestAsked), made/seconds)
+			float64(total)/rate/seconds, least, most, 100*float64(modestDenied)/float64(modestCalls), made/seconds)
 		assert.GreaterOrEqual(t, float64(total), 0.99*rate*seconds)
 		assert.LessOrEqual(t, total, int64(rate*seconds+2000))
 		assert.Greater(t, least, 0.95)
-		assert.Less(t, float64(modestDenied), 0.02*float64(modestAsked))
+		assert.Less(t, float64(modestDenied), 0.02*float64(modestCalls))
 		assert.LessOrEqual(t, made, int64(250*seconds+processes*fairBurst))
 	})
 }

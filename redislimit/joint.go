@@ -188,7 +188,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		op = reserveOp(ctx)
 	}
 	x.r.call.undone = q.Undone
-	x.ask(q)
+	x.addCharges(q)
 	w := estimates.Of(ctx)
 	x.r.follows = w != nil
 	allowed, err := x.lease(ctx, op, q.Settled, false)
@@ -230,8 +230,8 @@ func (x *jointCall) holds() {
 	}
 }
 
-// ask makes the charges of the call.
-func (x *jointCall) ask(q ratelimit.JointRequest) {
+// addCharges adds the charges of the call.
+func (x *jointCall) addCharges(q ratelimit.JointRequest) {
 	for i := range x.charges {
 		c := &x.charges[i]
 		y := &x.j.limiters[c.Limiter]

@@ -42,7 +42,7 @@ func newNamespace(prefix, name string, slot func(string) string) (namespace, err
 
 // key returns the Redis key for a key.
 func (n namespace) key(key string) string {
-	separator, asked := ":{", key
+	separator, whole := ":{", key
 	if len(key) > maxKey {
 		sum := sha256.Sum256([]byte(key))
 		key, separator = hex.EncodeToString(sum[:]), "#{"
@@ -52,7 +52,7 @@ func (n namespace) key(key string) string {
 	}
 	tag := key
 	if n.slot != nil {
-		tag = n.slot(asked) // the key itself, however long
+		tag = n.slot(whole) // the key itself, however long
 	}
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }

@@ -36,7 +36,7 @@ type lane struct {
 	// elsewhere returns a key that a different server of the cluster serves, or "" if there is none. It is nil if keys of several slots
 	// must not share a call.
 	elsewhere func(key string) string
-	askAt     atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
+	checkAt   atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 
 	mu      sync.Mutex // guards the fields below, and the fields of calls and batches that are marked so
 	batches int        // under way, and not stuck
@@ -320,15 +320,15 @@ func (l *lane) wakeLate() {
 // it does not serve all of the keys. Then pipeline sends each undecided decision once more, by itself.
 func (l *lane) pipeline(ctx context.Context, b *batch) {
 	sends := gather(b, sharing(l.share.Load()))
-	asked := l.ask(b, len(sends))
-	if asked != nil {
-		sends = append(sends, asked)
+	guard := l.guard(b, len(sends))
+	if guard != nil {
+		sends = append(sends, guard)
 	}
 	l.send(ctx, sends)
 	var alone []*call
 	for _, c := range sends {
 		switch {
-		case c == asked:
+		case c == guard:
 			l.learn(c)
 		case c.err != nil && len(c.members) > 0 && l.refusedTogether(c):
 			alone = append(alone, c.members...)
@@ -355,7 +355,7 @@ func (l *lane) refusedTogether(c *call) bool {
 		return true
 	}
 	l.share.Store(uint32(shareSlot)) // a server of another kind has replaced this one
-	l.askAt.Store(time.Now().Add(askEvery).UnixNano())
+	l.checkAt.Store(time.Now().Add(checkEvery).UnixNano())
 	return false
 }
 

@@ -65,7 +65,7 @@ type stackTwin struct {
 	memory *ratelimit.Layered[string]
 	remote *ratelimit.Layered[string]
 	open   [][2]*ratelimit.Reservation
-	told   [2]map[int]ratelimit.Event[string] // by layer: its events, in memory and in Redis
+	events [2]map[int]ratelimit.Event[string] // by layer: its events, in memory and in Redis
 	log    []string
 
 	twice   bool         // two layers charge one key
@@ -91,10 +91,10 @@ func newStackTwin(t *testing.T, client redis.UniversalClient, seed uint64) *stac
 			memory, remote = append(memory, m), append(remote, r)
 		}
 	}
-	w.told = [2]map[int]ratelimit.Event[string]{{}, {}}
+	w.events = [2]map[int]ratelimit.Event[string]{{}, {}}
 	for i := range memory {
-		memory[i] = model.ObservedBy(memory[i], func(e ratelimit.Event[string]) { w.told[0][i] = e })
-		remote[i] = model.ObservedBy(remote[i], func(e ratelimit.Event[string]) { w.told[1][i] = e })
+		memory[i] = model.ObservedBy(memory[i], func(e ratelimit.Event[string]) { w.events[0][i] = e })
+		remote[i] = model.ObservedBy(remote[i], func(e ratelimit.Event[string]) { w.events[1][i] = e })
 	}
 	all := func(_ string, which []int) []int {
 		for i := range memory {
@@ -151,8 +151,8 @@ func (w *stackTwin) layer(client redis.UniversalClient, limit ratelimit.Limit, n
 func (w *stackTwin) same(what string, memory, remote ratelimit.Decision, err1, err2 error) {
 	w.t.Helper()
 	w.log = append(w.log, fmt.Sprintf("%v %s: %+v, %v", w.clock.Now(), what, memory, err1))
-	defer clear(w.told[0])
-	defer clear(w.told[1])
+	defer clear(w.events[0])
+	defer clear(w.events[1])
 	if err1 != nil && err2 != nil {
 		return
 	}
@@ -163,14 +163,14 @@ func (w *stackTwin) same(what string, memory, remote ratelimit.Decision, err1, e
 	if memory != remote || (err1 == nil) != (err2 == nil) {
 		w.t.Fatalf("%v: %s answers in Redis\n%+v, %v\nafter\n%s", w.limits, what, remote, err2, tail(w.log))
 	}
-	for i, e := range w.told[0] {
+	for i, e := range w.events[0] {
 		if e.Err != nil {
-			require.Error(w.t, w.told[1][i].Err)
-			e.Err = w.told[1][i].Err // each engine has its own text
+			require.Error(w.t, w.events[1][i].Err)
+			e.Err = w.events[1][i].Err // each engine has its own text
 		}
-		require.Equal(w.t, e, w.told[1][i], "%v: what layer %d says of %s, after\n%s", w.limits, i, what, tail(w.log))
+		require.Equal(w.t, e, w.events[1][i], "%v: layer %d's event of %s, after\n%s", w.limits, i, what, tail(w.log))
 	}
-	require.Len(w.t, w.told[1], len(w.told[0]))
+	require.Len(w.t, w.events[1], len(w.events[0]))
 }
 
 func (w *stackTwin) step() {
@@ -405,15 +405,15 @@ func TestAFunctionMayPickFromATableOfItsOwn(t *testing.T) {
 
 func TestOtherLayersErrorsAreNotReportedToAShadow(t *testing.T) {
 	f := newFixture(t)
-	var told []ratelimit.Event[string]
-	watch := func(e ratelimit.Event[string]) { told = append(told, e) }
+	var events []ratelimit.Event[string]
+	watch := func(e ratelimit.Event[string]) { events = append(events, e) }
 	small := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)), "small"), identity)
 	big := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(200)), "big"), identity)
 	l, err := ratelimit.All(small, model.ObservedBy(model.AsShadow(big), watch))
 	require.NoError(t, err)
 	_, err = l.Take(t.Context(), "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-	assert.Empty(t, told, "the shadow was not asked")
+	assert.Empty(t, events, "the shadow was not asked")
 }
 
 func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
@@ -436,9 +436,9 @@ func TestABlockedLayerOfCostZeroBindsNothing(t *testing.T) {
 
 func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	f := newFixture(t)
-	var told []ratelimit.Event[string]
+	var events []ratelimit.Event[string]
 	watch := func(y ratelimit.Layer[string]) ratelimit.Layer[string] {
-		return model.ObservedBy(y, func(e ratelimit.Event[string]) { told = append(told, e) })
+		return model.ObservedBy(y, func(e ratelimit.Event[string]) { events = append(events, e) })
 	}
 	one := ratelimit.By(f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("one"), "one"), identity)
 	two := ratelimit.Global[string](f.limiter(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("two"), "two"))
@@ -447,8 +447,8 @@ func TestObserveReceivesTheDecisionOfEachLayer(t *testing.T) {
 	for range 2 {
 		require.True(t, l.Allow("request", 1))
 	}
-	require.Len(t, told, 4)
-	for i, e := range told {
+	require.Len(t, events, 4)
+	for i, e := range events {
 		require.Equal(t, "request", e.Key, "the request, not the layer's key")
 		require.Equal(t, []string{"two", "one"}[i%2], e.Decision.Limit.Name)
 		require.Equal(t, i < 3, e.Decision.Allowed)

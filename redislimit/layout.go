@@ -115,14 +115,14 @@ const ordinalZero = 1 << 37
 
 // The request for one key: the offsets of its parts.
 const (
-	askID     = 2              // after the index of the key, and how: the kind and the figures
-	askFirst  = askID + idSize // five figures of the kind's own, or of the booking whose place is taken
-	askSecond = askFirst + 7
-	askCost   = askFirst + 5*7 // cost, ahead, capacity, since
-	askOwner  = askFirst + 3*7 // of units in use: who holds them
-	askAhead  = askCost + 7
-	askSince  = askCost + 3*7
-	askSize   = askCost + 4*7
+	chargeID     = 2                 // after the index of the key, and how: the kind and the figures
+	chargeFirst  = chargeID + idSize // five figures of the kind's own, or of the booking whose place is taken
+	chargeSecond = chargeFirst + 7
+	chargeCost   = chargeFirst + 5*7 // cost, ahead, capacity, since
+	chargeOwner  = chargeFirst + 3*7 // of units in use: who holds them
+	chargeAhead  = chargeCost + 7
+	chargeSince  = chargeCost + 3*7
+	chargeSize   = chargeCost + 4*7
 )
 
 const (
@@ -229,9 +229,9 @@ const (
 
 // The states of a channel, as a beat returns them.
 const (
-	channelSilent  = iota // no one receives its messages
-	channelHeard          // this process does
-	channelRefused        // Redis refuses messages, as an ACL demands
+	channelSilent   = iota // no one receives its messages
+	channelReceived        // this process does
+	channelRefused         // Redis refuses messages, as an ACL demands
 )
 
 // The format of a call of [Fair].
@@ -251,7 +251,7 @@ var names = map[string]int64{
 	"NOTE_SIZE": noteSize, "NOTE_FROM": noteFrom + 1, "NOTE_STAYS": inMicros(noteStays), "NOTE_DIGEST": noteDigest + 1, "NOTE_LOOSE": noteLoose + 1, "NOTE_BOOKED": noteSize % bookingSize, "NOTE_LOG": noteSize % recordSize, "LOOSE_SIZE": looseSize,
 	"MAX_BOOKED": maxBooked, "MAX_QUEUED": maxQueued, "LOOKS": maxLooks, "MAX_EXPIRY": maxExpiry, "GENERATIONS": generations,
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
-	"HEAD_SIZE": headSize, "ASK_ID": askID, "ASK_FIRST": askFirst, "ASK_SECOND": askSecond, "ASK_COST": askCost, "ASK_OWNER": askOwner, "ASK_AHEAD": askAhead, "ASK_SINCE": askSince, "ASK_SIZE": askSize,
+	"HEAD_SIZE": headSize, "CHARGE_ID": chargeID, "CHARGE_FIRST": chargeFirst, "CHARGE_SECOND": chargeSecond, "CHARGE_COST": chargeCost, "CHARGE_OWNER": chargeOwner, "CHARGE_AHEAD": chargeAhead, "CHARGE_SINCE": chargeSince, "CHARGE_SIZE": chargeSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
 	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
@@ -262,7 +262,7 @@ var names = map[string]int64{
 	"GRANTS": maxGrants, "DROPS": maxDrops, "TRY": howTry, "POLL": howPoll, "LISTEN": howListen,
 	"WAITING": slotsWaiting, "TAKEN": slotsTaken, "LOST": slotsLost, "REVOKED": slotsRevoked, "LATE": slotsLate,
 	"FAIR_PROCESS": fairProcess, "FAIR_LEASTS": fairLeasts, "FAIR_LEAVES": fairLeaves, "FAIR_ZERO": fairZero, "FAIR_HIGHEST": 1 << 50, "FAIR_LONGEST": 24 * 3600 * 1e6, "FRACTION": 1 << 20,
-	"SILENT": channelSilent, "HEARD": channelHeard, "REFUSED": channelRefused,
+	"SILENT": channelSilent, "RECEIVED": channelReceived, "REFUSED": channelRefused,
 }
 
 var name = regexp.MustCompile(`\$\{?([A-Z_]+)\}?`)

@@ -330,7 +330,7 @@ func TestACallerThatLeavesTakesNothingFromTheOthers(t *testing.T) {
 func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 	b := new(batch)
 	for _, key := range []string{"x{a}", "x{b}", "y{a}"} {
-		b.calls = append(b.calls, &call{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+askSize)})
+		b.calls = append(b.calls, &call{script: current.one[kindToken].take, keys: []string{key}, payload: make([]byte, headSize+chargeSize)})
 	}
 	sends := gather(b, shareSlot)
 	require.Len(t, sends, 2)
@@ -342,15 +342,15 @@ func TestDecisionsOfOneSlotShareACall(t *testing.T) {
 // silentConn is a connection that answers nothing any more once something is written while its server is silent.
 type silentConn struct {
 	net.Conn
-	silent *atomic.Bool
-	asked  chan<- struct{} // a value for each write that is not answered
-	end    <-chan struct{}
-	dead   atomic.Bool
+	silent     *atomic.Bool
+	unanswered chan<- struct{} // a value for each write that is not answered
+	end        <-chan struct{}
+	dead       atomic.Bool
 }
 
 func (c *silentConn) Write(b []byte) (int, error) {
 	if c.silent.Load() && !c.dead.Swap(true) {
-		c.asked <- struct{}{}
+		c.unanswered <- struct{}{}
 	}
 	if c.dead.Load() {
 		return len(b), nil
@@ -370,13 +370,13 @@ func (c *silentConn) Read(b []byte) (int, error) {
 func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 	s := startServer(t)
 	var silent atomic.Bool
-	asked := make(chan struct{}, maxBatches)
+	unanswered := make(chan struct{}, maxBatches)
 	end := make(chan struct{})
 	client := redis.NewRing(&redis.RingOptions{
 		Addrs: map[string]string{"a": s.addr}, HeartbeatFrequency: time.Hour, MaxRetries: -1, ReadTimeout: time.Hour,
 		Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
 			conn, err := net.Dial(network, addr)
-			return &silentConn{Conn: conn, silent: &silent, asked: asked, end: end}, err
+			return &silentConn{Conn: conn, silent: &silent, unanswered: unanswered, end: end}, err
 		},
 	})
 	defer client.Close()
@@ -392,7 +392,7 @@ func TestCallsThatAllHaveLeftHoldUpNoOther(t *testing.T) {
 			_, err := l.Take(ctx, "k", 1)
 			assert.ErrorIs(t, err, context.Canceled)
 		})
-		<-asked
+		<-unanswered
 	}
 	silent.Store(false)
 	wg.Go(func() {

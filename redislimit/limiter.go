@@ -25,7 +25,7 @@ type Limiter struct {
 	store      *store
 	space      namespace
 	limitFor   func(string) ratelimit.Limit
-	asked      *lookup.Calls[string, ratelimit.Limit] // of limitFor
+	lookups    *lookup.Calls[string, ratelimit.Limit] // of limitFor
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
 	plan       atomic.Pointer[plan]   // New's or SetLimit's limit
@@ -56,7 +56,7 @@ func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*L
 		return nil, err
 	}
 	l := &Limiter{store: newStore(client, o.Timeout, o.Batch, o.DeclareKeys, o.Hooks), space: space, limitFor: o.LimitFor,
-		asked: lookup.New[string, ratelimit.Limit](0), onDecision: o.OnDecision, maxLog: o.MaxLog}
+		lookups: lookup.New[string, ratelimit.Limit](0), onDecision: o.OnDecision, maxLog: o.MaxLog}
 	l.use(p)
 	if o.MaxBatch > 0 {
 		if l.leases, err = newLeases(l, o.MaxBatch); err == nil && o.LimitFor == nil {
@@ -238,7 +238,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	return l.planOf(lookup.One(l.asked, key, l.limitFor), "LimitFor", func() (*plan, error) { return p, nil })
+	return l.planOf(lookup.One(l.lookups, key, l.limitFor), "LimitFor", func() (*plan, error) { return p, nil })
 }
 
 // planOf returns the plan of a limit that a function of the user's has returned.

@@ -32,10 +32,10 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 		require.NoError(t, err)
 		return l
 	}
-	var told, observed []string
+	var decided, observed []string
 	users := limiter("user", 10, &Options{
 		OnDecision: func(e ratelimit.Event[string]) {
-			told = append(told, fmt.Sprint(e.Key, e.Decision.Allowed, e.Decision.Limit.Name))
+			decided = append(decided, fmt.Sprint(e.Key, e.Decision.Allowed, e.Decision.Limit.Name))
 		},
 		LimitFor: func(key string) ratelimit.Limit {
 			switch key {
@@ -87,7 +87,7 @@ func TestLocalIsTheSameStackInMemory(t *testing.T) {
 	allowed(5, localCall{user: "ann"})
 	allowed(2, localCall{user: "bob"})
 	allowed(0, localCall{user: "eve"})
-	assert.Equal(t, []string{"anntrueuser", "anntrueuser", "anntrueuser", "anntrueuser", "anntrueuser", "annfalseuser"}, told[:6])
+	assert.Equal(t, []string{"anntrueuser", "anntrueuser", "anntrueuser", "anntrueuser", "anntrueuser", "annfalseuser"}, decided[:6])
 	for range 50 {
 		require.True(t, local.Allow(localCall{user: "root"}, 1), "Unlimited is not shared")
 	}

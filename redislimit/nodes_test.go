@@ -135,7 +135,7 @@ func TestAServerThatHangsHoldsUpNoOther(t *testing.T) {
 // books counts the results that callers received for keys.
 type books struct {
 	mu   sync.Mutex
-	keys map[string]*told
+	keys map[string]*received
 }
 
 func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
@@ -143,7 +143,7 @@ func (b *books) note(key string, cost int, d ratelimit.Decision, err error) {
 	defer b.mu.Unlock()
 	k := b.keys[key]
 	if k == nil {
-		k = &told{cost: cost}
+		k = &received{cost: cost}
 		b.keys[key] = k
 	}
 	k.calls++
@@ -176,7 +176,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return w.Allow("k", 1) }, 30*time.Second, 20*time.Millisecond)
 
-	b := books{keys: map[string]*told{}}
+	b := books{keys: map[string]*received{}}
 	var stop atomic.Bool
 	var failed atomic.Int64
 	run := func(strict bool) *sync.WaitGroup {
@@ -234,7 +234,7 @@ func TestAClusterOfSixWhileSlotsMoveAndAMasterDies(t *testing.T) {
 	wg.Wait()
 	for key, k := range b.keys {
 		assert.Zero(t, k.perhaps)
-		assert.Equal(t, k.allowed*k.cost, spent(key), "key %s: all that was told is charged, once", key)
+		assert.Equal(t, k.allowed*k.cost, spent(key), "key %s: what was allowed is charged, once", key)
 	}
 
 	wg = run(false)

@@ -114,7 +114,7 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	c := &call{script: p.of.scripts.take, undone: true}
 	c.payload = put7(put7(put7(append(c.payload, how), limit), p.ticket), latest)
 	c.payload = append(c.payload, p.request...)
-	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
+	reply, err := p.of.run(ctx, c, p.redisKey, p.level)
 	if err == nil && len(reply) < 1+7+7+7 {
 		err = errAnswer
 	}
@@ -197,7 +197,7 @@ func (p *Permit) Extend(ctx context.Context) error {
 	}
 	sent := time.Now()
 	c := &call{script: p.of.scripts.extend, payload: []byte(p.request)}
-	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
+	reply, err := p.of.run(ctx, c, p.redisKey, p.level)
 	return p.extended(reply, err, sent)
 }
 
@@ -258,7 +258,7 @@ func (p *Permit) release(ctx context.Context) (held bool, err error) {
 	sent := time.Now()
 	c := &call{script: p.of.scripts.release}
 	c.payload = append(put7(append(c.payload, revoked), limit), p.request...)
-	reply, err := p.of.ask(ctx, c, p.redisKey, p.level)
+	reply, err := p.of.run(ctx, c, p.redisKey, p.level)
 	if err == nil && len(reply) < 1+7 {
 		err = errAnswer
 	}

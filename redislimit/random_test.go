@@ -124,8 +124,8 @@ func randomClients(t *testing.T, s *server, proxy *moodyProxy) map[string]redis.
 	return clients
 }
 
-// told holds the results that the callers of one key have received.
-type told struct {
+// received holds the results that the callers of one key have received.
+type received struct {
 	mu                      sync.Mutex
 	cost                    int
 	calls, allowed, perhaps int
@@ -165,11 +165,11 @@ func TestRandomTimeoutsChargeEachCallerItsOwn(t *testing.T) {
 	}
 }
 
-func randomCalls(l *Limiter, stack *ratelimit.Layered[string]) []*told {
-	var all []*told
+func randomCalls(l *Limiter, stack *ratelimit.Layered[string]) []*received {
+	var all []*received
 	primes := []int{3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59}
 	for _, p := range primes {
-		all = append(all, &told{cost: p})
+		all = append(all, &received{cost: p})
 	}
 	end := time.Now().Add(randomDuration())
 	var wg sync.WaitGroup
@@ -185,7 +185,7 @@ func randomCalls(l *Limiter, stack *ratelimit.Layered[string]) []*told {
 	return all
 }
 
-func randomCall(rng *rand.Rand, l *Limiter, stack *ratelimit.Layered[string], all []*told) {
+func randomCall(rng *rand.Rand, l *Limiter, stack *ratelimit.Layered[string], all []*received) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	switch rng.IntN(4) {
 	case 0:

@@ -93,11 +93,11 @@ func (r *request) prepare(c *call, op byte) {
 	}
 	b := c.room[:0]
 	if len(r.charges) > 1 {
-		b = make([]byte, 0, headSize+askSize*len(r.charges))
+		b = make([]byte, 0, headSize+chargeSize*len(r.charges))
 	}
 	b = head(b, op, len(r.charges))
 	for i := range r.charges {
-		b = r.charges[i].ask(b, op)
+		b = r.charges[i].put(b, op)
 	}
 	now := int64(0)
 	for i := range r.charges {
@@ -158,9 +158,9 @@ func (r *request) scriptFor(op byte) *script {
 
 var hows = [...]byte{kindToken & 7: 1, kindLeaky & 7: 2, kindFixed & 7: 3, kindLog & 7: 4, kindCounter & 7: 5, kindCalendar & 7: 6, kindHeld & 7: 7}
 
-// ask appends a charge's request. The part for the usual case comes first: the key, the operation, the beginning of a usual
+// put appends a charge's request. The part for the usual case comes first: the key, the operation, the beginning of a usual
 // state, and five figures of the kind's own.
-func (c *charge) ask(b []byte, op byte) []byte {
+func (c *charge) put(b []byte, op byte) []byte {
 	p, how := c.plan, hows[c.plan.kind&7]
 	if c.shadow {
 		how = howShadow

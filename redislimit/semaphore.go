@@ -46,7 +46,7 @@ type Semaphore struct {
 	priority func(key string) int
 	owner    string
 	limitFor func(key string) int
-	asked    *lookup.Calls[string, int] // of limitFor
+	lookups  *lookup.Calls[string, int] // of limitFor
 	logger   *slog.Logger
 	limit    atomic.Int64
 	process  string        // the id of this Semaphore, which differs from others of the same program too
@@ -136,7 +136,7 @@ func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOption
 		o.Owner = thisProcess()
 	}
 	s := &Semaphore{name: o.Name, store: newStore(client, o.Timeout, defaultBatch, false, nil), scripts: slotsAlone, hold: o.Hold, total: int64(o.Total), priority: o.Priority,
-		owner: o.Owner, limitFor: o.LimitFor, asked: lookup.New[string, int](0), logger: o.Logger, silence: placeFor + min(max(0, o.Timeout), time.Hour),
+		owner: o.Owner, limitFor: o.LimitFor, lookups: lookup.New[string, int](0), logger: o.Logger, silence: placeFor + min(max(0, o.Timeout), time.Hour),
 		lines: make(map[string]*localLine), groups: make(map[string]*group)}
 	s.subs.of = s
 	var slot func(string) string
@@ -190,7 +190,7 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	}
 	limit := s.limit.Load()
 	if s.limitFor != nil {
-		if own := lookup.One(s.asked, key, s.limitFor); own != 0 {
+		if own := lookup.One(s.lookups, key, s.limitFor); own != 0 {
 			limit = int64(own)
 		}
 	}
@@ -301,7 +301,7 @@ const maxLate = 3
 func (s *Semaphore) Reset(ctx context.Context, key string) error {
 	limit, err := s.limitOf(key, 1)
 	if err == nil {
-		_, err = s.ask(ctx, &call{script: s.scripts.reset, payload: put7(nil, limit)}, s.space.key(key), s.levelOf(key))
+		_, err = s.run(ctx, &call{script: s.scripts.reset, payload: put7(nil, limit)}, s.space.key(key), s.levelOf(key))
 	}
 	if err != nil {
 		return s.failed(err)
@@ -309,8 +309,8 @@ func (s *Semaphore) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// ask runs a script and returns its reply.
-func (s *Semaphore) ask(ctx context.Context, c *call, redisKey string, level int64) (string, error) {
+// run runs a script and returns its reply.
+func (s *Semaphore) run(ctx context.Context, c *call, redisKey string, level int64) (string, error) {
 	ctx = wait.OrBackground(ctx)
 	c.keys, c.test = []string{redisKey}, s.store.testWords()
 	if s.total > 0 {

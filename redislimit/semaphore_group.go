@@ -95,24 +95,24 @@ func (g *group) beat() {
 func (g *group) beatTogether(lines []*localLine) {
 	var all []slotsOf
 	var beats []*beatCall
-	var asked []*localLine
+	var beating []*localLine
 	for _, l := range lines {
-		if b := l.ask(); b != nil {
+		if b := l.nextBeat(); b != nil {
 			all = append(all, slotsOf{l.redisKey, b.level, b.payload})
-			beats, asked = append(beats, b), append(asked, l)
+			beats, beating = append(beats, b), append(beating, l)
 		}
 	}
 	if len(all) == 0 {
 		return
 	}
-	replies, err := g.s.askTogether(context.Background(), g.s.scripts.beats, all)
+	replies, err := g.s.runTogether(context.Background(), g.s.scripts.beats, all)
 	if g.refuses(err) {
-		for _, l := range asked {
+		for _, l := range beating {
 			go l.beat()
 		}
 		return
 	}
-	for i, l := range asked {
+	for i, l := range beating {
 		l.learn(beats[i], at(replies, i), err)
 	}
 }
@@ -143,8 +143,8 @@ type slotsOf struct {
 	payload  []byte
 }
 
-// askTogether runs a script for several keys of a server, and returns its replies.
-func (s *Semaphore) askTogether(ctx context.Context, of *script, all []slotsOf) ([]string, error) {
+// runTogether runs a script for several keys of a server, and returns its replies.
+func (s *Semaphore) runTogether(ctx context.Context, of *script, all []slotsOf) ([]string, error) {
 	c := &call{script: of, test: s.store.testWords()}
 	if s.total > 0 {
 		c.payload = put7(put7(nil, s.total), highest)
@@ -275,7 +275,7 @@ func (g *group) extend(ctx context.Context, due []*keeping) {
 	for i, k := range due {
 		all[i] = slotsOf{k.p.redisKey, k.p.level, []byte(k.p.request)}
 	}
-	replies, err := g.s.askTogether(ctx, g.s.scripts.extends, all)
+	replies, err := g.s.runTogether(ctx, g.s.scripts.extends, all)
 	refused := g.refuses(err)
 	for i, k := range due {
 		if refused {

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	beatEvery    = 300 * time.Millisecond // between the beats of a process that receives messages
-	firstPoll    = 5 * time.Millisecond   // between the beats of a process without messages, and then twice as long each time
-	lastPoll     = 50 * time.Millisecond
-	maxBeatAsked = 32 // requests of a beat
-	maxBeatKeys  = 64 // of a call
+	beatEvery      = 300 * time.Millisecond // between the beats of a process that receives messages
+	firstPoll      = 5 * time.Millisecond   // between the beats of a process without messages, and then twice as long each time
+	lastPoll       = 50 * time.Millisecond
+	maxBeatCallers = 32 // requests of a beat
+	maxBeatKeys    = 64 // of a call
 )
 
 // localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
@@ -124,7 +124,7 @@ func (s *Semaphore) enter(l *localLine, w *waiter) {
 	l.lastSeen = time.Now()
 	if !w.entered {
 		w.entered = true
-		if len(l.order) > 2*len(l.callers)+maxBeatAsked {
+		if len(l.order) > 2*len(l.callers)+maxBeatCallers {
 			l.order = slices.DeleteFunc(l.order, func(w *waiter) bool { return w.gone })
 		}
 		l.order = append(l.order, w)
@@ -198,29 +198,29 @@ type beatCall struct {
 	how     byte
 	level   int64
 	payload []byte
-	asked   []*waiter
+	waiters []*waiter
 	sent    time.Time
 }
 
 // beat reports this process as alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
-	b := l.ask()
+	b := l.nextBeat()
 	if b == nil {
 		return
 	}
-	reply, err := l.s.ask(context.Background(), &call{script: l.s.scripts.beat, payload: b.payload}, l.redisKey, b.level)
+	reply, err := l.s.run(context.Background(), &call{script: l.s.scripts.beat, payload: b.payload}, l.redisKey, b.level)
 	l.learn(b, reply, err)
 }
 
-// ask prepares a beat, nil if no caller needs one.
-func (l *localLine) ask() *beatCall {
+// nextBeat prepares a beat, nil if no caller needs one.
+func (l *localLine) nextBeat() *beatCall {
 	s := l.s
 	limit, limitErr := s.limitOrPanic(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := &beatCall{how: l.howLocked(), level: l.level, asked: l.oldest(), sent: time.Now()}
-	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.asked))), s.process...) // an invalid limit is 0, which serves none
-	for _, w := range b.asked {
+	b := &beatCall{how: l.howLocked(), level: l.level, waiters: l.oldest(), sent: time.Now()}
+	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.waiters))), s.process...) // an invalid limit is 0, which serves none
+	for _, w := range b.waiters {
 		b.payload = append(b.payload, w.p.request...)
 	}
 	for _, w := range l.callers {
@@ -231,7 +231,7 @@ func (l *localLine) ask() *beatCall {
 			w.signal() // it finds that it can never be served
 		}
 	}
-	if len(b.asked) == 0 {
+	if len(b.waiters) == 0 {
 		l.pending, l.again = false, false
 		return nil
 	}
@@ -242,12 +242,12 @@ func (l *localLine) ask() *beatCall {
 func (l *localLine) learn(b *beatCall, reply string, err error) {
 	s := l.s
 	const head = 1 + 7
-	states := head + 8*len(b.asked)
+	states := head + 8*len(b.waiters)
 	if err == nil && len(reply) < states {
 		err = errAnswer
 	}
 	if err == nil {
-		s.answered(b.asked[0].p, b.sent, get7(reply[1:]), reply[states:])
+		s.answered(b.waiters[0].p, b.sent, get7(reply[1:]), reply[states:])
 		if reply[0] == channelRefused {
 			s.warn("Redis refuses SPUBLISH on its channels")
 		}
@@ -257,11 +257,11 @@ func (l *localLine) learn(b *beatCall, reply string, err error) {
 	l.pending = false
 	if err == nil {
 		l.lastSeen = time.Now()
-		if b.how == howListen && reply[0] != channelHeard {
+		if b.how == howListen && reply[0] != channelReceived {
 			s.subs.failed(l.redisKey)
 			l.listens, l.poll = false, firstPoll
 		}
-		l.found(b.asked, reply[head:], b.sent)
+		l.found(b.waiters, reply[head:], b.sent)
 	} else if time.Since(l.lastSeen) > s.silence {
 		for _, w := range l.order {
 			w.failed = err
@@ -282,20 +282,20 @@ func (l *localLine) learn(b *beatCall, reply string, err error) {
 }
 
 // oldest returns the callers that have waited longest.
-func (l *localLine) oldest() (asked []*waiter) {
+func (l *localLine) oldest() (waiters []*waiter) {
 	for _, w := range l.order {
-		if !w.gone && w.granted.IsZero() && len(asked) < maxBeatAsked {
-			asked = append(asked, w)
+		if !w.gone && w.granted.IsZero() && len(waiters) < maxBeatCallers {
+			waiters = append(waiters, w)
 		}
 	}
-	return asked
+	return waiters
 }
 
 // found hands on the states of requests that a beat has returned. If one has lost its place all have: Redis took this process for
 // dead, or lost the key.
-func (l *localLine) found(asked []*waiter, states string, sent time.Time) {
+func (l *localLine) found(waiters []*waiter, states string, sent time.Time) {
 	taken, lost := 0, false
-	for i, w := range asked {
+	for i, w := range waiters {
 		state, token := states[8*i], get7(states[8*i+1:])
 		switch {
 		case state == slotsTaken:
@@ -309,7 +309,7 @@ func (l *localLine) found(asked []*waiter, states string, sent time.Time) {
 			lost = true
 		}
 	}
-	l.again = l.again || taken == maxBeatAsked
+	l.again = l.again || taken == maxBeatCallers
 	for _, w := range l.order {
 		if lost && !w.gone && w.granted.IsZero() {
 			w.again = true

@@ -40,7 +40,7 @@ func (s *Semaphore) scriptsOf() *slotScripts {
 
 func (s *Semaphore) look(ctx context.Context, key string, of *script) (reply string, err error) {
 	if _, err = s.limitOf(key, 1); err == nil {
-		reply, err = s.ask(ctx, &call{script: of}, s.space.key(key), highest)
+		reply, err = s.run(ctx, &call{script: of}, s.space.key(key), highest)
 	}
 	if err != nil {
 		return "", s.failed(err)
@@ -94,7 +94,7 @@ func (s *Semaphore) Revoke(ctx context.Context, key, id string) error {
 	if err != nil || len(attempt) != attemptSize {
 		return s.failed(fmt.Errorf("%q is not the ID of a permit: %w", id, ErrLost))
 	}
-	reply, err := s.ask(ctx, &call{script: s.scripts.revoke, payload: append(put7(nil, limit), attempt...)}, s.space.key(key), s.levelOf(key))
+	reply, err := s.run(ctx, &call{script: s.scripts.revoke, payload: append(put7(nil, limit), attempt...)}, s.space.key(key), s.levelOf(key))
 	switch {
 	case err != nil:
 		return s.failed(err)

@@ -18,7 +18,7 @@ const (
 // gather returns the calls to send for a batch: calls that can share one do.
 func gather(b *batch, s sharing) (sends []*call) {
 	for _, c := range b.calls {
-		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+askSize { // dates follow the requests
+		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+chargeSize { // dates follow the requests
 			sends = append(sends, c)
 			continue
 		}
@@ -33,7 +33,7 @@ func gather(b *batch, s sharing) (sends []*call) {
 				batch:   b,
 				tag:     tag,
 				script:  c.script.shared,
-				payload: head(make([]byte, 0, headSize+askSize*n), opTake, 0),
+				payload: head(make([]byte, 0, headSize+chargeSize*n), opTake, 0),
 				keys:    make([]string, 0, n),
 				members: make([]*call, 0, n),
 			}

@@ -11,20 +11,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// asking is a decision that is about to be sent together with others.
-type asking struct {
+// queued is a decision that is about to be sent together with others.
+type queued struct {
 	request
 }
 
-func newAsking(l *Limiter, key string, cost int64) *asking {
-	var a asking
+func newQueued(l *Limiter, key string, cost int64) *queued {
+	var a queued
 	a.request.one(l, l.space.key(key), l.plan.Load(), cost, wait.Forever, opTake)
 	a.prepare(&a.call, opTake)
 	return &a
 }
 
 // decided reads the answer.
-func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
+func (a *queued) decided(ctx context.Context) (allowed bool, err error) {
 	if err := a.call.err; err != nil {
 		return false, classify(ctx, err, a.call.batch.written())
 	}
@@ -34,7 +34,7 @@ func (a *asking) decided(ctx context.Context) (allowed bool, err error) {
 }
 
 // together sends decisions in the same way as a lane sends waiting ones.
-func together(ctx context.Context, l *Limiter, all ...*asking) {
+func together(ctx context.Context, l *Limiter, all ...*queued) {
 	b := &batch{staying: len(all)}
 	for _, a := range all {
 		a.call.batch = b
@@ -44,7 +44,7 @@ func together(ctx context.Context, l *Limiter, all ...*asking) {
 }
 
 // wants holds the answers of decisions against verdicts.
-func wants(t *testing.T, all []*asking, verdicts ...bool) {
+func wants(t *testing.T, all []*queued, verdicts ...bool) {
 	t.Helper()
 	for i, a := range all {
 		allowed, err := a.decided(t.Context())
@@ -59,11 +59,11 @@ func TestDecisionsInOneCallAreDecidedEachByItself(t *testing.T) {
 	for _, limit := range fiveLimits() {
 		t.Run(limit.Name, func(t *testing.T) {
 			l := f.real(limit)
-			ask := func() []*asking {
-				return []*asking{newAsking(l, "a", 6), newAsking(l, "b", 10), newAsking(l, "a", 6), newAsking(l, "a", 4), newAsking(l, "b", 1)}
+			requests := func() []*queued {
+				return []*queued{newQueued(l, "a", 6), newQueued(l, "b", 10), newQueued(l, "a", 6), newQueued(l, "a", 4), newQueued(l, "b", 1)}
 			}
 			for i, want := range [][]bool{{true, true, false, true, false}, {false, false, false, false, false}} {
-				all := ask()
+				all := requests()
 				f.resetStats()
 				together(t.Context(), l, all...)
 				assert.LessOrEqual(t, f.stats()["evalsha"]+f.stats()["eval"], 2-i, "one call, and another one that teaches the script")
@@ -83,7 +83,7 @@ func TestAnUnusualDecisionDisturbsNoOtherInTheCall(t *testing.T) {
 			require.NoError(t, f.client.Set(t.Context(), l.space.key("garbage"), "7", 0).Err())
 			require.NoError(t, f.client.LPush(t.Context(), l.space.key("list"), "7").Err())
 			require.NoError(t, l.Adjust(t.Context(), "debt", 25))
-			all := []*asking{newAsking(l, "garbage", 1), newAsking(l, "fine", 10), newAsking(l, "list", 1), newAsking(l, "debt", 1), newAsking(l, "fine", 1)}
+			all := []*queued{newQueued(l, "garbage", 1), newQueued(l, "fine", 10), newQueued(l, "list", 1), newQueued(l, "debt", 1), newQueued(l, "fine", 1)}
 			f.resetStats()
 			together(t.Context(), l, all...)
 			for _, i := range []int{0, 2} {
@@ -91,7 +91,7 @@ func TestAnUnusualDecisionDisturbsNoOtherInTheCall(t *testing.T) {
 				assert.ErrorIs(t, err, errForeignState)
 				assert.ErrorContains(t, err, limit.Name)
 			}
-			wants(t, []*asking{all[1], all[3], all[4]}, true, false, false)
+			wants(t, []*queued{all[1], all[3], all[4]}, true, false, false)
 			assert.Equal(t, "7", f.client.Get(t.Context(), l.space.key("garbage")).Val())
 		})
 	}
@@ -99,11 +99,11 @@ func TestAnUnusualDecisionDisturbsNoOtherInTheCall(t *testing.T) {
 
 func TestDecisionsOfSeveralKindsShareARoundTrip(t *testing.T) {
 	f := newFixture(t)
-	var all []*asking
+	var all []*queued
 	var l *Limiter
 	for _, limit := range append(fiveLimits(), fiveLimits()...) {
 		l = f.real(limit)
-		all = append(all, newAsking(l, "k", 6))
+		all = append(all, newQueued(l, "k", 6))
 	}
 	for range 2 { // the second time the scripts are known
 		together(t.Context(), l, all...)
@@ -122,7 +122,7 @@ func TestOutOfMemoryRefusesEveryDecisionInTheCall(t *testing.T) {
 	l := f.real(perMinute(10))
 	require.True(t, l.Allow("a", 1))
 	require.NoError(t, f.client.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	all := []*asking{newAsking(l, "a", 1), newAsking(l, "b", 1)}
+	all := []*queued{newQueued(l, "a", 1), newQueued(l, "b", 1)}
 	together(t.Context(), l, all...)
 	for _, a := range all {
 		_, err := a.decided(t.Context())
@@ -140,7 +140,7 @@ func TestASoleServerWithSlotsDecidesOnKeysOfSeveralSlots(t *testing.T) {
 	require.NoError(t, err)
 	warm(t, l)
 	for range 2 { // the second time it is known
-		all := []*asking{newAsking(l, "a", 4), newAsking(l, "b", 4), newAsking(l, "c", 4)}
+		all := []*queued{newQueued(l, "a", 4), newQueued(l, "b", 4), newQueued(l, "c", 4)}
 		together(t.Context(), l, all...)
 		wants(t, all, true, true, true)
 		assert.True(t, sharing(l.store.lane.share.Load()) == shareSlot)

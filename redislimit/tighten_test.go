@@ -35,13 +35,13 @@ func tightenings() (pairs [][2]ratelimit.Limit) {
 func TestATightenedLimitForgivesNothing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	type told struct {
+	type denial struct {
 		what string
 		take func() (ratelimit.Decision, error)
 		at   time.Time     // before which nothing is allowed
 		wide time.Duration // how far at may be off, since the calls took so long
 	}
-	var all []told
+	var all []denial
 	key := ""
 	add := func(what string, charged func() func() (ratelimit.Decision, error)) {
 		for try := 0; ; try++ {
@@ -55,7 +55,7 @@ func TestATightenedLimitForgivesNothing(t *testing.T) {
 			}
 			require.False(t, d.Allowed, what)
 			if assert.Greater(t, d.RetryAfter, time.Minute, what) {
-				all = append(all, told{what, take, before.Add(d.RetryAfter), time.Since(before)})
+				all = append(all, denial{what, take, before.Add(d.RetryAfter), time.Since(before)})
 			}
 			return
 		}

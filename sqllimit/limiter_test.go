@@ -262,7 +262,7 @@ func TestAnErrorShowsWhetherTheCostMayBeCharged(t *testing.T) {
 	}
 }
 
-func TestARefusalOfTheUserKeepsItsTextAndSaysWhatToDo(t *testing.T) {
+func TestARefusalOfTheUserKeepsItsTextAndNamesTheRemedy(t *testing.T) {
 	for text, refusal := range map[string]error{
 		"(check user and password in the connection string":                                      state("28P01"),
 		"(check the database's name in the connection string)":                                   state("3D000"),

@@ -1,7 +1,7 @@
 -- The call's requests, and the server's time, read once. The words after the requests are a test's: its own time, the time by
 -- which keys outlive theirs, and the mark of new ones.
 local redis, argv = redis, ARGV
-local ask, sec, usec = argv[1], argv[2]
+local payload, sec, usec = argv[1], argv[2]
 if sec then
   usec = argv[3]
 else

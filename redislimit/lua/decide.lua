@@ -2,7 +2,7 @@
 local PEEK, KEEP, OPEN = $PEEK, $KEEP, $OPEN
 
 -- A shared call has no count, and nothing that counts by a calendar.
-local outside = count > 0 and readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
+local outside = count > 0 and readDates($HEAD_SIZE + 1 + $CHARGE_SIZE * count)
 local states = {}
 
 local function begin(k)
@@ -13,17 +13,17 @@ local function begin(k)
   return s
 end
 
-local function asked(i)
+local function chargeAt(i)
   local q = {}
-  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
+  local pos = $HEAD_SIZE + 1 + $CHARGE_SIZE * (i - 1)
   local how
-  q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
-  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
+  q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', payload, pos)
+  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', payload, pos + $CHARGE_COST)
   q.shadow, q.before, q.behind = how == $SHADOW, how == $BEFORE, how == $BEHIND
-  if q.kind == HELD then q.owner = unpack('>I7', ask, pos + $ASK_OWNER) end
+  if q.kind == HELD then q.owner = unpack('>I7', payload, pos + $CHARGE_OWNER) end
   if q.before and q.kind ~= HELD then
     local o = {}
-    o.at, o.cost, o.part, o.gen, o.changes = unpack('>I7I7I7I7I7', ask, pos + $ASK_FIRST)
+    o.at, o.cost, o.part, o.gen, o.changes = unpack('>I7I7I7I7I7', payload, pos + $CHARGE_FIRST)
     o.kind, o.changes = divide(o.changes, 256)
     o.open = o.kind == TOKEN and o.part == 1
     q.old = o
@@ -131,7 +131,7 @@ end
 --
 -- Later calls agree upon the instant of the change, so the carried state need not be stored. Processes have instants of their own. A note
 -- answers those who have the same or a later one: of a fleet, the first process has put the limit in force.
-local function note(q, s, told)
+local function note(q, s, bookings)
   local leaky, newest = q.kind == LEAKY, q.kind == LOG and newestEntry(s) or s.newest
   if not s.carried and s.aside == 0 and newest <= s.now then return nil end
   if q.kind >= CALENDAR or q.allowed or q.place or q.cost == 0 or q.since == 0 or not q.digest then return nil end
@@ -150,8 +150,8 @@ local function note(q, s, told)
         break
       end
     end
-    if told then
-      local _, _, left, debt, next = unpack('>BI7I7I7I7', told)
+    if bookings then
+      local _, _, left, debt, next = unpack('>BI7I7I7I7', bookings)
       if left > 0 and left < TOP or debt > 0 and q.kind ~= LOG then return nil end
       if left == 0 and next > 0 then till = min(till, next) end
     end
@@ -160,7 +160,7 @@ local function note(q, s, told)
   end
   if s.aside > 0 then till = min(till, s.lapses, s.oldPer and s.oldAts[1] + s.oldPer or TOP) end
   return pack('>BI7I7I7I7I7I7I7', q.kind, q.units, q.per, q.cap, cost, s.now, till, s.carried and q.since > q.last and q.since or 0) ..
-    string.sub(q.digest, 1, 4) .. string.sub(q.digest, 12) .. (told or string.rep('\0', $LOOSE_SIZE))
+    string.sub(q.digest, 1, 4) .. string.sub(q.digest, 12) .. (bookings or string.rep('\0', $LOOSE_SIZE))
 end
 
 -- keep writes a note behind a stored state. What is noted for other calls stays for a second: two limits on one key do not write in turn.
@@ -176,11 +176,11 @@ end
 -- decide decides on the requests from first to last, and returns the reply.
 local function decide(first, last)
   if outside then return elsewhere() end
-  local asks, allowed = {}, true
+  local charges, allowed = {}, true
   states = {}
   for i = first, last do
-    local q = asked(i)
-    asks[i] = q
+    local q = chargeAt(i)
+    charges[i] = q
     if not q.shadow then
       local s, code, text = begin(q.key)
       if not s then return failure(i - first + 1, code, text) end
@@ -189,14 +189,14 @@ local function decide(first, last)
   end
   if allowed and op ~= PEEK then
     for i = first, last do
-      local q = asks[i]
+      local q = charges[i]
       if q.old then states[q.key] = q.state end
       if not q.shadow then spend(q, states[q.key]) end
     end
   end
   local parts = { pack('>BI7', allowed and 1 or 0, reading) }
   for i = first, last do
-    local q = asks[i]
+    local q = charges[i]
     if q.shadow then
       local s, code, text = states[q.key], nil, nil
       if not s then s, code, text = begin(q.key) end
@@ -213,11 +213,11 @@ local function decide(first, last)
       parts[i - first + 2] = pack('>B', q.allowed and 1 or 0) .. q.digest
     end
   end
-  local told
+  local bookings
   for i = first, last do
-    if asks[i].loose then
-      told = report(i - first + 1, asks[i], asks[i].state)
-      parts[#parts + 1] = told
+    if charges[i].loose then
+      bookings = report(i - first + 1, charges[i], charges[i].state)
+      parts[#parts + 1] = bookings
     end
   end
   for k, s in pairs(states) do
@@ -229,7 +229,7 @@ local function decide(first, last)
     elseif s.carried then
       prolong(KEYS[k], s, reading, grace)
     end
-    local text = op == $TAKE and first == last and note(asks[first], s, told)
+    local text = op == $TAKE and first == last and note(charges[first], s, bookings)
     if text then keep(KEYS[k], s, text) end
   end
   return table.concat(parts)

@@ -15,8 +15,8 @@
 local spread = unpack
 local unpack, pack, sub, floor, min, max, call = struct.unpack, struct.pack, string.sub, math.floor, math.min, math.max, redis.call
 local figures, tenants, ends, processes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local units, per, burst, alive, life, held, count = unpack('>I7I7I7I7I7I7I7', ask)
-local process = sub(ask, 50, 49 + $FAIR_PROCESS)
+local units, per, burst, alive, life, held, count = unpack('>I7I7I7I7I7I7I7', payload)
+local process = sub(payload, 50, 49 + $FAIR_PROCESS)
 local function whole(n) return string.format('%.0f', n) end
 
 local s = call('HMGET', figures, 'at', 'spent', 'part', 'level', 'rest', 'weights', 'free', 'calls', 'least')
@@ -131,20 +131,20 @@ end
 -- The longest savings of a tenant: it may come again after a while, or wait for a large cost. What exceeds them goes to the others.
 local function savings(weight, of, least) return floor(max(floor(burst / 4) * $FRACTION / of, least * $FRACTION / weight)) end
 
-local names, asked, place, stays = {}, {}, 50 + $FAIR_PROCESS, held > 0
+local names, reports, place, stays = {}, {}, 50 + $FAIR_PROCESS, held > 0
 for i = 1, count do
-  local weight, wanted, least, back, over, refunds, length = unpack('>I7I7I7I7I7I7I7', ask, place)
+  local weight, wanted, least, back, over, refunds, length = unpack('>I7I7I7I7I7I7I7', payload, place)
   stays = stays or wanted > 0
   local a = { weight = weight, wanted = wanted, least = least, back = back, over = over, at = place + 49, refunds = refunds }
   place = place + 49 + 28 * refunds
-  names[i], asked[i] = sub(ask, place, place + length - 1), a
+  names[i], reports[i] = sub(payload, place, place + length - 1), a
   place = place + length
 end
 local reply = {}
 if count > 0 then
   local records, set, score, latest = call('HMGET', tenants, spread(names)), {}, {}, whole(now + alive)
   for i = 1, count do
-    local a = asked[i]
+    local a = reports[i]
     local weight, used, before, line = a.weight, nil, nil, '0'
     if records[i] then
       used, before, line = string.match(records[i], '^(%S+) (%S+) (%S+)$')
@@ -170,7 +170,7 @@ if count > 0 then
     local back = min(a.back, spent)
     spent = spent - back
     for k = 1, a.refunds do
-      back = back + refund(unpack('>I7I7I7I7', ask, a.at + 28 * (k - 1)))
+      back = back + refund(unpack('>I7I7I7I7', payload, a.at + 28 * (k - 1)))
     end
     if back > 0 then
       local less = floor(back * $FRACTION / weight)

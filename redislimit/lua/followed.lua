@@ -9,7 +9,7 @@ for k = 1, #KEYS do
 end
 if verdict == 1 and op == OPEN then
   for i = 1, count do
-    local q = asked(i)
+    local q = chargeAt(i)
     if q.kind ~= HELD and q.cost > 0 and string.byte(reply, 9 + $DIGEST_SIZE * (i - 1)) == 1 then
       more[q.key] = (more[q.key] or sums[q.key]) + q.cost
     end

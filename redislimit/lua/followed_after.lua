@@ -3,7 +3,7 @@ local parts, after = { reply }, {}
 for k = 1, #KEYS do after[k] = load(k) end
 local left = {}
 for i = 1, estimates and count or 0 do
-  local key, kind, _, gen, cost, _, at, part = unpack('>BBBI3I7I7I7I7', ask, $HEAD_SIZE + 1 + $SETTLE_SIZE * (i - 1))
+  local key, kind, _, gen, cost, _, at, part = unpack('>BBBI3I7I7I7I7', payload, $HEAD_SIZE + 1 + $SETTLE_SIZE * (i - 1))
   local s = after[key]
   local counts = s and s.gen == gen and kind ~= HELD
   if counts and s.kind == FIXED then counts = at >= s.at end

@@ -1,4 +1,4 @@
-local op, count = unpack('BB', ask)
+local op, count = unpack('BB', payload)
 local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENERATIONS)
 
 local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
@@ -6,9 +6,9 @@ local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 -- readDates reads a call's data about calendars, behind all else. It reports whether the time is outside that data.
 local function readDates(pos)
   local outside = false
-  while pos <= #ask do
+  while pos <= #payload do
     local d, per = {}, 0
-    per, d.prev, d.from, d.to, d.next, d.mean, d.windows, d.first, d.last = unpack('>I7I7I7I7I7I7I7I7I7', ask, pos)
+    per, d.prev, d.from, d.to, d.next, d.mean, d.windows, d.first, d.last = unpack('>I7I7I7I7I7I7I7I7I7', payload, pos)
     dates[per], pos = d, pos + $DATES_SIZE
     outside = outside or reading < micros(d.from) or reading >= micros(d.next)
   end

@@ -8,7 +8,7 @@ local states = {}
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since, f.cap =
-    unpack('>BBBI3I7I7I7I7BI7I7I7I7', ask, pos)
+    unpack('>BBBI3I7I7I7I7BI7I7I7I7', payload, pos)
   sp.open = sp.kind == TOKEN and sp.part == 1 -- the part is of no other meaning there
   local s = states[key]
   if not s or s.gen ~= gen then return 0 end
@@ -39,7 +39,7 @@ local function settleOne(pos)
 end
 
 local function adjustOne(pos)
-  local key, kind, sign, delta, units, per, since, cap = unpack('>BBBI7I7I7I7I7', ask, pos)
+  local key, kind, sign, delta, units, per, since, cap = unpack('>BBBI7I7I7I7I7', payload, pos)
   local f, a, s = figures(kind, units, per), algorithms[kind], states[key]
   if not s then
     if sign == 1 then return end

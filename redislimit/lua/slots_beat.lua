@@ -1,24 +1,24 @@
 -- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states and tokens of its oldest
 -- requests, which are of the same length.
-local function run(ask)
-  local how, limit, count = unpack('>BI7I7', ask)
-  local process = sub(ask, 16, 15 + $PROCESS)
-  local length = count > 0 and (#ask - 15 - $PROCESS) / count or 0
+local function run(payload)
+  local how, limit, count = unpack('>BI7I7', payload)
+  local process = sub(payload, 16, 15 + $PROCESS)
+  local length = count > 0 and (#payload - 15 - $PROCESS) / count or 0
   open()
   local channel = $SILENT
   if how == $LISTEN then
     local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, '')
     if type(receivers) == 'number' then
-      channel = receivers > 0 and $HEARD or $SILENT
+      channel = receivers > 0 and $RECEIVED or $SILENT
     elseif not string.find(receivers.err, 'non local', 1, true) then -- which passes when the slot has moved
       channel = $REFUSED
     end
   end
-  present(process, channel == $HEARD)
+  present(process, channel == $RECEIVED)
   local states = {}
   for i = 0, count - 1 do
     local from = 16 + $PROCESS + i * length
-    local request = sub(ask, from, from + length - 1)
+    local request = sub(payload, from, from + length - 1)
     local state, token = $LOST, claim(request)
     if token then
       state = $TAKEN

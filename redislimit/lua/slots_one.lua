@@ -1,5 +1,5 @@
 if whole then whole.begin() end
 enter(KEYS[1])
-local answer = run(ask)
+local answer = run(payload)
 if whole then whole.finish() end
 return answer

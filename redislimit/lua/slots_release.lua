@@ -1,7 +1,7 @@
 -- A request gives back its slots, or leaves the line, and learns whether it had slots. If it is revoked, calls for it that arrive later take nothing.
-local function run(ask)
-  local revoked, limit = unpack('>BI7', ask)
-  local request = sub(ask, 9)
+local function run(payload)
+  local revoked, limit = unpack('>BI7', payload)
+  local request = sub(payload, 9)
   open()
   local mine, held = '', 0
   if exists then

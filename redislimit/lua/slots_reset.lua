@@ -1,5 +1,5 @@
 -- Revoked requests stay revoked: a call for one of them may still arrive.
-local function run(ask)
+local function run(payload)
   if type(redis.pcall('ZCARD', key)) ~= 'number' then -- a value of another type
     call('DEL', key)
   else
@@ -10,7 +10,7 @@ local function run(ask)
     end
     used = 0
   end
-  if whole then hand_on(unpack('>I7', ask), '') end
+  if whole then hand_on(unpack('>I7', payload), '') end
   close()
   return '+'
 end

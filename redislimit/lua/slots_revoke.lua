@@ -1,7 +1,7 @@
 -- The permit of an attempt ends, and its slots are granted to the next requests.
-local function run(ask)
-  local limit, ended = unpack('>I7', ask), 0
-  local attempt = sub(ask, 8)
+local function run(payload)
+  local limit, ended = unpack('>I7', payload), 0
+  local attempt = sub(payload, 8)
   open()
   for _, member in ipairs(exists and call('ZRANGEBYSCORE', key, '(0', '+inf') or {}) do
     local kind, rest = sub(member, 1, 1), sub(member, 2)

@@ -1,8 +1,8 @@
 -- A request for slots. How is $TRY, or $POLL or $LISTEN if the caller waits; ticket identifies its place in line, 0 without
 -- one. After latest, if that is not 0, the caller has gone.
-local function run(ask)
-  local how, limit, ticket, latest = unpack('>BI7I7I7', ask)
-  local request = sub(ask, 23)
+local function run(payload)
+  local how, limit, ticket, latest = unpack('>BI7I7I7', payload)
+  local request = sub(payload, 23)
   if latest > 0 and reading > latest then return pack('>BI7I7I7', $LATE, reading, 0, 0) end
   open()
   local scores = exists and call('ZMSCORE', key, 'x' .. request, 'p' .. request, 'g' .. request, 'w' .. request) or {}

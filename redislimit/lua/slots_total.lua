@@ -10,8 +10,8 @@
 --   r  a key that waits, behind its number: its place - $LINE
 --   e  a key with slots or a line: the time at which the first member of its set ends
 local sums, turns = KEYS[2], KEYS[3]
-local total, level = unpack('>I7I7', ask)
-ask = sub(ask, 15)
+local total, level = unpack('>I7I7', payload)
+payload = sub(payload, 15)
 local sum, base, number = 0, 0, 0
 local mine = {} -- of the key at hand: was, limit, level, use, number, and the place of that number
 whole = {}

@@ -157,7 +157,7 @@ func TestRunServesUntilItIsStopped(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestThePageTellsWhatAllServersAdmitBesideTheLimitAndTheBound(t *testing.T) {
+func TestThePageShowsWhatAllServersAdmitBesideTheLimitAndTheBound(t *testing.T) {
 	each(t, func(t *testing.T, f *fleet, page *httptest.Server) {
 		idle := f.status()
 		require.Equal(t, float64(clients*limit.Rate.Units), idle.Fleet.Limit)

@@ -103,7 +103,7 @@ func gateway(rules, backend string) (http.Handler, func(context.Context) error, 
 	if err != nil {
 		return nil, nil, err
 	}
-	policies, err := policy.New(set, &policy.Options{OnDecision: tellOfShadows})
+	policies, err := policy.New(set, &policy.Options{OnDecision: logShadows})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,8 +120,8 @@ func attributes(r *http.Request) (policy.Request, error) {
 	return policy.HTTP(r, policy.Attributes{"user": r.Header.Get("X-User"), "plan": r.Header.Get("X-Plan")}), nil
 }
 
-// tellOfShadows logs the denials that shadow rules would have made.
-func tellOfShadows(d policy.Decision) {
+// logShadows logs the denials that shadow rules would have made.
+func logShadows(d policy.Decision) {
 	for _, r := range d.Rules {
 		if r.Shadow && r.Answered && !r.Decision.Allowed && d.Decision.Allowed {
 			slog.Info("a shadow rule would have denied", "rule", r.Rule, "retry_after", r.Decision.RetryAfter)

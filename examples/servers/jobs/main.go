@@ -58,7 +58,7 @@ func newSlots(client redis.UniversalClient, hold time.Duration) (*redislimit.Sem
 func work(ctx context.Context, slots *redislimit.Semaphore, tenants []string, lasts time.Duration, out io.Writer) error {
 	var mu sync.Mutex // guards out and errs
 	var errs []error
-	say := func(format string, args ...any) {
+	printf := func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
@@ -67,8 +67,8 @@ func work(ctx context.Context, slots *redislimit.Semaphore, tenants []string, la
 	for _, tenant := range tenants {
 		jobs.Go(func() {
 			err := slots.Do(ctx, tenant, 1, func(ctx context.Context) error {
-				say("begin %s", tenant)
-				defer say("end %s", tenant)
+				printf("begin %s", tenant)
+				defer printf("end %s", tenant)
 				return run(ctx, lasts)
 			})
 			if err != nil {

@@ -100,7 +100,7 @@ func tokensIn(body []byte) int {
 	return answer.Usage.TotalTokens
 }
 
-func ask(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
+func post(g http.Handler, key string, words, maxTokens int) (status, tokens int) {
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(question(words, maxTokens)))
 	r.Header.Set("Authorization", "Bearer "+key)
 	w := httptest.NewRecorder()
@@ -172,7 +172,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 						if i == 1 {
 							g = fleet[0] // silver's requests come through one gateway only
 						}
-						_, tokens := ask(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
+						_, tokens := post(g, key, 20+rand.IntN(200), 100+rand.IntN(900))
 						if counts.Load() {
 							used[i].Add(int64(tokens))
 						}
@@ -186,7 +186,7 @@ func TestThreeGatewaysUseTheModelInFullAndTenantsShareItByWeight(t *testing.T) {
 			for !over.Load() {
 				time.Sleep(time.Duration(rand.ExpFloat64() * 5e9))
 				modest++
-				if status, _ := ask(fleet[modest%gateways], "bronze-key", 20, 500); status == http.StatusOK {
+				if status, _ := post(fleet[modest%gateways], "bronze-key", 20, 500); status == http.StatusOK {
 					served++
 				}
 			}
@@ -299,7 +299,7 @@ func TestARequestThatCannotPassIsRefusedAtOnce(t *testing.T) {
 		{"no-key", 1, http.StatusUnauthorized}, {"gold-key", 0, http.StatusBadRequest}, {"gold-key", -1, http.StatusBadRequest},
 		{"gold-key", perMinute, http.StatusBadRequest},
 	} {
-		status, _ := ask(g, c.key, 1, c.maxTokens)
+		status, _ := post(g, c.key, 1, c.maxTokens)
 		require.Equal(t, c.want, status, "%+v", c)
 	}
 	require.Zero(t, m.used.Load())

@@ -52,7 +52,7 @@ func entries(pairs ...string) *descriptors.RateLimitDescriptor {
 	return d
 }
 
-func ask(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitRequest {
+func request(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitRequest {
 	return &rls.RateLimitRequest{Domain: "web", Descriptors: of}
 }
 
@@ -77,35 +77,35 @@ func TestEnvoyIsAnswered(t *testing.T) {
 		require.Len(t, resp.Statuses, len(r.Descriptors))
 		return resp
 	}
-	require.Eventually(t, func() bool { return call(ask(entries("user", "mallory"))).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(request(entries("user", "mallory"))).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
 
 	t.Run("descriptors that nest", func(t *testing.T) {
 		for left := range 3 {
-			resp := call(ask(entries("user", "ann", "path", "/a?q=1")))
+			resp := call(request(entries("user", "ann", "path", "/a?q=1")))
 			assert.Equal(t, ok, resp.OverallCode)
 			assert.EqualValues(t, 2-left, resp.Statuses[0].LimitRemaining)
 			assert.Equal(t, "pair", resp.Statuses[0].CurrentLimit.Name)
 			assert.EqualValues(t, 3, resp.Statuses[0].CurrentLimit.RequestsPerUnit)
 			assert.Equal(t, rls.RateLimitResponse_RateLimit_HOUR, resp.Statuses[0].CurrentLimit.Unit)
 		}
-		resp := call(ask(entries("user", "ann", "path", "/a?q=2")))
+		resp := call(request(entries("user", "ann", "path", "/a?q=2")))
 		assert.Equal(t, over, resp.OverallCode)
 		assert.Equal(t, over, resp.Statuses[0].Code)
 		assert.InDelta(t, 3600, resp.Statuses[0].DurationUntilReset.AsDuration().Seconds(), 60)
 		require.Len(t, resp.ResponseHeadersToAdd, 1)
 		assert.Equal(t, "Retry-After", resp.ResponseHeadersToAdd[0].Key)
 		assert.Regexp(t, `^3[56]\d\d$`, resp.ResponseHeadersToAdd[0].Value)
-		assert.Equal(t, ok, call(ask(entries("user", "ann", "path", "/b"))).OverallCode)
-		assert.Equal(t, ok, call(ask(entries("user", "bob", "path", "/a"))).OverallCode)
+		assert.Equal(t, ok, call(request(entries("user", "ann", "path", "/b"))).OverallCode)
+		assert.Equal(t, ok, call(request(entries("user", "bob", "path", "/a"))).OverallCode)
 	})
 	t.Run("a rule that matches two descriptors is charged once", func(t *testing.T) {
-		resp := call(ask(entries("remote_address", "192.0.2.1"), entries("remote_address", "192.0.2.1", "user", "carl")))
+		resp := call(request(entries("remote_address", "192.0.2.1"), entries("remote_address", "192.0.2.1", "user", "carl")))
 		for _, s := range resp.Statuses {
 			assert.EqualValues(t, 9, s.LimitRemaining)
 		}
 	})
 	t.Run("hits_addend", func(t *testing.T) {
-		r := ask(entries("remote_address", "192.0.2.2"))
+		r := request(entries("remote_address", "192.0.2.2"))
 		r.HitsAddend = 4
 		assert.EqualValues(t, 6, call(r).Statuses[0].LimitRemaining)
 		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(5)
@@ -121,42 +121,42 @@ func TestEnvoyIsAnswered(t *testing.T) {
 		assert.Equal(t, codes.Unimplemented, status.Code(err))
 	})
 	t.Run("descriptors that disagree are decided apart, all or none", func(t *testing.T) {
-		resp := call(ask(entries("generic_key", "one"), entries("generic_key", "two")))
+		resp := call(request(entries("generic_key", "one"), entries("generic_key", "two")))
 		assert.Equal(t, ok, resp.OverallCode)
 		for range 3 {
-			call(ask(entries("generic_key", "two")))
+			call(request(entries("generic_key", "two")))
 		}
-		resp = call(ask(entries("generic_key", "one"), entries("generic_key", "two")))
+		resp = call(request(entries("generic_key", "one"), entries("generic_key", "two")))
 		assert.Equal(t, over, resp.OverallCode)
 		assert.Equal(t, []rls.RateLimitResponse_Code{ok, over}, []rls.RateLimitResponse_Code{resp.Statuses[0].Code, resp.Statuses[1].Code})
-		assert.EqualValues(t, 2, call(ask(entries("generic_key", "one"))).Statuses[0].LimitRemaining, "given back")
+		assert.EqualValues(t, 2, call(request(entries("generic_key", "one"))).Statuses[0].LimitRemaining, "given back")
 	})
 	t.Run("IPv6 addresses of one /64", func(t *testing.T) {
-		call(ask(entries("remote_address", "2001:db8::1")))
-		assert.EqualValues(t, 8, call(ask(entries("remote_address", "2001:db8::2"))).Statuses[0].LimitRemaining)
+		call(request(entries("remote_address", "2001:db8::1")))
+		assert.EqualValues(t, 8, call(request(entries("remote_address", "2001:db8::2"))).Statuses[0].LimitRemaining)
 	})
 	t.Run("the domain", func(t *testing.T) {
-		r := ask(entries("remote_address", "192.0.2.3"))
+		r := request(entries("remote_address", "192.0.2.3"))
 		r.Domain = "other"
 		assert.Nil(t, call(r).Statuses[0].CurrentLimit, "no rule")
 	})
 	t.Run("other algorithms", func(t *testing.T) {
-		resp := call(ask(entries("bucket", "a")))
+		resp := call(request(entries("bucket", "a")))
 		assert.Equal(t, rls.RateLimitResponse_RateLimit_UNKNOWN, resp.Statuses[0].CurrentLimit.Unit)
 		assert.EqualValues(t, 5, resp.Statuses[0].CurrentLimit.RequestsPerUnit)
-		assert.Equal(t, ok, call(ask(entries("queue", "a"))).OverallCode)
-		assert.Equal(t, over, call(ask(entries("queue", "a"))).OverallCode, "a delay cannot be kept")
-		resp = call(ask(entries("user", "mallory")))
+		assert.Equal(t, ok, call(request(entries("queue", "a"))).OverallCode)
+		assert.Equal(t, over, call(request(entries("queue", "a"))).OverallCode, "a delay cannot be kept")
+		resp = call(request(entries("user", "mallory")))
 		assert.Equal(t, over, resp.OverallCode)
 		assert.Empty(t, resp.ResponseHeadersToAdd, "it never passes")
 	})
 	t.Run("errors", func(t *testing.T) {
 		for name, r := range map[string]*rls.RateLimitRequest{
-			"no descriptors":           ask(),
-			"an address that is none":  ask(entries("remote_address", "x")),
-			"a key that a rule needs":  ask(entries("kind", "needed")),
-			"a key that is much":       ask(entries("bucket", strings.Repeat("x", 2000))),
-			"a look at what is needed": ask(entries("kind", "needed"), entries("user", "ann")),
+			"no descriptors":           request(),
+			"an address that is none":  request(entries("remote_address", "x")),
+			"a key that a rule needs":  request(entries("kind", "needed")),
+			"a key that is much":       request(entries("bucket", strings.Repeat("x", 2000))),
+			"a look at what is needed": request(entries("kind", "needed"), entries("user", "ann")),
 		} {
 			_, err := c.ShouldRateLimit(t.Context(), r)
 			assert.Equal(t, codes.InvalidArgument, status.Code(err), name)
@@ -165,8 +165,8 @@ func TestEnvoyIsAnswered(t *testing.T) {
 	})
 }
 
-// TestEnvoysConfigurationAsksWhatTheRulesNeed reads gateways/envoy.yaml as Envoy does, and sends the descriptors that its actions make of a request.
-func TestEnvoysConfigurationAsksWhatTheRulesNeed(t *testing.T) {
+// TestEnvoysConfigurationSendsWhatTheRulesNeed reads gateways/envoy.yaml as Envoy does, and sends the descriptors that its actions make of a request.
+func TestEnvoysConfigurationSendsWhatTheRulesNeed(t *testing.T) {
 	var tree any
 	require.NoError(t, yaml.Unmarshal([]byte(configuration(t, "envoy.yaml")), &tree))
 	text, err := json.Marshal(tree)
@@ -215,9 +215,9 @@ func TestEnvoysConfigurationAsksWhatTheRulesNeed(t *testing.T) {
 	assert.Equal(t, ok, send("192.0.2.2", "/search/x").OverallCode)
 }
 
-// TestTheRulesOfThePageDoWhatItSays plays the table of docs/migrate.md: the row's own text, a rule with it, and descriptors
+// TestTheRulesOfThePageDoWhatItPromises plays the table of docs/migrate.md: the row's own text, a rule with it, and descriptors
 // with the remaining budget, -1 for a denial and none for "no rule".
-func TestTheRulesOfThePageDoWhatItSays(t *testing.T) {
+func TestTheRulesOfThePageDoWhatItPromises(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/migrate.md")
 	require.NoError(t, err)
 	_, text, found := strings.Cut(string(page), "\n## envoyproxy/ratelimit\n")
@@ -270,7 +270,7 @@ func TestTheRulesOfThePageDoWhatItSays(t *testing.T) {
 		require.NoError(t, err)
 		s := &service{limiter: policies}
 		for _, w := range row.want {
-			resp, err := s.ShouldRateLimit(t.Context(), ask(entries(w.pairs...)))
+			resp, err := s.ShouldRateLimit(t.Context(), request(entries(w.pairs...)))
 			require.NoError(t, err, row.rule)
 			left := int(resp.Statuses[0].LimitRemaining)
 			switch {
@@ -336,16 +336,16 @@ func tokenRules(t *testing.T) string {
 // apply_on_stream_done, and the AI gateway, whose request has a descriptor for requests, too.
 func TestEnvoyChargesAStreamWhenItIsDone(t *testing.T) {
 	s := start(t, config{})
-	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [asked]}}, limit: blocked}\n")
+	s.edit(t, tokenRules(t)+"\n- {name: ready, match: {attributes: {ready: [now]}}, limit: blocked}\n")
 	c := envoy(t, s)
 	call := func(of ...*descriptors.RateLimitDescriptor) *rls.RateLimitResponse {
 		t.Helper()
-		resp, err := c.ShouldRateLimit(t.Context(), ask(of...))
+		resp, err := c.ShouldRateLimit(t.Context(), request(of...))
 		require.NoError(t, err)
 		require.Len(t, resp.Statuses, len(of))
 		return resp
 	}
-	require.Eventually(t, func() bool { return call(entries("ready", "asked")).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return call(entries("ready", "now")).OverallCode == over }, 20*time.Second, 10*time.Millisecond)
 	with := func(addend uint64, pairs ...string) *descriptors.RateLimitDescriptor {
 		d := entries(pairs...)
 		d.HitsAddend = wrapperspb.UInt64(addend)

@@ -99,8 +99,8 @@ func freePort(t testing.TB) string {
 // the test fails.
 func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	t.Helper()
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
 	require.NoError(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -119,7 +119,7 @@ func launch(t testing.TB, cmd *exec.Cmd, listens string) (stop func()) {
 	t.Cleanup(func() {
 		stop()
 		if t.Failed() {
-			t.Log(said.String())
+			t.Log(output.String())
 		}
 	})
 	require.Eventually(t, func() bool {
@@ -179,8 +179,8 @@ var calls = [][]string{
 	{"Content-Type", "application/connect+json"}, {"Content-Type", "application/json", "Connect-Protocol-Version", "1"},
 }
 
-// TestGatewaysAskTheService runs each gateway in front of an origin.
-func TestGatewaysAskTheService(t *testing.T) {
+// TestGatewaysCallTheService runs each gateway in front of an origin.
+func TestGatewaysCallTheService(t *testing.T) {
 	testsize.Extra(t)
 	for name, g := range gateways {
 		t.Run(name, func(t *testing.T) {
@@ -260,17 +260,17 @@ func TestGatewaysAskTheService(t *testing.T) {
 // TestAddressesOfOneNetworkShareABudget as gateways send them.
 func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 	s := start(t, config{})
-	ask := func(kind, address string) int {
+	check := func(kind, address string) int {
 		prefix := map[string]string{"original": "X-Original-", "forwarded": "X-Forwarded-"}[kind]
 		return send(t, http.DefaultClient, "GET", "http://"+s.web+"/auth/"+kind, prefix+"Uri", "/search/x", prefix+"Method", "GET", prefix+"Host", "a",
 			"X-Forwarded-For", address).StatusCode
 	}
 	for kind, network := range map[string]string{"original": "2001:db8:1:2:", "forwarded": "2001:db8:1:3:"} {
 		for i := range 5 {
-			assert.Equal(t, 204, ask(kind, fmt.Sprintf("203.0.113.9, %s%d::1", network, i)))
+			assert.Equal(t, 204, check(kind, fmt.Sprintf("203.0.113.9, %s%d::1", network, i)))
 		}
-		assert.Equal(t, 429, ask(kind, network+"ffff::1"))
-		assert.Equal(t, 204, ask(kind, "2001:db8:1:4::1"))
+		assert.Equal(t, 429, check(kind, network+"ffff::1"))
+		assert.Equal(t, 204, check(kind, "2001:db8:1:4::1"))
 	}
 }
 
@@ -279,15 +279,15 @@ func TestAddressesOfOneNetworkShareABudget(t *testing.T) {
 func TestSubRequestsThatLackTheOriginalAreRefused(t *testing.T) {
 	s := start(t, config{})
 	whole := map[string]string{"X-Original-Uri": "/", "X-Original-Method": "GET", "X-Original-Host": "a", "X-Forwarded-For": "192.0.2.1"}
-	ask := func(path string, fields map[string]string) int {
+	check := func(path string, fields map[string]string) int {
 		var header []string
 		for name, value := range fields {
 			header = append(header, name, value)
 		}
 		return send(t, http.DefaultClient, "GET", "http://"+s.web+path, header...).StatusCode
 	}
-	assert.Equal(t, 204, ask("/auth/original", whole))
-	assert.Equal(t, 400, ask("/auth/forwarded", whole))
+	assert.Equal(t, 204, check("/auth/original", whole))
+	assert.Equal(t, 400, check("/auth/forwarded", whole))
 	for name := range whole {
 		some := map[string]string{}
 		for other, value := range whole {
@@ -295,12 +295,12 @@ func TestSubRequestsThatLackTheOriginalAreRefused(t *testing.T) {
 				some[other] = value
 			}
 		}
-		assert.Equal(t, 400, ask("/auth/original", some), "without %s", name)
+		assert.Equal(t, 400, check("/auth/original", some), "without %s", name)
 		some[name] = "%zz"
 		want := 204
 		if name == "X-Original-Uri" || name == "X-Forwarded-For" {
 			want = 400
 		}
-		assert.Equal(t, want, ask("/auth/original", some), "malformed %s", name)
+		assert.Equal(t, want, check("/auth/original", some), "malformed %s", name)
 	}
 }

@@ -93,9 +93,9 @@ func get(t testing.TB, url string) (status int, body string) {
 }
 
 // check sends a request in JSON.
-func (s *running) check(t testing.TB, question string) (status int, a answer) {
+func (s *running) check(t testing.TB, search string) (status int, a answer) {
 	t.Helper()
-	resp, err := http.Post("http://"+s.web+"/check", "application/json", strings.NewReader(question))
+	resp, err := http.Post("http://"+s.web+"/check", "application/json", strings.NewReader(search))
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
@@ -144,9 +144,9 @@ func TestAQueryInThePathEvadesNoRoute(t *testing.T) {
 // TestAChangedFileIsInForceAtOnce and a file with an error changes nothing.
 func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 	s := start(t, config{})
-	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
 	limits := func(want int) func() bool {
-		return func() bool { _, a := s.check(t, ask); return a.Remaining == want }
+		return func() bool { _, a := s.check(t, look); return a.Remaining == want }
 	}
 	require.True(t, limits(20)())
 	s.edit(t, strings.Replace(string(ownRules), "token-bucket 10/s burst 20", "token-bucket 10/s burst 7", 1))
@@ -162,9 +162,9 @@ func TestAChangedFileIsInForceAtOnce(t *testing.T) {
 // TestASetThatRedisRefusesIsInForceNowhere: the process decides alone, since no Redis answers, and by the rules before.
 func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	s := start(t, config{redis: "redis://127.0.0.1:" + freePort(t)})
-	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
 	limits := func(want int) func() bool {
-		return func() bool { _, a := s.check(t, ask); return a.Degraded && a.Remaining == want }
+		return func() bool { _, a := s.check(t, look); return a.Degraded && a.Remaining == want }
 	}
 	require.True(t, limits(20)())
 	s.edit(t, "rules:\n- {name: tenant, key: tenant, limit: token-bucket 7/s burst 7}\n- {name: log, key: tenant, limit: sliding-log 5000/h}\n")
@@ -180,7 +180,7 @@ func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 // TestUnitsInUseAreRefused: the service sees no end of a request.
 func TestUnitsInUseAreRefused(t *testing.T) {
 	s := start(t, config{})
-	const ask = `{"attributes": {"tenant": "acme"}, "cost": 0}`
+	const look = `{"attributes": {"tenant": "acme"}, "cost": 0}`
 	for _, limit := range []string{
 		"limit: concurrent 8 hold 1m", "limit: fixed-window 9/s, plans: {pro: concurrent 8 hold 1m}",
 		"limit: fixed-window 9/s, overrides: [{key: acme, limit: concurrent 8 hold 1m}]",
@@ -199,7 +199,7 @@ func TestUnitsInUseAreRefused(t *testing.T) {
 			_, metrics := get(t, "http://"+s.web+"/metrics")
 			return strings.Contains(metrics, "\nratelimit_policy_fault 1\n")
 		}, 20*time.Second, 10*time.Millisecond)
-		_, a := s.check(t, ask)
+		_, a := s.check(t, look)
 		assert.Equal(t, 20, a.Remaining, "the rules before it are in force")
 	}
 }
@@ -255,19 +255,19 @@ func TestSIGTERMEndsTheProgram(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "ratelimitd")
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	var said bytes.Buffer
+	var output bytes.Buffer
 	cmd := exec.Command(program, "-http", "127.0.0.1:0", "-grpc", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-drain", "10ms")
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	for b := make([]byte, 1024); !strings.Contains(said.String(), "listens"); {
+	for b := make([]byte, 1024); !strings.Contains(output.String(), "listens"); {
 		n, err := stderr.Read(b)
 		require.NoError(t, err)
-		said.Write(b[:n])
+		output.Write(b[:n])
 	}
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	_, _ = io.Copy(&said, stderr)
-	assert.NoError(t, cmd.Wait(), said.String())
+	_, _ = io.Copy(&output, stderr)
+	assert.NoError(t, cmd.Wait(), output.String())
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {
@@ -287,10 +287,10 @@ func TestProcessesShareBudgetsOnRedis(t *testing.T) {
 	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
 	stop := launch(t, cmd, "127.0.0.1:"+port)
 	a, b := start(t, config{redis: "redis://127.0.0.1:" + port}), start(t, config{redis: "redis://127.0.0.1:" + port})
-	const ask = `{"attributes": {"path": "/search/x", "method": "GET", "ip": "192.0.2.1"}}`
+	const search = `{"attributes": {"path": "/search/x", "method": "GET", "ip": "192.0.2.1"}}`
 	passed := 0
 	for i := range 40 {
-		_, got := []*running{a, b}[i%2].check(t, ask)
+		_, got := []*running{a, b}[i%2].check(t, search)
 		if got.Degraded {
 			t.Skip("this machine is too slow for a decision within 10 ms")
 		}
@@ -303,7 +303,7 @@ func TestProcessesShareBudgetsOnRedis(t *testing.T) {
 	stop()
 	passed = 0
 	for range 20 {
-		_, got := a.check(t, ask)
+		_, got := a.check(t, search)
 		assert.True(t, got.Degraded)
 		if got.Allowed {
 			passed++

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestPictureIsWellFormedWhateverItSays(t *testing.T) {
+func TestPictureIsWellFormedWhateverItsText(t *testing.T) {
 	c := New(100, 50, `a < b & "c"`, "one\ntwo")
 	c.Text("small", "start", 1, 2, "<script>")
 	c.Upright("small", 1, 2, "&")

@@ -104,7 +104,7 @@ func TestChiUsesTheMiddleware(t *testing.T) {
 }
 
 // Inside the routes, chi provides its pattern and its path values in the same way as net/http.
-func TestChiTellsItsPattern(t *testing.T) {
+func TestChisPatternIsFound(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Pair[string, string]](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m, err := httplimit.New(ratelimit.Map(l, keyfunc.Join(httplimit.Pattern, httplimit.PathValue("tenant"))), nil)
 	require.NoError(t, err)

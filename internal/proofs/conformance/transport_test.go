@@ -19,11 +19,11 @@ import (
 // answer is a server that sends one RateLimit field, and records the times of requests.
 type answer struct {
 	field string
-	asked []time.Time
+	times []time.Time
 }
 
 func (a *answer) RoundTrip(r *http.Request) (*http.Response, error) {
-	a.asked = append(a.asked, time.Now())
+	a.times = append(a.times, time.Now())
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Ratelimit": {a.field}},
 		Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 }
@@ -40,7 +40,7 @@ func wait(t *testing.T, field string) time.Duration {
 		_, err = transport.RoundTrip(r)
 		require.NoError(t, err)
 	}
-	return a.asked[1].Sub(a.asked[0])
+	return a.times[1].Sub(a.times[0])
 }
 
 // expected returns the client's wait according to the reference parser: while some item has r=0.

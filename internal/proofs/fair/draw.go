@@ -36,11 +36,11 @@ func picture(lanes []*lane) string {
 	const wide = 4 // bins, since the modest tenant calls only ten times a second
 	draw(c, lanes, top+panel, "The modest tenant: part of its calls granted, in %", chart.Linear(0, 110, top+panel+30+plot, top+panel+30), wide,
 		func(l *lane, i int) float64 {
-			asked, served := 0, 0
+			wanted, served := 0, 0
 			for j := i; j < i+wide; j++ {
-				asked, served = asked+l.asked[j], served+l.served[j]
+				wanted, served = wanted+l.wanted[j], served+l.served[j]
 			}
-			return 100 * float64(served) / float64(max(asked, 1))
+			return 100 * float64(served) / float64(max(wanted, 1))
 		}, 0, 50, 100)
 	c.Text("small", "middle", (left+right)/2, top+2*panel+18, "time, in seconds")
 	return c.String()

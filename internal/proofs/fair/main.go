@@ -59,9 +59,9 @@ const (
 
 // lane holds the results under one limiter, in each bin.
 type lane struct {
-	name, class   string
-	granted       [length / bin]int // to all
-	asked, served [length / bin]int // of the modest tenant
+	name, class    string
+	granted        [length / bin]int // to all
+	wanted, served [length / bin]int // of the modest tenant
 }
 
 func (l *lane) spent(from, to time.Duration) float64 {
@@ -74,13 +74,13 @@ func (l *lane) spent(from, to time.Duration) float64 {
 
 // denied returns which part of the modest tenant's calls was denied while all others polled.
 func (l *lane) denied() float64 {
-	asked, served := 0, 0
-	for i := range l.asked {
+	wanted, served := 0, 0
+	for i := range l.wanted {
 		if at := time.Duration(i) * bin; at < phase || at >= 2*phase {
-			asked, served = asked+l.asked[i], served+l.served[i]
+			wanted, served = wanted+l.wanted[i], served+l.served[i]
 		}
 	}
-	return 1 - float64(served)/float64(asked)
+	return 1 - float64(served)/float64(wanted)
 }
 
 func play(seed uint64) []*lane {
@@ -129,7 +129,7 @@ func (l *lane) play(seed uint64, clock *ratelimittest.Clock, allow func(key int)
 			continue
 		}
 		if c.key == modest {
-			l.asked[at/bin]++
+			l.wanted[at/bin]++
 		}
 		if ok {
 			l.granted[at/bin]++

@@ -89,7 +89,7 @@ func TestSlotsPassFromCallerToCaller(t *testing.T) {
 
 // The figures of three jobs, of which the second begins before the first although it called later.
 func TestHandoverFigures(t *testing.T) {
-	jobs := []job{{Asked: 0, Began: 200, Ended: 300}, {Asked: 50, Began: 100, Ended: 200}, {Asked: 60, Began: 900, Ended: 1000}, {Asked: 70, Began: 1100, Ended: 1200}}
+	jobs := []job{{Called: 0, Began: 200, Ended: 300}, {Called: 50, Began: 100, Ended: 200}, {Called: 60, Began: 900, Ended: 1000}, {Called: 70, Began: 1100, Ended: 1200}}
 	r := handoverTrial{limit: 1, work: 100}.measure(jobs)
 	require.Equal(t, 1, r.overtaken)
 	require.Equal(t, 1, r.most)
@@ -182,7 +182,7 @@ func TestTheBoundOfAnOutageCountsEachProcessThatWasAlone(t *testing.T) {
 	require.EqualValues(t, 100+500+(12+12+1)+80, r.outageBound(0))
 }
 
-func TestTheHistogramTellsQuantilesToFourPercent(t *testing.T) {
+func TestTheHistogramsQuantilesAreExactToFourPercent(t *testing.T) {
 	var h histogram
 	require.Zero(t, h.quantile(0.5))
 	for i := range 1000 {

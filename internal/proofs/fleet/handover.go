@@ -46,7 +46,7 @@ func newHandover(addr string, limit int) *redislimit.Semaphore {
 }
 
 // job is one piece of work, in nanoseconds of the machine's clock.
-type job struct{ Asked, Began, Ended int64 }
+type job struct{ Called, Began, Ended int64 }
 
 // isHandoverWorker makes this program a process of the trials if it was started as one. It prints a line when it is ready,
 // works while standard input is open or its time lasts, and prints its jobs.
@@ -121,7 +121,7 @@ func (s handoverSetup) play(ctx context.Context, semaphore *redislimit.Semaphore
 }
 
 func (s handoverSetup) do(ctx context.Context, semaphore *redislimit.Semaphore) (j job, err error) {
-	j.Asked = time.Now().UnixNano()
+	j.Called = time.Now().UnixNano()
 	permit, err := semaphore.Acquire(ctx, handoverKey, 1)
 	if err != nil {
 		return j, err
@@ -271,8 +271,8 @@ func (tr handoverTrial) measure(jobs []job) (r handoverResult) {
 		}
 		r.jobs++
 		overtaken := 0
-		for k := i - 1; k >= 0 && jobs[k].Began > j.Asked; k-- {
-			if jobs[k].Asked > j.Asked {
+		for k := i - 1; k >= 0 && jobs[k].Began > j.Called; k-- {
+			if jobs[k].Called > j.Called {
 				overtaken++
 			}
 		}

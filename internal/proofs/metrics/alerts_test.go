@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAlertsAskForMetricsThatExist compares docs/alerts.yml with the exported metrics, and with the table of docs/metrics.md that says what to do.
-func TestAlertsAskForMetricsThatExist(t *testing.T) {
+// TestAlertsUseMetricsThatExist compares docs/alerts.yml with the exported metrics, and with the table of docs/metrics.md that says what to do.
+func TestAlertsUseMetricsThatExist(t *testing.T) {
 	alerts, err := os.ReadFile("../../../docs/alerts.yml")
 	require.NoError(t, err)
 	metrics, err := os.ReadFile("../../../docs/metrics.md")
@@ -30,9 +30,9 @@ func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	}
 	names := regexp.MustCompile(`ratelimit_\w+`)
 	for _, text := range []string{string(alerts), table} {
-		asked := names.FindAllString(text, -1)
-		assert.NotEmpty(t, asked)
-		for _, name := range asked {
+		used := names.FindAllString(text, -1)
+		assert.NotEmpty(t, used)
+		for _, name := range used {
 			assert.True(t, known[name], name)
 		}
 	}

@@ -230,8 +230,8 @@ func TestOnlySourcesOfFiguresAreRegistered(t *testing.T) {
 	require.NoError(t, m.Register("f", limiter), "the name is still free")
 }
 
-// TestTheDashboardAsksForMetricsThatExist compares docs/grafana-dashboard.json with the metrics that a program exports.
-func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
+// TestTheDashboardUsesMetricsThatExist compares docs/grafana-dashboard.json with the metrics that a program exports.
+func TestTheDashboardUsesMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/grafana-dashboard.json")
 	require.NoError(t, err)
 	var dashboard struct {
@@ -249,22 +249,22 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 		known[f.GetName()+"_bucket"] = f.GetType().String() == "HISTOGRAM"
 	}
 	name := regexp.MustCompile(`ratelimit_\w+`)
-	asked := map[string]bool{}
+	used := map[string]bool{}
 	for _, p := range dashboard.Panels {
 		require.NotEmpty(t, p.Targets, p.Title)
 		for _, target := range p.Targets {
 			names := name.FindAllString(target.Expr, -1)
 			require.NotEmpty(t, names, p.Title)
 			for _, n := range names {
-				assert.True(t, known[n], "%s asks for %s", p.Title, n)
-				asked[strings.TrimSuffix(n, "_bucket")] = true
+				assert.True(t, known[n], "%s uses %s", p.Title, n)
+				used[strings.TrimSuffix(n, "_bucket")] = true
 			}
 		}
 	}
-	assert.Greater(t, len(asked), 12)
+	assert.Greater(t, len(used), 12)
 }
 
-func TestSinceWhenDecisionsAreDegradedIsTold(t *testing.T) {
+func TestTheStartOfDegradedDecisionsIsAMetric(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m, err := promlimit.New(reg)
 	require.NoError(t, err)

@@ -230,8 +230,8 @@ func (c *slowCounter) IncrementBy(key string, window time.Time, n int) error {
 	return c.LimitCounter.IncrementBy(key, window, n)
 }
 
-// TestHTTPRateAsksItsStoreForOneRequestAtATime: a store that is slow for one key holds up all.
-func TestHTTPRateAsksItsStoreForOneRequestAtATime(t *testing.T) {
+// TestHTTPRateCallsItsStoreForOneRequestAtATime: a store that is slow for one key holds up all.
+func TestHTTPRateCallsItsStoreForOneRequestAtATime(t *testing.T) {
 	counter := &slowCounter{httprate.NewLocalLimitCounter(time.Hour), make(chan struct{}), make(chan struct{})}
 	h := router(httprate.LimitBy(10, time.Hour, byIP, httprate.WithLimitCounter(counter)))
 	first, second := make(chan struct{}), make(chan struct{})

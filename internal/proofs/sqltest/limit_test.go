@@ -144,22 +144,22 @@ func corrections(t *testing.T, db *sql.DB, dialect sqllimit.Dialect, clock *rate
 			ratelimit.SlidingLog(ratelimit.PerDay(1000)), ratelimit.SlidingCounter(ratelimit.PerDay(1000)), ratelimit.Calendar(1000, ratelimit.Day("UTC")),
 		} {
 			l := limiterOn(t, db, limit, sqllimit.Options{Dialect: dialect, Name: "lowered-" + limit.Algorithm.String()})
-			ask := func(cost, remaining int) ratelimit.Decision {
+			take := func(cost, remaining int) ratelimit.Decision {
 				d, err := l.Take(t.Context(), "k", cost)
 				require.NoError(t, err)
 				require.Equal(t, remaining, d.Remaining, "%v", limit)
 				return d
 			}
-			ask(900, 100)
+			take(900, 100)
 			lower := limit
 			lower.Rate.Units, lower.Burst = 10, min(10, limit.Burst)
 			require.NoError(t, l.SetLimit(lower))
-			require.LessOrEqual(t, ask(0, 0).ResetAfter, lower.RefillTime(), "%v", limit)
+			require.LessOrEqual(t, take(0, 0).ResetAfter, lower.RefillTime(), "%v", limit)
 			require.NoError(t, l.SetLimit(limit))
-			ask(0, 100)
+			take(0, 100)
 			require.NoError(t, l.SetLimit(lower))
-			clock.Advance(ask(0, 0).ResetAfter)
-			ask(10, 0)
+			clock.Advance(take(0, 0).ResetAfter)
+			take(10, 0)
 		}
 	})
 }
@@ -379,7 +379,7 @@ func mistakesNameTheTable(t *testing.T, server *postgres, db *sql.DB) {
 	reader, err := sql.Open("pgx", strings.Replace(server.name("postgres"), "user=test", "user=reader", 1))
 	require.NoError(t, err)
 	defer reader.Close()
-	for says, test := range map[string]struct {
+	for want, test := range map[string]struct {
 		db *sql.DB
 		o  sqllimit.Options
 	}{
@@ -391,7 +391,7 @@ func mistakesNameTheTable(t *testing.T, server *postgres, db *sql.DB) {
 	} {
 		l := limiterOn(t, test.db, quota(10), test.o)
 		d, err := l.Take(t.Context(), "k", 1)
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, want)
 		require.False(t, d.Allowed)
 		require.NotErrorIs(t, err, ratelimit.ErrUnavailable)
 		require.NotErrorIs(t, err, ratelimit.ErrUnanswered)

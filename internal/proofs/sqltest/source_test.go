@@ -86,14 +86,14 @@ func TestRowsWithReplacementsLimitsOfAttributesAndNotices(t *testing.T) {
   limit: calendar 5/hour UTC, instead: [other, third], limit_from: quota, notify: [80%, 100%]}` + "\n- {name: other, limit: blocked}\n- {name: third, limit: blocked}"))
 			require.NoError(t, err)
 			assert.Equal(t, file.Rules[0], set.Rules[0], "as a file has it")
-			for _, wrong := range []struct{ set, says string }{
+			for _, wrong := range []struct{ set, want string }{
 				{`match_more = '{"not": {"prefix": "x"}}'`, "match_more"}, {`match_more = '{"not": {"region": {"a": "b"}}}'`, "match_more"},
 				{`match_more = '', instead = 'nobody'`, "no rule"}, {`instead = '', notify = '80'`, "want 1%"}, {`notify = '', limit_from = 'header:X'`, "sent by the client"},
 			} {
 				_, err := db.Exec(d.sql(`UPDATE rate_limit_rule SET ` + wrong.set + ` WHERE name = 'bulk'`))
 				require.NoError(t, err)
 				_, err = load()
-				require.ErrorContains(t, err, wrong.says, wrong.set)
+				require.ErrorContains(t, err, wrong.want, wrong.set)
 			}
 		})
 	}
@@ -128,16 +128,16 @@ func TestRowsWithShares(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, 4, set.Rules[0].Shares["pro"])
 			assert.NotEqual(t, before, set.Version, "readers see the change")
-			for _, wrong := range []struct{ set, says string }{
+			for _, wrong := range []struct{ set, want string }{
 				{`share = -1 WHERE plan = ''`, "rate_limit_rule.share: -1"}, {`share = 2000000 WHERE plan = ''`, "share: 2000000, want a weight from 1 to 1048576"},
 				{`share = 0 WHERE plan = ''`, "has no share"}, {`share = 1 WHERE plan = ''`, ""}, {`share = 3 WHERE plan = 'banned'`, `the plan "banned" has both limit blocked and share 3`},
 			} {
 				_, err := db.Exec(`UPDATE rate_limit_rule SET ` + wrong.set)
 				require.NoError(t, err)
-				if _, err = load(); wrong.says == "" {
+				if _, err = load(); wrong.want == "" {
 					require.NoError(t, err)
 				} else {
-					require.ErrorContains(t, err, wrong.says)
+					require.ErrorContains(t, err, wrong.want)
 				}
 			}
 		})
@@ -176,7 +176,7 @@ func TestRowsWithTheColumnMore(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, "total", set.Rules[0].Actual)
 			assert.NotEqual(t, before, set.Version, "readers see the change")
-			for _, wrong := range []struct{ more, says string }{
+			for _, wrong := range []struct{ more, want string }{
 				{`{"actual": 7}`, "rate_limit_rule.more.actual: 7 is a number"}, {`{"actual": "path"}`, "rate_limit_rule.more.actual: \"path\" is sent by the client"},
 				{`{"limit": "blocked"}`, "rate_limit_rule.more: a field that is none of"}, {`{"ACTUAL": "a"}`, "none of budget"}, {`[]`, "not the JSON"},
 				{`{"costs": [{"match": {"route": "/x"}, "cost": -1}]}`, "rate_limit_rule.more.costs[0].cost"}, {`{"actual": "a", "actual": "b"}`, "there twice"},
@@ -184,7 +184,7 @@ func TestRowsWithTheColumnMore(t *testing.T) {
 				_, err := db.Exec(`UPDATE rate_limit_rule SET more = '` + wrong.more + `'`)
 				require.NoError(t, err)
 				_, err = load()
-				require.ErrorContains(t, err, wrong.says)
+				require.ErrorContains(t, err, wrong.want)
 			}
 		})
 	}
@@ -213,7 +213,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 			require.NoError(t, err)
 			_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 			require.ErrorContains(t, err, "rate_limit_rule.match_more: not the JSON")
-			for _, wrong := range []struct{ column, text, says string }{
+			for _, wrong := range []struct{ column, text, want string }{
 				{"match_more", `{"prefix": null}`, "null"}, {"match_more", `null`, "null"}, {"match_more", `{"absent": null}`, "null"},
 				{"match_attributes", `null`, "null"}, {"match_attributes", `{"region": null}`, ""}, {"match_attributes", `{"region": ["eu", null]}`, ""},
 				{"match_more", `{"prefix": {"region": ["us"]}, "PREFIX": {"region": ["e"]}}`, "none of not, prefix, suffix, absent"},
@@ -225,7 +225,7 @@ func TestRowsOfEveryKindOfMatch(t *testing.T) {
 				require.NoError(t, err)
 				_, err = sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute}).Load(t.Context())
 				require.ErrorContains(t, err, "rate_limit_rule."+wrong.column+": ", wrong.text)
-				require.ErrorContains(t, err, wrong.says)
+				require.ErrorContains(t, err, wrong.want)
 			}
 		})
 	}
@@ -286,7 +286,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := d.migrated(t)
 			src := sqlsource.New(db, &sqlsource.Options{Dialect: d.dialect, Timeout: time.Minute})
-			for statement, says := range map[string]string{
+			for statement, want := range map[string]string{
 				`INSERT INTO rate_limit_rule (name, "limit") VALUES ('api', 'often')`:                                                  `rule "api": rate_limit_rule.limit: ratelimit: invalid limit`,
 				`INSERT INTO rate_limit_rule (name, plan, "limit") VALUES ('api', 'free', 'blocked')`:                                  `rule "api": rate_limit_rule.plan: `,
 				`INSERT INTO rate_limit_rule (name, "limit", match_attributes) VALUES ('api', 'blocked', '{"secret": 1}')`:             `rate_limit_rule.match_attributes: not the JSON`,
@@ -303,7 +303,7 @@ func TestABadRowIsRefusedAndNamed(t *testing.T) {
 				set, err := src.Load(t.Context())
 				require.ErrorAs(t, err, new(*policy.Error), statement)
 				assert.Nil(t, set)
-				assert.Contains(t, err.Error(), says)
+				assert.Contains(t, err.Error(), want)
 				assert.NotContains(t, err.Error(), "secret")
 				_, err = db.Exec(`DELETE FROM rate_limit_rule; DELETE FROM rate_limit_setting`)
 				require.NoError(t, err)

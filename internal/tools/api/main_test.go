@@ -73,7 +73,7 @@ func New(
 	}, lines)
 }
 
-func TestWhatIsGoneAndWhatIsNewIsTold(t *testing.T) {
+func TestWhatIsGoneAndWhatIsNewIsListed(t *testing.T) {
 	assert.Equal(t, []string{"- b", "+ c"}, compare([]string{"a", "b"}, []string{"a", "c"}))
 	assert.Empty(t, compare([]string{"a"}, []string{"a"}))
 }

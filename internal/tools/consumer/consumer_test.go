@@ -61,7 +61,7 @@ func TestModulesThatOthersCannotUse(t *testing.T) {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}
 	t.Setenv("GOPROXY", "off")
-	for name, test := range map[string]struct{ file, text, says string }{
+	for name, test := range map[string]struct{ file, text, want string }{
 		"a version that is no release":                      {"nested/go.mod", "module example.org/root/nested\n\ngo 1.25.0\n\nrequire example.org/root v0.0.0\n", "requires"},
 		"a file name that a zip cannot hold":                {"bad:name", "x", "bad:name"},
 		"two files whose names differ in case":              {"ROOT.go", "package root\n", "case-insensitive"},
@@ -79,7 +79,7 @@ func TestModulesThatOthersCannotUse(t *testing.T) {
 				all["third/third.go"] = "package third\n"
 			}
 			all[test.file] = test.text
-			require.ErrorContains(t, run(repository(t, all), false, new(bytes.Buffer)), test.says)
+			require.ErrorContains(t, run(repository(t, all), false, new(bytes.Buffer)), test.want)
 		})
 	}
 }

@@ -74,13 +74,13 @@ func check(root, platform string, out io.Writer) (failures int, err error) {
 		if err != nil {
 			return failures, fmt.Errorf("%s: %w", dir, err)
 		}
-		told := make(map[string]bool) // a package is there twice, with its tests and without
+		reported := make(map[string]bool) // a package is there twice, with its tests and without
 		for _, p := range all {
 			checked++
 			for _, e := range p.Errors {
 				// Files that go test generates use declarations that declarationsOnly has hidden.
-				if text := e.Error(); !told[text] && !generated(e, root) {
-					told[text] = true
+				if text := e.Error(); !reported[text] && !generated(e, root) {
+					reported[text] = true
 					failures++
 					fmt.Fprintf(out, "%s: %s\n", platform, text)
 				}

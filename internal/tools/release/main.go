@@ -214,9 +214,9 @@ func (r *release) publish(commit string) error {
 	}
 	c := exec.Command("git", "update-ref", "--stdin") // all or none
 	c.Dir, c.Stdin = r.root, strings.NewReader(updates.String())
-	if said, err := c.CombinedOutput(); err != nil {
+	if output, err := c.CombinedOutput(); err != nil {
 		_, undo := git(r.root, "reset", "-q", "--keep", strings.TrimSpace(old))
-		return errors.Join(fmt.Errorf("nothing is released: the tags: %w\n%s", err, said), undo)
+		return errors.Join(fmt.Errorf("nothing is released: the tags: %w\n%s", err, output), undo)
 	}
 	return nil
 }

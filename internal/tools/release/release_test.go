@@ -104,10 +104,10 @@ func TestARelease(t *testing.T) {
 	require.ErrorContains(t, run(dir, "v0.4.0", false, day, &out), "nothing that is not released")
 	write(t, filepath.Join(dir, "CHANGELOG.md"), strings.Replace(read(t, filepath.Join(dir, "CHANGELOG.md")), "\n## [0.3.0]", "\n### Incompatible\n\n- another\n\n## [0.3.0]", 1))
 	do(t, dir, "commit", "-qam", "change")
-	for version, says := range map[string]string{
+	for version, want := range map[string]string{
 		"v0.3.0": "v0.3.0 exists", "v0.2.9": "older than the release v0.3.0", "v0.3.1": "takes a new minor version", "v1.0.0": "must not have",
 	} {
-		require.ErrorContains(t, run(dir, version, false, day, &out), says, version)
+		require.ErrorContains(t, run(dir, version, false, day, &out), want, version)
 	}
 	require.NoError(t, run(dir, "v0.4.0", true, day, &out))
 }
@@ -120,31 +120,31 @@ func TestWhatIsNotReleased(t *testing.T) {
 	for name, test := range map[string]struct {
 		ci, version string
 		spoil       func(t *testing.T, dir string)
-		says        string
+		want        string
 	}{
-		"CI fails":              {ci: "echo broken; exit 3", says: "nothing is released: .ci/run: exit status 3"},
-		"a file is changed":     {spoil: func(t *testing.T, dir string) { write(t, dir+"/CHANGELOG.md", "x") }, says: "not clean"},
-		"a file is not in git":  {spoil: func(t *testing.T, dir string) { write(t, dir+"/new", "x") }, says: "not clean"},
-		"a version without a v": {version: "0.1.0", says: `version "0.1.0" is not of the form`},
-		"half a version":        {version: "v0.1", says: `version "v0.1" is not of the form`},
-		"build metadata":        {version: "v0.1.0+a", says: "is not of the form"},
-		"no version":            {version: "x", says: "is not of the form"},
-		"version 2":             {version: "v2.0.0", says: "module paths end in the major version"},
-		"a module's tag exists": {spoil: func(t *testing.T, dir string) { do(t, dir, "tag", "policy/v0.1.0") }, says: "tag policy/v0.1.0 exists"},
-		"no branch":             {spoil: func(t *testing.T, dir string) { do(t, dir, "checkout", "-q", "--detach") }, says: "no branch is checked out"},
-		"requirements differ":   {spoil: func(t *testing.T, dir string) { requires(t, dir, "v0.0.9") }, says: "requires"},
-		"no section":            {spoil: func(t *testing.T, dir string) { changelog(t, dir, "# Changelog\n") }, says: "has no section"},
-		"the section is there":  {spoil: func(t *testing.T, dir string) { changelog(t, dir, "## [Unreleased]\n- x\n## [0.1.0]\n") }, says: "a section 0.1.0 already"},
-		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", says: "has moved since"},
-		"a tag is made by CI":   {ci: "git -C %s tag redislimit/v0.1.0", says: "nothing is released: the tags"},
-		"a file is made by CI":  {ci: "touch %s/new", says: "has changed since"},
-		"changes in the clone":  {ci: "touch new", says: ""},
-		"a prerelease":          {version: "v0.1.0-rc.1", says: ""},
+		"CI fails":              {ci: "echo broken; exit 3", want: "nothing is released: .ci/run: exit status 3"},
+		"a file is changed":     {spoil: func(t *testing.T, dir string) { write(t, dir+"/CHANGELOG.md", "x") }, want: "not clean"},
+		"a file is not in git":  {spoil: func(t *testing.T, dir string) { write(t, dir+"/new", "x") }, want: "not clean"},
+		"a version without a v": {version: "0.1.0", want: `version "0.1.0" is not of the form`},
+		"half a version":        {version: "v0.1", want: `version "v0.1" is not of the form`},
+		"build metadata":        {version: "v0.1.0+a", want: "is not of the form"},
+		"no version":            {version: "x", want: "is not of the form"},
+		"version 2":             {version: "v2.0.0", want: "module paths end in the major version"},
+		"a module's tag exists": {spoil: func(t *testing.T, dir string) { do(t, dir, "tag", "policy/v0.1.0") }, want: "tag policy/v0.1.0 exists"},
+		"no branch":             {spoil: func(t *testing.T, dir string) { do(t, dir, "checkout", "-q", "--detach") }, want: "no branch is checked out"},
+		"requirements differ":   {spoil: func(t *testing.T, dir string) { requires(t, dir, "v0.0.9") }, want: "requires"},
+		"no section":            {spoil: func(t *testing.T, dir string) { changelog(t, dir, "# Changelog\n") }, want: "has no section"},
+		"the section is there":  {spoil: func(t *testing.T, dir string) { changelog(t, dir, "## [Unreleased]\n- x\n## [0.1.0]\n") }, want: "a section 0.1.0 already"},
+		"the branch moves":      {ci: "git -C %s commit -q --allow-empty -m meanwhile", want: "has moved since"},
+		"a tag is made by CI":   {ci: "git -C %s tag redislimit/v0.1.0", want: "nothing is released: the tags"},
+		"a file is made by CI":  {ci: "touch %s/new", want: "has changed since"},
+		"changes in the clone":  {ci: "touch new", want: ""},
+		"a prerelease":          {version: "v0.1.0-rc.1", want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if test.ci == "" && test.spoil == nil && test.says != "" {
-				require.ErrorContains(t, run(first, test.version, false, day, new(bytes.Buffer)), test.says)
+			if test.ci == "" && test.spoil == nil && test.want != "" {
+				require.ErrorContains(t, run(first, test.version, false, day, new(bytes.Buffer)), test.want)
 				return
 			}
 			dir := t.TempDir()
@@ -159,11 +159,11 @@ func TestWhatIsNotReleased(t *testing.T) {
 			}
 			before := state(t, dir)
 			err := run(dir, test.version, false, day, new(bytes.Buffer))
-			if test.says == "" {
+			if test.want == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.want)
 			if strings.Contains(test.ci, dir) || strings.Contains(test.ci, "%s") {
 				assert.NotContains(t, do(t, dir, "log", "--format=%s"), "Release")
 				return

@@ -21,9 +21,9 @@ import (
 // a change that adds a file need not touch it.
 const near = 3
 
-// TestContributingSaysHowManyFilesADecisionRunsThrough measures the figures of the table of decisions: the number of files of
+// TestContributingListsHowManyFilesADecisionRunsThrough measures the figures of the table of decisions: the number of files of
 // which code runs in one decision.
-func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
+func TestContributingListsHowManyFilesADecisionRunsThrough(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}
@@ -45,7 +45,7 @@ func TestContributingSaysHowManyFilesADecisionRunsThrough(t *testing.T) {
 	}
 }
 
-func TestContributingSaysHowManyFilesADecisionOnRedisRunsThrough(t *testing.T) {
+func TestContributingListsHowManyFilesADecisionOnRedisRunsThrough(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}

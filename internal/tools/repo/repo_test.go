@@ -34,8 +34,8 @@ func shipped(t *testing.T, dir string) []string {
 	return slices.DeleteFunc(packages, func(p string) bool { return strings.Contains(p, "/internal/dev/") })
 }
 
-// TestContributingSaysWhatEachModuleRequires compares the table of modules in CONTRIBUTING.md with the go.mod files.
-func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
+// TestContributingListsWhatEachModuleRequires compares the table of modules in CONTRIBUTING.md with the go.mod files.
+func TestContributingListsWhatEachModuleRequires(t *testing.T) {
 	if !testsize.Long() {
 		t.Skip("runs in CI, and with scripts/test -long")
 	}
@@ -46,19 +46,19 @@ func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
 	_, table, found := strings.Cut(string(text), "\n| module | requires | why |\n|---|---|---|\n")
 	require.True(t, found, "CONTRIBUTING.md has no table of modules")
 	table, _, _ = strings.Cut(table, "\n\n")
-	told := make(map[string]string)
+	listed := make(map[string]string)
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
 		require.Len(t, cells, 5, line)
-		told[strings.Trim(cells[1], " `")] = strings.TrimSpace(cells[2])
+		listed[strings.Trim(cells[1], " `")] = strings.TrimSpace(cells[2])
 	}
 	for _, m := range all {
 		name := m.Dir
 		if name == "." {
 			name = path.Base(m.Path())
 		}
-		requires, found := told[name]
-		delete(told, name)
+		requires, found := listed[name]
+		delete(listed, name)
 		if !assert.True(t, found, "%s is not in the table", name) || !m.Published() {
 			continue
 		}
@@ -72,7 +72,7 @@ func TestContributingSaysWhatEachModuleRequires(t *testing.T) {
 		slices.Sort(want)
 		assert.Equal(t, strings.Join(want, ", "), requires, "what %s requires without its tests", name)
 	}
-	assert.Empty(t, told, "these are in the table, and are no modules")
+	assert.Empty(t, listed, "these are in the table, and are no modules")
 }
 
 // TestMetricsNeedTheirClientOnly: a program that exports metrics of a counter in memory gets the root module, the client and

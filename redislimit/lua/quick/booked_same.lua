@@ -1,5 +1,5 @@
     if full then -- a key that owes more than the capacity, as of when it is put under the limit, had a larger one
-      local since, most, frac = unpack('>I7', ask, pos + $ASK_SINCE), x + price, y + part
+      local since, most, frac = unpack('>I7', payload, pos + $CHARGE_SINCE), x + price, y + part
       if frac >= z then most, frac = most + 1, frac - z end
       local as = now
       if since > 0 then as = math.min(now, math.max(last, since)) end
@@ -21,5 +21,5 @@
         owes, over = owes + (product - left) / z, over + left
         if over >= z then owes, over = owes + 1, over - z end
       end
-      if cap > 0 and cap ~= unpack('>I7', ask, pos + $ASK_COST + 14) or cap == 0 and (owes - as > most or owes - as == most and over > frac) then full = false end
+      if cap > 0 and cap ~= unpack('>I7', payload, pos + $CHARGE_COST + 14) or cap == 0 and (owes - as > most or owes - as == most and over > frac) then full = false end
     end

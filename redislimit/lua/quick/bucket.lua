@@ -1,6 +1,6 @@
 -- A bucket: the cost fits while the debt is at most x µs, and y of z more. The price is whole µs and a part of one.
 --LOAD
-local id, x, y, z, price, part = unpack('>c${ID_SIZE}I7I7I7I7I7', ask, pos + $ASK_ID)
+local id, x, y, z, price, part = unpack('>c${ID_SIZE}I7I7I7I7I7', payload, pos + $CHARGE_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
 local m, mark, expiry, needed, value, life
 if raw then
@@ -11,7 +11,7 @@ if raw then
       break
     end
     local cap, aside = unpack('>I7I7', raw, $STATE_SIZE + 1)
-    local cost, _, same = unpack('>I7I7I7', ask, pos + $ASK_COST)
+    local cost, _, same = unpack('>I7I7I7', payload, pos + $CHARGE_COST)
     if aside > 0 or cap ~= same or cost == 0 or string.byte(raw) + $ASIDE ~= string.byte(id) then break end
     raw = string.sub(id, 1, 1) .. string.sub(raw, 2, $STATE_SIZE)
     body = raw
@@ -23,7 +23,7 @@ if raw then
   local over = at - last - x - price
   if (over > 0 or over == 0 and n > 0) and not debt then
     -- A key that owes more than the capacity, as of when it is put under the limit, had a larger one.
-    local since = unpack('>I7', ask, pos + $ASK_SINCE)
+    local since = unpack('>I7', payload, pos + $CHARGE_SINCE)
     if since == 0 or since > now then last = now elseif since > last then last = since end
     local u, p = x + price, y + part
     if p >= z then u, p = u + 1, p - z end

@@ -51,7 +51,7 @@ at = freed(at, y - x)
 ok = at <= now or x == 0
 local fits = ok
 if not ok then
-  local ahead = unpack('>I7', ask, pos + $ASK_AHEAD)
+  local ahead = unpack('>I7', payload, pos + $CHARGE_AHEAD)
   ok = ahead >= $MOST or at - ahead <= reading
 end
 local next = at -- when one more unit fits after the decision, if none remains

@@ -2,12 +2,12 @@
 -- answer is the verdict on all, the time, and for each key its verdict and the state as it
 -- was stored.
 local unpack = struct.unpack
-local count = unpack('B', ask, 2)
+local count = unpack('B', payload, 2)
 local appends = false -- to a log
 local seen, allowed, answer, keys, values, lives = 0, true, {}, {}, {}, {}
 for i = 1, count do
-  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
-  local key, how = unpack('BB', ask, pos)
+  local pos = $HEAD_SIZE + 1 + $CHARGE_SIZE * (i - 1)
+  local key, how = unpack('BB', payload, pos)
   key = KEYS[key]
   if how == 1 then
     --TOKEN

@@ -1,6 +1,6 @@
 -- A usual key is new, or in a plain state of the kind and the figures of the call. x is the
 -- cost, y the units, z per.
-local id, x, y, z = unpack('>c${ID_SIZE}I7I7I7', ask, pos + $ASK_ID)
+local id, x, y, z = unpack('>c${ID_SIZE}I7I7I7', payload, pos + $CHARGE_ID)
 local now, at, n, body = reading, reading, 0, raw or ''
 local ok, m, mark, expiry, needed, value, life
 if raw then

@@ -3,7 +3,7 @@
 local unpack, stamp = struct.unpack, sec .. '.' .. usec
 local answers, rest = {}, {}
 local function one(i)
-  local key, pos = KEYS[i], $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
+  local key, pos = KEYS[i], $HEAD_SIZE + 1 + $CHARGE_SIZE * (i - 1)
   repeat
     --JUDGE
     if ok then

@@ -111,7 +111,7 @@ func TestViolationsEndTheSoak(t *testing.T) {
 	for name, test := range map[string]struct {
 		put  func(l keyed) limiter
 		keys int // times MaxKeys
-		says string
+		want string
 	}{
 		"a budget given back twice":  {func(l keyed) limiter { return doublesUp{l} }, 1, "was allowed"},
 		"a key that is forgotten":    {func(l keyed) limiter { return forgets{l} }, 1, "was allowed"},
@@ -128,7 +128,7 @@ func TestViolationsEndTheSoak(t *testing.T) {
 				l, err := ratelimit.New(limit, &wider)
 				return test.put(l), err
 			}
-			assert.ErrorContains(t, run(t.Context(), s), test.says)
+			assert.ErrorContains(t, run(t.Context(), s), test.want)
 		})
 	}
 }
@@ -145,7 +145,7 @@ func TestHeapAndGoroutinesAreGauged(t *testing.T) {
 
 func TestFlagsAreChecked(t *testing.T) {
 	for _, test := range []struct {
-		says  string
+		want  string
 		spoil func(s *setup)
 	}{
 		{"-for and -every", func(s *setup) { s.lasts = 0 }},
@@ -155,6 +155,6 @@ func TestFlagsAreChecked(t *testing.T) {
 	} {
 		s := short()
 		test.spoil(&s)
-		assert.ErrorContains(t, soak(t.Context(), s), test.says)
+		assert.ErrorContains(t, soak(t.Context(), s), test.want)
 	}
 }

@@ -2,7 +2,7 @@
 local PEEK, KEEP, OPEN = $PEEK, $KEEP, $OPEN
 
 -- A shared call has no count, and nothing that counts by a calendar.
-local outside = count > 0 and readDates($HEAD_SIZE + 1 + $ASK_SIZE * count)
+local outside = count > 0 and readDates($HEAD_SIZE + 1 + $CHARGE_SIZE * count)
 local states = {}
 
 local function begin(k)
@@ -15,10 +15,10 @@ end
 
 local function asked(i)
   local q = {}
-  local pos = $HEAD_SIZE + 1 + $ASK_SIZE * (i - 1)
+  local pos = $HEAD_SIZE + 1 + $CHARGE_SIZE * (i - 1)
   local how
   q.key, how, q.kind, q.units, q.per = unpack('>BBBI7I7', ask, pos)
-  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $ASK_COST)
+  q.cost, q.ahead, q.cap, q.since = unpack('>I7I7I7I7', ask, pos + $CHARGE_COST)
   q.shadow = how == $SHADOW
   q.debt = algorithms[q.kind].debt(q)
   return q

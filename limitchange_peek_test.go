@@ -414,8 +414,8 @@ func inquire(t *testing.T, seed uint64, fails func(inquiry) string) {
 	}
 }
 
-// FuzzAsking is the two properties below, for as long as one likes.
-func FuzzAsking(f *testing.F) {
+// FuzzChangedLimit is the two properties below, for as long as one likes.
+func FuzzChangedLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
 		inquire(t, seed, func(q inquiry) string { return q.lookingChangesNothing(t) })
