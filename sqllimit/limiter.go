@@ -337,7 +337,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		return ratelimit.Decision{}, ended(err, false)
 	}
 	return outcome.InLine(ctx, &l.waiting, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
-		d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: meter.Booked, undone: true})
+		d, o, err := l.decide(ctx, key, cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked})
 		if err != nil || !d.Allowed || cost == 0 {
 			return ratelimit.NewReservation(d, nil), err
 		}

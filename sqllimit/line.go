@@ -12,11 +12,12 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
 // operation is one caller's demand on a key. The result may be read once done is closed.
 type operation struct {
+	pending
+
 	do   func(*account, *operation) error
 	plan *plan
 
@@ -25,16 +26,9 @@ type operation struct {
 	peek        bool
 	instead     *booking // in whose place it books, before others; nil if there is none
 	behind      bool     // it goes behind all bookings, loose or not
-	undone      bool     // if the caller leaves, it gives its spending back
 	actual      int64    // of a settlement; of an adjustment the delta
 
-	ctx     context.Context
-	expires time.Time // zero: never
-	stage   atomic.Int32
-	done    chan struct{}
-
 	decision ratelimit.Decision
-	err      error
 	spending meter.Spending // with mark and changes: the spending, made or settled
 	mark     uint32
 	lives    bool // mark is the key's, also after a denial
@@ -43,11 +37,6 @@ type operation struct {
 	follows  bool   // the spending of the key, before and after
 	followed followed
 	stays    bool // of a settlement: the key stays under its limit
-
-	// Of the last attempt:
-	answered bool
-	changed  bool // the operation changes the key
-	after    bool // another one had changed it before
 }
 
 // booking is what a key's row has booked.
@@ -65,81 +54,23 @@ type followed struct {
 	after                 ratelimit.Decision
 }
 
-// The stages of an operation.
-const (
-	waiting int32 = iota
-	sent          // its change is being written
-	left          // its caller does not wait any more
-)
-
 // line is the operations of a key that wait for the next decision.
 type line struct{ operations []*operation }
 
 // run has an operation carried out, together with others of the key.
 func (l *Limiter) run(ctx context.Context, key string, o *operation) error {
-	o.ctx, o.done = ctx, make(chan struct{})
-	var timer <-chan time.Time
-	if l.timeout >= 0 {
-		o.expires = time.Now().Add(l.timeout)
-		t := time.NewTimer(l.timeout)
-		defer t.Stop()
-		timer = t.C
-	}
-	l.mu.Lock()
-	k := l.lines[key]
-	if k == nil {
-		k = new(line)
-		l.lines[key] = k
-		go l.serve(key, k)
-	}
-	k.operations = append(k.operations, o)
-	l.mu.Unlock()
-	select {
-	case <-o.done:
-	case <-ctx.Done():
-		if !o.answeredSoon() {
-			return ended(ctx.Err(), o.leave())
+	o.ctx = ctx
+	return o.await(l.timeout, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		k := l.lines[key]
+		if k == nil {
+			k = new(line)
+			l.lines[key] = k
+			go l.serve(key, k)
 		}
-	case <-timer:
-		if was := o.leave(); !o.isDone() {
-			if err := outcome.EndOf(ctx); err != nil {
-				return ended(err, was)
-			}
-			return &outcome.Undecided{Cause: fmt.Errorf("no answer within %v (Options.Timeout)", l.timeout), Sent: was}
-		}
-	}
-	return o.err
-}
-
-// leave records that the caller does not wait any more, and reports whether the operation's change was sent.
-func (o *operation) leave() bool { return o.stage.Swap(left) == sent }
-
-func (o *operation) isDone() bool {
-	select {
-	case <-o.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// lingering is the time for which a Wait whose context has ended waits for the answer of its booking, to give it back.
-const lingering = 50 * time.Millisecond
-
-// answeredSoon reports whether the answer is there after the caller's context has ended. A Wait whose booking has been sent
-// waits for it a little longer.
-func (o *operation) answeredSoon() bool {
-	if !o.undone || o.stage.Load() != sent {
-		return o.isDone()
-	}
-	t := time.NewTimer(lingering)
-	defer t.Stop()
-	select {
-	case <-o.done:
-		return true
-	case <-t.C:
-		return false
-	}
+		k.operations = append(k.operations, o)
+	})
 }
 
 // serve carries out the operations of a key for as long as there are any.
@@ -162,17 +93,14 @@ func (l *Limiter) serve(key string, k *line) {
 // together carries out operations that have come while others were carried out, with one read and one write.
 func (l *Limiter) together(key []byte, operations []*operation) {
 	b := &batch{l: l, key: key, operations: operations}
-	ctx, end := b.bounded()
+	ctx, end := untilLast(l.timeout, operations)
 	defer end()
 	err, sent := b.run(ctx)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && l.timeout >= 0 {
-		err = fmt.Errorf("no answer within %v (Options.Timeout): %w", l.timeout, err)
+		err = fmt.Errorf("%w: %w", late(l.timeout), err)
 	}
 	for _, o := range operations {
-		switch {
-		case err == nil:
-		case o.answered && !o.changed && !o.after: // nothing that was to be written matters to it
-		default:
+		if o.fails(err) {
 			o.err = l.store.classify(err, sent && o.changed)
 			o.decision = ratelimit.Decision{Limit: o.decision.Limit}
 		}
@@ -185,31 +113,6 @@ type batch struct {
 	l          *Limiter
 	key        []byte
 	operations []*operation
-}
-
-// bounded returns a context that ends when the last of the operations has to be answered. If an operation has no such time, the context ends when
-// no caller waits any more.
-func (b *batch) bounded() (context.Context, func()) {
-	ctx := context.WithoutCancel(b.operations[0].ctx)
-	if b.l.timeout >= 0 {
-		return context.WithDeadline(ctx, b.operations[len(b.operations)-1].expires)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var gone atomic.Int32
-	var stops []func() bool
-	for _, o := range b.operations {
-		stops = append(stops, context.AfterFunc(o.ctx, func() {
-			if int(gone.Add(1)) == len(b.operations) {
-				cancel()
-			}
-		}))
-	}
-	return ctx, func() {
-		cancel()
-		for _, stop := range stops {
-			stop()
-		}
-	}
 }
 
 // run carries out the operations. With an error, sent reports whether changes may have been made.
@@ -352,8 +255,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 // recall records that the decisions were not written.
 func (b *batch) recall() {
 	for _, o := range b.operations {
-		o.stage.CompareAndSwap(sent, waiting)
-		o.answered, o.changed = false, false
+		o.recall()
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/outcome"
@@ -31,25 +30,15 @@ type queue struct {
 
 // demand is one request: a change of several rows, all or nothing. Its results may be read once done is closed.
 type demand struct {
+	pending
+
 	parts  []*part
 	rows   []string // in order, each once
 	change func(rows map[string]*account) error
-	undone bool // the caller may wait a little for the answer, to give the charge back
-
-	ctx     context.Context
-	expires time.Time // zero: never
-	stage   atomic.Int32
-	done    chan struct{}
-	err     error
-
-	// Of the last attempt:
-	answered bool
-	changed  bool // it changes a row
-	after    bool // another one had changed one of its rows before
 }
 
 func newDemand(ctx context.Context, parts []*part, change func(map[string]*account) error) *demand {
-	d := &demand{parts: parts, change: change, ctx: ctx, done: make(chan struct{})}
+	d := &demand{parts: parts, change: change, pending: pending{ctx: ctx}}
 	for _, p := range parts {
 		d.rows = append(d.rows, p.row)
 	}
@@ -63,63 +52,12 @@ func (q *queue) run(d *demand) error {
 	if err := d.ctx.Err(); err != nil {
 		return ended(err, false)
 	}
-	var timer <-chan time.Time
-	if q.timeout >= 0 {
-		d.expires = time.Now().Add(q.timeout)
-		t := time.NewTimer(q.timeout)
-		defer t.Stop()
-		timer = t.C
-	}
-	q.mu.Lock()
-	q.waiting = append(q.waiting, d)
-	q.begin()
-	q.mu.Unlock()
-	select {
-	case <-d.done:
-	case <-d.ctx.Done():
-		if !d.answeredSoon() {
-			if was := d.leave(); !d.isDone() {
-				return ended(d.ctx.Err(), was)
-			}
-		}
-	case <-timer:
-		if was := d.leave(); !d.isDone() {
-			if err := outcome.EndOf(d.ctx); err != nil {
-				return ended(err, was)
-			}
-			return &outcome.Undecided{Cause: q.late(), Sent: was}
-		}
-	}
-	return d.err
-}
-
-func (q *queue) late() error { return fmt.Errorf("no answer within %v (Options.Timeout)", q.timeout) }
-
-// leave records that the caller does not wait any more, and reports whether the demand's change was sent.
-func (d *demand) leave() bool { return d.stage.Swap(left) == sent }
-
-func (d *demand) isDone() bool {
-	select {
-	case <-d.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// answeredSoon reports whether the answer is there after the caller's context has ended, as [operation.answeredSoon] does.
-func (d *demand) answeredSoon() bool {
-	if !d.undone || d.stage.Load() != sent {
-		return d.isDone()
-	}
-	t := time.NewTimer(lingering)
-	defer t.Stop()
-	select {
-	case <-d.done:
-		return true
-	case <-t.C:
-		return false
-	}
+	return d.await(q.timeout, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.waiting = append(q.waiting, d)
+		q.begin()
+	})
 }
 
 // begin starts transactions for the waiting demands whose rows are free. A demand that has to wait keeps its rows from later ones, so that
@@ -190,18 +128,15 @@ func (g *group) serve() {
 	}
 	slices.Sort(g.rows)
 	g.rows = slices.Compact(g.rows)
-	ctx, end := g.bounded()
+	ctx, end := untilLast(g.q.timeout, g.demands)
 	sent, err := g.run(ctx)
 	end()
 	q := g.q
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && q.timeout >= 0 {
-		err = fmt.Errorf("%w: %w", q.late(), err)
+		err = fmt.Errorf("%w: %w", late(q.timeout), err)
 	}
 	for _, d := range g.demands {
-		switch {
-		case err == nil:
-		case d.answered && !d.changed && !d.after: // nothing that was to be written matters to it
-		default:
+		if d.fails(err) {
 			d.err = q.store.classify(err, sent && d.changed)
 		}
 		close(d.done)
@@ -213,31 +148,6 @@ func (g *group) serve() {
 		delete(q.busy, row)
 	}
 	q.begin()
-}
-
-// bounded returns a context that ends when the last of the demands has to be answered, or if they have no such time, when no caller waits
-// any more.
-func (g *group) bounded() (context.Context, func()) {
-	ctx := context.WithoutCancel(g.demands[0].ctx)
-	if g.q.timeout >= 0 {
-		return context.WithDeadline(ctx, g.demands[len(g.demands)-1].expires)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var gone atomic.Int32
-	var stops []func() bool
-	for _, d := range g.demands {
-		stops = append(stops, context.AfterFunc(d.ctx, func() {
-			if int(gone.Add(1)) == len(g.demands) {
-				cancel()
-			}
-		}))
-	}
-	return ctx, func() {
-		cancel()
-		for _, stop := range stops {
-			stop()
-		}
-	}
 }
 
 // run carries out the demands in a transaction, again if another process was first. With an error, sent reports whether changes may have
@@ -280,8 +190,7 @@ func (g *group) run(ctx context.Context) (sent bool, err error) {
 // recall records that the changes were not written.
 func (g *group) recall() {
 	for _, d := range g.demands {
-		d.stage.CompareAndSwap(sent, waiting)
-		d.answered, d.changed = false, false
+		d.recall()
 	}
 }
 
@@ -411,7 +320,7 @@ func (q *queue) look(d *demand) error {
 				return ended(cause, false)
 			}
 			if errors.Is(err, context.DeadlineExceeded) && q.timeout >= 0 {
-				err = fmt.Errorf("%w: %w", q.late(), err)
+				err = fmt.Errorf("%w: %w", late(q.timeout), err)
 			}
 			return q.store.classify(err, false)
 		}

@@ -1,0 +1,135 @@
+package sqllimit
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/weir-go/ratelimit/internal/outcome"
+)
+
+// pending is the wait of a caller for its operation or demand. err may be read once done is closed.
+type pending struct {
+	ctx     context.Context
+	undone  bool      // if the caller leaves, its spending is given back
+	expires time.Time // zero: never
+	stage   atomic.Int32
+	done    chan struct{}
+	err     error
+
+	// Of the last attempt:
+	answered bool
+	changed  bool // it changes a row
+	after    bool // another one had changed one of its rows before
+}
+
+// The stages of an operation or a demand.
+const (
+	waiting int32 = iota
+	sent          // its change is being written
+	left          // its caller does not wait any more
+)
+
+// await begins the work and waits for its end. It returns the error of the work, or of the wait.
+func (p *pending) await(timeout time.Duration, begin func()) error {
+	p.done = make(chan struct{})
+	var timer <-chan time.Time
+	if timeout >= 0 {
+		p.expires = time.Now().Add(timeout)
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		timer = t.C
+	}
+	begin()
+	select {
+	case <-p.done:
+	case <-p.ctx.Done():
+		if !p.answeredSoon() {
+			if was := p.leave(); !p.isDone() {
+				return ended(p.ctx.Err(), was)
+			}
+		}
+	case <-timer:
+		if was := p.leave(); !p.isDone() {
+			if err := outcome.EndOf(p.ctx); err != nil {
+				return ended(err, was)
+			}
+			return &outcome.Undecided{Cause: late(timeout), Sent: was}
+		}
+	}
+	return p.err
+}
+
+func late(timeout time.Duration) error {
+	return fmt.Errorf("no answer within %v (Options.Timeout)", timeout)
+}
+
+// leave records that the caller does not wait any more, and reports whether the change was sent.
+func (p *pending) leave() bool { return p.stage.Swap(left) == sent }
+
+func (p *pending) isDone() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// lingering is the time for which a caller whose context has ended waits for the answer of its spending, to give it back.
+const lingering = 50 * time.Millisecond
+
+// answeredSoon reports whether the answer is there after the caller's context has ended. A caller whose spending has been sent waits for it
+// a little longer, if it is to be given back.
+func (p *pending) answeredSoon() bool {
+	if !p.undone || p.stage.Load() != sent {
+		return p.isDone()
+	}
+	t := time.NewTimer(lingering)
+	defer t.Stop()
+	select {
+	case <-p.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// fails reports whether an error of the last attempt is the caller's. It is not, if nothing that was to be written matters to the answer.
+func (p *pending) fails(err error) bool {
+	return err != nil && (!p.answered || p.changed || p.after)
+}
+
+// recall records that the last attempt was not written.
+func (p *pending) recall() {
+	p.stage.CompareAndSwap(sent, waiting)
+	p.answered, p.changed = false, false
+}
+
+func (p *pending) wait() *pending { return p }
+
+// untilLast returns a context that ends when the last of the callers has to be answered. If a caller has no such time, the context ends when no
+// caller waits any more.
+func untilLast[P interface{ wait() *pending }](timeout time.Duration, all []P) (context.Context, func()) {
+	ctx := context.WithoutCancel(all[0].wait().ctx)
+	if timeout >= 0 {
+		return context.WithDeadline(ctx, all[len(all)-1].wait().expires)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var gone atomic.Int32
+	var stops []func() bool
+	for _, p := range all {
+		stops = append(stops, context.AfterFunc(p.wait().ctx, func() {
+			if int(gone.Add(1)) == len(all) {
+				cancel()
+			}
+		}))
+	}
+	return ctx, func() {
+		cancel()
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
