@@ -124,7 +124,7 @@ func (j *joint) shortest() *store {
 // Limit implements [ratelimit.Joint].
 func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratelimit.Limit, any, error) {
 	y := &j.limiters[limiter]
-	p, err := y.l.planOf(ofRequest, "Layer.Limit", func() (*plan, error) { return y.l.planFor(key) })
+	p, err := y.l.planOfLayer(key, ofRequest)
 	if err == nil && y.l.leases != nil && p.unleasable() != "" {
 		err = fmt.Errorf("%w: %s", ratelimit.ErrInvalidLimit, p.unleasable())
 	}

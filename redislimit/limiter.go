@@ -238,15 +238,24 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	if l.limitFor == nil {
 		return p, nil
 	}
-	return l.planOf(lookup.One(l.lookups, key, l.limitFor), "LimitFor", func() (*plan, error) { return p, nil })
+	limit := lookup.One(l.lookups, key, l.limitFor)
+	if limit == (ratelimit.Limit{}) {
+		return p, nil
+	}
+	return l.planOf(limit, "LimitFor")
 }
 
-// planOf returns the plan of a limit that a function of the user's has returned.
-func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func() (*plan, error)) (*plan, error) {
-	p := l.plan.Load()
-	if limit == (ratelimit.Limit{}) {
-		return otherwise()
+// planOfLayer returns the plan of a request's limit, or of the key.
+func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
+	if ofRequest == (ratelimit.Limit{}) {
+		return l.planFor(key)
 	}
+	return l.planOf(ofRequest, "Layer.Limit")
+}
+
+// planOf returns the plan of a limit that the named function or field has given.
+func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
+	p := l.plan.Load()
 	if limit.Name == "" {
 		limit.Name = p.limit.Name
 	}
@@ -255,7 +264,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, function string, otherwise func(
 	}
 	p, err := newPlan(limit, l.maxLog)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", function, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	p.since.Store(always) // since when it holds for the key is not known
 	return p, nil
