@@ -54,54 +54,6 @@ func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
 	}
 }
 
-// nginx on the same host connects over a Unix socket. Its address is no address; its
-// header is believed if the socket is trusted.
-func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
-	list := httplimit.ClientIPOptions{TrustUnixSockets: true, TrustedProxies: prefixes(t, "10.0.0.0/8")}
-	hops := httplimit.ClientIPOptions{TrustUnixSockets: true, TrustedHops: 2}
-	single := httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "x-real-ip", IPv6Bits: 56}
-	forwarded := httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "Forwarded"}
-	unix := func(r *http.Request) *http.Request {
-		r.RemoteAddr = "@"
-		return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.UnixAddr{Name: "s", Net: "unix"}))
-	}
-	for name, row := range map[string]struct {
-		opts httplimit.ClientIPOptions
-		r    *http.Request
-		want string
-	}{
-		"a list":                      {list, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 10.0.0.1")), "203.0.113.7"},
-		"a list without the client":   {list, unix(from("", "X-Forwarded-For", "10.0.0.1")), noKey},
-		"Forwarded":                   {forwarded, unix(from("", "Forwarded", "for=6.6.6.6, for=203.0.113.7")), "203.0.113.7"},
-		"hops":                        {hops, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 198.51.100.1")), "203.0.113.7"},
-		"hops of a peer by TCP":       {hops, from("192.0.2.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7"), "192.0.2.1"},
-		"one address":                 {single, unix(from("", "X-Real-Ip", "203.0.113.7")), "203.0.113.7"},
-		"one address, cut":            {single, unix(from("", "X-Real-Ip", "2001:db8:1:2345::1")), "2001:db8:1:2300::"},
-		"two addresses":               {single, unix(from("", "X-Real-Ip", "203.0.113.7", "203.0.113.8")), malformed},
-		"no address":                  {single, unix(from("", "X-Real-Ip")), noKey},
-		"one address, peer by TCP":    {single, from("192.0.2.1:80", "X-Real-Ip", "6.6.6.6"), "192.0.2.1"},
-		"no address, not a socket":    {single, from("@", "X-Real-Ip", "6.6.6.6"), malformed},
-		"not trusted":                 {httplimit.ClientIPOptions{TrustedProxies: prefixes(t, "10.0.0.0/8")}, unix(from("", "X-Forwarded-For", "6.6.6.6")), malformed},
-		"not trusted, with hops":      {httplimit.ClientIPOptions{TrustedHops: 1, TrustedProxies: prefixes(t, "10.0.0.0/8")}, unix(from("", "X-Forwarded-For", "6.6.6.6")), malformed},
-		"everyone trusted, with hops": {httplimit.ClientIPOptions{TrustedHops: 1}, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7")), "203.0.113.7"},
-	} {
-		t.Run(name, func(t *testing.T) { assertClient(t, row.want, row.r, clientIP(t, row.opts)) })
-	}
-}
-
-func TestAHeaderWithOneAddressRefusesOptionsThatCannotBeMeant(t *testing.T) {
-	proxies := prefixes(t, "10.0.0.0/8")
-	for want, opts := range map[string]httplimit.ClientIPOptions{
-		"ClientIPOptions.Header: X-Real-Ip needs":  {Header: "X-Real-IP"},
-		"TrustedProxies[0]: 0.0.0.0/0 trusts":      {Header: "X-Real-IP", TrustedProxies: prefixes(t, "0.0.0.0/0")},
-		"not the name of a header field":           {Header: "X Real IP", TrustedProxies: proxies},
-		"TrustedHops: X-Real-Ip holds one address": {Header: "X-Real-IP", TrustedProxies: proxies, TrustedHops: 1},
-	} {
-		_, err := httplimit.ClientIP(opts)
-		assert.ErrorContains(t, err, want)
-	}
-}
-
 // A real server on a Unix socket, and a proxy that connects to it.
 func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
 	t.Chdir(t.TempDir())

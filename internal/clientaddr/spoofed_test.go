@@ -16,14 +16,17 @@ import (
 type request struct {
 	peer, header string
 	lines        []string
+	unix         bool // the peer has come over a Unix socket
 }
 
-func from(peer, header string, lines ...string) request { return request{peer, header, lines} }
+func from(peer, header string, lines ...string) request {
+	return request{peer: peer, header: header, lines: lines}
+}
 
 // finding returns a key function of requests.
 func finding(f *clientaddr.Finder) func(request) (netip.Addr, error) {
 	return func(r request) (netip.Addr, error) {
-		return f.Find(clientaddr.Peer{Addr: clientaddr.Parse(r.peer)}, func() []string {
+		return f.Find(clientaddr.Peer{Addr: clientaddr.Parse(r.peer), Unix: r.unix}, func() []string {
 			if r.header != f.Name() {
 				return nil
 			}
@@ -69,6 +72,91 @@ func assertClient(t *testing.T, want string, r request, key func(request) (netip
 	default:
 		require.NoError(t, err)
 		assert.Equal(t, want, got.String())
+	}
+}
+
+func TestPeerIsTheClientUnlessItIsTrusted(t *testing.T) {
+	key := clientIP(t, clientaddr.Options{TrustedProxies: prefixes(t, trusted...)})
+	for peer, want := range map[string]string{
+		"192.0.2.1:1234":                "192.0.2.1",
+		"192.0.2.1":                     "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:443":    "2001:db8:1:2::",
+		"2001:db8:1:2:3:4:5:6":          "2001:db8:1:2::",
+		"[fe80::1%eth0]:443":            "fe80::",
+		"[::ffff:192.0.2.1]:80":         "192.0.2.1",
+		"[::ffff:c000:201]:80":          "192.0.2.1",
+		"[2001:db8::1.2.3.4]:80":        "2001:db8::",
+		"@":                             malformed,
+		"":                              malformed,
+		"/run/app.sock":                 malformed,
+		"[::1":                          malformed,
+		"[192.0.2.1]:80":                malformed,
+		"192.0.2.1:port":                malformed,
+		"192.0.2.1%eth0:80":             malformed,
+		"[::ffff:192.0.2.1%eth0]:80":    malformed,
+		"[fe80::1%]:80":                 malformed,
+		"192.0.2.010:80":                malformed,
+		"192.0.2.1:123456":              malformed,
+		strings.Repeat("1", 10_000):     malformed,
+		"[2001:db8:1:2:3:4:5:6]443":     malformed,
+		"[2001:db8:1:2:3:4:5:6]:443:80": malformed,
+	} {
+		t.Run(peer[:min(len(peer), 40)], func(t *testing.T) {
+			assertClient(t, want, from(peer, "X-Forwarded-For", "203.0.113.66"), key)
+		})
+	}
+}
+
+func TestHeaderThatProxiesDoNotWriteIsNotRead(t *testing.T) {
+	proxies := prefixes(t, trusted...)
+	assertClient(t, noKey, from("10.0.0.1:80", "Forwarded", "for=6.6.6.6"),
+		clientIP(t, clientaddr.Options{TrustedProxies: proxies}))
+	assertClient(t, noKey, from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"),
+		clientIP(t, clientaddr.Options{TrustedProxies: proxies, Header: "Forwarded"}))
+	assertClient(t, noKey, from("10.0.0.1:80", "X-Real-Ip", "6.6.6.6"),
+		clientIP(t, clientaddr.Options{TrustedProxies: proxies}))
+}
+
+func TestZeroOptionsTrustNoPeer(t *testing.T) {
+	for _, key := range []func(request) (netip.Addr, error){clientIP(t, clientaddr.Options{}), finding(clientaddr.Remote())} {
+		assertClient(t, "10.0.0.1", from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6"), key)
+		assertClient(t, "2001:db8:1:2::", from("[2001:db8:1:2:3::]:80", "X-Forwarded-For", "6.6.6.6"), key)
+		assertClient(t, malformed, from("@", "X-Forwarded-For", "6.6.6.6"), key)
+	}
+}
+
+// nginx on the same host connects over a Unix socket. Its address is no address; its
+// header is believed if the socket is trusted.
+func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
+	list := clientaddr.Options{TrustUnixSockets: true, TrustedProxies: prefixes(t, "10.0.0.0/8")}
+	hops := clientaddr.Options{TrustUnixSockets: true, TrustedHops: 2}
+	single := clientaddr.Options{TrustUnixSockets: true, Header: "x-real-ip", IPv6Bits: 56}
+	forwarded := clientaddr.Options{TrustUnixSockets: true, Header: "Forwarded"}
+	unix := func(r request) request {
+		r.peer, r.unix = "@", true
+		return r
+	}
+	for name, row := range map[string]struct {
+		opts clientaddr.Options
+		r    request
+		want string
+	}{
+		"a list":                      {list, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 10.0.0.1")), "203.0.113.7"},
+		"a list without the client":   {list, unix(from("", "X-Forwarded-For", "10.0.0.1")), noKey},
+		"Forwarded":                   {forwarded, unix(from("", "Forwarded", "for=6.6.6.6, for=203.0.113.7")), "203.0.113.7"},
+		"hops":                        {hops, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 198.51.100.1")), "203.0.113.7"},
+		"hops of a peer by TCP":       {hops, from("192.0.2.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7"), "192.0.2.1"},
+		"one address":                 {single, unix(from("", "X-Real-Ip", "203.0.113.7")), "203.0.113.7"},
+		"one address, cut":            {single, unix(from("", "X-Real-Ip", "2001:db8:1:2345::1")), "2001:db8:1:2300::"},
+		"two addresses":               {single, unix(from("", "X-Real-Ip", "203.0.113.7", "203.0.113.8")), malformed},
+		"no address":                  {single, unix(from("", "X-Real-Ip")), noKey},
+		"one address, peer by TCP":    {single, from("192.0.2.1:80", "X-Real-Ip", "6.6.6.6"), "192.0.2.1"},
+		"no address, not a socket":    {single, from("@", "X-Real-Ip", "6.6.6.6"), malformed},
+		"not trusted":                 {clientaddr.Options{TrustedProxies: prefixes(t, "10.0.0.0/8")}, unix(from("", "X-Forwarded-For", "6.6.6.6")), malformed},
+		"not trusted, with hops":      {clientaddr.Options{TrustedHops: 1, TrustedProxies: prefixes(t, "10.0.0.0/8")}, unix(from("", "X-Forwarded-For", "6.6.6.6")), malformed},
+		"everyone trusted, with hops": {clientaddr.Options{TrustedHops: 1}, unix(from("", "X-Forwarded-For", "6.6.6.6, 203.0.113.7")), "203.0.113.7"},
+	} {
+		t.Run(name, func(t *testing.T) { assertClient(t, row.want, row.r, clientIP(t, row.opts)) })
 	}
 }
 
@@ -378,15 +466,13 @@ func TestHeaderIsBelievedFromTrustedPeersAlone(t *testing.T) {
 
 func TestAFieldOfOneAddressRefusesOptionsThatCannotBeMeant(t *testing.T) {
 	some := prefixes(t, "10.0.0.0/8")
-	for want, row := range map[string]struct {
-		header  string
-		trusted []netip.Prefix
-	}{
-		"not the name":          {"X Real IP", some},
-		"needs TrustedProxies":  {"X-Real-IP", nil},
-		"[0]: 0.0.0.0/0 trusts": {"X-Real-IP", prefixes(t, "0.0.0.0/0")},
+	for want, opts := range map[string]clientaddr.Options{
+		"ClientIPOptions.Header is not the name of a header field":                 {Header: "X Real IP", TrustedProxies: some},
+		"ClientIPOptions.Header: X-Real-Ip needs TrustedProxies":                   {Header: "X-Real-IP"},
+		"ClientIPOptions.TrustedProxies[0]: 0.0.0.0/0 trusts everybody":            {Header: "X-Real-IP", TrustedProxies: prefixes(t, "0.0.0.0/0")},
+		"ClientIPOptions.TrustedHops: X-Real-Ip holds one address, so that no ent": {Header: "X-Real-IP", TrustedProxies: some, TrustedHops: 1},
 	} {
-		key, err := clientaddr.New(clientaddr.Options{Header: row.header, TrustedProxies: row.trusted})
+		key, err := clientaddr.New(opts)
 		assert.ErrorContains(t, err, want)
 		assert.Nil(t, key)
 	}
