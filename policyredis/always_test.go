@@ -6,13 +6,16 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policyredis"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -50,9 +53,7 @@ func (l ledger) take(n int, r policy.Attributes) (allowed bool, charged []string
 	allowed = true
 	for _, f := range figures {
 		c, spent := f.cost(n, r), l[f.rule+r[f.by]]
-		if !f.shadow && (c > 0 && spent+c > f.denies || c == 0 && f.always && spent >= f.denies) {
-			allowed = false
-		}
+		allowed = allowed && (f.shadow || (c == 0 || spent+c <= f.denies) && (c > 0 || !f.always || spent < f.denies))
 	}
 	for _, f := range figures {
 		id, c := f.rule+r[f.by], f.cost(n, r)
@@ -68,70 +69,98 @@ func (l ledger) take(n int, r policy.Attributes) (allowed bool, charged []string
 
 // TestARuleThatIsChargedAlwaysIsTheSameInMemoryOnRedisAndInAModel plays random calls.
 func TestARuleThatIsChargedAlwaysIsTheSameInMemoryOnRedisAndInAModel(t *testing.T) {
-	addr := server(t)
+	client := local(t)
 	for seed := range testsize.Of[uint64](4, 60) {
 		rnd := rand.New(rand.NewPCG(74, seed))
-		memory, err := policy.New(ratelimit.Must(policy.Parse([]byte(alwaysRules))), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: new(ratelimittest.Clock)})})
-		require.NoError(t, err)
-		both := []*policy.Policies{memory, shared(t, addr, alwaysRules)}
+		memory := ratelimit.Must(policy.New(parsed(t, alwaysRules), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Clock: new(ratelimittest.Clock)})}))
+		both := []*policy.Policies{memory, over(t, client, alwaysRules, policyredis.Options{}, policy.Options{})}
 		model := ledger{}
 		for step := range 60 {
 			name := fmt.Sprintf("seed %d step %d", seed, step)
 			r := policy.Attributes{"user": fmt.Sprintf("%d-%d", seed, rnd.IntN(2)), "team": fmt.Sprint("t", seed), "bytes": strconv.Itoa(rnd.IntN(25))}
 			n := []int{0, 0, 1, 5, 20, 40, 120}[rnd.IntN(7)]
-			settle, real := rnd.IntN(3), rnd.IntN(50)
+			settle, actual := rnd.IntN(3), rnd.IntN(50)
+			if settle == 2 { // Settle(0) is Cancel
+				actual = 0
+			}
 			allowed, charged := model.take(n, r)
 			for k, p := range both {
-				var d ratelimit.Decision
-				var res *ratelimit.Reservation
+				res, err := new(ratelimit.Reservation), error(nil)
 				if settle == 0 {
-					d, err = p.Take(t.Context(), r, n)
+					res.Decision, err = p.Take(t.Context(), r, n)
 				} else {
 					res, err = p.Reserve(t.Context(), r, n, 0)
-					d = res.Decision
 				}
 				require.True(t, err == nil || errors.Is(err, ratelimit.ErrExceedsLimit), "%v", err)
-				require.Equal(t, allowed, d.Allowed && err == nil, "%s, engine %d, cost %d of %v", name, k, n, r)
+				require.Equal(t, allowed, res.Allowed && err == nil, "%s, engine %d, cost %d of %v", name, k, n, r)
 				if !allowed && err == nil {
-					assert.Positive(t, d.RetryAfter, name)
+					assert.Positive(t, res.RetryAfter, name)
 				}
 				if settle == 1 {
-					require.NoError(t, res.Settle(real))
+					require.NoError(t, res.Settle(actual))
 				} else if settle == 2 {
 					require.NoError(t, res.Cancel())
 				}
 			}
 			if allowed && settle > 0 {
-				if settle == 2 {
-					real = 0
-				}
 				for _, id := range charged {
-					model[id] += real - n
+					model[id] += actual - n
 				}
-				if real == 0 { // Settle(0) is Cancel
-					for _, f := range figures {
-						if !f.always {
-							model[f.rule+r[f.by]] -= f.cost(n, r)
-						}
+				for _, f := range figures {
+					if actual == 0 && !f.always {
+						model[f.rule+r[f.by]] -= f.cost(n, r)
 					}
 				}
 			}
+			reset := rnd.IntN(25) == 0
 			for _, f := range figures {
 				spent := model[f.rule+r[f.by]]
 				for k, p := range both {
-					d, err := p.Peek(t.Context(), policy.Subject{Rule: f.rule, Key: []string{r[f.by]}}, 1)
-					require.NoError(t, err)
+					d := peek(t, p, f.rule, r[f.by])
 					require.Equal(t, [2]int{max(0, f.shows-spent), max(0, spent-f.shows)}, [2]int{d.Remaining, d.Debt}, "%s, engine %d, rule %s after cost %d", name, k, f.rule, n)
-				}
-			}
-			if rnd.IntN(25) == 0 {
-				for _, f := range figures {
-					delete(model, f.rule+r[f.by])
-					for _, p := range both {
+					if reset {
+						delete(model, f.rule+r[f.by])
 						require.NoError(t, p.Reset(t.Context(), policy.Subject{Rule: f.rule, Key: []string{r[f.by]}}))
 					}
 				}
 			}
+		}
+	}
+}
+
+// A denial is charged by one more call of the server, whose answer has the figures. They are those of a look.
+func TestADenialIsChargedInOneMoreRoundTrip(t *testing.T) {
+	client := local(t)
+	for _, row := range []struct {
+		limit string
+		trips int64
+		costs []int // 90 of 100 are spent before them
+	}{
+		{"token-bucket 100/h burst 100", 2, []int{20, 60, 35}},
+		{"fixed-window 100/h", 2, []int{20, 60, 35}},
+		{"calendar 100/month UTC", 3, []int{20}}, // months differ in length
+		{"sliding-log 100/h", 3, []int{20, 60, 35}},
+	} {
+		count := new(trips)
+		p := over(t, client, "rules: [{name: tokens, key: user, limit: "+row.limit+", charge: always}]",
+			policyredis.Options{Prefix: row.limit + ":", Hooks: []redis.Hook{count}}, policy.Options{})
+		ann, scripts := policy.Attributes{"user": "ann"}, policy.Attributes{"user": "scripts"}
+		for r, costs := range map[*policy.Attributes][]int{&ann: {90}, &scripts: {90, 20, 20}} { // the first denial loads the script
+			for _, cost := range costs {
+				take(t, p, *r, cost)
+			}
+		}
+		for _, cost := range row.costs {
+			before := count.n.Load()
+			d := take(t, p, ann, cost)
+			require.False(t, d.Allowed)
+			assert.Equal(t, row.trips, count.n.Load()-before, row.limit)
+			now, err := p.Peek(t.Context(), policy.Subject{Rule: "tokens", Key: []string{"ann"}}, cost)
+			require.NoError(t, err)
+			assert.Equal(t, []int{now.Remaining, now.Debt}, []int{d.Remaining, d.Debt}, row.limit)
+			assert.InDelta(t, now.ResetAfter, d.ResetAfter, float64(time.Minute))
+			assert.InDelta(t, now.RetryAfter, d.RetryAfter, float64(time.Minute))
+			assert.InDelta(t, now.NextAfter, d.NextAfter, float64(time.Minute))
 		}
 	}
 }

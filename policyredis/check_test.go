@@ -7,57 +7,83 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
-// nowhere returns a client of a server that does not exist.
-func nowhere(t *testing.T) *redis.Client {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	t.Cleanup(func() { client.Close() })
-	return client
-}
-
-// TestACheckFindsWhatRedisWouldRefuse, also what a Tenant and a cluster cannot have, and asks no server.
+// TestACheckFindsWhatRedisWouldRefuse, also what a Tenant and several servers cannot have, and asks no server. New refuses the same.
 func TestACheckFindsWhatRedisWouldRefuse(t *testing.T) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1})
-	t.Cleanup(func() { cluster.Close() })
-	const tenants = "rules:\n- {name: a, key: tenant, limit: leaky-bucket 9/s queue 9}\n- {name: b, key: user, limit: fixed-window 9/s, plans: {pro: leaky-bucket 9/s queue 9}}"
-	const global = "rules:\n- {name: a, key: user, limit: fixed-window 9/s}\n- {name: b, limit: fixed-window 9/s}"
-	for _, test := range []struct {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
+	t.Cleanup(func() { cluster.Close(); ring.Close() })
+	const (
+		counters  = "rules: [{name: all, limit: fixed-window 5/d}]"
+		global    = "rules: [{name: a, key: user, limit: fixed-window 9/s}, {name: b, limit: fixed-window 9/s}]"
+		leaky     = "rules: [{name: slow, limit: leaky-bucket 5/s queue 5}, {name: tenant, key: tenant, limit: fixed-window 5/s}]"
+		plans     = "rules: [{name: a, key: tenant, limit: leaky-bucket 9/s queue 9}, {name: b, key: user, limit: fixed-window 9/s, plans: {pro: leaky-bucket 9/s queue 9}}]"
+		tooLarge  = "rules:\n- name: up\n  key: tenant\n  share: 1\n  limit: token-bucket 10/s burst 2000000000\n"
+		uncounted = "redislimit: ratelimit: invalid limit: "
+	)
+	slot, tenant := policyredis.Options{Slot: func(string) string { return "one" }}, policyredis.Options{Tenant: "tenant"}
+	type row struct {
 		rules  string
-		engine policy.Engine
+		client redis.UniversalClient
+		opts   policyredis.Options
 		want   string
-	}{
-		{"rules: [{name: a, limit: sliding-log 2000/h}]", policyredis.New(nowhere(t), nil), ""},
-		{"rules: [{name: a, limit: sliding-log 5000/h}]", policyredis.New(nowhere(t), nil), "rules[0].limit: redislimit: ratelimit: invalid limit: Rate.Units is 5000"},
-		{tenants, policyredis.New(nowhere(t), nil), ""},
-		{tenants, policyredis.New(nowhere(t), &policyredis.Options{Tenant: "tenant"}), "rules[1].plans.pro: policyredis: rule \"b\" has a leaky bucket"},
-		{global, policyredis.New(nowhere(t), nil), ""},
-		{global, policyredis.New(cluster, nil), "rules: policyredis: rule \"b\" has one budget for all requests"},
-		{global, policyredis.New(cluster, &policyredis.Options{Tenant: "tenant"}), ""},
-		{global, policyredis.New(nil, nil), "client is nil"},
-		{global, policyredis.New(nowhere(t), &policyredis.Options{MaxBatch: -1}), "Options.MaxBatch is -1"},
-	} {
-		set, all := policy.Check([]byte(test.rules), test.engine)
-		if test.want == "" {
+	}
+	rows := []row{
+		{"rules: [{name: a, limit: sliding-log 2000/h}]", nowhere(t), policyredis.Options{}, ""},
+		{"rules: [{name: a, limit: sliding-log 5000/h}]", nowhere(t), policyredis.Options{}, "rules[0].limit: " + uncounted + "Rate.Units is 5000"},
+		{"rules: [{name: a, limit: fixed-window 1/1ns}]", nowhere(t), policyredis.Options{}, "rules[0].limit: " + uncounted},
+		{"rules: [{name: a, limit: fixed-window 1/h, plans: {pro: fixed-window 1/1ns}}]", nowhere(t), policyredis.Options{}, "rules[0].plans.pro: " + uncounted},
+		{tooLarge, nowhere(t), policyredis.Options{}, `policy: line 5: rule "up": rules[0].limit: ` + uncounted + "Burst is 2000000000, want at most 2^30"},
+		{plans, nowhere(t), policyredis.Options{}, ""},
+		{plans, nowhere(t), tenant, `rules[1].plans.pro: policyredis: rule "b" has a leaky bucket`},
+		{global, nowhere(t), policyredis.Options{}, ""},
+		{global, nil, policyredis.Options{}, "client is nil"},
+		{global, nowhere(t), policyredis.Options{MaxBatch: -1}, "Options.MaxBatch is -1"},
+	}
+	for _, several := range []redis.UniversalClient{ring, cluster} {
+		rows = append(rows, row{global, several, policyredis.Options{}, `rules: policyredis: rule "b" has one budget for all requests`},
+			row{tenantRules, several, policyredis.Options{}, "Options.Tenant"},
+			row{tenantRules, several, policyredis.Options{Tenant: "tenant", Slot: slot.Slot}, "one of them"},
+			row{tenantRules, several, policyredis.Options{Tenant: "tenant", MaxBatch: -1}, "MaxBatch"},
+			row{leaky, several, tenant, "leaky"},
+			row{tenantRules, several, tenant, ""},
+			row{tenantRules, several, slot, ""},
+			row{counters, several, policyredis.Options{}, ""})
+	}
+	for _, row := range rows {
+		engine := policyredis.New(row.client, &row.opts)
+		set, all := policy.Check([]byte(row.rules), engine)
+		_, err := policy.New(parsed(t, row.rules), &policy.Options{Engine: engine})
+		if row.want == "" {
 			require.NotNil(t, set, "%v", all)
+			assert.NoError(t, err)
 			continue
 		}
-		require.Nil(t, set, test.want)
-		assert.ErrorContains(t, all[0], test.want)
-		_, err := policy.New(parsed(t, test.rules), &policy.Options{Engine: test.engine})
-		assert.Error(t, err, "New refuses it, too")
+		require.Nil(t, set, row.want)
+		assert.ErrorContains(t, all[0], row.want)
+		assert.Error(t, err, row.want)
 	}
+}
+
+func TestNothingIsSentBeforeTheFirstDecision(t *testing.T) {
+	p := over(t, nowhere(t), "rules: [{name: a, limit: fixed-window 1/h}]", policyredis.Options{}, policy.Options{})
+	_, err := p.Take(t.Context(), policy.Attributes{}, 1)
+	require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	require.Error(t, p.Update(parsed(t, "rules: [{name: a, limit: sliding-log 1000000/h}]")))
+	assert.Equal(t, uint64(1), p.Stats().Generation)
+	require.NoError(t, p.Update(parsed(t, "rules: []")))
+	assert.True(t, p.Allow(policy.Attributes{}, 1), "no rule, no server")
 }
 
 // TestASetThatRedisRefusesIsInForceNowhere: the stand-in in memory keeps its rules and its spending, whichever of the two is updated.
 func TestASetThatRedisRefusesIsInForceNowhere(t *testing.T) {
 	const good, bad = "rules: [{name: api, key: user, limit: fixed-window 10/h}]", "rules: [{name: other, key: user, limit: sliding-log 5000/h}]"
-	local, err := policy.New(nil, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: 2})})
-	require.NoError(t, err)
-	shared, err := policy.New(parsed(t, good), &policy.Options{Engine: policyredis.New(nowhere(t), nil), StandIn: local})
-	require.NoError(t, err)
+	local := ratelimit.Must(policy.New(nil, &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: 2})}))
+	shared := over(t, nowhere(t), good, policyredis.Options{}, policy.Options{StandIn: local})
 	ann := policy.Attributes{"user": "ann"}
 	require.True(t, local.Allow(ann, 3))
 	for i, p := range []*policy.Policies{shared, local} {

@@ -1,94 +1,134 @@
 package policyredis_test
 
 import (
-	"errors"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
-	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policyredis"
 )
 
+// post returns a page's answer to a form.
+func post(t *testing.T, page http.Handler, accept string, fields url.Values) string {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(fields.Encode()))
+	r.Header = http.Header{"Content-Type": {"application/x-www-form-urlencoded"}, "Accept": {accept}}
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, r)
+	require.Equal(t, http.StatusOK, w.Code, w.Body)
+	return w.Body.String()
+}
+
+// keysOf returns the keys that Each visits, by their names.
+func keysOf(t *testing.T, p *policy.Policies, rule string) map[string]ratelimit.Decision {
+	t.Helper()
+	all := map[string]ratelimit.Decision{}
+	require.NoError(t, p.Each(t.Context(), rule, func(key []string, d ratelimit.Decision) bool {
+		all[d.Limit.Name+" "+strings.Join(key, "/")] = d
+		return true
+	}))
+	visits := 0
+	require.NoError(t, p.Each(t.Context(), rule, func([]string, ratelimit.Decision) bool { visits++; return false }))
+	assert.Equal(t, 1, visits)
+	return all
+}
+
 // TestEachListsTheLimitedKeysOfTheFleet: one process spends, and the page of another lists the key and resets it.
 func TestEachListsTheLimitedKeysOfTheFleet(t *testing.T) {
 	const rules = `rules:
 - {name: Pairs, key: [user, region], limit: fixed-window 2/h, overrides: [{key: [big, eu], limit: fixed-window 100/h}, {key: [small, eu], limit: fixed-window 1/h}]}`
-	set, err := policy.Parse([]byte(rules))
-	require.NoError(t, err)
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr, ReadTimeout: time.Minute})
-	defer client.Close()
-	var fleet []*policy.Policies
-	for range 2 {
-		p, err := policy.New(set, &policy.Options{Engine: policyredis.New(client, &policyredis.Options{Timeout: time.Minute})})
-		require.NoError(t, err)
-		fleet = append(fleet, p)
-	}
-	spend := func(user string, n int) {
+	client := local(t)
+	spends, lists := over(t, client, rules, policyredis.Options{}, policy.Options{}), over(t, client, rules, policyredis.Options{}, policy.Options{})
+	for user, n := range map[string]int{"ann": 2, "bob": 1, "big": 3, "small": 1} {
 		for range n {
-			_, err := fleet[0].Take(t.Context(), policy.Attributes{"user": user, "region": "eu"}, 1)
-			require.NoError(t, err)
+			take(t, spends, policy.Attributes{"user": user, "region": "eu"}, 1)
 		}
 	}
-	spend("ann", 2)
-	spend("bob", 1)
-	spend("big", 3)
-	spend("small", 1)
-	got := map[string]ratelimit.Decision{}
-	require.NoError(t, fleet[1].Each(t.Context(), "pairs", func(key []string, d ratelimit.Decision) bool {
-		got[strings.Join(key, "/")] = d
-		return true
-	}))
+	got := keysOf(t, lists, "pairs")
 	require.Len(t, got, 4)
 	for key, left := range map[string]int{"ann/eu": 0, "bob/eu": 1, "big/eu": 97, "small/eu": 0} {
-		assert.Equal(t, left, got[key].Remaining, key)
-		assert.Equal(t, left > 0, got[key].Allowed, key)
+		d := got["Pairs "+key]
+		assert.Equal(t, left, d.Remaining, key)
+		assert.Equal(t, left > 0, d.Allowed, key)
 	}
-	visited := 0
-	require.NoError(t, fleet[1].Each(t.Context(), "pairs", func([]string, ratelimit.Decision) bool { visited++; return false }))
-	assert.Equal(t, 1, visited)
 
-	page := admin.New(fleet[1], &admin.Options{Write: true, HashKey: []byte("k")})
-	post := func(fields url.Values) string {
-		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(fields.Encode()))
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		w := httptest.NewRecorder()
-		page.ServeHTTP(w, r)
-		require.Equal(t, http.StatusOK, w.Code, w.Body)
-		return w.Body.String()
-	}
-	code := codeIn(t, post(url.Values{"do": {"limited"}, "rule": {"Pairs"}}), "fixed-window 2/h")
-	post(url.Values{"do": {"reset"}, "rule": {"Pairs"}, "code": {code}})
-	assert.True(t, fleet[0].Allow(policy.Attributes{"user": "ann", "region": "eu"}, 2), "the key has its budget again in all processes")
-
-	require.NoError(t, client.Close())
-	err = fleet[1].Each(t.Context(), "pairs", func([]string, ratelimit.Decision) bool { return true })
-	assert.True(t, errors.Is(err, ratelimit.ErrUnavailable), err)
-}
-
-// codeIn returns the code of the key that a page lists with a limit.
-func codeIn(t *testing.T, page, limit string) string {
-	t.Helper()
-	_, list, found := strings.Cut(page, `<h2 id="limited">`)
+	page := admin.New(lists, &admin.Options{Write: true, HashKey: []byte("k")})
+	_, list, found := strings.Cut(post(t, page, "", url.Values{"do": {"limited"}, "rule": {"Pairs"}}), `<h2 id="limited">`)
 	require.True(t, found)
 	list, _, _ = strings.Cut(list, `<h2 id="key">`)
-	for _, row := range strings.Split(list, "<tr>") {
-		if strings.Contains(row, limit) {
-			_, code, _ := strings.Cut(row, `name="code" value="`)
-			code, _, _ = strings.Cut(code, `"`)
-			return code
-		}
+	code := regexp.MustCompile(`fixed-window 2/h(?:[^<]|<[^t]|<t[^r])*name="code" value="([^"]*)"`).FindStringSubmatch(list)
+	require.NotNil(t, code, "no such row: %s", list)
+	post(t, page, "", url.Values{"do": {"reset"}, "rule": {"Pairs"}, "code": {code[1]}})
+	assert.True(t, spends.Allow(policy.Attributes{"user": "ann", "region": "eu"}, 2), "the key has its budget again in all processes")
+
+	require.NoError(t, client.Close())
+	assert.ErrorIs(t, lists.Each(t.Context(), "pairs", func([]string, ratelimit.Decision) bool { return true }), ratelimit.ErrUnavailable)
+}
+
+// scans returns the number of SCAN commands that a server has executed.
+func scans(t *testing.T, client *redis.Client) (n int) {
+	t.Helper()
+	text, err := client.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	if found := regexp.MustCompile(`cmdstat_scan:calls=(\d+)`).FindStringSubmatch(text); found != nil {
+		n, err = strconv.Atoi(found[1])
+		require.NoError(t, err)
 	}
-	t.Fatal("no such row: " + list)
-	return ""
+	return n
+}
+
+// TestThePageScansRedisOnceForAllRules: 200 rules and 100,000 keys, most of them others', with and without leases.
+func TestThePageScansRedisOnceForAllRules(t *testing.T) {
+	const rules, keys, perCall = 200, 100_000, 1000
+	for name, opts := range map[string]policyredis.Options{"plain": {}, "leased": {Tenant: "tenant", MaxBatch: 1}} {
+		t.Run(name, func(t *testing.T) {
+			client := local(t)
+			// Half of the keys are a removed rule's, and half of another program.
+			require.NoError(t, client.Eval(t.Context(), "for i = 1, ARGV[1] / 2 do redis.call('SET', 'policy:gone:{' .. i .. '}', 'x') redis.call('SET', 'other:' .. i, 'x') end return 1", nil, keys).Err())
+			text := "rules:\n"
+			for i := range rules {
+				match := fmt.Sprintf("match: {attributes: {n: [n%d]}}, ", i)
+				if i == 7 {
+					match += "disabled: true, "
+				}
+				text += fmt.Sprintf("- {name: R%d, %skey: user, limit: fixed-window 1/h, overrides: [{key: vip, limit: fixed-window 2/h}]}\n", i, match)
+			}
+			p := over(t, client, text, opts, policy.Options{})
+			for i := range rules {
+				for _, user := range []string{"ann", "vip"} {
+					take(t, p, policy.Attributes{"user": user, "n": fmt.Sprint("n", i)}, 1)
+				}
+			}
+			before := scans(t, client)
+			got := keysOf(t, p, "")
+			assert.Len(t, got, 2*(rules-1), "all but those of the disabled rule")
+			assert.Equal(t, []int{0, 1}, []int{got["R0 ann"].Remaining, got["R0 vip"].Remaining}, "each under its own limit")
+			assert.LessOrEqual(t, scans(t, client)-before, 2*keys/perCall)
+
+			before = scans(t, client)
+			var page struct {
+				Limited []struct{ Rule, Key, Limit string } `json:"limited"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(post(t, admin.New(p, &admin.Options{ShowKeys: true}), "application/json", url.Values{"do": {"limited"}})), &page))
+			assert.Len(t, page.Limited, 50)
+			for _, l := range page.Limited {
+				assert.Equal(t, "ann", l.Key)
+				assert.Regexp(t, `^R\d+$`, l.Rule)
+			}
+			assert.LessOrEqual(t, scans(t, client)-before, 2*keys/perCall)
+		})
+	}
 }

@@ -11,9 +11,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/weir-go/ratelimit/internal/dev/model"
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 	"github.com/weir-go/ratelimit/policy"
 	"github.com/weir-go/ratelimit/policyredis"
+	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
 const tenantRules = `
@@ -27,18 +29,15 @@ rules:
 func TestTenantsSpreadOverACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, false)
 	const processes, batch = 3, 25
-	var all []*policy.Policies
-	for range processes {
+	var all [processes]*policy.Policies
+	for i := range all {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), ReadTimeout: time.Minute})
 		t.Cleanup(func() { client.Close() })
-		engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", MaxBatch: batch, Timeout: time.Minute})
-		p, err := policy.New(parsed(t, tenantRules), &policy.Options{Engine: engine})
-		require.NoError(t, err)
+		all[i] = over(t, client, tenantRules, policyredis.Options{Tenant: "tenant", MaxBatch: batch}, policy.Options{})
 		require.Eventually(t, func() bool {
-			_, err := p.Peek(t.Context(), policy.Attributes{"tenant": "t0", "user": "u", "route": "r"}, 1)
+			_, err := all[i].Peek(t.Context(), policy.Attributes{"tenant": "t0", "user": "u", "route": "r"}, 1)
 			return err == nil
 		}, 30*time.Second, 20*time.Millisecond)
-		all = append(all, p)
 	}
 	var allowed, byRoute atomic.Int64
 	var byTenant [60]atomic.Int64
@@ -46,19 +45,19 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	for n, p := range all {
 		wg.Go(func() {
 			for i := range 60 * 40 {
-				k := (i + n) % 60
-				route := "other"
+				k, route := (i+n)%60, "other"
 				if i%4 > 0 {
 					route = "busy"
 				}
 				d, err := p.Take(t.Context(), policy.Attributes{"tenant": fmt.Sprint("t", k), "user": fmt.Sprint(i % 5), "route": route}, 1)
 				assert.NoError(t, err)
-				if d.Allowed {
-					allowed.Add(1)
-					byTenant[k].Add(1)
-					if route == "busy" {
-						byRoute.Add(1)
-					}
+				if !d.Allowed {
+					continue
+				}
+				allowed.Add(1)
+				byTenant[k].Add(1)
+				if route == "busy" {
+					byRoute.Add(1)
 				}
 			}
 		})
@@ -73,63 +72,38 @@ func TestTenantsSpreadOverACluster(t *testing.T) {
 	for _, p := range all {
 		require.NoError(t, p.Flush(t.Context()))
 	}
-	d, err := all[0].Peek(t.Context(), policy.Subject{Rule: "all"}, 0)
-	require.NoError(t, err)
-	assert.EqualValues(t, max(0, 2000-allowed.Load()), d.Remaining, "what is told is charged")
+	assert.EqualValues(t, max(0, 2000-allowed.Load()), peek(t, all[0], "all").Remaining, "what is told is charged")
 	require.NoError(t, all[0].Reset(t.Context(), policy.Subject{Rule: "all"}))
-	d, err = all[0].Peek(t.Context(), policy.Subject{Rule: "user", Key: []string{"t1", "u"}, Plan: "pro"}, 0)
+	d, err := all[0].Peek(t.Context(), policy.Subject{Rule: "user", Key: []string{"t1", "u"}, Plan: "pro"}, 0)
 	require.NoError(t, err)
 	assert.Equal(t, 40, d.Remaining)
 }
 
 func TestFlushGivesBackBatchesLeasedBeforeAReload(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: redistest.Start(t).Addr})
-	defer client.Close()
-	engine := policyredis.New(client, &policyredis.Options{Tenant: "tenant", Timeout: time.Minute})
-	set := parsed(t, tenantRules)
-	p, err := policy.New(set, &policy.Options{Engine: engine})
-	require.NoError(t, err)
-	take := func(n int) {
+	p := over(t, local(t), tenantRules, policyredis.Options{Tenant: "tenant"}, policy.Options{})
+	spend := func(n int) {
 		for i := range n {
 			require.True(t, p.Allow(policy.Attributes{"tenant": fmt.Sprint(i), "user": "u", "route": "r"}, 1))
 		}
 	}
-	take(60)
-	next := *set
-	next.Version = "next"
-	require.NoError(t, p.Update(&next))
-	take(1)
+	spend(60)
+	require.NoError(t, p.Update(parsed(t, tenantRules+"version: next")))
+	spend(1)
 	require.NoError(t, p.Flush(t.Context()))
-	d, err := p.Peek(t.Context(), policy.Subject{Rule: "all"}, 0)
-	require.NoError(t, err)
-	assert.Equal(t, 2000-61, d.Remaining)
+	assert.Equal(t, 2000-61, peek(t, p, "all").Remaining)
 }
 
-func TestRulesThatCannotBeOnOneServerAreRefused(t *testing.T) {
-	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1", "b": "127.0.0.1:2"}})
-	defer ring.Close()
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	defer cluster.Close()
-	for _, client := range []redis.UniversalClient{ring, cluster} {
-		for _, c := range []struct {
-			rules string
-			opts  policyredis.Options
-			want  string
-		}{
-			{tenantRules, policyredis.Options{}, "Options.Tenant"},
-			{tenantRules, policyredis.Options{Tenant: "tenant", Slot: func(string) string { return "" }}, "one of them"},
-			{tenantRules, policyredis.Options{Tenant: "tenant", MaxBatch: -1}, "MaxBatch"},
-			{`{rules: [{name: slow, limit: leaky-bucket 5/s queue 5}, {name: tenant, key: tenant, limit: fixed-window 5/s}]}`, policyredis.Options{Tenant: "tenant"}, "leaky"},
-			{tenantRules, policyredis.Options{Tenant: "tenant"}, ""},
-			{tenantRules, policyredis.Options{Slot: func(string) string { return "one" }}, ""},
-			{`{rules: [{name: all, limit: fixed-window 5/d}]}`, policyredis.Options{}, ""},
-		} {
-			_, err := policy.New(parsed(t, c.rules), &policy.Options{Engine: policyredis.New(client, &c.opts)})
-			if c.want == "" {
-				assert.NoError(t, err)
-			} else {
-				assert.ErrorContains(t, err, c.want)
-			}
-		}
+func TestCallsThatOverlapUseTheWholeLimit(t *testing.T) {
+	const text = `
+rules:
+- {name: tokens, key: tenant, limit: token-bucket 100000/m burst 100000}
+- {name: all, limit: token-bucket 1000000/m burst 1000000}
+`
+	for name, tenant := range map[string]string{"one round trip": "", "the common rule is leased": "tenant"} {
+		t.Run(name, func(t *testing.T) {
+			clock := new(ratelimittest.Clock)
+			p := over(t, local(t), text, policyredis.Options{Tenant: tenant, MaxBatch: 4000, Hooks: []redis.Hook{onClock{clock}}}, policy.Options{})
+			assert.InDelta(t, 100_000, model.Overlap[policy.Request](t, clock, p, policy.Attributes{"tenant": "acme"}), 5000)
+		})
 	}
 }

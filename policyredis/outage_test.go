@@ -1,0 +1,158 @@
+package policyredis_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/failover"
+	"github.com/weir-go/ratelimit/internal/dev/redistest"
+	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policyredis"
+)
+
+// failingOver returns policies on a server, their stand-in in memory, and the limiter that changes between them. A forced state remains.
+func failingOver(t *testing.T, addr, text string, processes int) (shared, local *policy.Policies, l *failover.Limiter[policy.Request]) {
+	t.Helper()
+	local = ratelimit.Must(policy.New(parsed(t, text), &policy.Options{Engine: policy.Memory(&policy.MemoryOptions{Processes: processes})}))
+	shared = over(t, dial(t, addr), text, policyredis.Options{}, policy.Options{StandIn: local})
+	l = ratelimit.Must(failover.New[policy.Request](shared, local, &failover.Options{Timeout: -1, OpenFor: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}))
+	return shared, local, l
+}
+
+// Four processes decide by rules with limits by the day, of plans and attributes, while Redis is out of use. When it is back, it is charged with what
+// they let pass, under the same limits, and a rule with a cost of its own with that cost.
+func TestRedisIsChargedWithAnOutage(t *testing.T) {
+	const processes = 4
+	const text = `
+rules:
+- {name: calls, key: user, limit: fixed-window 100/d, plans: {pro: sliding-log 400/d}, limit_from: contract}
+- {name: weight, key: user, limit: token-bucket 1000/d burst 1000, cost: 7}
+- {name: seen, key: user, limit: fixed-window 10/d, shadow: true}
+`
+	addr := redistest.Start(t).Addr
+	var fleet [processes]*failover.Limiter[policy.Request]
+	var shared *policy.Policies
+	for i := range fleet {
+		shared, _, fleet[i] = failingOver(t, addr, text, processes)
+	}
+	force := func(to failover.State) {
+		for _, l := range fleet {
+			l.Force(to)
+		}
+	}
+	bob, carl := policy.Attributes{"user": "bob", "plan": "pro"}, policy.Attributes{"user": "carl", "contract": "40"}
+	spend := func(r policy.Request, n int) (passed int) {
+		for i := range n {
+			if take(t, fleet[i%processes], r, 1).Allowed {
+				passed++
+			}
+		}
+		return passed
+	}
+	require.Equal(t, 20, spend(ann, 20))
+	force(failover.StateOpen)
+	assert.Equal(t, [3]int{60, 80, 40}, [3]int{spend(ann, 60), spend(bob, 80), spend(carl, 100)})
+	force(failover.StateClosed)
+	used := func(rule, user, plan string) int {
+		d, err := shared.Peek(t.Context(), policy.Subject{Rule: rule, Key: []string{user}, Plan: plan}, 1)
+		require.NoError(t, err)
+		return d.Limit.Capacity() - d.Remaining + d.Debt
+	}
+	require.Eventually(t, func() bool {
+		spend(policy.Attributes{"user": "dora"}, processes)
+		return used("calls", "ann", "") >= 80 && used("calls", "bob", "pro") >= 80 && used("weight", "carl", "") >= 7*40
+	}, time.Minute, 100*time.Millisecond)
+	assert.Equal(t, 80, used("calls", "ann", ""))
+	assert.Equal(t, 80, used("calls", "bob", "pro"))
+	assert.InDelta(t, 7*80, used("weight", "ann", ""), 7)
+	assert.InDelta(t, 7*40, used("weight", "carl", ""), 7)
+	d := take(t, fleet[0], carl, 1)
+	assert.False(t, d.Allowed, "the attribute's limit is used up: %+v", d)
+	assert.False(t, d.Degraded)
+	assert.Equal(t, processes*3, used("seen", "bob", ""), "a shadow counts what it would have let pass")
+}
+
+// Tenants that share a limit owe nothing for an outage: what they spent of it lay idle or was contested at the time. The rules beside it are
+// charged, and the log has no failure.
+func TestARuleWithShareOwesNothingForAnOutage(t *testing.T) {
+	shared, local, l := failingOver(t, redistest.Start(t).Addr,
+		"rules:\n- {name: calls, key: user, limit: fixed-window 1000/d}\n- {name: up, key: user, limit: token-bucket 100/s burst 100, share: 1}\n", 1)
+	l.Force(failover.StateOpen)
+	for range 50 {
+		require.True(t, l.Allow(ann, 1))
+	}
+	res := reserve(t, l, ann, 20)
+	require.True(t, res.Allowed)
+	require.NoError(t, res.Settle(7))
+	require.NoError(t, local.Repay(t.Context()))
+	assert.Equal(t, 1000-57, peek(t, shared, "calls", "ann").Remaining)
+}
+
+// TestAShadowOnADeadServerDeniesNothing: where shadows are all that matches, an outage is no reason to refuse anybody.
+func TestAShadowOnADeadServerDeniesNothing(t *testing.T) {
+	var last policy.Decision
+	p := over(t, nowhere(t), `
+rules:
+- {name: trial, key: user, limit: fixed-window 5/h, shadow: true}
+- {name: writes, key: user, limit: fixed-window 5/h, match: {attributes: {method: POST}}}
+`, policyredis.Options{}, policy.Options{OnDecision: func(d policy.Decision) { last = d }})
+	for _, cost := range []int{0, 1, 5} {
+		assert.True(t, take(t, p, ann, cost).Allowed)
+		assert.False(t, last.Rules[0].Answered)
+		_, err := p.Take(t.Context(), policy.Attributes{"user": "ann", "method": "POST"}, cost)
+		require.ErrorIs(t, err, ratelimit.ErrUnavailable)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := p.Take(gone, ann, 1)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// Callers of a server that pauses leave at random moments. Each key has its own cost: a key whose
+// spending is no multiple of that was charged for a request of another key.
+func TestACallerThatLeavesChargesNoOther(t *testing.T) {
+	store := redistest.Start(t)
+	const text = `{rules: [{name: one, key: user, limit: fixed-window 1000000/d}]}`
+	hasty, patient := over(t, dial(t, store.Addr), text, policyredis.Options{Timeout: 3 * time.Millisecond}, policy.Options{}), shared(t, store.Addr, text)
+	costs := []int{3, 5, 7, 11, 13, 17, 19, 23}
+	var charged [8]atomic.Int64 // perhaps
+	end := time.Now().Add(300 * time.Millisecond)
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				i := rand.IntN(len(costs))
+				ctx, cancel := context.WithTimeout(context.Background(), rand.N(6*time.Millisecond))
+				d, err := hasty.Take(ctx, policy.Attributes{"user": strconv.Itoa(i)}, costs[i])
+				cancel()
+				if d.Allowed || errors.Is(err, ratelimit.ErrUnanswered) {
+					charged[i].Add(int64(costs[i]))
+				}
+			}
+		})
+	}
+	for time.Now().Before(end) {
+		assert.NoError(t, store.Pause())
+		time.Sleep(rand.N(5 * time.Millisecond))
+		assert.NoError(t, store.Resume())
+		time.Sleep(rand.N(10 * time.Millisecond))
+	}
+	wg.Wait()
+	time.Sleep(50 * time.Millisecond) // commands that are still on their way arrive, too
+	for i, cost := range costs {
+		spent := 1_000_000 - take(t, patient, policy.Attributes{"user": strconv.Itoa(i)}, 1).Remaining - 1
+		assert.Zero(t, spent%cost, "key %d of cost %d has spent %d", i, cost, spent)
+		assert.LessOrEqual(t, int64(spent), charged[i].Load(), "key %d", i)
+	}
+}
