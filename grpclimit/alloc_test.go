@@ -42,8 +42,7 @@ const ample = 1 << 30 // calls a second
 
 func unaryBy[K comparable](t testing.TB, key func(*grpclimit.Call) (K, error), opts grpclimit.Options) grpc.UnaryServerInterceptor {
 	t.Helper()
-	l, err := ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(ample), ample), nil)
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[K](ratelimit.TokenBucket(ratelimit.PerSecond(ample), ample), nil))
 	return interceptor(t, ratelimit.Map(l, key), opts).UnaryServerInterceptor()
 }
 
@@ -52,8 +51,7 @@ func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	behindProxy, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	require.NoError(t, err)
+	behindProxy := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
 	var request any = new(int)
 	ctx := incoming(tcp("10.0.0.1:4711"), "x-forwarded-for", "2001:db8::1, 10.0.0.9", "x-api-key", "a-rather-long-secret-of-a-client-0123456789",
 		"authorization", "Bearer a-rather-long-secret-of-a-client-0123456789", "tenant", "acme")
@@ -110,8 +108,7 @@ func TestADenialAllocatesLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := new(ratelimittest.Clock)
-			l, err := ratelimit.New(row.limit, &ratelimit.Options[string]{Clock: clock})
-			require.NoError(t, err)
+			l := ratelimit.Must(ratelimit.New(row.limit, &ratelimit.Options[string]{Clock: clock}))
 			call := interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{}).UnaryServerInterceptor()
 			_, _ = call(ctx, nil, info, handler)
 			assert.LessOrEqual(t, testing.AllocsPerRun(1000, func() {
@@ -131,8 +128,7 @@ func TestSharedAnswersAreRight(t *testing.T) {
 		ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("a"), ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("a"),
 		ratelimit.FixedWindow(ratelimit.PerDay(1)).Named("b"),
 	}
-	l, err := ratelimit.New(limits[0], &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit { return limits[key[0]-'0'] }})
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New(limits[0], &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit { return limits[key[0]-'0'] }}))
 	call := interceptor(t, ratelimit.Map(l, grpclimit.Metadata("key")), grpclimit.Options{}).UnaryServerInterceptor()
 	for _, key := range []string{"0", "1", "1", "2"} {
 		_, err := call(incoming(nil, "key", key), nil, info, answering(nil))
@@ -173,8 +169,7 @@ func TestFixedInflightLimitMakesNoMark(t *testing.T) {
 
 // Calls are used again, for other calls. None sees the data of another, also after a panic.
 func TestCallsThatAreUsedAgainAreNotMixed(t *testing.T) {
-	l, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	check := func(c *grpclimit.Call) {
 		assert.Equal(t, "/"+c.Request.(string)+"/Call", c.FullMethod)
 		assert.Equal(t, []string{c.Request.(string)}, metadata.ValueFromIncomingContext(c.Context(), "key"))

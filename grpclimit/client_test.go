@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/linetest"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -62,29 +64,27 @@ func TestAClientQueuesItsCalls(t *testing.T) {
 			grpclimit.ClientOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil, codes.OK},
 	} {
 		for way, do := range ways {
-			t.Run(name+"/"+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(once(row.reply))
-					c, err := grpclimit.NewClient(byTarget(t, row.limit), &row.opts)
-					require.NoError(t, err)
-					client := inBubble(t, s.server(), grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor()))
-					_ = do(t.Context(), client)
-					ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(row.time, year))
-					defer cancel()
-					if row.err == nil {
-						ok(ctx, t, client, way)
-						assert.Equal(t, []time.Duration{0, row.want}, s.times())
-						return
-					}
-					if _, err = client.UnaryCall(ctx, new(testgrpc.SimpleRequest)); way == "stream" {
-						_, err = client.FullDuplexCall(ctx)
-					}
-					assert.ErrorIs(t, err, row.err)
-					assert.Equal(t, row.code, status.Code(err))
-					assert.Contains(t, status.Convert(err).Message(), row.err.Error())
-					assert.Zero(t, time.Since(s.begin))
-					assert.NotZero(t, c.Stats().Failed)
-				})
+			bubble(t, name+"/"+way, func(t *testing.T) {
+				s := newScript(once(row.reply))
+				c := ratelimit.Must(grpclimit.NewClient(byTarget(t, row.limit), &row.opts))
+				client := inBubble(t, s.server(), grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor()))
+				_ = do(t.Context(), client)
+				ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(row.time, year))
+				defer cancel()
+				if row.err == nil {
+					ok(ctx, t, client, way)
+					assert.Equal(t, []time.Duration{0, row.want}, s.times())
+					return
+				}
+				_, err := client.UnaryCall(ctx, new(testgrpc.SimpleRequest))
+				if way == "stream" {
+					_, err = client.FullDuplexCall(ctx)
+				}
+				assert.ErrorIs(t, err, row.err)
+				assert.Equal(t, row.code, status.Code(err))
+				assert.Contains(t, status.Convert(err).Message(), row.err.Error())
+				assert.Zero(t, time.Since(s.begin))
+				assert.NotZero(t, c.Stats().Failed)
 			})
 		}
 	}
@@ -168,20 +168,18 @@ var advices = map[string]struct {
 func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 	for name, row := range advices {
 		for way, do := range ways {
-			t.Run(name+" "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(once(row.reply))
-					var opts grpclimit.ClientOptions
-					if way == "stream" {
-						opts.MaxRetries = 3 // a stream is not opened again
-					}
-					client, c := pacedInBubble(t, s, unlimited(t), opts)
-					assert.Equal(t, status.Code(row.reply.err), status.Code(do(t.Context(), client)))
-					ok(t.Context(), t, client, way)
-					assert.Equal(t, []time.Duration{0, row.want}, s.times())
-					assert.Equal(t, row.want > 0, c.Stats().Refused == 1)
-					assert.Zero(t, c.Stats().Retried)
-				})
+			bubble(t, name+" "+way, func(t *testing.T) {
+				s := newScript(once(row.reply))
+				var opts grpclimit.ClientOptions
+				if way == "stream" {
+					opts.MaxRetries = 3 // a stream is not opened again
+				}
+				client, c := pacedInBubble(t, s, unlimited(t), opts)
+				assert.Equal(t, status.Code(row.reply.err), status.Code(do(t.Context(), client)))
+				ok(t.Context(), t, client, way)
+				assert.Equal(t, []time.Duration{0, row.want}, s.times())
+				assert.Equal(t, row.want > 0, c.Stats().Refused == 1)
+				assert.Zero(t, c.Stats().Retried)
 			})
 		}
 	}
@@ -189,23 +187,21 @@ func TestClientWaitsForTheServersRetryDelay(t *testing.T) {
 
 func TestClientRetriesRefusedCalls(t *testing.T) {
 	for name, row := range advices {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(once(row.reply))
-				client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
-				var trailer metadata.MD
-				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
-				if row.retry {
-					assert.NoError(t, err)
-					assert.Equal(t, []time.Duration{0, row.want}, s.times())
-					assert.Empty(t, trailer["grpc-retry-pushback-ms"], "that of the last attempt")
-				} else {
-					assert.Equal(t, status.Code(row.reply.err), status.Code(err))
-					assert.Equal(t, []time.Duration{0}, s.times())
-					assert.Equal(t, row.reply.pushback, trailer["grpc-retry-pushback-ms"])
-				}
-				assert.Equal(t, row.retry, c.Stats().Retried == 1)
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := newScript(once(row.reply))
+			client, c := pacedInBubble(t, s, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+			var trailer metadata.MD
+			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
+			if row.retry {
+				assert.NoError(t, err)
+				assert.Equal(t, []time.Duration{0, row.want}, s.times())
+				assert.Empty(t, trailer["grpc-retry-pushback-ms"], "that of the last attempt")
+			} else {
+				assert.Equal(t, status.Code(row.reply.err), status.Code(err))
+				assert.Equal(t, []time.Duration{0}, s.times())
+				assert.Equal(t, row.reply.pushback, trailer["grpc-retry-pushback-ms"])
+			}
+			assert.Equal(t, row.retry, c.Stats().Retried == 1)
 		})
 	}
 }
@@ -228,10 +224,8 @@ func TestClientRetriesEnd(t *testing.T) {
 // forAll is a limiter that reads nothing of a call.
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
-	l, err := ratelimit.New[struct{}](ratelimit.Unlimited(), nil)
-	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.Global[*grpclimit.Call](l))
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[struct{}](ratelimit.Unlimited(), nil))
+	all := ratelimit.Must(ratelimit.All(ratelimit.Global[*grpclimit.Call](l)))
 	return all
 }
 
@@ -284,22 +278,20 @@ func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
 		"a status of its own, wrapped": {fmt.Errorf("key: %w", status.Error(codes.PermissionDenied, "no")), nil, codes.PermissionDenied},
 		"no answer at all":             {nil, ratelimit.ErrLimited, codes.ResourceExhausted},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(nil)
-				client, c := pacedInBubble(t, s, deciding{row.err}, grpclimit.ClientOptions{MaxRetries: 3})
-				for way := range ways {
-					err := ways[way](t.Context(), client)
-					assert.Equal(t, row.want, status.Code(err))
-				}
-				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-				if row.is != nil {
-					assert.ErrorIs(t, err, row.is)
-				}
-				assert.Empty(t, s.times())
-				assert.Equal(t, httplimit.TransportStats{Failed: 3}, c.Stats())
-				assert.Zero(t, c.Keys())
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := newScript(nil)
+			client, c := pacedInBubble(t, s, deciding{row.err}, grpclimit.ClientOptions{MaxRetries: 3})
+			for way := range ways {
+				err := ways[way](t.Context(), client)
+				assert.Equal(t, row.want, status.Code(err))
+			}
+			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+			if row.is != nil {
+				assert.ErrorIs(t, err, row.is)
+			}
+			assert.Empty(t, s.times())
+			assert.Equal(t, httplimit.TransportStats{Failed: 3}, c.Stats())
+			assert.Zero(t, c.Keys())
 		})
 	}
 }
@@ -325,19 +317,17 @@ func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
 		"nil status":   {odd{nil}, codes.Unavailable, "odd", false},
 		"wrapped nil":  {fmt.Errorf("quota: %w", odd{nil}), codes.Unavailable, "quota: odd", false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, _ := pacedInBubble(t, newScript(nil), deciding{row.err}, grpclimit.ClientOptions{})
-				_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-				require.Error(t, err)
-				assert.ErrorIs(t, err, row.err)
-				assert.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", row.want, row.message), err.Error())
-				var a answer
-				a = a.read(err)
-				assert.Equal(t, row.want, a.code)
-				assert.Equal(t, row.message, a.message)
-				assert.Equal(t, row.retry, a.retry != nil)
-			})
+		bubble(t, name, func(t *testing.T) {
+			client, _ := pacedInBubble(t, newScript(nil), deciding{row.err}, grpclimit.ClientOptions{})
+			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
+			require.Error(t, err)
+			assert.ErrorIs(t, err, row.err)
+			assert.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", row.want, row.message), err.Error())
+			var a answer
+			a = a.read(err)
+			assert.Equal(t, row.want, a.code)
+			assert.Equal(t, row.message, a.message)
+			assert.Equal(t, row.retry, a.retry != nil)
 		})
 	}
 }
@@ -345,11 +335,9 @@ func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
 // A stream is denied after it was served: its messages are charged. The server's advice then holds for the calls that follow.
 func TestStreamThatIsDeniedMidWayHoldsUpTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		perCall, err := ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), nil)
-		require.NoError(t, err)
+		perCall := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(1), 3), nil))
 		limit := interceptor(t, ratelimit.Map(perCall, everyone), grpclimit.Options{ChargeMessages: true})
-		server := grpc.NewServer(with(limit)...)
-		testgrpc.RegisterTestServiceServer(server, new(service))
+		server := new(service).server(with(limit)...)
 		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
 		client := inBubble(t, server, dialling...)
 		a, echoed := open(t.Context(), client, 5)
@@ -404,8 +392,7 @@ func TestStreamWhoseHeadersWereReceivedIsServed(t *testing.T) {
 				return nil
 			},
 		}
-		server := grpc.NewServer()
-		testgrpc.RegisterTestServiceServer(server, s)
+		server := s.server()
 		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
 		client := inBubble(t, server, dialling...)
 		_ = ways["unary"](t.Context(), client)
@@ -442,19 +429,17 @@ func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
 			assert.Equal(t, codes.Canceled, status.Code(<-done))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-				conn := connInBubble(t, newScript(nil).server(), dialling...)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
-				require.NoError(t, err)
-				assert.Equal(t, 1, c.Keys())
-				end(t, stream, cancel, func() { _ = conn.Close() })
-				synctest.Wait()
-				assert.Zero(t, c.Keys())
-			})
+		bubble(t, name, func(t *testing.T) {
+			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
+			conn := connInBubble(t, newScript(nil).server(), dialling...)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
+			require.NoError(t, err)
+			assert.Equal(t, 1, c.Keys())
+			end(t, stream, cancel, func() { _ = conn.Close() })
+			synctest.Wait()
+			assert.Zero(t, c.Keys())
 		})
 	}
 }
@@ -496,26 +481,23 @@ func TestStreamThatKnowsNoCallOptionsIsObeyedToo(t *testing.T) {
 		"denied":               {[]error{denial(time.Second).err}, nil, true, time.Second},
 		"denied mid-way":       {[]error{nil, refusing(codes.ResourceExhausted)}, metadata.Pairs("grpc-retry-pushback-ms", "3000"), true, 3 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, err := grpclimit.NewClient(forAll(t), nil)
+		bubble(t, name, func(t *testing.T) {
+			c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
+			call := func(errs ...error) {
+				s, err := c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: row.many}, nil, "/a/b",
+					func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+						return &canned{errs: errs, trailer: row.trailer}, nil
+					})
 				require.NoError(t, err)
-				call := func(errs ...error) {
-					s, err := c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{ServerStreams: row.many}, nil, "/a/b",
-						func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-							return &canned{errs: errs, trailer: row.trailer}, nil
-						})
-					require.NoError(t, err)
-					for range errs {
-						_ = s.RecvMsg(nil)
-					}
+				for range errs {
+					_ = s.RecvMsg(nil)
 				}
-				begin := time.Now()
-				call(row.errs...)
-				assert.Equal(t, row.want > 0, c.Keys() == 1)
-				call(io.EOF)
-				assert.Equal(t, row.want, time.Since(begin))
-			})
+			}
+			begin := time.Now()
+			call(row.errs...)
+			assert.Equal(t, row.want > 0, c.Keys() == 1)
+			call(io.EOF)
+			assert.Equal(t, row.want, time.Since(begin))
 		})
 	}
 }
@@ -596,12 +578,83 @@ func TestZeroClientPanicsWithAClearText(t *testing.T) {
 }
 
 func TestClientStartsNoGoroutine(t *testing.T) {
-	c, err := grpclimit.NewClient(forAll(t), nil)
-	require.NoError(t, err)
+	c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
 	before := runtime.NumGoroutine()
 	for range 10 {
 		require.NoError(t, c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil,
 			func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
 	}
 	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
+}
+
+// A call that the server refuses before it is processed costs the own budget nothing: its repetition is sent within the same hour.
+func TestARefusedCallCostsTheOwnBudgetNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(once(denial(time.Second)))
+		client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.FixedWindow(ratelimit.PerHour(2))), grpclimit.ClientOptions{MaxRetries: 1})
+		ok(t.Context(), t, client, "unary")
+		ok(t.Context(), t, client, "unary")
+		assert.Equal(t, []time.Duration{0, time.Second, time.Second}, s.times())
+	})
+}
+
+// Calls of a client follow each change of its limiter, but for those whose instants are at most 100 ms ahead.
+func TestCallsOfAClientFollowEachChange(t *testing.T) {
+	linetest.Way{Booked: 100 * time.Millisecond, New: func(t *testing.T, limit ratelimit.Limit) (linetest.Budget, func(context.Context, int) error) {
+		l := ratelimit.Must(ratelimit.New[string](limit, nil))
+		client, _ := pacedInBubble(t, newScript(nil), ratelimit.Map(l, func(*grpclimit.Call) (string, error) { return "k", nil }), grpclimit.ClientOptions{
+			MaxWait: -1,
+			Cost:    func(c *grpclimit.Call) int { return int(c.Request.(*testgrpc.SimpleRequest).ResponseSize) },
+		})
+		return l, func(ctx context.Context, cost int) error {
+			_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{ResponseSize: int32(cost)}) //nolint:gosec // a cost of a test
+			return err
+		}
+	}}.Test(t)
+}
+
+// Calls take turns on two slots, and are sent at the limiter's pace.
+func TestCallsInFlightAreBounded(t *testing.T) {
+	for way := range ways {
+		bubble(t, way, func(t *testing.T) {
+			s := newScript(nil)
+			client, c := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 1)), grpclimit.ClientOptions{MaxInFlight: 2})
+			var all sync.WaitGroup
+			for range 6 {
+				all.Go(func() { ok(t.Context(), t, client, way) })
+			}
+			all.Wait()
+			synctest.Wait()
+			assert.Zero(t, c.Stats().InFlight)
+			for i, at := range s.times() {
+				assert.Equal(t, time.Duration(i)*100*time.Millisecond, at)
+			}
+		})
+	}
+}
+
+// A stream holds its slot until it ends, however it does.
+func TestAStreamHoldsItsSlotUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, c := pacedInBubble(t, newScript(nil), unlimited(t), grpclimit.ClientOptions{MaxInFlight: 1})
+		for range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			stream, err := client.FullDuplexCall(ctx)
+			require.NoError(t, err)
+			next := make(chan error)
+			go func() { _, err := client.UnaryCall(t.Context(), new(testgrpc.SimpleRequest)); next <- err }()
+			synctest.Wait()
+			assert.EqualValues(t, 1, c.Stats().InFlight)
+			select {
+			case <-next:
+				t.Error("a call is sent beside the stream")
+			default:
+			}
+			cancel()
+			_, err = stream.Recv()
+			require.Error(t, err)
+			require.NoError(t, <-next)
+		}
+		assert.Zero(t, c.Stats().InFlight)
+	})
 }

@@ -2,6 +2,7 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,28 +29,25 @@ func TestCallIsSentAgainOnlyIfTheServerHasSentNoHeaders(t *testing.T) {
 		"empty headers": {metadata.MD{}, 1},
 		"headers":       {metadata.Pairs("charged", "yes"), 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				runs := 0
-				s := &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
-					if row.headers != nil {
-						assert.NoError(t, grpc.SendHeader(ctx, row.headers))
-					}
-					if runs++; runs == 1 {
-						return nil, denial(time.Second).err // a backend's, passed on
-					}
-					return &testgrpc.SimpleResponse{}, nil
-				}}
-				server := grpc.NewServer()
-				testgrpc.RegisterTestServiceServer(server, s)
-				c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
-				a := call(t.Context(), inBubble(t, server, dialling...))
-				assert.Equal(t, row.runs, runs)
-				assert.Equal(t, row.runs == 1, a.code == codes.ResourceExhausted)
-				assert.Equal(t, row.headers.Get("charged"), a.header.Get("charged"), "the caller's option is obeyed, too")
-				assert.Equal(t, uint64(row.runs-1), c.Stats().Retried)
-				assert.Equal(t, uint64(1), c.Stats().Refused, "its time is obeyed in any case")
-			})
+		bubble(t, name, func(t *testing.T) {
+			runs := 0
+			s := &service{unary: func(ctx context.Context, _ *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+				if row.headers != nil {
+					assert.NoError(t, grpc.SendHeader(ctx, row.headers))
+				}
+				if runs++; runs == 1 {
+					return nil, denial(time.Second).err // a backend's, passed on
+				}
+				return &testgrpc.SimpleResponse{}, nil
+			}}
+			server := s.server()
+			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+			a := call(t.Context(), inBubble(t, server, dialling...))
+			assert.Equal(t, row.runs, runs)
+			assert.Equal(t, row.runs == 1, a.code == codes.ResourceExhausted)
+			assert.Equal(t, row.headers.Get("charged"), a.header.Get("charged"), "the caller's option is obeyed, too")
+			assert.Equal(t, uint64(row.runs-1), c.Stats().Retried)
+			assert.Equal(t, uint64(1), c.Stats().Refused, "its time is obeyed in any case")
 		})
 	}
 }
@@ -69,24 +67,22 @@ func TestCallerGetsTheRefusalIfTheRetryRunsOutOfTime(t *testing.T) {
 		"MaxWait is over":       {ratelimit.Unlimited(), grpclimit.ClientOptions{MaxRetries: 5, MaxWait: 2500 * time.Millisecond}, 9 * time.Second, 3, 2 * time.Second},
 		"cancelled":             {ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), grpclimit.ClientOptions{MaxRetries: 5}, 9 * time.Second, 3, 2500 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(func(int) reply { return denial(time.Second) })
-				client, c := pacedInBubble(t, s, byTarget(t, row.limit), row.opts)
-				ctx, cancel := context.WithTimeout(t.Context(), row.time)
-				defer cancel()
-				if name == "cancelled" {
-					time.AfterFunc(row.want, cancel)
-				}
-				a := call(ctx, client)
-				assert.Equal(t, codes.ResourceExhausted, a.code)
-				assert.Equal(t, "refused", a.message)
-				assert.NotNil(t, a.retry)
-				assert.Equal(t, row.want, time.Since(s.begin))
-				assert.Len(t, s.times(), row.sent)
-				sent := uint64(row.sent)
-				assert.Equal(t, httplimit.TransportStats{Sent: sent, Waited: c.Stats().Waited, Refused: sent, Retried: sent - 1}, c.Stats(), "none failed: it was sent")
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := newScript(func(int) reply { return denial(time.Second) })
+			client, c := pacedInBubble(t, s, byTarget(t, row.limit), row.opts)
+			ctx, cancel := context.WithTimeout(t.Context(), row.time)
+			defer cancel()
+			if name == "cancelled" {
+				time.AfterFunc(row.want, cancel)
+			}
+			a := call(ctx, client)
+			assert.Equal(t, codes.ResourceExhausted, a.code)
+			assert.Equal(t, "refused", a.message)
+			assert.NotNil(t, a.retry)
+			assert.Equal(t, row.want, time.Since(s.begin))
+			assert.Len(t, s.times(), row.sent)
+			sent := uint64(row.sent)
+			assert.Equal(t, httplimit.TransportStats{Sent: sent, Waited: c.Stats().Waited, Refused: sent, Retried: sent - 1}, c.Stats(), "none failed: it was sent")
 		})
 	}
 }
@@ -100,4 +96,61 @@ func TestCallersOptionsSeeEachAttempt(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Equal(t, []codes.Code{codes.ResourceExhausted, codes.OK}, ends)
 	})
+}
+
+// A key function or a cost that panics ends its own call, and no other.
+func TestPanicOfAClientsFunctionHoldsUpNoOther(t *testing.T) {
+	for name, opts := range map[string]grpclimit.ClientOptions{
+		"Cost": {Cost: func(c *grpclimit.Call) int { return panicOn(c) }},
+		"Key":  {Key: func(c *grpclimit.Call) string { return fmt.Sprint(panicOn(c)) }},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			client, c := pacedInBubble(t, newScript(nil), unlimited(t), opts)
+			bad := metadata.AppendToOutgoingContext(t.Context(), "panic", "yes")
+			for way, do := range ways {
+				assert.Panics(t, func() { _ = do(bad, client) }, way)
+				ok(t.Context(), t, client, way)
+			}
+			assert.Zero(t, c.Keys())
+		})
+	}
+}
+
+func panicOn(c *grpclimit.Call) int {
+	if md, _ := metadata.FromOutgoingContext(c.Context()); md.Get("panic") != nil {
+		panic("told to")
+	}
+	return 1
+}
+
+// An invoker that panics, as another interceptor may, leaves the key as it was.
+func TestPanicBehindTheClientHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := ratelimit.Must(grpclimit.NewClient(forAll(t), nil))
+		invoke := func(invoker grpc.UnaryInvoker) error {
+			return c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, invoker)
+		}
+		assert.Panics(t, func() {
+			_ = invoke(func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { panic("boom") })
+		})
+		assert.Panics(t, func() {
+			_, _ = c.StreamClientInterceptor()(t.Context(), &grpc.StreamDesc{}, nil, "/a/b",
+				func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+					panic("boom")
+				})
+		})
+		assert.NoError(t, invoke(func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }))
+		assert.Zero(t, c.Keys())
+	})
+}
+
+// A connection that cannot be made is not the server's refusal.
+func TestServerThatIsGoneRefusesNothing(t *testing.T) {
+	c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 3})
+	client := testgrpc.NewTestServiceClient(dial(t, freeAddress(t), dialling...))
+	for way, do := range ways {
+		assert.Equal(t, codes.Unavailable, status.Code(do(t.Context(), client)), way)
+	}
+	assert.Equal(t, httplimit.TransportStats{Sent: 2}, c.Stats())
+	assert.Zero(t, c.Keys())
 }

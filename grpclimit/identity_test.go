@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"math/big"
 	"net/url"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
@@ -34,16 +36,13 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := ratelimit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
+	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
+	cert := ratelimit.Must(x509.ParseCertificate(der))
 	return &authority{cert, key}
 }
 
@@ -56,8 +55,7 @@ func (a *authority) pool() *x509.CertPool {
 // issue returns a certificate with a subject and URIs.
 func (a *authority) issue(t *testing.T, subject string, uris ...string) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	key := ratelimit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{"server.example"}, KeyUsage: x509.KeyUsageDigitalSignature,
@@ -67,12 +65,10 @@ func (a *authority) issue(t *testing.T, subject string, uris ...string) tls.Cert
 		template.Subject = pkix.Name{CommonName: subject, Organization: []string{"Example"}}
 	}
 	for _, u := range uris {
-		parsed, err := url.Parse(u)
-		require.NoError(t, err)
+		parsed := ratelimit.Must(url.Parse(u))
 		template.URIs = append(template.URIs, parsed)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	require.NoError(t, err)
+	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -86,8 +82,7 @@ type secured struct {
 func serveTLS(t *testing.T, auth tls.ClientAuthType, key func(*grpclimit.Call) (string, error)) *secured {
 	t.Helper()
 	s := &secured{ca: newAuthority(t), keys: make(chan string, 1)}
-	seen, err := ratelimit.New[string](ratelimit.Unlimited(), &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) { s.keys <- e.Key }})
-	require.NoError(t, err)
+	seen := ratelimit.Must(ratelimit.New[string](ratelimit.Unlimited(), &ratelimit.Options[string]{OnDecision: func(e ratelimit.Event[string]) { s.keys <- e.Key }}))
 	i := interceptor(t, ratelimit.Map(seen, key), grpclimit.Options{})
 	server := grpc.NewServer(append(with(i), grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{s.ca.issue(t, "")}, ClientAuth: auth, ClientCAs: s.ca.pool(),
@@ -159,5 +154,30 @@ func TestWithoutTLSThereIsNoIdentity(t *testing.T) {
 		_, err := grpclimit.SPIFFEID(call)
 		assert.ErrorIs(t, err, keyfunc.ErrNoKey, name)
 		assert.NotErrorIs(t, err, keyfunc.ErrMisconfigured, name)
+	}
+}
+
+func TestSubjectsThatRepeatATypeAreDistinguished(t *testing.T) {
+	seen := map[string]bool{}
+	for _, names := range [][]string{{"bob"}, {"alice", "bob"}, {"bob", "alice"}} {
+		var subject pkix.RDNSequence
+		for _, name := range names {
+			subject = append(subject, pkix.RelativeDistinguishedNameSET{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: name}})
+		}
+		raw := ratelimit.Must(asn1.Marshal(subject))
+		leaf := &x509.Certificate{RawSubject: raw}
+		leaf.Subject.FillFromRDNSequence(&subject)
+		state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
+		key, err := grpclimit.CertificateSubject(grpclimit.NewCall(peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}}), "", nil))
+		require.NoError(t, err)
+		assert.False(t, seen[key], key)
+		seen[key] = true
+	}
+}
+
+func TestTheTrailerMayNotBeOneThatGRPCUsesItself(t *testing.T) {
+	for _, name := range []string{"content-type", "TE", "user-agent", "grpc-status"} {
+		_, err := grpclimit.New(&stub{decision: ratelimit.Decision{Allowed: true}}, &grpclimit.Options{DegradedTrailer: name})
+		assert.ErrorContains(t, err, "Options.DegradedTrailer", name)
 	}
 }

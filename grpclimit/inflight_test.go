@@ -3,6 +3,8 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/weir-go/ratelimit"
@@ -23,10 +26,8 @@ import (
 
 func shedding(t testing.TB, limit int, opts *inflight.Options[string], o *grpclimit.InflightOptions) *grpclimit.Inflight[string] {
 	t.Helper()
-	l, err := inflight.New(limit, opts)
-	require.NoError(t, err)
-	i, err := grpclimit.NewInflight(l, everyone, o)
-	require.NoError(t, err)
+	l := ratelimit.Must(inflight.New(limit, opts))
+	i := ratelimit.Must(grpclimit.NewInflight(l, everyone, o))
 	return i
 }
 
@@ -79,9 +80,8 @@ func TestInflightRefusals(t *testing.T) {
 		}}, codes.Aborted, httplimit.InflightStats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, err := grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts)
-			require.NoError(t, err)
-			_, err = i.UnaryServerInterceptor()(t.Context(), nil, info, answering(nil))
+			i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), row.key, row.opts))
+			_, err := i.UnaryServerInterceptor()(t.Context(), nil, info, answering(nil))
 			assert.Equal(t, row.want, status.Code(err))
 			assert.NotContains(t, status.Convert(err).Message(), secret)
 			assert.Equal(t, row.stats, i.Stats())
@@ -153,4 +153,208 @@ func TestMistakesOfInflightAreRefused(t *testing.T) {
 	assert.PanicsWithError(t, "grpclimit: this Inflight is nil or zero: make one with NewInflight", func() {
 		new(grpclimit.Inflight[string]).UnaryServerInterceptor()
 	})
+}
+
+// An inner limiter refuses calls in all ways, and the handler passes the refusals on, changes them or hides them.
+func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
+	busy := shedding(t, 1, nil, nil)
+	full := func(next grpc.UnaryHandler) grpc.UnaryHandler {
+		return func(ctx context.Context, req any) (any, error) {
+			return busy.UnaryServerInterceptor()(ctx, req, info, next)
+		}
+	}
+	none := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
+	_ = none.Allow(netip.Addr{}, 1)
+	rate := ratelimit.Must(grpclimit.New(ratelimit.Map(none, func(*grpclimit.Call) (netip.Addr, error) { return netip.Addr{}, nil }), nil))
+	limited := ratelimit.Must(ratelimit.All(ratelimit.By(none, func(*grpclimit.Call) (netip.Addr, error) { return netip.Addr{}, nil })))
+	client := ratelimit.Must(grpclimit.NewClient(limited, &grpclimit.ClientOptions{MaxWait: time.Nanosecond}))
+	for name, row := range map[string]struct {
+		inner grpc.UnaryHandler
+		want  inflight.Outcome
+	}{
+		"in flight": {full(answering(nil)), inflight.Ignored},
+		"rate": {func(ctx context.Context, req any) (any, error) {
+			return rate.UnaryServerInterceptor()(ctx, req, info, answering(nil))
+		}, inflight.Ignored},
+		"client": {func(ctx context.Context, _ any) (any, error) {
+			err := client.UnaryClientInterceptor()(ctx, "/a.B/C", nil, nil, nil, nil)
+			require.Error(t, err)
+			return nil, status.Error(codes.Unavailable, "the other server is not available")
+		}, inflight.Ignored},
+		"none": {answering(status.Error(codes.Unavailable, "")), inflight.Dropped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []inflight.Outcome
+			outer := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+				got = append(got, usual)
+				return got[0]
+			}})
+			_, _ = busy.UnaryServerInterceptor()(context.Background(), nil, info, func(ctx context.Context, _ any) (any, error) {
+				_, err := outer.UnaryServerInterceptor()(context.Background(), nil, info, row.inner)
+				require.Error(t, err)
+				return nil, nil
+			})
+			assert.Equal(t, []inflight.Outcome{row.want}, got)
+		})
+	}
+}
+
+// One call's refusal does not count for any other call.
+func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outcomes := make(chan inflight.Outcome, 3)
+		inner := shedding(t, 1, nil, nil).UnaryServerInterceptor()
+		outer := shedding(t, 10, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+			outcomes <- usual
+			return inflight.Success
+		}}).UnaryServerInterceptor()
+		for range 3 {
+			go func() {
+				_, _ = outer(context.Background(), nil, info, func(ctx context.Context, req any) (any, error) {
+					return inner(ctx, req, info, func(context.Context, any) (any, error) { time.Sleep(time.Second); return nil, nil })
+				})
+			}()
+			synctest.Wait()
+		}
+		for _, want := range []inflight.Outcome{inflight.Ignored, inflight.Ignored, inflight.Success} {
+			assert.Equal(t, want, <-outcomes)
+		}
+	})
+}
+
+// sendings are the possible failures when a server sends, and whether the client is to blame.
+var sendings = map[string]struct {
+	err      error
+	byClient bool
+}{
+	"the client has closed the connection": {status.Error(codes.Unavailable, "transport is closing"), true},
+	"the client has cancelled":             {status.Error(codes.Canceled, "context canceled"), true},
+	"the message cannot be encoded":        {status.Error(codes.Internal, "grpc: error while marshaling"), false},
+}
+
+// failingToSend is a handler that sends to the last, and hides the reason if hidden is set.
+func failingToSend(hidden bool) grpc.StreamHandler {
+	return func(_ any, s grpc.ServerStream) error {
+		err := s.SendMsg(nil)
+		if hidden {
+			return errors.New("sending failed")
+		}
+		return err
+	}
+}
+
+func TestAClientThatDoesNotTakeTheAnswerPays(t *testing.T) {
+	for name, row := range sendings {
+		t.Run(name, func(t *testing.T) {
+			l, left := budget(t)
+			i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+			err := i.StreamServerInterceptor()(nil, &fakeStream{sending: row.err}, &grpc.StreamServerInfo{}, failingToSend(false))
+			assert.Equal(t, row.err, err)
+			assert.Equal(t, row.byClient, left() == 9)
+		})
+	}
+}
+
+func TestAnAdaptiveLimitLearnsNothingFromAClientThatDoesNotTakeTheAnswer(t *testing.T) {
+	for name, row := range sendings {
+		for _, hidden := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				var learnt []inflight.Outcome
+				i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+					learnt = append(learnt, usual)
+					return learnt[0]
+				}})
+				ss := &fakeStream{sending: row.err}
+				require.Error(t, i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{IsServerStream: true}, failingToSend(hidden)))
+				want := inflight.Cancelled
+				if row.byClient {
+					want = inflight.Ignored
+				}
+				assert.Equal(t, []inflight.Outcome{want}, learnt)
+			})
+		}
+	}
+}
+
+func TestAnAdaptiveLimitLearnsNothingFromABrokenMessage(t *testing.T) {
+	var learnt []inflight.Outcome
+	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+		learnt = append(learnt, usual)
+		return learnt[0]
+	}})
+	broken := status.Error(codes.Internal, "cannot unmarshal")
+	ss := &fakeStream{ctx: context.Background(), received: []error{broken}}
+	err := i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{IsClientStream: true}, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) })
+	assert.Equal(t, broken, err)
+	assert.Equal(t, []inflight.Outcome{inflight.Ignored}, learnt)
+}
+
+// contextStream is a stream that has nothing but a context.
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s contextStream) Context() context.Context { return s.ctx }
+func (s contextStream) SetTrailer(metadata.MD)   {}
+
+// A call or a stream holds the unit of a limit of calls at the same time until its handler ends, however long that takes.
+func TestACallHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
+	for _, way := range []string{"unary", "stream"} {
+		bubble(t, way, func(t *testing.T) {
+			calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
+			i := ratelimit.Must(grpclimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, func(*grpclimit.Call) (string, error) { return "all", nil }))), nil))
+			end, ended := make(chan bool), make(chan error, 1)
+			call := func() error {
+				if way == "unary" {
+					_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
+						func(context.Context, any) (any, error) { <-end; return nil, nil })
+					return err
+				}
+				return i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
+					func(any, grpc.ServerStream) error { <-end; return nil })
+			}
+			for range 2 {
+				go func() { ended <- call() }()
+				time.Sleep(time.Hour) // sixty times the hold
+				require.Equal(t, codes.ResourceExhausted, status.Code(call()))
+				end <- true
+				require.NoError(t, <-ended)
+			}
+		})
+	}
+}
+
+// The context of a handler ends when its units are no longer held.
+func TestTheContextOfACallEndsWhenUnitsHaveLapsed(t *testing.T) {
+	for _, way := range []string{"unary", "stream", "charged stream"} {
+		bubble(t, way, func(t *testing.T) {
+			calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(1, time.Minute), nil))
+			all := ratelimit.Must(ratelimit.All(ratelimit.By(calls, func(*grpclimit.Call) (string, error) { return "all", nil })))
+			o := &grpclimit.Options{LimitTrailers: true, Logger: slog.New(slog.DiscardHandler)}
+			if way == "charged stream" {
+				o.Settle = grpclimit.ChargeOnly(codes.OK)
+			}
+			i := ratelimit.Must(grpclimit.New(all, o))
+			serve := func(ctx context.Context) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			ended := make(chan error, 1)
+			go func() {
+				if way == "unary" {
+					_, err := i.UnaryServerInterceptor()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
+						func(ctx context.Context, _ any) (any, error) { return nil, serve(ctx) })
+					ended <- err
+					return
+				}
+				ended <- i.StreamServerInterceptor()(nil, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/a/b"},
+					func(_ any, s grpc.ServerStream) error { return serve(s.Context()) })
+			}()
+			time.Sleep(time.Hour)
+			require.NoError(t, calls.Reset(t.Context(), "all"))
+			time.Sleep(time.Minute)
+			require.ErrorIs(t, <-ended, ratelimit.ErrLost)
+		})
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/peer"
 
+	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/keyfunc"
@@ -165,10 +166,8 @@ func TestAddressesAreFoundAsOverHTTP(t *testing.T) {
 		{"for=192.0.2.60;proto=https, for=10.0.0.2"}, {`for="[2001:db8:cafe::17]:4711"`}, {"for=unknown"}, {`for="broken`},
 	}
 	for name, o := range options {
-		overHTTP, err := httplimit.ClientIP(o)
-		require.NoError(t, err)
-		overGRPC, err := grpclimit.ClientIP(o)
-		require.NoError(t, err)
+		overHTTP := ratelimit.Must(httplimit.ClientIP(o))
+		overGRPC := ratelimit.Must(grpclimit.ClientIP(o))
 		for _, remote := range peers {
 			for _, list := range values {
 				r := &http.Request{RemoteAddr: remote, Header: http.Header{"X-Forwarded-For": list, "Forwarded": list, "X-Real-Ip": list}}
@@ -206,9 +205,81 @@ func TestAConnectionWithoutAnIPAddressHasAMalformedKey(t *testing.T) {
 			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 		})
 	}
-	hops, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1})
-	require.NoError(t, err)
+	hops := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1}))
 	got, err := hops(grpclimit.NewCall(incoming(&net.UnixAddr{}, "x-forwarded-for", "192.0.2.1"), "", nil))
 	require.NoError(t, err, "a proxy on the same machine")
 	assert.Equal(t, netip.MustParseAddr("192.0.2.1"), got)
+}
+
+// fixed are attributes as a map.
+type fixed map[string]string
+
+func (f fixed) Attribute(name string) (string, bool) { v, ok := f[name]; return v, ok }
+
+func TestACallHasTheAttributesOfItsHTTPRequest(t *testing.T) {
+	c := grpclimit.NewCall(incoming(tcp("[2001:db8::1]:80"), ":authority", "API.Example.:443", "x-tenant", "acme", "twice", "a", "twice", "b", "empty", ""),
+		"/pkg.Service/Method", nil)
+	r := grpclimit.PolicyRequest(c, fixed{"user": "ann", "header:x-region": "eu"})
+	for name, want := range map[string]string{
+		"method": "POST", "host": "api.example", "path": "/pkg.Service/Method", "route": "/pkg.Service/Method", "ip": "2001:db8::",
+		"header:X-Tenant": "acme", "user": "ann", "header:x-region": "eu",
+	} {
+		got, ok := r.Attribute(name)
+		assert.True(t, ok, name)
+		assert.Equal(t, want, got, name)
+	}
+	for _, name := range []string{"plan", "header:missing", "header:twice", "header:empty", ""} {
+		_, ok := r.Attribute(name)
+		assert.False(t, ok, name)
+	}
+	bare := grpclimit.PolicyRequest(new(grpclimit.Call), nil)
+	for _, name := range []string{"host", "path", "route", "ip", "user"} {
+		_, ok := bare.Attribute(name)
+		assert.False(t, ok, name)
+	}
+}
+
+// behindHTTP is an address as grpc-go has it behind net/http.
+type behindHTTP string
+
+func (behindHTTP) Network() string  { return "tcp" }
+func (n behindHTTP) String() string { return string(n) }
+
+func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
+	socket := &net.UnixAddr{Name: "s", Net: "unix"}
+	behindProxy := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
+	for name, ctx := range map[string]context.Context{
+		"grpc's own server": incoming(&net.UnixAddr{Name: "10.0.0.1", Net: "unix"}, "x-forwarded-for", "203.0.113.1"),
+		"with a port":       incoming(&net.UnixAddr{Name: "10.0.0.1:80", Net: "unix"}),
+		"behind net/http":   context.WithValue(incoming(behindHTTP("10.0.0.1:80")), http.LocalAddrContextKey, socket),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := grpclimit.NewCall(ctx, "/pkg.Service/Method", nil)
+			_, err := grpclimit.RemoteIP(c)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+			_, err = behindProxy(c)
+			assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+		})
+	}
+	a, err := grpclimit.RemoteIP(grpclimit.NewCall(incoming(behindHTTP("10.0.0.1:80")), "", nil))
+	require.NoError(t, err)
+	assert.Equal(t, netip.MustParseAddr("10.0.0.1"), a)
+}
+
+func TestPeersOfAUnixSocketMayBeTrusted(t *testing.T) {
+	socket := &net.UnixAddr{Net: "unix"}
+	single := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustUnixSockets: true, Header: "x-real-ip"}))
+	list := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustUnixSockets: true}))
+	for name, ctx := range map[string]context.Context{
+		"grpc's own server": incoming(socket, "x-real-ip", "203.0.113.1", "x-forwarded-for", "6.6.6.6, 203.0.113.1"),
+		"behind net/http": context.WithValue(incoming(behindHTTP("@"), "x-real-ip", "203.0.113.1", "x-forwarded-for", "203.0.113.1"),
+			http.LocalAddrContextKey, socket),
+		"the client itself": incoming(tcp("203.0.113.1:80"), "x-real-ip", "6.6.6.6", "x-forwarded-for", "6.6.6.6"),
+	} {
+		for _, key := range []func(*grpclimit.Call) (netip.Addr, error){single, list} {
+			a, err := key(grpclimit.NewCall(ctx, "/pkg.Service/Method", nil))
+			require.NoError(t, err, name)
+			assert.Equal(t, "203.0.113.1", a.String(), name)
+		}
+	}
 }

@@ -2,22 +2,30 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"math"
+	"math/rand/v2"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/rpcstatus"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -71,9 +79,7 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), grpclimit.Options{LimitTrailers: true})
-		server := grpc.NewServer(with(i)...)
-		testgrpc.RegisterTestServiceServer(server, new(service))
-		client := inBubble(t, server)
+		client := inBubble(t, new(service).server(with(i)...))
 		served, err := client.FullDuplexCall(context.Background())
 		require.NoError(t, err)
 		synctest.Wait()
@@ -95,8 +101,7 @@ func TestTrailersOfAStreamContainTheRemainingBudgetAtItsEnd(t *testing.T) {
 func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)), grpclimit.Options{LimitTrailers: true})
-		server := grpc.NewServer(with(i)...)
-		testgrpc.RegisterTestServiceServer(server, new(service))
+		server := new(service).server(with(i)...)
 		require.Equal(t, codes.OK, status.Code(ways["unary"](context.Background(), inBubble(t, server)))) // another client
 		_, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
 		client, begin := inBubble(t, server, dialling...), time.Now()
@@ -109,8 +114,7 @@ func TestClientWaitsByTheMostPreciseAdvice(t *testing.T) {
 func TestClientKeepsToTheBudgetInTrailers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := interceptor(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(3))), grpclimit.Options{LimitTrailers: true})
-		server := grpc.NewServer(with(i)...)
-		testgrpc.RegisterTestServiceServer(server, new(service))
+		server := new(service).server(with(i)...)
 		c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
 		client := inBubble(t, server, dialling...)
 		begin := time.Now()
@@ -145,4 +149,53 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 	code, announced = call()
 	assert.Equal(t, codes.ResourceExhausted, code)
 	assert.Equal(t, []string{`"default";q=9;w=60`, `"default-2";q=3;w=60`, `"default";r=5;t=60`, `"default-2";r=0;t=60`}, announced)
+}
+
+func TestTheTrailerHasTheSameWaitAsRetryInfo(t *testing.T) {
+	i := interceptor(t, &stub{decision: ratelimit.Decision{RetryAfter: time.Hour}}, grpclimit.Options{
+		Jitter: time.Minute, JitterBy: func(c *grpclimit.Call) string { return c.FullMethod },
+	})
+	a := call(context.Background(), serve(t, &service{}, with(i)...))
+	require.Len(t, a.pushback, 1)
+	assert.Equal(t, strconv.FormatInt(a.retry.RetryDelay.AsDuration().Milliseconds(), 10), a.pushback[0])
+}
+
+// TestStatusIsEncodedAsByProtobuf compares the status of httplimit's answers, which is encoded without a protobuf library, with the
+// library's reading of it.
+func TestStatusIsEncodedAsByProtobuf(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	waits := []time.Duration{0, -time.Second, 1, time.Millisecond, 999 * time.Millisecond, time.Second, time.Hour, math.MaxInt64}
+	for i := range 2000 {
+		wait := time.Duration(r.Int64N(1 << r.IntN(62)))
+		if i < len(waits) {
+			wait = waits[i]
+		}
+		limit := ratelimit.FixedWindow(ratelimit.Per(1+r.IntN(1<<r.IntN(31)), time.Minute))
+		if r.IntN(2) == 0 {
+			limit = limit.Named(fmt.Sprintf("limit-%d", i))
+		}
+		text := rpcstatus.TextOf(&limit)
+		a := rpcstatus.Answer{Code: rpcstatus.ResourceExhausted, Message: text.Denied, Wait: wait, Limit: text}
+
+		var s spb.Status
+		require.NoError(t, proto.Unmarshal(a.AppendStatus(nil), &s))
+		assert.EqualValues(t, 8, s.Code)
+		assert.Equal(t, text.Denied, s.Message)
+		if wait > 0 {
+			m, err := s.Details[0].UnmarshalNew()
+			require.NoError(t, err)
+			delay := m.(*errdetails.RetryInfo).RetryDelay
+			require.NoError(t, delay.CheckValid())
+			assert.GreaterOrEqual(t, delay.AsDuration(), wait, "never too early")
+			assert.Less(t, delay.AsDuration()-wait, time.Millisecond)
+			s.Details = s.Details[1:]
+		}
+		require.Len(t, s.Details, 1)
+		m, err := s.Details[0].UnmarshalNew()
+		require.NoError(t, err)
+		violation := m.(*errdetails.QuotaFailure).Violations[0]
+		assert.EqualValues(t, limit.Capacity(), violation.QuotaValue)
+		assert.Equal(t, violation.Subject, violation.QuotaId)
+		assert.Equal(t, fmt.Sprintf("%d per 1m0s, %d at once", limit.Rate.Units, limit.Rate.Units), violation.Description)
+	}
 }

@@ -93,9 +93,7 @@ var anySize = grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8*megabyte), g
 // denial, and not an error of the transport.
 func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 	limit := hourly(t, 1, grpclimit.Options{})
-	server := grpc.NewServer(append(with(limit), grpc.MaxRecvMsgSize(8*megabyte))...)
-	testgrpc.RegisterTestServiceServer(server, new(service))
-	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), anySize))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(append(with(limit), grpc.MaxRecvMsgSize(8*megabyte))...)), anySize))
 	require.Equal(t, codes.OK, call(t.Context(), client).code)
 	payload := large()
 	for range 3 {
@@ -116,8 +114,7 @@ func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 
 // The pushback is longer than the connection lasts: the retry comes on another one.
 func TestRetryOutlivesItsConnection(t *testing.T) {
-	limit, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), nil)
-	require.NoError(t, err)
+	limit := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), nil))
 	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}),
@@ -131,14 +128,11 @@ func TestRetryOutlivesItsConnection(t *testing.T) {
 // Fifty goroutines share a Client, and this package's interceptors are the server. All get an
 // answer, and nothing is sent while the server wants nothing.
 func TestClientAndServerUnderLoad(t *testing.T) {
-	perSecond, err := ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil)
-	require.NoError(t, err)
+	perSecond := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
 	limit := interceptor(t, ratelimit.Map(perSecond, everyone), grpclimit.Options{})
 	w := new(witness)
 	c, dialling := paced(t, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 50)), grpclimit.ClientOptions{MaxRetries: 20})
-	server := grpc.NewServer(with(limit)...)
-	testgrpc.RegisterTestServiceServer(server, new(service))
-	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), append(dialling, grpc.WithChainUnaryInterceptor(w.unary))...))
+	client := testgrpc.NewTestServiceClient(dial(t, start(t, new(service).server(with(limit)...)), append(dialling, grpc.WithChainUnaryInterceptor(w.unary))...))
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() { ok(t.Context(), t, client, "unary") })

@@ -6,7 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,6 +20,7 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
@@ -34,12 +38,10 @@ func limiterOf(t testing.TB, clock ratelimit.Clock, limits ...ratelimit.Limit) *
 	t.Helper()
 	var layers []ratelimit.Layer[*grpclimit.Call]
 	for _, limit := range limits {
-		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
-		require.NoError(t, err)
+		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		layers = append(layers, ratelimit.By(l, everyone))
 	}
-	all, err := ratelimit.All(layers...)
-	require.NoError(t, err)
+	all := ratelimit.Must(ratelimit.All(layers...))
 	return all
 }
 
@@ -48,8 +50,7 @@ func interceptor(t testing.TB, l ratelimit.Limiter[*grpclimit.Call], opts grpcli
 	if opts.Logger == nil {
 		opts.Logger = quiet
 	}
-	i, err := grpclimit.New(l, &opts)
-	require.NoError(t, err)
+	i := ratelimit.Must(grpclimit.New(l, &opts))
 	return i
 }
 
@@ -102,6 +103,12 @@ func echo(stream testgrpc.TestService_FullDuplexCallServer) error {
 	}
 }
 
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
 // with returns the server options for interceptors, in order from the outside.
 func with(list ...*grpclimit.Interceptor) (opts []grpc.ServerOption) {
 	for _, i := range list {
@@ -113,16 +120,20 @@ func with(list ...*grpclimit.Interceptor) (opts []grpc.ServerOption) {
 // serve starts a server on the loopback interface, and returns a client.
 func serve(t testing.TB, s *service, opts ...grpc.ServerOption) testgrpc.TestServiceClient {
 	t.Helper()
+	return testgrpc.NewTestServiceClient(dial(t, start(t, s.server(opts...))))
+}
+
+// server returns a server with the handlers.
+func (s *service) server(opts ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(opts...)
 	testgrpc.RegisterTestServiceServer(server, s)
-	return testgrpc.NewTestServiceClient(dial(t, start(t, server)))
+	return server
 }
 
 // start serves on the loopback interface until the test ends.
 func start(t testing.TB, server *grpc.Server) (addr string) {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	lis := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -196,4 +207,184 @@ func (a answer) read(err error) answer {
 		}
 	}
 	return a
+}
+
+// fakeStream is a server's stream whose client sends the prepared messages.
+type fakeStream struct {
+	ctx      context.Context
+	received []error // the results of RecvMsg, one after the other; then EOF
+	trailer  metadata.MD
+	sent     int
+	sending  error // the result of SendMsg
+}
+
+func (s *fakeStream) Context() context.Context {
+	if s.ctx == nil {
+		return context.Background()
+	}
+	return s.ctx
+}
+
+func (s *fakeStream) RecvMsg(any) error {
+	if len(s.received) == 0 {
+		return io.EOF
+	}
+	err := s.received[0]
+	s.received = s.received[1:]
+	return err
+}
+
+func (s *fakeStream) SendMsg(any) error            { s.sent++; return s.sending }
+func (s *fakeStream) SetTrailer(md metadata.MD)    { s.trailer = metadata.Join(s.trailer, md) }
+func (s *fakeStream) SetHeader(metadata.MD) error  { return nil }
+func (s *fakeStream) SendHeader(metadata.MD) error { return nil }
+
+// stub is a limiter that returns the prepared decision.
+type stub struct {
+	decision ratelimit.Decision
+	err      error
+}
+
+func (s *stub) Allow(*grpclimit.Call, int) bool { return s.decision.Allowed }
+
+func (s *stub) Take(context.Context, *grpclimit.Call, int) (ratelimit.Decision, error) {
+	return s.decision, s.err
+}
+
+// script is a server that records the calls with their times, and returns the prepared answers.
+type script struct {
+	mu      sync.Mutex
+	begin   time.Time
+	arrived []arrival
+	answer  func(n int) reply // n counts from 1; nil for OK
+	takes   time.Duration     // the time of a call that is answered with OK
+}
+
+type arrival struct {
+	name string // as in the metadata
+	at   time.Duration
+}
+
+// reply is how a call ends.
+type reply struct {
+	err      error
+	pushback []string
+}
+
+func newScript(answer func(n int) reply) *script { return &script{begin: time.Now(), answer: answer} }
+
+// once answers the first call with that, and others with OK.
+func once(r reply) func(int) reply {
+	return func(n int) reply {
+		if n == 1 {
+			return r
+		}
+		return reply{}
+	}
+}
+
+// next notes a call and returns its answer.
+func (s *script) next(ctx context.Context, setTrailer func(metadata.MD)) error {
+	name := ""
+	if values := metadata.ValueFromIncomingContext(ctx, "name"); len(values) > 0 {
+		name = values[0]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arrived = append(s.arrived, arrival{name, time.Since(s.begin)})
+	if s.answer == nil {
+		s.mu.Unlock()
+		time.Sleep(s.takes)
+		s.mu.Lock()
+		return nil
+	}
+	r := s.answer(len(s.arrived))
+	if len(r.pushback) > 0 {
+		setTrailer(metadata.MD{"grpc-retry-pushback-ms": r.pushback})
+	}
+	return r.err
+}
+
+func (s *script) server() *grpc.Server {
+	server := new(service).server(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if err := s.next(ctx, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
+				return nil, err
+			}
+			return handler(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if err := s.next(ss.Context(), ss.SetTrailer); err != nil {
+				return err
+			}
+			return handler(srv, ss)
+		}))
+	return server
+}
+
+// times returns when the calls arrived.
+func (s *script) times() (at []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.arrived {
+		at = append(at, a.at)
+	}
+	return at
+}
+
+// refusing is a status that may have a RetryInfo for each delay.
+func refusing(code codes.Code, delays ...*durationpb.Duration) error {
+	st := status.New(code, "refused")
+	for _, d := range delays {
+		st, _ = st.WithDetails(&errdetails.RetryInfo{RetryDelay: d})
+	}
+	return st.Err()
+}
+
+// denial is RESOURCE_EXHAUSTED with a RetryInfo.
+func denial(wait time.Duration) reply {
+	return reply{err: refusing(codes.ResourceExhausted, durationpb.New(wait))}
+}
+
+// byTarget is a limiter of each target.
+func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.Call] {
+	t.Helper()
+	l := ratelimit.Must(ratelimit.New[string](limit, nil))
+	return ratelimit.Map(l, grpclimit.ClientTarget)
+}
+
+func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
+	t.Helper()
+	return byTarget(t, ratelimit.Unlimited())
+}
+
+// paced returns a Client and a function that connects with it.
+func paced(t testing.TB, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (*grpclimit.Client, []grpc.DialOption) {
+	t.Helper()
+	if opts.MaxWait == 0 {
+		opts.MaxWait = -1 // these tests wait for as long as the server demands
+	}
+	c := ratelimit.Must(grpclimit.NewClient(l, &opts))
+	return c, []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()),
+		grpc.WithChainStreamInterceptor(c.StreamClientInterceptor()),
+	}
+}
+
+// pacedInBubble connects a Client with a scripted server in memory.
+func pacedInBubble(t testing.TB, s *script, l ratelimit.Reserver[*grpclimit.Call], opts grpclimit.ClientOptions) (testgrpc.TestServiceClient, *grpclimit.Client) {
+	t.Helper()
+	c, dialling := paced(t, l, opts)
+	return inBubble(t, s.server(), dialling...), c
+}
+
+// named adds the call's name for the server.
+func named(ctx context.Context, name string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "name", name)
+}
+
+// ok makes a call that has to go well.
+func ok(ctx context.Context, t testing.TB, client testgrpc.TestServiceClient, way string) {
+	t.Helper()
+	assert.NoError(t, ways[way](ctx, client))
 }

@@ -89,9 +89,7 @@ func TestADeniedMessageGivesNoOpeningBack(t *testing.T) {
 func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 	keyed := ratelimit.Must(ratelimit.New(window(100), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	m := ratelimit.Must(httplimit.New(ratelimit.Map(keyed, func(*http.Request) (string, error) { return "k", nil }), nil))
-	server := grpc.NewServer(with(hourly(t, 1, grpclimit.Options{}))...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
-	s := httptest.NewUnstartedServer(m.Wrap(server))
+	s := httptest.NewUnstartedServer(m.Wrap(new(service).server(with(hourly(t, 1, grpclimit.Options{}))...)))
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
@@ -111,8 +109,7 @@ func TestMiddlewareOfHTTPGivesBackWhatAnInterceptorRefuses(t *testing.T) {
 
 func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
 	l := limiterOf(t, new(ratelimittest.Clock), window(100))
-	i, err := grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), everyone, nil)
-	require.NoError(t, err)
+	i := ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), everyone, nil))
 	outer, inner := interceptor(t, l, grpclimit.Options{}).UnaryServerInterceptor(), i.UnaryServerInterceptor()
 	nested := func(ctx context.Context, h grpc.UnaryHandler) error {
 		_, err := outer(ctx, nil, info, func(ctx context.Context, req any) (any, error) { return inner(ctx, req, info, h) })

@@ -25,14 +25,11 @@ import (
 // holding connects a client to a server in memory. The client has at most limit calls in flight.
 func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.ClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
 	t.Helper()
-	l, err := inflight.New(limit, opts)
-	require.NoError(t, err)
+	l := ratelimit.Must(inflight.New(limit, opts))
 	o.Key = func(*grpclimit.Call) string { return "server" }
 	o.Inflight = l
-	c, err := grpclimit.NewClient(nil, &o)
-	require.NoError(t, err)
-	server := grpc.NewServer()
-	testgrpc.RegisterTestServiceServer(server, s)
+	c := ratelimit.Must(grpclimit.NewClient(nil, &o))
+	server := s.server()
 	return inBubble(t, server, grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor())), l
 }
 
@@ -82,21 +79,19 @@ func TestClientHoldsAPermitForAsLongAsAStreamIsOpen(t *testing.T) {
 			return io.EOF
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, l := holding(t, new(service), 1, nil, grpclimit.ClientOptions{})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				s, err := client.FullDuplexCall(ctx)
-				require.NoError(t, err)
-				require.NoError(t, s.Send(&testgrpc.StreamingOutputCallRequest{}))
-				_, err = s.Recv()
-				require.NoError(t, err)
-				assert.Equal(t, 1, inFlight(t, l))
-				assert.Error(t, end(s, cancel))
-				synctest.Wait()
-				assert.Zero(t, inFlight(t, l))
-			})
+		bubble(t, name, func(t *testing.T) {
+			client, l := holding(t, new(service), 1, nil, grpclimit.ClientOptions{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s, err := client.FullDuplexCall(ctx)
+			require.NoError(t, err)
+			require.NoError(t, s.Send(&testgrpc.StreamingOutputCallRequest{}))
+			_, err = s.Recv()
+			require.NoError(t, err)
+			assert.Equal(t, 1, inFlight(t, l))
+			assert.Error(t, end(s, cancel))
+			synctest.Wait()
+			assert.Zero(t, inFlight(t, l))
 		})
 	}
 }
@@ -137,8 +132,7 @@ func TestAClientsPermitIsGivenBackAfterAnyPanic(t *testing.T) {
 		"the call": {Inflight: l},
 		"Outcome":  {Inflight: l, Outcome: func(*grpclimit.Call, error, inflight.Outcome) inflight.Outcome { panic("now") }},
 	} {
-		c, err := grpclimit.NewClient(nil, opts)
-		require.NoError(t, err)
+		c := ratelimit.Must(grpclimit.NewClient(nil, opts))
 		assert.PanicsWithValue(t, "now", func() {
 			_ = c.UnaryClientInterceptor()(t.Context(), "/a/b", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
 				if opts.Outcome == nil {
@@ -180,22 +174,20 @@ func TestOptionsOfAClientThatNeedALimiterOrPermits(t *testing.T) {
 // A context declares the cost of its call, and the real cost is settled.
 func TestClientChargesTheDeclaredCost(t *testing.T) {
 	for way := range ways {
-		t.Run(way, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(nil)
-				client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)), grpclimit.ClientOptions{})
-				first := httplimit.WithCost(t.Context(), 10)
-				ok(first, t, client, way)
-				require.NoError(t, httplimit.SettleCost(first, 5))
-				require.NoError(t, httplimit.SettleCost(first, 0), "only the first counts")
-				ok(httplimit.WithCost(t.Context(), 10), t, client, way)
-				ok(t.Context(), t, client, way)
-				assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, 600 * time.Millisecond}, s.times())
-				assert.NoError(t, httplimit.SettleCost(t.Context(), 5), "nothing was declared")
-				assert.NoError(t, httplimit.SettleCost(httplimit.WithCost(t.Context(), 5), 5), "nothing was sent")
-				err := ways[way](httplimit.WithCost(t.Context(), -1), client)
-				assert.Equal(t, codes.Internal, status.Code(err))
-			})
+		bubble(t, way, func(t *testing.T) {
+			s := newScript(nil)
+			client, _ := pacedInBubble(t, s, byTarget(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10)), grpclimit.ClientOptions{})
+			first := httplimit.WithCost(t.Context(), 10)
+			ok(first, t, client, way)
+			require.NoError(t, httplimit.SettleCost(first, 5))
+			require.NoError(t, httplimit.SettleCost(first, 0), "only the first counts")
+			ok(httplimit.WithCost(t.Context(), 10), t, client, way)
+			ok(t.Context(), t, client, way)
+			assert.Equal(t, []time.Duration{0, 500 * time.Millisecond, 600 * time.Millisecond}, s.times())
+			assert.NoError(t, httplimit.SettleCost(t.Context(), 5), "nothing was declared")
+			assert.NoError(t, httplimit.SettleCost(httplimit.WithCost(t.Context(), 5), 5), "nothing was sent")
+			err := ways[way](httplimit.WithCost(t.Context(), -1), client)
+			assert.Equal(t, codes.Internal, status.Code(err))
 		})
 	}
 }

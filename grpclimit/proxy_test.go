@@ -3,13 +3,18 @@ package grpclimit_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +28,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
@@ -69,18 +75,14 @@ func proxy(t *testing.T, backend string) (addr string) {
 // perClient limits each client behind a proxy on this machine.
 func perClient(t *testing.T, n int, opts grpclimit.Options) *grpclimit.Interceptor {
 	t.Helper()
-	key, err := grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
-	require.NoError(t, err)
-	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(n)).Named("hourly"), &ratelimit.Options[netip.Addr]{Clock: new(ratelimittest.Clock)})
-	require.NoError(t, err)
+	key := ratelimit.Must(grpclimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}))
+	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(n)).Named("hourly"), &ratelimit.Options[netip.Addr]{Clock: new(ratelimittest.Clock)}))
 	return interceptor(t, ratelimit.Map(l, key), opts)
 }
 
 func TestClientsBehindAnHTTP2ProxyAreLimitedEach(t *testing.T) {
 	i := perClient(t, 2, grpclimit.Options{})
-	server := grpc.NewServer(with(i)...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
-	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, server))))
+	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, new(service).server(with(i)...)))))
 	for _, from := range []string{"192.0.2.1", "2001:db8::1"} {
 		ctx := outgoing("from", from, "x-forwarded-for", "198.51.100.7") // which is spoofed
 		assert.Equal(t, codes.OK, call(ctx, client).code)
@@ -103,9 +105,7 @@ func TestManyStreamsThroughAnHTTP2Proxy(t *testing.T) {
 		}
 		return 1
 	}})
-	server := grpc.NewServer(with(i)...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
-	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, server))))
+	client := testgrpc.NewTestServiceClient(dial(t, proxy(t, start(t, new(service).server(with(i)...)))))
 	var all sync.WaitGroup
 	for n := range streams {
 		all.Go(func() {
@@ -123,11 +123,8 @@ func TestManyStreamsThroughAnHTTP2Proxy(t *testing.T) {
 
 // A server may hang behind net/http, whose connections have their address as text.
 func TestAServerBehindNetHTTP(t *testing.T) {
-	i, err := grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly"), nil)
-	require.NoError(t, err)
-	server := grpc.NewServer(with(i)...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
-	client := testgrpc.NewTestServiceClient(dial(t, serveHTTP(t, server)))
+	i := ratelimit.Must(grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("hourly"), nil))
+	client := testgrpc.NewTestServiceClient(dial(t, serveHTTP(t, new(service).server(with(i)...))))
 	for range 2 {
 		assert.Equal(t, codes.OK, call(context.Background(), client).code)
 	}
@@ -138,16 +135,150 @@ func TestAServerBehindNetHTTP(t *testing.T) {
 }
 
 func TestAUnixSocketHasNoAddress(t *testing.T) {
-	i, err := grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)), &grpclimit.Options{Logger: quiet})
-	require.NoError(t, err)
-	server := grpc.NewServer(with(i)...)
-	testgrpc.RegisterTestServiceServer(server, &service{})
+	i := ratelimit.Must(grpclimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(2)), &grpclimit.Options{Logger: quiet}))
+	server := new(service).server(with(i)...)
 	path := t.TempDir() + "/s"
-	lis, err := net.Listen("unix", path)
-	require.NoError(t, err)
+	lis := ratelimit.Must(net.Listen("unix", path))
 	done := make(chan struct{})
 	go func() { defer close(done); assert.NoError(t, server.Serve(lis)) }()
 	defer func() { server.Stop(); <-done }()
 	client := testgrpc.NewTestServiceClient(dial(t, "unix:"+path))
 	assert.Equal(t, codes.InvalidArgument, call(context.Background(), client).code)
+}
+
+// proxies are HTTP/2 proxies of different makes.
+var proxies = map[string]func(t *testing.T, backend string) (addr string){"net/http": proxy, "nginx": nginx}
+
+// A denial arrives whole through a proxy: from unary calls, from streams that open, and from streams that are denied mid-way.
+func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
+	for name, proxied := range proxies {
+		t.Run(name, func(t *testing.T) {
+			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, new(service).server(with(perClient(t, 3, grpclimit.Options{ChargeMessages: true}))...)))))
+			for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
+				ctx := outgoing("from", address)
+				require.Equal(t, codes.OK, call(ctx, client).code)
+				midway, echoed := open(ctx, client, 3)
+				assert.Equal(t, 1, echoed)
+				assert.NotEmpty(t, midway.header, "it was served before")
+				midway.header = nil
+				opening, echoed := open(ctx, client, 3)
+				assert.Zero(t, echoed)
+				for _, a := range []answer{call(ctx, client), midway, opening} {
+					assertDenied(t, a, time.Hour)
+				}
+			}
+		})
+	}
+}
+
+// thirdOfASecond serves one call in that time.
+func thirdOfASecond(t *testing.T, more ...grpc.ServerOption) *grpc.Server {
+	t.Helper()
+	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, time.Second/3)), nil))
+	server := new(service).server(append(more, with(interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{}))...)...)
+	return server
+}
+
+func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
+	for name, proxied := range proxies {
+		for way, do := range ways {
+			t.Run(name+" "+way, func(t *testing.T) {
+				a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
+				server := thirdOfASecond(t, grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream))
+				client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), grpc.WithDefaultServiceConfig(retryPolicy)))
+				untilDenied(t, 2, a, "one", way, func(ctx context.Context) error { return do(ctx, client) })
+			})
+		}
+	}
+}
+
+func TestClientObeysAdviceThroughAProxy(t *testing.T) {
+	for name, proxied := range proxies {
+		t.Run(name, func(t *testing.T) {
+			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
+			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, thirdOfASecond(t))), dialling...))
+			for c.Stats().Refused < 2 {
+				require.NoError(t, ways["unary"](t.Context(), client))
+			}
+			assert.Equal(t, c.Stats().Refused, c.Stats().Retried)
+		})
+	}
+}
+
+func TestLargeMessagesAreDeniedThroughAProxy(t *testing.T) {
+	for name, proxied := range proxies {
+		t.Run(name, func(t *testing.T) {
+			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, new(service).server(append(with(perClient(t, 1, grpclimit.Options{})), grpc.MaxRecvMsgSize(8*megabyte))...))), anySize))
+			payload, ctx := large(), outgoing("from", "192.0.2.1")
+			resp, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: payload})
+			require.NoError(t, err)
+			assert.Len(t, resp.Payload.Body, len(payload.Body))
+			var a answer
+			_, err = client.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: payload}, grpc.Trailer(&a.trailer))
+			assertDenied(t, a.read(err), time.Hour)
+		})
+	}
+}
+
+const nginxConf = `
+daemon off;
+master_process off;
+pid %[1]s/pid;
+error_log %[1]s/error.log;
+events {}
+http {
+	access_log off;
+	client_body_temp_path %[1]s/body;
+	proxy_temp_path %[1]s/proxy;
+	fastcgi_temp_path %[1]s/fastcgi;
+	uwsgi_temp_path %[1]s/uwsgi;
+	scgi_temp_path %[1]s/scgi;
+	server {
+		listen %[2]s http2;
+		client_max_body_size 0;
+		location / {
+			grpc_pass grpc://%[3]s;
+			grpc_set_header X-Forwarded-For $http_from;
+		}
+	}
+}
+`
+
+// nginx runs the program of that name as a proxy. Clients give their address in "from", as with proxy.
+func nginx(t *testing.T, backend string) (addr string) {
+	t.Helper()
+	testsize.Extra(t)
+	program, err := exec.LookPath("nginx")
+	if err != nil {
+		t.Skip("nginx is not installed")
+	}
+	addr = freeAddress(t)
+	dir := t.TempDir()
+	conf, log := filepath.Join(dir, "conf"), filepath.Join(dir, "error.log")
+	require.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, nginxConf, dir, addr, backend), 0o600))
+	cmd := exec.Command(program, "-p", dir, "-c", conf, "-e", log)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		assert.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		if err := cmd.Wait(); err != nil || t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("nginx: %v\n%s", err, text)
+		}
+	})
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, 20*time.Second, 10*time.Millisecond)
+	return addr
+}
+
+// freeAddress returns an address on which no process listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	lis := ratelimit.Must(net.Listen("tcp", "127.0.0.1:0"))
+	require.NoError(t, lis.Close())
+	return lis.Addr().String()
 }

@@ -86,14 +86,11 @@ func (a *attempts) take(client string) int {
 func limitedServer(t testing.TB, limit ratelimit.Limit, cost int) (*grpc.Server, *attempts) {
 	t.Helper()
 	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
-	perClient, err := ratelimit.New[string](limit, nil)
-	require.NoError(t, err)
+	perClient := ratelimit.Must(ratelimit.New[string](limit, nil))
 	l := interceptor(t, ratelimit.Map(perClient, grpclimit.Metadata("client")), grpclimit.Options{
 		Cost: func(*grpclimit.Call) int { return cost }, OnDecision: a.decided,
 	})
-	server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream)}, with(l)...)...)
-	testgrpc.RegisterTestServiceServer(server, new(service))
-	return server, a
+	return new(service).server(append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream)}, with(l)...)...), a
 }
 
 // ways are the ways to make a call that is limited when it opens.
@@ -142,21 +139,19 @@ func TestStockClientSucceedsAtItsFirstRetryExactly(t *testing.T) {
 	} {
 		for name, row := range waiting(d) {
 			for way, do := range ways {
-				t.Run(fmt.Sprintf("%v %s %s", d, name, way), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						server, a := limitedServer(t, row.limit, row.cost)
-						client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-						ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
-						denied, begin := 0, time.Now()
-						for range 8 {
-							require.NoError(t, do(ctx, client))
-							n := a.take("one")
-							require.LessOrEqual(t, n, 2, "never denied twice")
-							denied += n - 1
-						}
-						assert.GreaterOrEqual(t, denied, 4, "not all went through at once")
-						assert.Equal(t, a.waits, time.Since(begin), "for as long as it should, and no longer")
-					})
+				bubble(t, fmt.Sprintf("%v %s %s", d, name, way), func(t *testing.T) {
+					server, a := limitedServer(t, row.limit, row.cost)
+					client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+					ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
+					denied, begin := 0, time.Now()
+					for range 8 {
+						require.NoError(t, do(ctx, client))
+						n := a.take("one")
+						require.LessOrEqual(t, n, 2, "never denied twice")
+						denied += n - 1
+					}
+					assert.GreaterOrEqual(t, denied, 4, "not all went through at once")
+					assert.Equal(t, a.waits, time.Since(begin), "for as long as it should, and no longer")
 				})
 			}
 		}
@@ -257,17 +252,15 @@ func TestStockClientDoesNotRetryWithoutHope(t *testing.T) {
 		"free in more than 24 days": {ratelimit.TokenBucket(ratelimit.Per(1, 25*24*time.Hour), 1), 1, codes.OK},
 	} {
 		for way, do := range ways {
-			t.Run(name+" "+way, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					server, a := limitedServer(t, row.limit, row.cost)
-					client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
-					ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
-					begin := time.Now()
-					assert.Equal(t, row.first, status.Code(do(ctx, client)))
-					assert.Equal(t, codes.ResourceExhausted, status.Code(do(ctx, client)))
-					assert.Equal(t, 2, a.take("one"), "each once")
-					assert.Zero(t, time.Since(begin))
-				})
+			bubble(t, name+" "+way, func(t *testing.T) {
+				server, a := limitedServer(t, row.limit, row.cost)
+				client := inBubble(t, server, grpc.WithDefaultServiceConfig(retryPolicy))
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "client", "one")
+				begin := time.Now()
+				assert.Equal(t, row.first, status.Code(do(ctx, client)))
+				assert.Equal(t, codes.ResourceExhausted, status.Code(do(ctx, client)))
+				assert.Equal(t, 2, a.take("one"), "each once")
+				assert.Zero(t, time.Since(begin))
 			})
 		}
 	}
