@@ -38,17 +38,17 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return outcome.InLine(ctx, &l.lines, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
+	return outcome.InLine(ctx, &l.lines, key, cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
 		p, err := l.planOfCost(key, cost)
 		if err == nil {
 			err = p.endless(cost)
 		}
 		if err != nil {
-			var d ratelimit.Decision
+			var made outcome.Made
 			if p != nil {
-				d.Limit = p.limit
+				made.Limit = p.limit
 			}
-			return ratelimit.NewReservation(d, nil), err
+			return made, err
 		}
 		r := new(request)
 		r.call.undone = true
@@ -58,9 +58,10 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 				err = &outcome.Beyond{In: in}
 			}
 		}
-		if err != nil || !d.Allowed {
-			return ratelimit.NewReservation(d, nil), err
+		made := outcome.Made{Decision: d, Life: r.life()}
+		if err == nil && d.Allowed {
+			made.Settle = r.settlerFor(max(cost, 1))
 		}
-		return ratelimit.NewReservation(d, r.settlerFor(max(cost, 1))), nil
+		return made, err
 	})
 }

@@ -336,12 +336,16 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return outcome.InLine(ctx, &l.waiting, key, cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
+	return outcome.InLine(ctx, &l.waiting, key, cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
 		d, o, err := l.decide(ctx, key, cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked})
-		if err != nil || !d.Allowed || cost == 0 {
-			return ratelimit.NewReservation(d, nil), err
+		made := outcome.Made{Decision: d}
+		if err == nil && o != nil {
+			made.Life = o.life()
 		}
-		return ratelimit.NewReservation(d, l.settler(key, cost, o)), nil
+		if err == nil && d.Allowed && cost > 0 {
+			made.Settle = l.settler(key, cost, o)
+		}
+		return made, err
 	})
 }
 

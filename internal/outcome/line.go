@@ -27,10 +27,10 @@ type Beyond struct {
 func (e *Beyond) Error() string { return "no booking reaches as far yet as " + e.In.String() }
 
 // InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books the cost that it
-// gets, by up to a time ahead, as Reserve does; its reservation is never nil. If its error is a [*Beyond], the caller stays first, and books later.
+// gets, by up to a time ahead, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later.
 // The context has not ended.
 func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int,
-	book func(cost int, ahead time.Duration) (*ratelimit.Reservation, error)) (d ratelimit.Decision, err error) {
+	book func(cost int, ahead time.Duration) (Made, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
 		return d, err
@@ -41,14 +41,14 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 			return a, err
 		}
 		ahead = min(ahead, left)
-		res, err := book(cost, ahead)
-		d = res.Decision
+		made, err := book(cost, ahead)
+		d = made.Decision
 		var beyond *Beyond
 		if err != nil && !errors.As(err, &beyond) {
 			return a, err
 		}
 		a.Pace = PaceOf(d.Limit)
-		a.Allowed, a.Delay, a.Remaining, a.Settle = d.Allowed, d.Delay, d.Remaining, res.Settle
+		a.Allowed, a.Delay, a.Remaining, a.Settle, a.Life = d.Allowed, d.Delay, d.Remaining, made.Settle, made.Life
 		if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 			a.Remaining = 0 // what remains of a queue can enter, and is let out later
 		}

@@ -102,11 +102,14 @@ type line[K comparable] struct {
 	polled      time.Time     // the last answer
 	trip        time.Duration // a round trip, smoothed
 	pace        Pace
-	changes     int     // how often all was booked anew
-	stale       int     // calls under way since before the last time
-	moves       int     // how often the budget may have got more room
-	pool        []*part // booked units that nobody holds, and that the next callers take
-	anew        int     // the number of callers that are about to give their bookings back: nobody calls before these
+	changes     int          // how often all was booked anew
+	stale       int          // calls under way since before the last time
+	moves       int          // how often the budget may have got more room
+	pool        []*part      // booked units that nobody holds, and that the next callers take
+	anew        int          // the number of callers that are about to give their bookings back: nobody calls before these
+	giving      []*caller[K] // those of them whose calls to do so are under way
+	booking     uint64       // the number of the latest booking
+	sorted      []*caller[K] // room for a list
 }
 
 // caller is a waiting caller.
@@ -119,6 +122,7 @@ type caller[K comparable] struct {
 	tries      bool          // its calls book nothing
 	changes    int           // those of the line when its call began
 	moves      int           // likewise
+	since      uint64        // the number of the latest booking then
 	keys       []K           // all that its calls charge, if they book nothing
 	wake       chan struct{} // has room for one element
 	state      state
@@ -131,8 +135,10 @@ type part struct {
 	settle     func(actual int) error
 	due        time.Time
 	cost, free int
-	users      int  // callers that wait for it
-	void       bool // it is to be given back, and not to be taken
+	users      int    // callers that wait for it
+	void       bool   // it is to be given back, and not to be taken
+	life       uint64 // of the key
+	number     uint64 // of the booking
 }
 
 // share is units of a part.
@@ -364,6 +370,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	if called && !stale {
 		l.answered(now, now.Sub(begin), a)
 	}
+	forgot := l.forget(c, a.Life)
 	switch {
 	case !a.Allowed && stale:
 		l.release(c)
@@ -399,18 +406,21 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		if !stale {
 			l.bookedAt(now, a)
 		}
-		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: stale}
+		l.booking++
+		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: stale, life: a.Life, number: l.booking}
 		c.shares = append(c.shares, share{p, c.need})
 	}
+	yields := (stale || forgot) && l.behind(c)
 	l.putBooked(c)
-	if stale || c.moves != l.moves && c.due().Sub(now) > Horizon {
+	l.reconsider(c, now)
+	if stale || yields || c.holds((*part).gone) || c.moves != l.moves && l.far(c, now) {
 		l.bookAnew(c)
 	}
 	spare := ls.leftLocked(l)
 	ls.mu.Unlock()
 	defer ls.mu.Lock()
 	goBack(spare)
-	return ls.sleep(ctx, l, c)
+	return ls.sleep(ctx, l, c, yields)
 }
 
 // moveLocked has a denied caller wait again: in its line, or in the one that the answer names.
@@ -439,31 +449,31 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 }
 
 // sleep waits for the instant of what a caller has booked. It reports false if the caller is to call again, since that may be earlier now, or
-// the booking gone.
-func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done bool, _ error) {
-	due := c.due()
-	delay := time.Until(due)
+// the booking gone. A caller that yields has those go first that came before it, whom a change has reached.
+func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool) (done bool, _ error) {
 	left, err := wait.Left(ctx)
-	if err == nil && delay > left {
+	ls.mu.Lock()
+	if delay := time.Until(c.due()); err == nil && delay > left {
 		err = &LateError{In: delay}
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	again := false
-	for done = err == nil && delay <= 0; err == nil && !done && !again; done = !time.Now().Before(due) {
+	for err == nil {
+		delay := time.Until(c.due())
+		if done = delay <= 0 && len(c.shares) > 0 && !yields; done || c.state == isAnew {
+			break
+		}
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		ls.mu.Unlock()
+		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-c.wake:
-			ls.mu.Lock()
-			again = c.state == isAnew
-			ls.mu.Unlock()
 		case <-ctx.Done():
-			if time.Now().Before(due) {
-				err = ctx.Err()
-			}
 		}
+		timer.Stop()
+		ls.mu.Lock()
 	}
-	ls.mu.Lock()
 	l.removeBooked(c)
 	switch {
 	case done:
@@ -479,25 +489,24 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K]) (done b
 		return true, also(err, giveBack(spare))
 	}
 	for _, s := range c.shares {
-		s.of.void = true
+		s.of.void = s.of.void || !yields // those that go first may take it
 	}
 	l.anew++ // nobody calls until it has given back
+	l.giving = append(l.giving, c)
 	l.release(c)
 	spare := l.spare()
 	ls.mu.Unlock()
 	err = giveBack(spare)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	l.giving = slices.DeleteFunc(l.giving, func(x *caller[K]) bool { return x == c })
 	if l.anew--; err != nil {
 		c.state = isGone
 		spare = ls.leftLocked(l)
 		goBack(spare)
 		return false, err
 	}
-	l.due = time.Time{}
-	for b := l.booked; b != nil; b = b.next {
-		l.due = later(l.due, b.due())
-	}
+	l.due = l.latest()
 	l.insert(c)
 	ls.pumpLocked(l, time.Now())
 	return false, nil
@@ -584,7 +593,7 @@ func (l *line[K]) use(c *caller[K]) {
 // spare takes the parts out of the pool that are to be given back: all, if nobody waits.
 func (l *line[K]) spare() (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
-		spare := p.users == 0 && (p.void || l.first == nil)
+		spare := p.users == 0 && (p.void || l.first == nil && l.anew == 0)
 		if spare {
 			parts = append(parts, p)
 		}
@@ -614,13 +623,23 @@ func (ls *Lines[K]) Moved(key K) {
 	}
 	now := time.Now()
 	for c := l.booked; c != nil; c = c.next {
-		if c.due().Sub(now) > Horizon {
+		if l.far(c, now) {
 			l.bookAnew(c)
 		}
 	}
 	l.moves++
 	l.again = time.Time{}
 	ls.pumpLocked(l, now)
+}
+
+// far reports whether a booking is so far ahead that its caller calls again when the budget may have more room. In a window it is a booking of
+// the next one, which would miss the room in this one.
+func (l *line[K]) far(c *caller[K], now time.Time) bool {
+	most := Horizon
+	if windows := l.pace.AtOnce || l.pace.Units == 0; windows {
+		most = l.ahead()
+	}
+	return c.due().Sub(now) > most
 }
 
 // Changed has all callers with bookings, in the lines that match, give them back and book anew, and then the others: the limit has changed, or
@@ -710,6 +729,7 @@ func (ls *Lines[K]) dropLocked(l *line[K]) {
 
 // pumpLocked lets the first callers call for whom it is time.
 func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
+	ls.orderLocked(l, now)
 	for c := l.first; c != nil; c = l.first {
 		if ok, _ := l.ready(c, now); !ok {
 			c.rouse() // to set its timer
@@ -725,7 +745,7 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 			l.equal = 0
 		}
 		l.calls++
-		c.changes, c.moves = l.changes, l.moves
+		c.changes, c.moves, c.since = l.changes, l.moves, l.booking
 		l.called += int64(c.need)
 		l.room -= int64(c.need)
 		if l.pace.Units > 0 && (c.tries || l.due.After(now)) {
@@ -826,8 +846,16 @@ func (l *line[K]) bookedAt(now time.Time, a Answer[K]) {
 		l.regain = int64(float64(l.trip) / float64(l.pace.Per) * float64(l.pace.Units))
 	}
 	if l.calls == 0 {
-		l.due = time.Time{}
+		l.due = l.latest()
 	}
+}
+
+// latest returns the instant of the last booking, zero if there is none.
+func (l *line[K]) latest() (at time.Time) {
+	for b := l.booked; b != nil; b = b.next {
+		at = later(at, b.due())
+	}
+	return at
 }
 
 // bookAnew has a caller give its booking back and call again.

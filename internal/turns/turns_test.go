@@ -38,24 +38,24 @@ func (r *remote) half() { time.Sleep(r.trip / 2) }
 
 // wait waits in one process.
 func (r *remote) wait(ctx context.Context, process *turns.Lines[string], cost int) error {
-	_, err := outcome.InLine(ctx, process, "k", cost, func(cost int, ahead time.Duration) (*ratelimit.Reservation, error) {
+	_, err := outcome.InLine(ctx, process, "k", cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
 		r.trips.Add(1)
 		r.half()
 		res, err := r.limiter.Reserve(context.Background(), "k", cost, ahead)
 		r.half()
-		if err != nil {
-			return res, err
-		}
-		d := res.Decision
-		return ratelimit.NewReservation(d, func(actual int) error {
-			r.trips.Add(1)
-			r.half()
-			defer r.half()
-			if r.fails.Load() {
-				return errUnsettled
+		made := outcome.Made{Decision: res.Decision}
+		if err == nil {
+			made.Settle = func(actual int) error {
+				r.trips.Add(1)
+				r.half()
+				defer r.half()
+				if r.fails.Load() {
+					return errUnsettled
+				}
+				return res.Settle(actual)
 			}
-			return res.Settle(actual)
-		}), nil
+		}
+		return made, err
 	})
 	return err
 }
