@@ -1,11 +1,18 @@
 package httplimit_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,49 +41,47 @@ func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 		},
 	}
 	for name, limiter := range limiters {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var m *httplimit.Middleware
-				if limiter == nil {
-					m = ratelimit.Must(httplimit.PerIP(two, nil))
-				} else {
-					m = ratelimit.Must(httplimit.New(limiter(), nil))
+		bubble(t, name, func(t *testing.T) {
+			var m *httplimit.Middleware
+			if limiter == nil {
+				m = ratelimit.Must(httplimit.PerIP(two, nil))
+			} else {
+				m = ratelimit.Must(httplimit.New(limiter(), nil))
+			}
+			end := make(chan any)
+			h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				if fault := <-end; fault != nil {
+					panic(fault)
 				}
-				end := make(chan any)
-				h := m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-					if fault := <-end; fault != nil {
-						panic(fault)
+			}))
+			codes := make(chan int, 3)
+			call := func() {
+				defer func() {
+					if recover() != nil {
+						codes <- 0
 					}
-				}))
-				codes := make(chan int, 3)
-				call := func() {
-					defer func() {
-						if recover() != nil {
-							codes <- 0
-						}
-					}()
-					w := httptest.NewRecorder()
-					h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-					codes <- w.Code
-				}
-				for range 2 {
-					go call()
-				}
-				time.Sleep(time.Hour) // sixty times the hold
-				call()
-				require.Equal(t, http.StatusTooManyRequests, <-codes)
-				end <- nil
-				end <- http.ErrAbortHandler
-				require.Equal(t, http.StatusOK, <-codes+<-codes)
-				for range 2 {
-					go call()
-				}
-				synctest.Wait()
-				end <- nil
-				end <- nil
-				assert.Equal(t, 2*http.StatusOK, <-codes+<-codes)
-				time.Sleep(time.Hour) // no timer is left
-			})
+				}()
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				codes <- w.Code
+			}
+			for range 2 {
+				go call()
+			}
+			time.Sleep(time.Hour) // sixty times the hold
+			call()
+			require.Equal(t, http.StatusTooManyRequests, <-codes)
+			end <- nil
+			end <- http.ErrAbortHandler
+			require.Equal(t, http.StatusOK, <-codes+<-codes)
+			for range 2 {
+				go call()
+			}
+			synctest.Wait()
+			end <- nil
+			end <- nil
+			assert.Equal(t, 2*http.StatusOK, <-codes+<-codes)
+			time.Sleep(time.Hour) // no timer is left
 		})
 	}
 }
@@ -154,4 +159,131 @@ func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 			assert.Eventually(t, func() bool { return left() == 2 }, time.Minute, time.Millisecond)
 		})
 	}
+}
+
+func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.T) {
+	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), nil))
+	limiter := ratelimit.Must(ratelimit.All(ratelimit.By(l, httplimit.RemoteIP)))
+	m := middleware(t, limiter, httplimit.Options{})
+	s := httptest.NewServer(bodyFirst(m.Wrap(http.NotFoundHandler()), 100))
+	defer s.Close()
+	resp, err := s.Client().Post(s.URL, "text/plain", bytes.NewReader([]byte("hello"))) // the next one waits for an hour
+	require.NoError(t, err)
+	body(t, resp)
+	room := func() int {
+		d, err := l.Peek(context.Background(), netip.MustParseAddr("127.0.0.1"), 0)
+		require.NoError(t, err)
+		return d.Remaining
+	}
+	before := room()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return room() == before-1 }, 10*time.Second, time.Millisecond, "it is held")
+	require.NoError(t, conn.Close())
+	assert.Eventually(t, func() bool { return room() == before }, 10*time.Second, time.Millisecond, "it has given its place back")
+}
+
+func TestAHeldRequestThatFindsNoRoomAmongTheWaitingGets503(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[netip.Addr]{MaxWaiting: 1}))
+		m := ratelimit.Must(httplimit.New(ratelimit.Map(l, httplimit.RemoteIP), &httplimit.Options{MaxHold: time.Minute}))
+		h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+		var codes [3]int
+		var wg sync.WaitGroup
+		for i := range codes {
+			wg.Go(func() {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+				codes[i] = w.Code
+				assert.Len(t, w.Header()["Ratelimit"], 1, "once")
+			})
+			synctest.Wait()
+		}
+		require.Equal(t, 1, l.Stats().Waiting)
+		require.Equal(t, http.StatusServiceUnavailable, codes[2], "at once")
+		wg.Wait()
+		require.Equal(t, [3]int{204, 204, 503}, codes)
+		require.Zero(t, l.Stats().Waiting)
+	})
+}
+
+// The server's timeouts begin anew after the hold, and do not end during it: over HTTP/1 a ReadTimeout would cancel the context, over
+// HTTP/2 a WriteTimeout the stream.
+func TestAHoldUsesUpNoTimeoutOfTheServer(t *testing.T) {
+	for _, timeouts := range []struct{ read, write time.Duration }{{time.Second, 0}, {0, 3 * time.Second}, {2 * time.Second, 3 * time.Second}} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/HTTP2=%v", timeouts, http2), func(t *testing.T) {
+				t.Parallel()
+				var orders, answered atomic.Int32
+				m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.Rate{Units: 1, Per: 2500 * time.Millisecond}, 1), &httplimit.Options{MaxHold: 10 * time.Second}))
+				s := httptest.NewUnstartedServer(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					select {
+					case <-time.After(700 * time.Millisecond): // with the hold, longer than each of the timeouts
+					case <-r.Context().Done():
+					}
+					orders.Add(1)
+					_, _ = io.Copy(w, r.Body)
+				})))
+				s.Config.ReadTimeout, s.Config.WriteTimeout, s.Config.ErrorLog = timeouts.read, timeouts.write, logOf(quiet)
+				s.EnableHTTP2 = http2
+				s.StartTLS()
+				defer s.Close()
+				var wg sync.WaitGroup
+				for range 2 {
+					wg.Go(func() {
+						resp, err := s.Client().Post(s.URL, "text/plain", nil)
+						if err == nil && resp.StatusCode == http.StatusOK {
+							answered.Add(1)
+							_ = resp.Body.Close()
+						}
+					})
+				}
+				wg.Wait()
+				assert.EqualValues(t, 2, answered.Load())
+				assert.EqualValues(t, 2, orders.Load())
+			})
+		}
+	}
+}
+
+func TestAShutdownRefusesHeldRequestsAtOnce(t *testing.T) {
+	m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 1), &httplimit.Options{MaxHold: 100 * time.Hour}))
+	for _, http2 := range []bool{false, true} {
+		held := make(chan struct{}, 10)
+		h := m.Wrap(ok)
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			held <- struct{}{}
+			h.ServeHTTP(w, r)
+		}))
+		s.EnableHTTP2 = http2
+		s.Config.RegisterOnShutdown(m.RefuseHeld)
+		s.StartTLS()
+		statuses := make(chan int, 10)
+		for range 10 {
+			go func() {
+				resp, err := s.Client().Get(s.URL)
+				if err != nil {
+					statuses <- 0
+					return
+				}
+				_ = resp.Body.Close()
+				statuses <- resp.StatusCode
+			}()
+			<-held
+		}
+		require.NoError(t, s.Config.Shutdown(t.Context()))
+		got := map[int]int{}
+		for range 10 {
+			got[<-statuses]++
+		}
+		want := map[int]int{200: 1, 503: 9}
+		if http2 { // the budget is spent, and nothing is held any more
+			want = map[int]int{503: 10}
+		}
+		assert.Equal(t, want, got)
+		s.Close()
+	}
+	new(httplimit.Middleware).RefuseHeld()
 }

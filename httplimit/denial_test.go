@@ -1,9 +1,11 @@
 package httplimit_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -16,7 +18,9 @@ import (
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/keyfunc"
 )
 
 var itoa = strconv.Itoa
@@ -204,4 +208,255 @@ func TestHeaderFieldsOfADenialCanBeAppendedTo(t *testing.T) {
 		},
 	})
 	get(m.Wrap(ok))
+}
+
+// The client learns the fault of its request, and the operator the name of the field.
+func TestTheAnswerToARequestWithoutItsKeySaysSo(t *testing.T) {
+	const secret = "s3cret"
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	for name, row := range map[string]struct {
+		limiter ratelimit.Limiter[*http.Request]
+		request *http.Request
+		cause   string // in the log
+	}{
+		"missing":   {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with(), "no X-Api-Key"},
+		"two":       {ratelimit.Map(perKey, httplimit.APIKey("X-API-Key")), with("X-API-Key: "+secret, "X-API-Key: "+secret), "2 values of X-Api-Key"},
+		"two parts": {ratelimit.Map(perKey, httplimit.BearerToken), with("Authorization: Bearer " + secret + " x"), "bearer token with spaces"},
+		"of others": {&stub{err: fmt.Errorf("%w: no tenant", keyfunc.ErrNoKey)}, with(), "no tenant"},
+		"a NaN":     {&stub{err: fmt.Errorf("layer 1: %w", ratelimit.ErrInvalidKey)}, with(), "layer 1: ratelimit: invalid key"},
+	} {
+		for status, title := range map[int]string{0: "Bad Request", 401: "Unauthorized", 428: "Precondition Required"} {
+			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
+				log, reported := new(bytes.Buffer), error(nil)
+				opts := httplimit.Options{KeyCode: status, Logger: slog.New(slog.NewTextHandler(log, nil)), OnDecision: func(e httplimit.Event) { reported = e.Err }}
+				resp := send(middleware(t, row.limiter, opts).Wrap(unreachable(t)), row.request)
+				want := max(status, 400) // 0 is 400
+				assert.Equal(t, want, resp.StatusCode)
+				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+				text := body(t, resp)
+				assert.JSONEq(t, fmt.Sprintf(`{"type":"about:blank","title":%q,"status":%d,"detail":"The key that requests are limited by is missing or malformed."}`, title, want), text)
+				assert.ErrorContains(t, reported, row.cause)
+				assert.Contains(t, log.String(), row.cause)
+				assert.NotContains(t, text+log.String(), secret)
+			})
+		}
+	}
+}
+
+func TestOnErrorGetsTheMissingKey(t *testing.T) {
+	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(9)), nil))
+	m := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Session")), httplimit.Options{OnError: func(w http.ResponseWriter, e httplimit.Event) {
+		w.WriteHeader(http.StatusTeapot)
+		assert.ErrorContains(t, e.Err, "no X-Session")
+	}})
+	assert.Equal(t, http.StatusTeapot, get(m.Wrap(unreachable(t))).StatusCode)
+}
+
+// The refusal of a blocked key names the block, and not the cost: no cheaper request would pass.
+func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
+	blocked := ratelimit.Blocked().Named("plan")
+	plans := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 5).Named("plan"), &ratelimit.Options[string]{
+		LimitFor: func(string) ratelimit.Limit { return blocked },
+	}))
+	stack := ratelimit.Must(ratelimit.All(ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(9)).Named("other"), nil)), everyone),
+		ratelimit.By(plans, everyone)))
+	for name, limiter := range map[string]ratelimit.Limiter[*http.Request]{
+		"the limit":           limiterOf(t, new(fakeClock), blocked),
+		"a key's plan":        ratelimit.Map(plans, everyone),
+		"a layer":             stack,
+		"an engine of others": &stub{err: fmt.Errorf("x: %w", ratelimit.ErrBlocked), decision: ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerHour(1)).Named("plan")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := middleware(t, limiter, httplimit.Options{}).Wrap(unreachable(t))
+			resp := get(h)
+			assert.Equal(t, http.StatusForbidden, resp.StatusCode)
+			assert.JSONEq(t, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":403,
+				"detail":"The key is blocked. Do not retry the request.","violated-policies":["plan"]}`, body(t, resp))
+
+			call := httptest.NewRequest("POST", "/svc/Method", nil)
+			call.Header.Set("Content-Type", "application/grpc")
+			assert.Equal(t, "the key is blocked: do not retry: plan", send(h, call).Header.Get("Grpc-Message"))
+		})
+	}
+}
+
+// One limiter may answer both at the same time: none is remembered for the other.
+func TestABlockedKeyAndACostAboveTheCapacityAreDistinguished(t *testing.T) {
+	limit := ratelimit.FixedWindow(ratelimit.PerHour(1))
+	limiter := &stub{decision: ratelimit.Decision{Limit: limit}}
+	h := middleware(t, limiter, httplimit.Options{}).Wrap(unreachable(t))
+	for range 2 {
+		for cause, want := range map[error]string{ratelimit.ErrBlocked: "The key is blocked.", ratelimit.ErrExceedsLimit: "costs more than its quota"} {
+			limiter.err = cause
+			assert.Contains(t, body(t, get(h)), want)
+		}
+	}
+}
+
+func TestTheAnswerToARequestThatInflightNeverAdmitsIsExplained(t *testing.T) {
+	l := ratelimit.Must(inflight.New(2, &inflight.Options[string]{LimitFor: func(key string) int {
+		return map[string]int{"blocked": -1}[key]
+	}}))
+	m := ratelimit.Must(httplimit.NewInflight(l, httplimit.Header("Tenant"), &httplimit.InflightOptions{
+		Units: func(r *http.Request) int { return len(r.Header["Unit"]) },
+	}))
+	for name, row := range map[string]struct {
+		request *http.Request
+		status  int
+		detail  string
+	}{
+		"blocked":  {with("Tenant: blocked", "Unit: 1"), 403, "The key is blocked. Do not retry the request."},
+		"too much": {with("Tenant: a", "Unit: 1", "Unit: 2", "Unit: 3"), 403, "The request needs more than there ever is. Do not retry it."},
+		"no key":   {with("Unit: 1"), 400, "The key that requests are limited by is missing or malformed."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp := send(m.Wrap(unreachable(t)), row.request)
+			assert.Equal(t, row.status, resp.StatusCode)
+			var doc struct{ Type, Title, Detail string }
+			require.NoError(t, json.Unmarshal([]byte(body(t, resp)), &doc))
+			assert.Equal(t, "about:blank", doc.Type)
+			assert.Equal(t, http.StatusText(row.status), doc.Title)
+			assert.Equal(t, row.detail, doc.Detail)
+		})
+	}
+	call := with("Tenant: blocked", "Unit: 1", "Content-Type: application/grpc")
+	call.Method = http.MethodPost
+	assert.Equal(t, "the key is blocked: do not retry", send(m.Wrap(unreachable(t)), call).Header.Get("Grpc-Message"))
+}
+
+// withoutKey answers a request that has no key.
+func withoutKey(t *testing.T, opts httplimit.Options, contentType string) *http.Response {
+	m, err := httplimit.PerKey(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), httplimit.APIKey("X-Api-Key"), &opts)
+	require.NoError(t, err)
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("POST", "/", nil)
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	m.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+	return w.Result()
+}
+
+// TestA401HasAChallenge, as RFC 9110 requires it.
+func TestA401HasAChallenge(t *testing.T) {
+	for name, row := range map[string]struct {
+		opts httplimit.Options
+		kind string
+		code int
+		want []string
+	}{
+		"by default":         {httplimit.Options{KeyCode: 401}, "", 401, []string{"Bearer"}},
+		"another challenge":  {httplimit.Options{KeyCode: 401, Challenge: `Basic realm="api", Bearer`}, "", 401, []string{`Basic realm="api", Bearer`}},
+		"another status":     {httplimit.Options{KeyCode: 403}, "", 403, nil},
+		"the default status": {httplimit.Options{}, "", 400, nil},
+		"an answer of the user": {httplimit.Options{KeyCode: 401, OnError: func(w http.ResponseWriter, e httplimit.Event) { w.WriteHeader(401) }}, "",
+			401, []string{"Bearer"}},
+		"an answer with another challenge": {httplimit.Options{KeyCode: 401, OnError: func(w http.ResponseWriter, e httplimit.Event) {
+			w.Header().Set("WWW-Authenticate", "Digest")
+			w.WriteHeader(401)
+		}}, "", 401, []string{"Digest"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp := withoutKey(t, row.opts, row.kind)
+			assert.Equal(t, row.code, resp.StatusCode)
+			assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"))
+		})
+	}
+	t.Run("Inflight", func(t *testing.T) {
+		for challenge, want := range map[string]string{"": "Bearer", "Digest": "Digest"} {
+			m := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
+				&httplimit.InflightOptions{KeyCode: 401, Challenge: challenge}))
+			w := httptest.NewRecorder()
+			m.Wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			assert.Equal(t, 401, w.Code)
+			assert.Equal(t, []string{want}, w.Result().Header.Values("WWW-Authenticate"))
+			assert.Equal(t, httplimit.InflightStats{Rejected: 1}, m.Stats(), "a request without a key is no failure")
+		}
+	})
+}
+
+func TestAChallengeThatCannotBeSentIsRefused(t *testing.T) {
+	for want, opts := range map[string]httplimit.Options{
+		`Options.Challenge has '\n' at position 6`:                 {KeyCode: 401, Challenge: "Bearer\nX-Evil: 1"},
+		"Options.Challenge is given, and KeyCode is 403, want 401": {KeyCode: 403, Challenge: "Bearer"},
+		"Options.Challenge is given, and KeyCode is 0, want 401":   {Challenge: "Bearer"},
+	} {
+		_, err := httplimit.PerIP(ratelimit.Unlimited(), &opts)
+		assert.ErrorContains(t, err, "httplimit: "+want)
+	}
+	_, err := httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
+		&httplimit.InflightOptions{Challenge: "Bearer"})
+	assert.ErrorContains(t, err, "httplimit: InflightOptions.Challenge is given, and KeyCode is 0, want 401")
+}
+
+// A gateway reads only the status of the answer to a sub-request.
+func TestPlainHTTPRefusesRPCsByTheStatus(t *testing.T) {
+	serve := func(h http.Handler, method, target string, header http.Header) *http.Response {
+		r := httptest.NewRequest(method, target, nil)
+		r.Header = header
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Result()
+	}
+	passes := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for name, row := range map[string]struct {
+		method, target string
+		header         http.Header
+	}{
+		"gRPC":          {"POST", "/a.B/C", http.Header{"Content-Type": {"application/grpc"}}},
+		"gRPC, proto":   {"POST", "/a.B/C", http.Header{"Content-Type": {"application/grpc+proto"}}},
+		"gRPC, another": {"PUT", "/", http.Header{"Content-Type": {"Application/GRPC; x=y"}}},
+		"gRPC-Web":      {"POST", "/a.B/C", http.Header{"Content-Type": {"application/grpc-web"}}},
+		"gRPC-Web text": {"POST", "/a.B/C", http.Header{"Content-Type": {"application/grpc-web-text"}}},
+		"Connect":       {"POST", "/a.B/C", http.Header{"Content-Type": {"application/json"}, "Connect-Protocol-Version": {"1"}}},
+		"Connect GET":   {"GET", "/a.B/C?connect=v1", http.Header{}},
+		"a stream":      {"POST", "/a.B/C", http.Header{"Content-Type": {"application/connect+json"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			is := func(resp *http.Response, status int) {
+				t.Helper()
+				assert.Equal(t, status, resp.StatusCode)
+				assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+				assert.Empty(t, resp.Header.Get("Grpc-Status"))
+			}
+			m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerMinute(1)), &httplimit.Options{PlainHTTP: true}))
+			assert.Equal(t, 204, serve(m.Wrap(passes), row.method, row.target, row.header).StatusCode)
+			denied := serve(m.Wrap(passes), row.method, row.target, row.header)
+			is(denied, 429)
+			assert.Equal(t, "60", denied.Header.Get("Retry-After"))
+			assert.NotEmpty(t, denied.Header.Get("RateLimit"))
+
+			m = ratelimit.Must(httplimit.PerIP(ratelimit.Blocked(), &httplimit.Options{PlainHTTP: true}))
+			is(serve(m.Wrap(passes), row.method, row.target, row.header), 403)
+			m, err := httplimit.PerKey(ratelimit.Unlimited(), httplimit.Header("X-Tenant"), &httplimit.Options{PlainHTTP: true})
+			require.NoError(t, err)
+			is(serve(m.Wrap(passes), row.method, row.target, row.header), 400)
+
+			l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{}))
+			busy := ratelimit.Must(httplimit.NewInflight(l, func(*http.Request) (string, error) { return "", nil }, &httplimit.InflightOptions{PlainHTTP: true}))
+			permit, err := l.TryAcquire("", 1)
+			require.NoError(t, err)
+			defer permit.Release()
+			is(serve(busy.Wrap(passes), row.method, row.target, row.header), 503)
+		})
+	}
+}
+
+// The fields of a denial that a page may read are present in every dialect.
+func TestExposedFieldsAreTheSentFields(t *testing.T) {
+	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
+	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))
+	get := func() *http.Response {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Origin", "https://app.example")
+		return send(h, r)
+	}
+	require.Equal(t, http.StatusNotFound, get().StatusCode)
+	denied := get()
+	require.Equal(t, http.StatusTooManyRequests, denied.StatusCode)
+	assert.Equal(t, "https://app.example", denied.Header.Get("Access-Control-Allow-Origin"))
+	for _, field := range []string{"RateLimit", "RateLimit-Policy", "Retry-After"} {
+		assert.NotEmpty(t, denied.Header.Get(field))
+	}
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Denied: 1}, m.Stats())
 }

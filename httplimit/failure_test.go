@@ -71,9 +71,8 @@ func TestRetryAfterOfAStoreThatIsDownIsItsOwn(t *testing.T) {
 
 // Inventing keys fills a table that refuses new ones, and must not open the other layers.
 func TestFullTableOpensNoLayer(t *testing.T) {
-	perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)).Named("key"),
-		&ratelimit.Options[keyfunc.Hash]{MaxKeys: 10, OnFull: ratelimit.RefuseNew, Clock: new(fakeClock)})
-	require.NoError(t, err)
+	perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)).Named("key"),
+		&ratelimit.Options[keyfunc.Hash]{MaxKeys: 10, OnFull: ratelimit.RefuseNew, Clock: new(fakeClock)}))
 	h := middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{FailOpen: true}).Wrap(ok)
 	statuses := map[int]int{}
 	for i := range 100 {
@@ -239,8 +238,7 @@ func TestPanicOfTheZeroMiddlewareNamesNew(t *testing.T) {
 }
 
 func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
-	m, err := httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 2).Named("ip"), nil)
-	require.NoError(t, err)
+	m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 2).Named("ip"), nil))
 	h := m.Wrap(ok)
 	from := func(addr string) *http.Response {
 		r := httptest.NewRequest("GET", "/", nil)
@@ -256,7 +254,7 @@ func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusTooManyRequests, from("2001:db8::2").StatusCode, "of the same /64")
 
-	_, err = httplimit.PerIP(ratelimit.Limit{}, nil)
+	_, err := httplimit.PerIP(ratelimit.Limit{}, nil)
 	assert.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 	_, err = httplimit.PerIP(ratelimit.Unlimited(), &httplimit.Options{Jitter: -1})
 	assert.ErrorContains(t, err, "Options.Jitter")
@@ -265,8 +263,7 @@ func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
 func TestPerIPDelaysWithALeakyBucketAlsoIfItSettles(t *testing.T) {
 	for _, settle := range []func(*http.Request, int, int) int{nil, httplimit.RefundServerErrors} {
 		synctest.Test(t, func(t *testing.T) {
-			m, err := httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2), &httplimit.Options{Settle: settle})
-			require.NoError(t, err)
+			m := ratelimit.Must(httplimit.PerIP(ratelimit.LeakyBucket(ratelimit.PerSecond(1), 2), &httplimit.Options{Settle: settle}))
 			begin := time.Now()
 			get(m.Wrap(ok))
 			assert.Equal(t, http.StatusOK, get(m.Wrap(ok)).StatusCode)
@@ -282,25 +279,22 @@ func TestALoneClientIsServedAtTheBucketsPaceWhateverTheWriteTimeout(t *testing.T
 			return middleware(t, limiterOf(t, nil, leaky), httplimit.Options{})
 		},
 		"by address": func(t *testing.T) *httplimit.Middleware {
-			m, err := httplimit.PerIP(leaky, nil)
-			require.NoError(t, err)
+			m := ratelimit.Must(httplimit.PerIP(leaky, nil))
 			return m
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := of(t)
-				h := m.Wrap(ok)
-				r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 500 * time.Millisecond})
-				for range 5 {
-					require.Equal(t, http.StatusOK, send(h, r).StatusCode)
-					resp := send(h, r)
-					require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
-					require.Equal(t, "1", resp.Header.Get("Retry-After"))
-					time.Sleep(time.Second)
-				}
-				assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, m.Stats(), "what is refused at once is not allowed")
-			})
+		bubble(t, name, func(t *testing.T) {
+			m := of(t)
+			h := m.Wrap(ok)
+			r := withContextValue(httptest.NewRequest("GET", "/", nil), http.ServerContextKey, &http.Server{WriteTimeout: 500 * time.Millisecond})
+			for range 5 {
+				require.Equal(t, http.StatusOK, send(h, r).StatusCode)
+				resp := send(h, r)
+				require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+				require.Equal(t, "1", resp.Header.Get("Retry-After"))
+				time.Sleep(time.Second)
+			}
+			assert.Equal(t, httplimit.Stats{Allowed: 5, Denied: 5}, m.Stats(), "what is refused at once is not allowed")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -149,17 +150,14 @@ func TestMiddlewareInsideMiddlewareAddsToTheLists(t *testing.T) {
 func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 	clock := new(fakeClock)
 	perKey := ratelimit.FixedWindow(ratelimit.PerMinute(5)).Named("key")
-	keyed, err := ratelimit.New(perKey, &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit {
+	keyed := ratelimit.Must(ratelimit.New(perKey, &ratelimit.Options[string]{Clock: clock, LimitFor: func(key string) ratelimit.Limit {
 		return map[string]ratelimit.Limit{
 			"gold":  ratelimit.FixedWindow(ratelimit.PerMinute(50)).Named("key"),
 			"trial": ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("trial"),
 		}[key]
-	}})
-	require.NoError(t, err)
-	global, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerSecond(1000)).Named("global"), &ratelimit.Options[string]{Clock: clock})
-	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.By(keyed, httplimit.Header("X-Plan")), ratelimit.By(global, everyone))
-	require.NoError(t, err)
+	}}))
+	global := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerSecond(1000)).Named("global"), &ratelimit.Options[string]{Clock: clock}))
+	all := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, httplimit.Header("X-Plan")), ratelimit.By(global, everyone)))
 	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
 	for range 2 { // the second time from the cached values
 		for plan, want := range map[string]string{
@@ -194,10 +192,8 @@ func TestLimitThatDiffersByKeyIsListedWhenItHasDecided(t *testing.T) {
 
 func TestPoliciesFollowSetLimit(t *testing.T) {
 	clock := new(fakeClock)
-	keyed, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)), &ratelimit.Options[string]{Clock: clock})
-	require.NoError(t, err)
-	all, err := ratelimit.All(ratelimit.By(keyed, everyone))
-	require.NoError(t, err)
+	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)), &ratelimit.Options[string]{Clock: clock}))
+	all := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, everyone)))
 	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
 	assert.Equal(t, `"default";q=5;w=60`, get(h).Header.Get("RateLimit-Policy"))
 	require.NoError(t, keyed.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("more")))
@@ -270,12 +266,10 @@ func TestFieldValuesAreNotSharedBetweenResponses(t *testing.T) {
 
 // The remaining budget is in units of the caller's cost, and a layer with a cost of its own has none.
 func TestFieldsOmitTheRemainingBudgetOfALayerWithItsOwnCost(t *testing.T) {
-	l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)})
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("requests"), &ratelimit.Options[string]{Clock: new(fakeClock)}))
 	y := ratelimit.By(l, everyone)
 	y.Cost = func(*http.Request) int { return 1 }
-	all, err := ratelimit.All(y)
-	require.NoError(t, err)
+	all := ratelimit.Must(ratelimit.All(y))
 	for dialect, names := range map[httplimit.Dialect][2]string{
 		httplimit.DialectDraft11: {"RateLimit-Policy", "RateLimit"}, httplimit.DialectXDelta: {"X-RateLimit-Limit", "X-RateLimit-Remaining"},
 	} {
@@ -529,8 +523,7 @@ func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		chained = append(chained, ratelimit.Map(l, everyone))
 	}
-	chain, err := chain.New(chained...)
-	require.NoError(t, err)
+	chain := ratelimit.Must(chain.New(chained...))
 	byChain := middleware(t, chain, httplimit.Options{}).Wrap(ok)
 	byStack := middleware(t, limiterOf(t, clock, limits...), httplimit.Options{}).Wrap(ok)
 	names, denied := map[string]int{}, 0
@@ -551,4 +544,32 @@ func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 	}
 	assert.Len(t, names, 3, "each is the nearest at times")
 	assert.Positive(t, denied)
+}
+
+// No field has a word for a month: w is the length of the present window, which the next one may
+// not have. A bubble's time begins on January 1, 2000.
+func TestAPolicysWindowIsThePresentOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := ratelimit.Calendar(2, ratelimit.Month("UTC", 1)).Named("quota")
+		l := ratelimit.Must(ratelimit.New[string](limit, nil))
+		m := ratelimit.Must(httplimit.New(ratelimit.Map(l, func(*http.Request) (string, error) { return "k", nil }), nil))
+		handler := m.Wrap(http.NotFoundHandler())
+		header := func() http.Header {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			return w.Result().Header
+		}
+		const day = 24 * time.Hour
+		time.Sleep(20 * day)
+		h := header()
+		assert.Equal(t, `"quota";q=2;w=2678400`, h.Get("RateLimit-Policy"), "31 days")
+		assert.Equal(t, `"quota";r=1;t=950400`, h.Get("RateLimit"), "11 days are left")
+		header()
+		h = header()
+		assert.Equal(t, "950400", h.Get("Retry-After"))
+		time.Sleep(11 * day)
+		h = header()
+		assert.Equal(t, `"quota";q=2;w=2505600`, h.Get("RateLimit-Policy"), "29 days")
+		assert.Equal(t, `"quota";r=1;t=2505600`, h.Get("RateLimit"))
+	})
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
+	"github.com/weir-go/ratelimit/internal/dev/testsize"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
@@ -39,10 +42,8 @@ func byTenant(r *http.Request) (string, error) {
 
 func newInflight(t *testing.T, limit int, o *inflightOptions, opts *httplimit.InflightOptions) (*httplimit.Inflight[string], *inflight.Limiter[string]) {
 	t.Helper()
-	l, err := inflight.New(limit, o)
-	require.NoError(t, err)
-	m, err := httplimit.NewInflight(l, byTenant, opts)
-	require.NoError(t, err)
+	l := ratelimit.Must(inflight.New(limit, o))
+	m := ratelimit.Must(httplimit.NewInflight(l, byTenant, opts))
 	return m, l
 }
 
@@ -151,8 +152,7 @@ func TestInflightWaitsThoughTheWorkTakesLongerThanMaxWait(t *testing.T) {
 		for range 5 {
 			require.Equal(t, 200, <-done)
 		}
-		m, err := httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: time.Second})
-		require.NoError(t, err)
+		m := ratelimit.Must(httplimit.NewInflight(l, byTenant, &httplimit.InflightOptions{MaxWait: time.Second}))
 		h := m.Wrap(work)
 		held, err := l.TryAcquire("a", 1)
 		require.NoError(t, err)
@@ -195,35 +195,33 @@ func TestInflightReportsOutcomesToAdaptiveLimits(t *testing.T) {
 		"connection taken":    {status(101), context.Background(), nil},
 		"nothing was written": {http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), context.Background(), []bool{false}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var got []bool
-				m, _ := newInflight(t, 1000, &inflightOptions{Adaptive: func() inflight.Algorithm { return learned{&got} }}, nil)
-				h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					time.Sleep(10 * time.Millisecond)
-					row.h.ServeHTTP(w, r.WithContext(row.ctx))
-				}))
-				if row.ctx != context.Background() { // the request's own context has ended by then
-					h = m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) }))
+		bubble(t, name, func(t *testing.T) {
+			var got []bool
+			m, _ := newInflight(t, 1000, &inflightOptions{Adaptive: func() inflight.Algorithm { return learned{&got} }}, nil)
+			h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(10 * time.Millisecond)
+				row.h.ServeHTTP(w, r.WithContext(row.ctx))
+			}))
+			if row.ctx != context.Background() { // the request's own context has ended by then
+				h = m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(10 * time.Millisecond) }))
+			}
+			for range 21 {
+				r := tenantRequest("a")
+				ctx, end := context.WithCancelCause(r.Context())
+				if row.ctx == late {
+					var stop context.CancelFunc
+					ctx, stop = context.WithTimeout(r.Context(), 5*time.Millisecond)
+					defer stop()
+				} else if row.ctx == canceled {
+					time.AfterFunc(5*time.Millisecond, func() { end(nil) })
 				}
-				for range 21 {
-					r := tenantRequest("a")
-					ctx, end := context.WithCancelCause(r.Context())
-					if row.ctx == late {
-						var stop context.CancelFunc
-						ctx, stop = context.WithTimeout(r.Context(), 5*time.Millisecond)
-						defer stop()
-					} else if row.ctx == canceled {
-						time.AfterFunc(5*time.Millisecond, func() { end(nil) })
-					}
-					func() {
-						defer func() { _ = recover() }()
-						serve(h, r.WithContext(ctx))
-					}()
-					end(nil)
-				}
-				assert.Equal(t, row.want, got)
-			})
+				func() {
+					defer func() { _ = recover() }()
+					serve(h, r.WithContext(ctx))
+				}()
+				end(nil)
+			}
+			assert.Equal(t, row.want, got)
 		})
 	}
 }
@@ -263,8 +261,7 @@ func TestATransportHoldsAPermitUntilTheBodyEnds(t *testing.T) {
 	}))
 	defer server.Close()
 	l := ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
-	transport, err := httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: l, MaxWait: 20 * time.Millisecond})
-	require.NoError(t, err)
+	transport := ratelimit.Must(httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: l, MaxWait: 20 * time.Millisecond}))
 	client := &http.Client{Transport: transport}
 	get := func(path string) *http.Response {
 		resp, err := client.Get(server.URL + path)
@@ -301,16 +298,15 @@ func TestATransportGivesThePermitBackIfOutcomePanics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ratelimit.Must(inflight.New[string](1, nil))
-			transport, err := httplimit.NewTransport(roundTripper(answer), nil, &httplimit.TransportOptions{
+			transport := ratelimit.Must(httplimit.NewTransport(roundTripper(answer), nil, &httplimit.TransportOptions{
 				Inflight: l,
 				Outcome:  func(*http.Request, *http.Response, error, inflight.Outcome) inflight.Outcome { panic("outcome") },
-			})
-			require.NoError(t, err)
+			}))
 			assert.PanicsWithValue(t, "outcome", func() {
 				resp, _ := transport.RoundTrip(httptest.NewRequest(http.MethodGet, "http://a/", nil))
 				_, _ = io.ReadAll(resp.Body)
 			})
-			_, err = l.TryAcquire("http://a", 1)
+			_, err := l.TryAcquire("http://a", 1)
 			assert.NoError(t, err)
 		})
 	}
@@ -321,8 +317,7 @@ func TestPermitsOfATransportAreThoseOfAHost(t *testing.T) {
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
 	})
 	l := ratelimit.Must(inflight.New[string](1, nil))
-	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l})
-	require.NoError(t, err)
+	transport := ratelimit.Must(httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l}))
 	send := func(url string) (*http.Response, error) {
 		return transport.RoundTrip(httptest.NewRequest("GET", url, nil))
 	}
@@ -348,8 +343,7 @@ func TestATransportGivesThePermitBackHoweverARequestEnds(t *testing.T) {
 		return resp, fail
 	})
 	l := ratelimit.Must(inflight.New[string](1, nil))
-	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l})
-	require.NoError(t, err)
+	transport := ratelimit.Must(httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: l}))
 	send := func() { _, _ = transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil)) }
 	assert.Panics(t, send)
 	broken = false
@@ -400,16 +394,15 @@ func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.
 		inflight.Dropped:   {Transport: &http.Transport{ResponseHeaderTimeout: 20 * time.Millisecond}},
 	} {
 		learnt := make(chan inflight.Outcome, 1)
-		transport, err := httplimit.NewTransport(client.Transport, nil, &httplimit.TransportOptions{
+		transport := ratelimit.Must(httplimit.NewTransport(client.Transport, nil, &httplimit.TransportOptions{
 			Inflight: learning(t),
 			Outcome: func(_ *http.Request, _ *http.Response, _ error, usual inflight.Outcome) inflight.Outcome {
 				learnt <- usual
 				return usual
 			},
-		})
-		require.NoError(t, err)
+		}))
 		client.Transport = transport
-		_, err = client.Get(server.URL)
+		_, err := client.Get(server.URL)
 		require.Error(t, err)
 		assert.Equal(t, want, <-learnt)
 	}
@@ -418,8 +411,7 @@ func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.
 // learning returns an adaptive limit for each host.
 func learning(t *testing.T) *inflight.Limiter[string] {
 	t.Helper()
-	l, err := inflight.New(1000, &inflightOptions{Adaptive: inflight.Learn(nil), MaxQueue: 1000})
-	require.NoError(t, err)
+	l := ratelimit.Must(inflight.New(1000, &inflightOptions{Adaptive: inflight.Learn(nil), MaxQueue: 1000}))
 	return l
 }
 
@@ -430,8 +422,7 @@ func TestATransportCountsRequestsWithPermitsAlone(t *testing.T) {
 		inside <- transport.Stats()
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
 	})
-	transport, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: ratelimit.Must(inflight.New[string](1, nil))})
-	require.NoError(t, err)
+	transport = ratelimit.Must(httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: ratelimit.Must(inflight.New[string](1, nil))}))
 	resp, err := transport.RoundTrip(httptest.NewRequest("GET", "http://a.example", nil))
 	require.NoError(t, err)
 	assert.Equal(t, httplimit.TransportStats{Sent: 1, InFlight: 1}, <-inside)
@@ -470,10 +461,9 @@ func TestTheWaitForAPermitIsAPartOfMaxWait(t *testing.T) {
 			time.Sleep(8 * time.Second)
 			return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
 		})
-		transport, err := httplimit.NewTransport(base, reserver(t, ratelimit.TokenBucket(ratelimit.Per(1, 15*time.Second), 1)), &httplimit.TransportOptions{
+		transport := ratelimit.Must(httplimit.NewTransport(base, reserver(t, ratelimit.TokenBucket(ratelimit.Per(1, 15*time.Second), 1)), &httplimit.TransportOptions{
 			Inflight: ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 10})), MaxWait: 10 * time.Second,
-		})
-		require.NoError(t, err)
+		}))
 		send := func() error {
 			_, err := transport.RoundTrip(httptest.NewRequestWithContext(t.Context(), "GET", "http://a.example", nil))
 			return err
@@ -498,28 +488,117 @@ func (i *idler) CloseIdleConnections() { i.closed++ }
 
 func TestIdleConnectionsOfTheBaseAreClosed(t *testing.T) {
 	base := new(idler)
-	limited, err := httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: learning(t)})
-	require.NoError(t, err)
-	paced, err := httplimit.NewTransport(limited, reserver(t, ratelimit.Unlimited()), nil)
-	require.NoError(t, err)
+	limited := ratelimit.Must(httplimit.NewTransport(base, nil, &httplimit.TransportOptions{Inflight: learning(t)}))
+	paced := ratelimit.Must(httplimit.NewTransport(limited, reserver(t, ratelimit.Unlimited()), nil))
 	(&http.Client{Transport: limited}).CloseIdleConnections()
 	assert.Equal(t, 1, base.closed)
 	(&http.Client{Transport: paced}).CloseIdleConnections()
 	assert.Equal(t, 2, base.closed)
-	limited, err = httplimit.NewTransport(new(backend), nil, &httplimit.TransportOptions{Inflight: learning(t)}) // which has none
-	require.NoError(t, err)
+	limited = ratelimit.Must(httplimit.NewTransport(new(backend), nil, &httplimit.TransportOptions{Inflight: learning(t)}))
 	(&http.Client{Transport: limited}).CloseIdleConnections()
 }
 
 // That a lookup of the key took too long is not that there is no room.
 func TestInflightReportsAKeyThatCouldNotBeLookedUp(t *testing.T) {
-	l, err := inflight.New[string](1, nil)
-	require.NoError(t, err)
-	m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) {
+	l := ratelimit.Must(inflight.New[string](1, nil))
+	m := ratelimit.Must(httplimit.NewInflight(l, func(*http.Request) (string, error) {
 		return "", fmt.Errorf("lookup: %w", context.DeadlineExceeded)
-	}, nil)
-	require.NoError(t, err)
+	}, nil))
 	w := send(m.Wrap(unreachable(t)), with())
 	assert.Equal(t, 500, w.StatusCode)
 	assert.Equal(t, httplimit.InflightStats{Failed: 1}, m.Stats())
+}
+
+// replicas is a backend of 8 servers that each take 20 ms. A share of them is dead: requests to these get a 503 after 1
+// ms. The 503 may have a Retry-After, as those of proxies and overloaded servers do.
+type replicas struct {
+	servers chan struct{}
+	dead    atomic.Int32 // the share of requests that are sent to it, in per cent
+
+	retryAfter bool
+}
+
+func (b *replicas) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := func(status int) (*http.Response, error) {
+		h := http.Header{}
+		if b.retryAfter {
+			h.Set("Retry-After", "1")
+		}
+		return &http.Response{StatusCode: status, Header: h, Body: http.NoBody, Request: r}, nil
+	}
+	if rand.Int32N(100) < b.dead.Load() {
+		time.Sleep(time.Millisecond)
+		return answer(http.StatusServiceUnavailable)
+	}
+	b.servers <- struct{}{}
+	defer func() { <-b.servers }()
+	time.Sleep(time.Duration(rand.ExpFloat64() * float64(20*time.Millisecond)))
+	return answer(http.StatusOK)
+}
+
+// A Retry-After is no evidence of overload: a lower limit does not make a dead replica answer. Each run counts.
+func TestADeadReplicaThatAnswersWithRetryAfterDoesNotLowerTheLimit(t *testing.T) {
+	testsize.Sequential(t)
+	for name, adaptive := range map[string]func() inflight.Algorithm{
+		"Learn": inflight.Learn(nil), "Learn with Timeout": inflight.Learn(&inflight.LearnOptions{Timeout: 200 * time.Millisecond}),
+	} {
+		for _, dead := range []int{30, 50} {
+			t.Run(fmt.Sprintf("%s, %d %%", name, dead), func(t *testing.T) {
+				for run := range testsize.Of(6, 60) {
+					synctest.Test(t, func(t *testing.T) {
+						rate := rateBesideADeadReplica(t, adaptive, dead, run%2 == 0)
+						assert.Greater(t, rate, 0.85*float64(8-8*dead/100)*50, "answers a second in run %d", run)
+					})
+				}
+			})
+		}
+	}
+}
+
+// rateBesideADeadReplica returns the number of good answers a second while a share of the replicas is dead.
+func rateBesideADeadReplica(t *testing.T, adaptive func() inflight.Algorithm, dead int, retryAfter bool) float64 {
+	backend := &replicas{servers: make(chan struct{}, 8), retryAfter: retryAfter}
+	limiter := ratelimit.Must(inflight.New(400, &inflight.Options[string]{Adaptive: adaptive}))
+	transport := ratelimit.Must(httplimit.NewTransport(backend, nil, &httplimit.TransportOptions{Inflight: limiter}))
+	var good atomic.Int64
+	send := func(d time.Duration) { // 800 requests a second, twice the capacity of the backend
+		for begin := time.Now(); time.Since(begin) < d; time.Sleep(time.Duration(rand.ExpFloat64() * float64(time.Second/800))) {
+			go func() {
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend/", nil)
+				if resp, err := transport.RoundTrip(r); err == nil && resp.StatusCode == http.StatusOK {
+					good.Add(1)
+				}
+			}()
+		}
+	}
+	send(15 * time.Second)
+	backend.dead.Store(int32(dead))
+	for range 8 * dead / 100 {
+		backend.servers <- struct{}{}
+	}
+	send(5 * time.Second) // it finds out that a lower limit does not help
+	good.Store(0)
+	send(10 * time.Second)
+	answered := float64(good.Load()) / 10
+	time.Sleep(time.Minute) // all requests end
+	return answered
+}
+
+// An event stream lasts as long as its client listens, which is no evidence about the backend.
+func TestAnEventStreamIsIgnored(t *testing.T) {
+	for contentType, want := range map[string]inflight.Outcome{
+		"text/event-stream": inflight.Ignored, "Text/Event-Stream; charset=utf-8": inflight.Ignored, "text/html": inflight.Success, "": inflight.Success,
+	} {
+		var got []inflight.Outcome
+		m, _ := newInflight(t, 1, nil, &httplimit.InflightOptions{Outcome: func(_ *http.Request, _ int, usual inflight.Outcome) inflight.Outcome {
+			got = append(got, usual)
+			return usual
+		}})
+		h := m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			_, _ = w.Write([]byte("data: 1\n\n"))
+		}))
+		h.ServeHTTP(httptest.NewRecorder(), tenantRequest("a"))
+		assert.Equal(t, []inflight.Outcome{want}, got, contentType)
+	}
 }

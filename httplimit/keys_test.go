@@ -2,10 +2,17 @@ package httplimit_test
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
 	"runtime"
 	"strings"
 	"testing"
@@ -121,8 +128,7 @@ func TestRouteKeysAreThePatternOfTheMux(t *testing.T) {
 // A missing key is an error or a layer left out, and never one bucket for all.
 func TestMissingKeyIsAnErrorOrASkippedLayer(t *testing.T) {
 	limits := func(key func(*http.Request) (keyfunc.Hash, error)) http.Handler {
-		perKey, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[keyfunc.Hash]{Clock: new(fakeClock)})
-		require.NoError(t, err)
+		perKey := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(1)).Named("key"), &ratelimit.Options[keyfunc.Hash]{Clock: new(fakeClock)}))
 		return middleware(t, ratelimit.Map(perKey, key), httplimit.Options{}).Wrap(ok)
 	}
 	required := limits(httplimit.APIKey("X-API-Key"))
@@ -162,4 +168,214 @@ func TestKeysKeepNothingElseOfTheRequestInMemory(t *testing.T) {
 			runtime.KeepAlive(keys)
 		})
 	}
+}
+
+// from is a request from that peer with these lines of that header.
+func from(peer, header string, lines ...string) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = peer
+	r.Header[header] = lines
+	return r
+}
+
+func clientIP(t testing.TB, opts httplimit.ClientIPOptions) func(*http.Request) (netip.Addr, error) {
+	t.Helper()
+	key := ratelimit.Must(httplimit.ClientIP(opts))
+	return key
+}
+
+// trusted is a proxy of the tests below.
+const trusted = "10.0.0.0/8"
+
+func TestTheClientIsFoundByThePeerAndTheHeader(t *testing.T) {
+	for name, row := range map[string]struct {
+		key                     func(*http.Request) (netip.Addr, error)
+		proxy, other, noAddress string // the client, by the peer
+	}{
+		"RemoteIP":     {httplimit.RemoteIP, "10.0.0.1", "2001:db8:1:2::", ""},
+		"zero options": {clientIP(t, httplimit.ClientIPOptions{}), "10.0.0.1", "2001:db8:1:2::", ""},
+		"a list":       {clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted)}), "203.0.113.7", "2001:db8:1:2::", ""},
+		"one address":  {clientIP(t, httplimit.ClientIPOptions{TrustedProxies: prefixes(t, trusted), Header: "x-real-ip"}), "203.0.113.8", "2001:db8:1:2::", ""},
+		"hops":         {clientIP(t, httplimit.ClientIPOptions{TrustedHops: 1}), "203.0.113.7", "203.0.113.7", "203.0.113.7"},
+	} {
+		for peer, want := range map[string]string{"10.0.0.1:80": row.proxy, "[2001:db8:1:2:3::]:80": row.other, "@": row.noAddress} {
+			r := from(peer, "X-Forwarded-For", "6.6.6.6, 203.0.113.7")
+			r.Header.Set("X-Real-IP", "203.0.113.8")
+			got, err := row.key(r)
+			if want == "" {
+				assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, name)
+				continue
+			}
+			require.NoError(t, err, name)
+			assert.Equal(t, want, got.String(), name)
+		}
+	}
+}
+
+func TestMistakesOfClientIPAreNamed(t *testing.T) {
+	_, err := httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: -1})
+	assert.EqualError(t, err, "httplimit: ClientIPOptions.TrustedHops is -1, want 0 for none, or more")
+}
+
+func TestIPKeysAllocateNothing(t *testing.T) {
+	proxies := prefixes(t, trusted)
+	xff := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies})
+	fwd := clientIP(t, httplimit.ClientIPOptions{TrustedProxies: proxies, Header: "Forwarded"})
+	for name, row := range map[string]struct {
+		key func(*http.Request) (netip.Addr, error)
+		r   *http.Request
+	}{
+		"IPv4":            {httplimit.RemoteIP, from("192.0.2.1:1234", "X")},
+		"IPv6":            {httplimit.RemoteIP, from("[2001:db8::1]:1234", "X")},
+		"IPv6 with zone":  {httplimit.RemoteIP, from("[fe80::1%eth0]:1234", "X")},
+		"X-Forwarded-For": {xff, from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 2001:db8::1, ::ffff:10.0.0.1", "10.0.0.3")},
+		"Forwarded":       {fwd, from("10.0.0.1:80", "Forwarded", `for=6.6.6.6, for="[2001:db8::1]:80";proto=https, for=10.0.0.2`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Zero(t, testing.AllocsPerRun(100, func() {
+				if _, err := row.key(row.r); err != nil {
+					t.Fatal(err)
+				}
+			}))
+		})
+	}
+}
+
+func BenchmarkClientIP(b *testing.B) {
+	opts := httplimit.ClientIPOptions{TrustedProxies: prefixes(b, trusted)}
+	for name, r := range map[string]*http.Request{
+		"peer": from("192.0.2.1:1234", "X"),
+		"xff":  from("10.0.0.1:80", "X-Forwarded-For", "6.6.6.6, 203.0.113.7, 10.0.0.2"),
+	} {
+		b.Run(fmt.Sprint("source=", name), func(b *testing.B) {
+			key := clientIP(b, opts)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := key(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// boundTo returns a client of the Unix socket "s" whose own end is a file of that name.
+func boundTo(name string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.UnixAddr{Name: name, Net: "unix"}}
+		return d.DialContext(ctx, "unix", "s")
+	}}}
+}
+
+func TestTheFileNameOfAUnixSocketsClientIsNoAddress(t *testing.T) {
+	t.Chdir(t.TempDir())
+	lis := ratelimit.Must(net.Listen("unix", "s"))
+	behindProxy := ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: prefixes(t, "10.0.0.0/8")}))
+	seen := make(chan string, 10)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		seen <- r.RemoteAddr
+		_, err := httplimit.RemoteIP(r)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+		_, err = behindProxy(r)
+		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
+	}))
+	require.NoError(t, s.Listener.Close())
+	s.Listener = lis
+	s.Start()
+	defer s.Close()
+	for _, name := range []string{"10.0.0.1", "10.0.0.2:80"} {
+		r := ratelimit.Must(http.NewRequest("GET", "http://server/", nil))
+		r.Header.Set("X-Forwarded-For", "203.0.113.1")
+		resp, err := boundTo(name).Do(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, name, <-seen, "what the server takes for the client's address")
+	}
+}
+
+// A real server on a Unix socket, and a proxy that connects to it.
+func TestClientBehindAProxyOnAUnixSocketHasItsOwnLimit(t *testing.T) {
+	t.Chdir(t.TempDir())
+	lis := ratelimit.Must(net.Listen("unix", "s"))
+	key := clientIP(t, httplimit.ClientIPOptions{Header: "X-Real-IP", TrustUnixSockets: true})
+	perIP := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil))
+	limit := ratelimit.Must(httplimit.New(ratelimit.Map(perIP, key), nil))
+	s := httptest.NewUnstartedServer(limit.Wrap(http.NotFoundHandler()))
+	require.NoError(t, s.Listener.Close())
+	s.Listener = lis
+	s.Start()
+	defer s.Close()
+	for i, row := range []struct {
+		ip   string
+		want int
+	}{{"203.0.113.7", 404}, {"203.0.113.7", 429}, {"203.0.113.8", 404}, {"", 400}} {
+		r := ratelimit.Must(http.NewRequest("GET", "http://server/", nil))
+		r.Header.Set("X-Real-IP", row.ip)
+		resp, err := boundTo(fmt.Sprint("client", i)).Do(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, row.want, resp.StatusCode, row.ip)
+	}
+}
+
+func TestPerIPBehindAProxyIsWarnedOfOnce(t *testing.T) {
+	const warning = `level=WARN msg="httplimit: PerIP gives one budget to all clients of a proxy: use PerKey with ClientIP" field=`
+	for name, row := range map[string]struct {
+		peer, field, value string
+		warns              bool
+	}{
+		"a proxy of the network":    {"10.0.0.7:1", "X-Forwarded-For", "192.0.2.1", true},
+		"a proxy of the machine":    {"127.0.0.1:1", "Forwarded", "for=192.0.2.1", true},
+		"over IPv6":                 {"[::1]:1", "X-Real-Ip", "192.0.2.1", true},
+		"a unique local address":    {"[fd00::1]:1", "Cf-Connecting-Ip", "192.0.2.1", true},
+		"a link-local address":      {"[fe80::1%eth0]:1", "True-Client-Ip", "192.0.2.1", true},
+		"a cluster's own addresses": {"100.64.1.2:1", "X-Forwarded-For", "192.0.2.1", true},
+		"a public address":          {"192.0.2.1:1", "X-Forwarded-For", "198.51.100.1", false},
+		"a private client":          {"10.0.0.7:1", "X-Request-Id", "7", false},
+		"no address":                {"@", "X-Forwarded-For", "192.0.2.1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			opts := &httplimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), opts))
+			for range 5 {
+				r := httptest.NewRequest("GET", "/", nil)
+				r.RemoteAddr = row.peer
+				r.Header.Set(row.field, row.value)
+				send(m.Wrap(ok), r)
+			}
+			if !row.warns {
+				assert.NotContains(t, log.String(), "WARN")
+				return
+			}
+			assert.Equal(t, 1, strings.Count(log.String(), "WARN"))
+			assert.Contains(t, log.String(), warning+row.field)
+			assert.NotContains(t, log.String(), row.value)
+
+			log.Reset()
+			key := ratelimit.Must(httplimit.ClientIP(httplimit.ClientIPOptions{TrustedHops: 1, Header: "X-Forwarded-For"}))
+			m, err := httplimit.PerKey(ratelimit.FixedWindow(ratelimit.PerHour(100)), key, opts)
+			require.NoError(t, err)
+			r := with("X-Forwarded-For: 192.0.2.1")
+			r.RemoteAddr = row.peer
+			send(m.Wrap(ok), r)
+			assert.Empty(t, log.String())
+		})
+	}
+}
+
+func TestARealProxyIsWarnedOf(t *testing.T) {
+	var log bytes.Buffer
+	m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &httplimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
+	backend := httptest.NewServer(m.Wrap(ok))
+	defer backend.Close()
+	to := ratelimit.Must(url.Parse(backend.URL))
+	proxy := httptest.NewServer(httputil.NewSingleHostReverseProxy(to))
+	defer proxy.Close()
+	for range 3 {
+		resp, err := http.Get(proxy.URL)
+		require.NoError(t, err)
+		body(t, resp)
+	}
+	assert.Equal(t, 1, strings.Count(log.String(), "use PerKey with ClientIP"))
 }

@@ -51,12 +51,9 @@ func TestAdmittedUnderLoadIsExactlyTheLimit(t *testing.T) {
 			const units, burst = 7, 10_000
 			before := runtime.NumGoroutine()
 			clock := &realClock{origin: time.Now()}
-			perIP, err := ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(units), burst), &ratelimit.Options[netip.Addr]{Clock: clock})
-			require.NoError(t, err)
-			daily, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerDay(1<<30)).Named("daily"), &ratelimit.Options[string]{Clock: clock})
-			require.NoError(t, err)
-			all, err := ratelimit.All(ratelimit.By(perIP, httplimit.RemoteIP), ratelimit.By(daily, everyone))
-			require.NoError(t, err)
+			perIP := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(units), burst), &ratelimit.Options[netip.Addr]{Clock: clock}))
+			daily := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerDay(1<<30)).Named("daily"), &ratelimit.Options[string]{Clock: clock}))
+			all := ratelimit.Must(ratelimit.All(ratelimit.By(perIP, httplimit.RemoteIP), ratelimit.By(daily, everyone)))
 			var cost atomic.Int64
 			cost.Store(burst)
 			m := middleware(t, all, httplimit.Options{Cost: func(*http.Request) int { return int(cost.Load()) }})

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -39,12 +40,10 @@ func limiterOf(t testing.TB, clock ratelimit.Clock, limits ...ratelimit.Limit) *
 	t.Helper()
 	var layers []ratelimit.Layer[*http.Request]
 	for _, limit := range limits {
-		l, err := ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock})
-		require.NoError(t, err)
+		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		layers = append(layers, ratelimit.By(l, everyone))
 	}
-	all, err := ratelimit.All(layers...)
-	require.NoError(t, err)
+	all := ratelimit.Must(ratelimit.All(layers...))
 	return all
 }
 
@@ -53,8 +52,7 @@ func middleware(t testing.TB, l ratelimit.Limiter[*http.Request], opts httplimit
 	if opts.Logger == nil {
 		opts.Logger = quiet
 	}
-	m, err := httplimit.New(l, &opts)
-	require.NoError(t, err)
+	m := ratelimit.Must(httplimit.New(l, &opts))
 	return m
 }
 
@@ -81,6 +79,12 @@ func body(t testing.TB, resp *http.Response) string {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	return string(b)
+}
+
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
 // overBoth runs a test against the handler on the loopback interface, over HTTP/1.1
@@ -129,8 +133,7 @@ func (s *listing) Describe() ratelimit.Description {
 func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	t.Helper()
 	for _, s := range list {
-		p, err := netip.ParsePrefix(s)
-		require.NoError(t, err)
+		p := ratelimit.Must(netip.ParsePrefix(s))
 		out = append(out, p)
 	}
 	return out

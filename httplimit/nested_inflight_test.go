@@ -66,12 +66,10 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 		},
 		"transport": func(t *testing.T) http.Handler {
 			l := ratelimit.Must(ratelimit.New[string](perSecond, nil))
-			limited, err := ratelimit.All(ratelimit.By(l, byTenant))
-			require.NoError(t, err)
-			tr, err := httplimit.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
+			limited := ratelimit.Must(ratelimit.All(ratelimit.By(l, byTenant)))
+			tr := ratelimit.Must(httplimit.NewTransport(roundTripper(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 200, Body: http.NoBody}, nil
-			}), limited, &httplimit.TransportOptions{MaxWait: time.Nanosecond, Key: func(r *http.Request) (string, error) { return r.Header.Get("Tenant"), nil }})
-			require.NoError(t, err)
+			}), limited, &httplimit.TransportOptions{MaxWait: time.Nanosecond, Key: func(r *http.Request) (string, error) { return r.Header.Get("Tenant"), nil }}))
 			return calls(func(r *http.Request) error {
 				_, err := tr.RoundTrip(r.Clone(r.Context()))
 				return err
@@ -88,10 +86,8 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 // testNoisyTenant puts an adaptive limit around a handler to which one tenant sends far more than it lets
 // in, and checks that another one does not notice.
 func testNoisyTenant(t *testing.T, inner http.Handler) {
-	shared, err := inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Learn(&inflight.LearnOptions{Start: 50})})
-	require.NoError(t, err)
-	outer, err := httplimit.NewInflight(shared, byTenant, nil)
-	require.NoError(t, err)
+	shared := ratelimit.Must(inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Learn(&inflight.LearnOptions{Start: 50})}))
+	outer := ratelimit.Must(httplimit.NewInflight(shared, byTenant, nil))
 	h := outer.Wrap(inner)
 	var shed, served atomic.Int32
 	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -116,10 +112,8 @@ func testNoisyTenant(t *testing.T, inner http.Handler) {
 // The other way round: tenants' own limits around the adaptive one, whose refusals are not theirs.
 func TestARefusalInsideDoesNotLowerATenantsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shared, err := inflight.New[string](2, nil)
-		require.NoError(t, err)
-		inner, err := httplimit.NewInflight(shared, func(*http.Request) (string, error) { return "all", nil }, nil)
-		require.NoError(t, err)
+		shared := ratelimit.Must(inflight.New[string](2, nil))
+		inner := ratelimit.Must(httplimit.NewInflight(shared, func(*http.Request) (string, error) { return "all", nil }, nil))
 		outer, l := newInflight(t, 100, &inflightOptions{Adaptive: inflight.Learn(&inflight.LearnOptions{Start: 30})}, nil)
 		h := outer.Wrap(inner.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(20 * time.Millisecond) })))
 		for range 5000 {

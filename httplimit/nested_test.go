@@ -1,11 +1,18 @@
 package httplimit_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/httplimit"
@@ -121,4 +128,160 @@ func TestOfTwoExhaustedLayersTheLongerResetIsSent(t *testing.T) {
 		twins := limiterOf(t, new(fakeClock), minute.Named("first"), minute.Named("second"))
 		assert.Equal(t, `"first";r=0;t=60`, get(middleware(t, twins, httplimit.Options{}).Wrap(ok)).Header.Get("RateLimit"))
 	}
+}
+
+// A request that a limit inside refuses was not served, and costs nothing around it: through any kind of outer limit, of inner one, and with anything
+// in between.
+func TestTheOuterMiddlewareGivesBackWhatTheInnerOneRefuses(t *testing.T) {
+	window := ratelimit.FixedWindow(ratelimit.PerHour(100))
+	mapped := func(t *testing.T) ratelimit.Limiter[*http.Request] {
+		return ratelimit.Map(ratelimit.Must(ratelimit.New(window, &ratelimit.Options[string]{Clock: new(fakeClock)})), everyone)
+	}
+	outers := map[string]func(*testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]){
+		"a stack": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := limiterOf(t, new(fakeClock), window, ratelimit.TokenBucket(ratelimit.PerHour(200), 200).Named("bucket"))
+			return middleware(t, l, httplimit.Options{}), l
+		},
+		"a map": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := mapped(t)
+			return middleware(t, l, httplimit.Options{}), l
+		},
+		"without fields": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := mapped(t)
+			return middleware(t, l, httplimit.Options{Dialect: httplimit.DialectNone}), l
+		},
+		"settled": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := mapped(t)
+			return middleware(t, l, httplimit.Options{Settle: httplimit.RefundServerErrors}), l
+		},
+		"a shadow": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := mapped(t)
+			return middleware(t, l, httplimit.Options{Shadow: true}), l
+		},
+		"a leaky bucket": func(t *testing.T) (*httplimit.Middleware, ratelimit.Limiter[*http.Request]) {
+			l := limiterOf(t, new(fakeClock), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 100))
+			return middleware(t, l, httplimit.Options{}), l
+		},
+	}
+	inners := map[string]func(*testing.T) func(http.Handler) http.Handler{
+		"a rate": func(t *testing.T) func(http.Handler) http.Handler {
+			return middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{}).Wrap
+		},
+		"a rate, two deep": func(t *testing.T) func(http.Handler) http.Handler {
+			m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{})
+			between := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(50))), httplimit.Options{})
+			return func(h http.Handler) http.Handler { return between.Wrap(m.Wrap(h)) }
+		},
+		"an answer of its own": func(t *testing.T) func(http.Handler) http.Handler {
+			return middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{
+				OnDenied: func(w http.ResponseWriter, _ httplimit.Event) { w.WriteHeader(http.StatusTeapot) },
+			}).Wrap
+		},
+	}
+	for outerName, outer := range outers {
+		for innerName, inner := range inners {
+			for betweenName, between := range map[string]func(http.Handler) http.Handler{
+				"nothing": func(h http.Handler) http.Handler { return h },
+				"a mux": func(h http.Handler) http.Handler {
+					mux := http.NewServeMux()
+					mux.Handle("/", h)
+					return mux
+				},
+				"a timeout": func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Minute, "") },
+			} {
+				t.Run(outerName+"/"+innerName+"/"+betweenName, func(t *testing.T) {
+					m, limiter := outer(t)
+					served := 0
+					h := m.Wrap(between(inner(t)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))))
+					for range 50 {
+						get(h)
+					}
+					assert.Equal(t, 1, served)
+					d, err := ratelimit.Peek(t.Context(), limiter, httptest.NewRequest("GET", "/", nil), 1)
+					require.NoError(t, err)
+					assert.Equal(t, 99, d.Remaining, "of 100")
+				})
+			}
+		}
+	}
+}
+
+func TestWhatAnInflightInsideShedsIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+		m, _ := newInflight(t, 1, nil, nil)
+		release := make(chan struct{})
+		h := middleware(t, limiter, httplimit.Options{}).Wrap(m.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release })))
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() { serve(h, tenantRequest("acme")) })
+			synctest.Wait()
+		}
+		assert.Equal(t, 99, left(t, limiter))
+		close(release)
+		wg.Wait()
+		assert.EqualValues(t, 49, m.Stats().Shed)
+		assert.Equal(t, 99, left(t, limiter))
+	})
+}
+
+// A handler may pass several requests on. If one of them is served, the whole one is charged.
+func TestAHandlerThatServesAPartOfARequestIsCharged(t *testing.T) {
+	outer := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+	inner := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3))), httplimit.Options{}).Wrap(ok)
+	h := middleware(t, outer, httplimit.Options{}).Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		for range 2 { // parts of a batch
+			inner.ServeHTTP(httptest.NewRecorder(), r)
+		}
+	}))
+	for _, want := range []int{99, 98, 98, 98} { // both are served, one is, none is
+		get(h)
+		assert.Equal(t, want, left(t, outer))
+	}
+}
+
+// The handler's findings about its request reach the code around the limit.
+func TestTheRouteAndItsValuesReachTheCodeAroundTheLimit(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /items/{id}/{rest...}", ok)
+	for _, opts := range []httplimit.Options{{}, {Settle: httplimit.RefundServerErrors}} {
+		limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+		r := httptest.NewRequest("GET", "/items/7/a/b", nil)
+		send(middleware(t, limiter, opts).Wrap(mux), r)
+		assert.Equal(t, "GET /items/{id}/{rest...}", r.Pattern)
+		assert.Equal(t, "7", r.PathValue("id"))
+		assert.Equal(t, "a/b", r.PathValue("rest"))
+	}
+}
+
+func TestACostBelowZeroRefusesTheRequestAsMalformed(t *testing.T) {
+	var log bytes.Buffer
+	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(100)))
+	cost := func(r *http.Request) int {
+		n, err := strconv.Atoi(r.Header.Get("Tokens"))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	m := middleware(t, limiter, httplimit.Options{Cost: cost, KeyCode: 401, FailOpen: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	h := m.Wrap(ok)
+	for range 10 {
+		resp := send(h, with("Tokens: many"))
+		assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
+		assert.Empty(t, resp.Header["Www-Authenticate"])
+		assert.Contains(t, body(t, resp), `"status":400`)
+	}
+	assert.Equal(t, 200, send(h, with("Tokens: 7")).StatusCode)
+	assert.Equal(t, 93, left(t, limiter))
+	assert.Equal(t, httplimit.Stats{Allowed: 1, Rejected: 10}, m.Stats())
+	assert.NotContains(t, log.String(), "ERROR")
+	assert.Contains(t, log.String(), "Options.Cost refuses the request: it is -1")
+	var seen error
+	custom := middleware(t, limiter, httplimit.Options{Cost: cost, OnError: func(w http.ResponseWriter, e httplimit.Event) {
+		seen = e.Err
+		w.WriteHeader(http.StatusUnprocessableEntity)
+	}})
+	assert.Equal(t, http.StatusUnprocessableEntity, send(custom.Wrap(ok), with()).StatusCode)
+	assert.ErrorIs(t, seen, ratelimit.ErrNegativeCost)
 }

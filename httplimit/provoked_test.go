@@ -55,8 +55,7 @@ func raw(t *testing.T, h http.Handler, request string) int {
 func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer backend.Close()
-	target, err := url.Parse(backend.URL)
-	require.NoError(t, err)
+	target := ratelimit.Must(url.Parse(backend.URL))
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	reads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -86,8 +85,7 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer backend.Close()
-	target, err := url.Parse(backend.URL)
-	require.NoError(t, err)
+	target := ratelimit.Must(url.Parse(backend.URL))
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	failing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -95,12 +93,10 @@ func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 		w.WriteHeader(http.StatusBadGateway)
 	})
 	full := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inner, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
+		inner := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxKeys: 1}))
+		_, err := inner.TryAcquire("other", 1)
 		require.NoError(t, err)
-		_, err = inner.TryAcquire("other", 1)
-		require.NoError(t, err)
-		m, err := httplimit.NewInflight(inner, func(*http.Request) (string, error) { return "key", nil }, nil)
-		require.NoError(t, err)
+		m := ratelimit.Must(httplimit.NewInflight(inner, func(*http.Request) (string, error) { return "key", nil }, nil))
 		m.Wrap(unreachable(t)).ServeHTTP(w, r)
 	})
 	const post = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -117,16 +113,14 @@ func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			statuses := make(chan int, 1)
-			l, err := inflight.New[string](1, nil)
-			require.NoError(t, err)
-			m, err := httplimit.NewInflight(l, func(*http.Request) (string, error) { return "all", nil }, &httplimit.InflightOptions{
+			l := ratelimit.Must(inflight.New[string](1, nil))
+			m := ratelimit.Must(httplimit.NewInflight(l, func(*http.Request) (string, error) { return "all", nil }, &httplimit.InflightOptions{
 				Outcome: func(_ *http.Request, status int, usual inflight.Outcome) inflight.Outcome {
 					statuses <- status
 					assert.Equal(t, status == 400, usual == inflight.Ignored, "what a client provokes says nothing about the load")
 					return inflight.Ignored
 				},
-			})
-			require.NoError(t, err)
+			}))
 			assert.Equal(t, row.status, raw(t, m.Wrap(row.h), row.request))
 			assert.Equal(t, row.learned, <-statuses)
 		})
@@ -136,9 +130,8 @@ func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 // A flood of keys fills the table. The clients that send them pay: the refusal is no failure of the server.
 func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 	one := func() *inflight.Limiter[string] {
-		l, err := inflight.New(1, &inflight.Options[string]{MaxKeys: 1})
-		require.NoError(t, err)
-		_, err = l.TryAcquire("held", 1)
+		l := ratelimit.Must(inflight.New(1, &inflight.Options[string]{MaxKeys: 1}))
+		_, err := l.TryAcquire("held", 1)
 		require.NoError(t, err)
 		return l
 	}
@@ -154,10 +147,9 @@ func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, limiter := refunding(t)
-			inner, err := httplimit.NewInflight(one(), func(*http.Request) (string, error) { return row.key, nil }, &httplimit.InflightOptions{
+			inner := ratelimit.Must(httplimit.NewInflight(one(), func(*http.Request) (string, error) { return row.key, nil }, &httplimit.InflightOptions{
 				Units: func(*http.Request) int { return row.units },
-			})
-			require.NoError(t, err)
+			}))
 			assert.Equal(t, row.status, send(m.Wrap(inner.Wrap(unreachable(t))), httptest.NewRequest("GET", "/", nil)).StatusCode)
 			assert.Equal(t, row.left, left(t, limiter))
 		})
@@ -227,8 +219,7 @@ func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 // refunded.
 func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 	keyed := func(opts *ratelimit.Options[keyfunc.Hash]) ratelimit.Limiter[*http.Request] {
-		l, err := ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts)
-		require.NoError(t, err)
+		l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(100)), opts))
 		return ratelimit.Map(l, httplimit.APIKey("X-Key"))
 	}
 	full := keyed(&ratelimit.Options[keyfunc.Hash]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
@@ -257,8 +248,7 @@ func TestRefusalsOfAnInnerMiddlewareAreNotRefunded(t *testing.T) {
 
 // 100 requests without a key, past a limit of 3 by address.
 func TestLeavingTheKeyOutIsNoWayPastTheLimitByAddress(t *testing.T) {
-	perIP, err := httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), &httplimit.Options{Settle: httplimit.RefundServerErrors})
-	require.NoError(t, err)
+	perIP := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(3)), &httplimit.Options{Settle: httplimit.RefundServerErrors}))
 	perKey := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1000)), nil))
 	h := perIP.Wrap(middleware(t, ratelimit.Map(perKey, httplimit.APIKey("X-Key")), httplimit.Options{}).Wrap(ok))
 	statuses := map[int]int{}
@@ -297,4 +287,136 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	n, err := c.r.Read(b)
 	c.n += n
 	return n, err
+}
+
+// guarded is a limit of three failed logins an hour around a handler, and the channel on which each request's end is reported.
+func guarded(t *testing.T, h http.Handler, charged ...int) (http.Handler, chan struct{}) {
+	limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3)))
+	m := middleware(t, limiter, httplimit.Options{Settle: httplimit.ChargeOnly(charged...)}).Wrap(h)
+	ended := make(chan struct{}, 100)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { ended <- struct{}{} }()
+		m.ServeHTTP(w, r)
+	}), ended
+}
+
+// A proxy panics with ErrAbortHandler when its client leaves during the response. The status that the client has read stays the status.
+func TestAGuesserThatReadsItsStatusAndHangsUpIsCharged(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		w.(http.Flusher).Flush()
+		_, _ = io.Copy(w, zeros{})
+	}))
+	defer backend.Close()
+	to := ratelimit.Must(url.Parse(backend.URL))
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.FlushInterval, proxy.ErrorLog = -1, logOf(quiet)
+	for _, other := range []string{"", "/panics"} {
+		h, ended := guarded(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/panics" {
+				w.WriteHeader(http.StatusUnauthorized)
+				panic(http.ErrAbortHandler)
+			}
+			proxy.ServeHTTP(w, r)
+		}), 401)
+		served := 0
+		overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
+			for range 15 {
+				ctx, hangUp := context.WithCancel(t.Context())
+				r := ratelimit.Must(http.NewRequestWithContext(ctx, "GET", url+other, nil))
+				resp, err := client.Do(r)
+				if err == nil && resp.StatusCode == http.StatusUnauthorized {
+					served++
+				}
+				hangUp()
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+				<-ended
+			}
+		})
+		assert.LessOrEqual(t, served, 3, "of 30 guesses")
+	}
+}
+
+func TestAClientThatLeavesBeforeTheAnswerIsChargedWhateverIsCounted(t *testing.T) {
+	for name, h := range map[string]http.HandlerFunc{
+		"a server error":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
+		"a client error":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"a panic":          func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"nothing":          func(http.ResponseWriter, *http.Request) {},
+		"a guess's status": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+	} {
+		for _, charged := range []int{200, 401} {
+			t.Run(name, func(t *testing.T) {
+				began := make(chan struct{}, 1)
+				guard, ended := guarded(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					began <- struct{}{}
+					<-r.Context().Done()
+					h(w, r)
+				}), charged)
+				overBoth(t, guard, func(t *testing.T, client *http.Client, url string) {
+					for i := range 4 {
+						ctx, hangUp := context.WithCancel(t.Context())
+						r := ratelimit.Must(http.NewRequestWithContext(ctx, "GET", url, nil))
+						answered := make(chan int, 1)
+						go func() {
+							resp, err := client.Do(r)
+							if err != nil {
+								answered <- 0
+								return
+							}
+							_ = resp.Body.Close()
+							answered <- resp.StatusCode
+						}()
+						select {
+						case <-began:
+							assert.Less(t, i, 3, "the fourth is served")
+							hangUp()
+							<-answered
+						case status := <-answered:
+							assert.Equal(t, http.StatusTooManyRequests, status)
+							assert.True(t, i == 3 || len(began) == 0)
+						case <-time.After(time.Minute):
+							t.Error("neither served nor answered")
+						}
+						hangUp()
+						<-ended
+					}
+				})
+			})
+		}
+	}
+}
+
+// What was answered is known, although the client leaves during the rest of the response or the server has noticed it late.
+func TestAKnownAnswerIsSettledAsSuchAlthoughTheClientHasGone(t *testing.T) {
+	for name, row := range map[string]struct {
+		before, after int // the statuses that are written before and after the client leaves
+		charged       int
+		want          int
+	}{
+		"a success before":      {200, 0, 401, 0},
+		"a success in any case": {0, 200, 401, 0},
+		"counted before":        {401, 0, 401, 1},
+		"counted in any case":   {0, 401, 401, 1},
+		"a server error before": {503, 0, 401, 0},
+		"not found before":      {404, 0, 200, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limiter := limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(3)))
+			m := middleware(t, limiter, httplimit.Options{Settle: httplimit.ChargeOnly(row.charged)})
+			ctx, hangUp := context.WithCancel(t.Context())
+			m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if row.before > 0 {
+					w.WriteHeader(row.before)
+				}
+				hangUp()
+				if row.after > 0 {
+					w.WriteHeader(row.after)
+				}
+			})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+			assert.Equal(t, 3-row.want, left(t, limiter))
+		})
+	}
 }

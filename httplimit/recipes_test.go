@@ -154,8 +154,7 @@ func TestATransportWithARateGoesInsideTheOneInFlight(t *testing.T) {
 
 		rate := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerSecond(2), 1), nil))
 		permits := ratelimit.Must(inflight.New(20, &inflight.Options[string]{MaxQueue: 1000}))
-		transport, err := httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), &httplimit.TransportOptions{Inflight: permits})
-		require.NoError(t, err)
+		transport := ratelimit.Must(httplimit.NewTransport(base, ratelimit.Map(rate, httplimit.TargetHost), &httplimit.TransportOptions{Inflight: permits}))
 
 		var wg sync.WaitGroup
 		for range 40 {

@@ -55,57 +55,55 @@ func TestBusyClientsUseABucketThatRefillsWithoutSilence(t *testing.T) {
 		"Anthropic":             {anthropic, 1},
 		"Anthropic, 8":          {anthropic, 8},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex
-				served, refused, longest := 0, 0, time.Duration(0)
-				by := make([]int, row.processes)
-				last := time.Now()
-				server := row.server()
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-				defer cancel()
-				var all sync.WaitGroup
-				for n := range row.processes {
-					over := roundTrip(func(r *http.Request) (*http.Response, error) {
-						time.Sleep(50 * time.Millisecond)
-						w := httptest.NewRecorder()
-						arrives := r.Clone(r.Context())
-						arrives.RemoteAddr = "192.0.2.1:1"
-						w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
-						server.ServeHTTP(w, arrives)
-						mu.Lock()
-						defer mu.Unlock()
-						if w.Code != http.StatusOK {
-							refused++
-						} else {
-							served++
-							by[n]++
-							now := time.Now()
-							longest, last = max(longest, now.Sub(last)), now
-						}
-						return w.Result(), nil
-					})
-					c, _ := client(t, over, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 9, MaxWait: -1})
-					for range 10 {
-						all.Go(func() {
-							for ctx.Err() == nil {
-								r, _ := http.NewRequestWithContext(ctx, "GET", "http://a.example/", nil)
-								resp, err := c.Do(r)
-								if err != nil {
-									return // its time is after the end
-								}
-								_, _ = io.Copy(io.Discard, resp.Body)
-								_ = resp.Body.Close()
-							}
-						})
+		bubble(t, name, func(t *testing.T) {
+			var mu sync.Mutex
+			served, refused, longest := 0, 0, time.Duration(0)
+			by := make([]int, row.processes)
+			last := time.Now()
+			server := row.server()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			var all sync.WaitGroup
+			for n := range row.processes {
+				over := roundTrip(func(r *http.Request) (*http.Response, error) {
+					time.Sleep(50 * time.Millisecond)
+					w := httptest.NewRecorder()
+					arrives := r.Clone(r.Context())
+					arrives.RemoteAddr = "192.0.2.1:1"
+					w.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
+					server.ServeHTTP(w, arrives)
+					mu.Lock()
+					defer mu.Unlock()
+					if w.Code != http.StatusOK {
+						refused++
+					} else {
+						served++
+						by[n]++
+						now := time.Now()
+						longest, last = max(longest, now.Sub(last)), now
 					}
+					return w.Result(), nil
+				})
+				c, _ := client(t, over, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 9, MaxWait: -1})
+				for range 10 {
+					all.Go(func() {
+						for ctx.Err() == nil {
+							r, _ := http.NewRequestWithContext(ctx, "GET", "http://a.example/", nil)
+							resp, err := c.Do(r)
+							if err != nil {
+								return // its time is after the end
+							}
+							_, _ = io.Copy(io.Discard, resp.Body)
+							_ = resp.Body.Close()
+						}
+					})
 				}
-				all.Wait()
-				t.Logf("%d served, %d refused, %v of silence, by process %v", served, refused, longest, by)
-				assert.Greater(t, served, 1000, "of 1,050")
-				assert.Less(t, longest, 20*time.Second)
-				assert.Less(t, float64(refused)/float64(served+refused), .1)
-			})
+			}
+			all.Wait()
+			t.Logf("%d served, %d refused, %v of silence, by process %v", served, refused, longest, by)
+			assert.Greater(t, served, 1000, "of 1,050")
+			assert.Less(t, longest, 20*time.Second)
+			assert.Less(t, float64(refused)/float64(served+refused), .1)
 		})
 	}
 }
@@ -115,8 +113,7 @@ func TestTwoTokensOnOneHostAreTwoBudgets(t *testing.T) {
 		b := newBackend(once(429, fields("Retry-After: 60")))
 		c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxWait: time.Second})
 		get := func(token string) (int, error) {
-			r, err := http.NewRequest("GET", "http://a.example/", nil)
-			require.NoError(t, err)
+			r := ratelimit.Must(http.NewRequest("GET", "http://a.example/", nil))
 			r.Header.Set("Authorization", "Bearer "+token)
 			resp, err := c.Do(r)
 			if err != nil {

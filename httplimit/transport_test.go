@@ -73,8 +73,7 @@ func (b *backend) times() (at []time.Duration) {
 
 func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Request] {
 	t.Helper()
-	l, err := ratelimit.New[string](limit, nil)
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[string](limit, nil))
 	return ratelimit.Map(l, httplimit.TargetHost)
 }
 
@@ -83,8 +82,7 @@ func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Req
 	if opts.MaxWait == 0 {
 		opts.MaxWait = -1 // these tests wait for as long as the server demands
 	}
-	transport, err := httplimit.NewTransport(base, l, &opts)
-	require.NoError(t, err)
+	transport := ratelimit.Must(httplimit.NewTransport(base, l, &opts))
 	return &http.Client{Transport: transport}, transport
 }
 
@@ -135,31 +133,28 @@ func TestATransportQueuesItsRequests(t *testing.T) {
 		"MaxServerWait, a date": {unlimited, fields("Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"), httplimit.TransportOptions{MaxServerWait: time.Minute}, 0, time.Minute, nil},
 		"a blocked key":         {ratelimit.Blocked(), nil, httplimit.TransportOptions{}, 0, 0, ratelimit.ErrExceedsLimit},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				status := 200
-				if row.fields.Get("Retry-After") != "" {
-					status = 429
-				}
-				b := newBackend(once(status, row.fields))
-				transport, err := httplimit.NewTransport(b, reserver(t, row.limit), &row.opts)
+		bubble(t, name, func(t *testing.T) {
+			status := 200
+			if row.fields.Get("Retry-After") != "" {
+				status = 429
+			}
+			b := newBackend(once(status, row.fields))
+			transport := ratelimit.Must(httplimit.NewTransport(b, reserver(t, row.limit), &row.opts))
+			if row.limit != ratelimit.Blocked() {
+				fetch(t, &http.Client{Transport: transport}, "http://a/")
+			}
+			text := &closing{Reader: strings.NewReader("x")}
+			resp, err := (&http.Client{Transport: transport, Timeout: row.timeout}).Post("http://a/", "", text)
+			if row.err == nil {
 				require.NoError(t, err)
-				if row.limit != ratelimit.Blocked() {
-					fetch(t, &http.Client{Transport: transport}, "http://a/")
-				}
-				text := &closing{Reader: strings.NewReader("x")}
-				resp, err := (&http.Client{Transport: transport, Timeout: row.timeout}).Post("http://a/", "", text)
-				if row.err == nil {
-					require.NoError(t, err)
-					body(t, resp)
-					assert.Equal(t, []time.Duration{0, row.want}, b.times())
-					return
-				}
-				assert.ErrorIs(t, err, row.err)
-				assert.Zero(t, time.Since(b.begin))
-				assert.True(t, text.closed)
-				assert.Equal(t, uint64(1), transport.Stats().Failed)
-			})
+				body(t, resp)
+				assert.Equal(t, []time.Duration{0, row.want}, b.times())
+				return
+			}
+			assert.ErrorIs(t, err, row.err)
+			assert.Zero(t, time.Since(b.begin))
+			assert.True(t, text.closed)
+			assert.Equal(t, uint64(1), transport.Stats().Failed)
 		})
 	}
 }
@@ -314,17 +309,15 @@ func TestTransportLearnsFromEachDialect(t *testing.T) {
 		"X-RateLimit with garbage":                              {200, []string{"X-RateLimit-Remaining: none", "X-RateLimit-Reset: NaN"}, 0},
 		"X-RateLimit below zero":                                {200, []string{"X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 5"}, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				if name == "X-RateLimit in Unix time, no Date" {
-					return
-				}
-				b := newBackend(once(row.status, fields(row.lines...)))
-				c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
-				assert.Equal(t, row.status, fetch(t, c, "http://a/"))
-				fetch(t, c, "http://a/")
-				assert.InDelta(t, row.want, b.times()[1], 1000, "a float holds no nanoseconds of Unix time")
-			})
+		bubble(t, name, func(t *testing.T) {
+			if name == "X-RateLimit in Unix time, no Date" {
+				return
+			}
+			b := newBackend(once(row.status, fields(row.lines...)))
+			c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{})
+			assert.Equal(t, row.status, fetch(t, c, "http://a/"))
+			fetch(t, c, "http://a/")
+			assert.InDelta(t, row.want, b.times()[1], 1000, "a float holds no nanoseconds of Unix time")
 		})
 	}
 }
@@ -371,28 +364,25 @@ func TestRefusedRequestsAreSentAgainIfThatIsSafe(t *testing.T) {
 		"PUT with a body to read once":   {"PUT", unreadable(), 429, []string{"Retry-After: 1"}, "", 1},
 		"POST with a body to read once":  {"POST", unreadable(), 429, []string{"Retry-After: 1"}, "", 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBackend(once(row.status, fields(row.lines...)))
-				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
-				r, err := http.NewRequest(row.method, "http://a/", row.body)
-				require.NoError(t, err)
-				if row.key != "" {
-					r.Header.Set("Idempotency-Key", row.key)
-				}
-				resp, err := c.Do(r)
-				require.NoError(t, err)
-				assert.Equal(t, "answer", body(t, resp), "whole, if it is a refusal too")
-				assert.Len(t, b.times(), row.sent)
-				assert.Equal(t, uint64(row.sent-1), transport.Stats().Retried)
-				if row.sent == 2 {
-					assert.Equal(t, http.StatusOK, resp.StatusCode)
-					assert.Equal(t, time.Second, b.times()[1])
-					assert.Equal(t, b.bodies[0], b.bodies[1])
-				} else {
-					assert.Equal(t, row.status, resp.StatusCode)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			b := newBackend(once(row.status, fields(row.lines...)))
+			c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
+			r := ratelimit.Must(http.NewRequest(row.method, "http://a/", row.body))
+			if row.key != "" {
+				r.Header.Set("Idempotency-Key", row.key)
+			}
+			resp, err := c.Do(r)
+			require.NoError(t, err)
+			assert.Equal(t, "answer", body(t, resp), "whole, if it is a refusal too")
+			assert.Len(t, b.times(), row.sent)
+			assert.Equal(t, uint64(row.sent-1), transport.Stats().Retried)
+			if row.sent == 2 {
+				assert.Equal(t, http.StatusOK, resp.StatusCode)
+				assert.Equal(t, time.Second, b.times()[1])
+				assert.Equal(t, b.bodies[0], b.bodies[1])
+			} else {
+				assert.Equal(t, row.status, resp.StatusCode)
+			}
 		})
 	}
 }
@@ -401,8 +391,7 @@ func TestBodyThatCannotBeReadAgainAfterAllLeavesTheRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(once(429, fields("Retry-After: 1")))
 		c, _ := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 3})
-		r, err := http.NewRequest("POST", "http://a/", strings.NewReader("body"))
-		require.NoError(t, err)
+		r := ratelimit.Must(http.NewRequest("POST", "http://a/", strings.NewReader("body")))
 		r.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("the file is gone") }
 		resp, err := c.Do(r)
 		require.NoError(t, err)
@@ -429,21 +418,19 @@ func TestBodyOfARefusalThatDoesNotComeDelaysNoRetry(t *testing.T) {
 		"until the retry":  {"Retry-After-Ms: 200", 200 * time.Millisecond},
 		"for a long while": {"Retry-After: 30", 30 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				begin, refusal := time.Now(), &stalled{make(chan struct{})}
-				var sent []time.Duration
-				c, _ := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
-					sent = append(sent, time.Since(begin))
-					if len(sent) == 1 {
-						return &http.Response{StatusCode: 429, Header: fields(row.header), Body: refusal, Request: r}, nil
-					}
-					return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
-				}), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1, MaxWait: row.want + 1})
-				assert.Equal(t, 200, fetch(t, c, "http://a/"))
-				assert.Equal(t, []time.Duration{0, row.want}, sent)
-				<-refusal.closed
-			})
+		bubble(t, name, func(t *testing.T) {
+			begin, refusal := time.Now(), &stalled{make(chan struct{})}
+			var sent []time.Duration
+			c, _ := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
+				sent = append(sent, time.Since(begin))
+				if len(sent) == 1 {
+					return &http.Response{StatusCode: 429, Header: fields(row.header), Body: refusal, Request: r}, nil
+				}
+				return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
+			}), reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 1, MaxWait: row.want + 1})
+			assert.Equal(t, 200, fetch(t, c, "http://a/"))
+			assert.Equal(t, []time.Duration{0, row.want}, sent)
+			<-refusal.closed
 		})
 	}
 }
@@ -579,8 +566,7 @@ func TestTargetHost(t *testing.T) {
 	for url, want := range map[string]string{
 		"http://a/x": "http://a", "HTTP://A:80": "http://a", "https://a:443/": "https://a", "https://a:80": "https://a:80", "http://[::1]:80/": "http://[::1]",
 	} {
-		r, err := http.NewRequest("GET", url, nil)
-		require.NoError(t, err)
+		r := ratelimit.Must(http.NewRequest("GET", url, nil))
 		got, err := httplimit.TargetHost(r)
 		assert.NoError(t, err)
 		assert.Equal(t, want, got)
@@ -636,26 +622,23 @@ func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
 		"a long body":  {httplimit.TransportOptions{MaxRetries: 1}, 3 * time.Second, io.NopCloser(strings.NewReader(long)), long[:64<<10], io.ErrUnexpectedEOF},
 		"no body":      {httplimit.TransportOptions{MaxRetries: 1}, 3 * time.Second, nil, "", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
-				defer cancel()
-				l := reserver(t, ratelimit.FixedWindow(ratelimit.PerHour(3)))
-				require.True(t, l.Allow(httptest.NewRequest("GET", "http://a.example", nil), 1))
-				cost := 1 // the refused attempt costs nothing, and the next one more than is left
-				row.opts.Cost = func(*http.Request) int { cost += 2; return cost - 2 }
-				c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) {
-					return &http.Response{StatusCode: 429, Header: fields("Retry-After-Ms: 10"), Body: row.body}, nil
-				}), l, row.opts)
-				r, err := http.NewRequestWithContext(ctx, "GET", "http://a.example", nil)
-				require.NoError(t, err)
-				resp, err := c.Do(r)
-				require.NoError(t, err)
-				assert.Equal(t, 429, resp.StatusCode)
-				text, err := io.ReadAll(resp.Body)
-				assert.Equal(t, row.err, err)
-				assert.Equal(t, row.text, string(text))
-			})
+		bubble(t, name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), row.deadline)
+			defer cancel()
+			l := reserver(t, ratelimit.FixedWindow(ratelimit.PerHour(3)))
+			require.True(t, l.Allow(httptest.NewRequest("GET", "http://a.example", nil), 1))
+			cost := 1 // the refused attempt costs nothing, and the next one more than is left
+			row.opts.Cost = func(*http.Request) int { cost += 2; return cost - 2 }
+			c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: 429, Header: fields("Retry-After-Ms: 10"), Body: row.body}, nil
+			}), l, row.opts)
+			r := ratelimit.Must(http.NewRequestWithContext(ctx, "GET", "http://a.example", nil))
+			resp, err := c.Do(r)
+			require.NoError(t, err)
+			assert.Equal(t, 429, resp.StatusCode)
+			text, err := io.ReadAll(resp.Body)
+			assert.Equal(t, row.err, err)
+			assert.Equal(t, row.text, string(text))
 		})
 	}
 }

@@ -33,17 +33,15 @@ func TestPreflightsAreSkipped(t *testing.T) {
 }
 
 func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
-	l, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m := middleware(t, ratelimit.Map(l, httplimit.BearerToken), httplimit.Options{KeyCode: http.StatusUnauthorized})
 	resp := send(m.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil))
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
 	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The key that requests are limited by is missing or malformed."}`+"\n", body(t, resp))
-	i, err := httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422})
-	require.NoError(t, err)
+	i := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422}))
 	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil)).StatusCode)
 	for _, code := range []int{-1, 1, 200, 399, 500} {
-		_, err = httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{KeyCode: code})
+		_, err := httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: Options.KeyCode is")
 		_, err = httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: InflightOptions.KeyCode is")
