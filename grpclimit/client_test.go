@@ -225,8 +225,7 @@ func TestClientRetriesEnd(t *testing.T) {
 func forAll(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
 	l := ratelimit.Must(ratelimit.New[struct{}](ratelimit.Unlimited(), nil))
-	all := ratelimit.Must(ratelimit.All(ratelimit.Global[*grpclimit.Call](l)))
-	return all
+	return ratelimit.Must(ratelimit.All(ratelimit.Global[*grpclimit.Call](l)))
 }
 
 func TestKeysDoNotWaitForEachOther(t *testing.T) {
@@ -260,74 +259,59 @@ func (d deciding) Reserve(context.Context, *grpclimit.Call, int, time.Duration) 
 	return nil, d.err
 }
 
-func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
-	broken := errors.New("broken")
-	for name, row := range map[string]struct {
-		err  error
-		is   error
-		want codes.Code
-	}{
-		"unknown":                      {broken, broken, codes.Unavailable},
-		"store down":                   {fmt.Errorf("%w: redis", ratelimit.ErrUnavailable), ratelimit.ErrUnavailable, codes.Unavailable},
-		"store too slow":               {errors.Join(ratelimit.ErrUnavailable, context.DeadlineExceeded), ratelimit.ErrUnavailable, codes.Unavailable},
-		"key table full":               {ratelimit.ErrTableFull, ratelimit.ErrTableFull, codes.Unavailable},
-		"cost above the limit":         {ratelimit.ErrExceedsLimit, ratelimit.ErrExceedsLimit, codes.ResourceExhausted},
-		"negative cost":                {ratelimit.ErrNegativeCost, ratelimit.ErrNegativeCost, codes.Internal},
-		"no key":                       {fmt.Errorf("%w: tenant", keyfunc.ErrNoKey), keyfunc.ErrNoKey, codes.InvalidArgument},
-		"a status of its own":          {status.Error(codes.PermissionDenied, "no"), nil, codes.PermissionDenied},
-		"a status of its own, wrapped": {fmt.Errorf("key: %w", status.Error(codes.PermissionDenied, "no")), nil, codes.PermissionDenied},
-		"no answer at all":             {nil, ratelimit.ErrLimited, codes.ResourceExhausted},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			s := newScript(nil)
-			client, c := pacedInBubble(t, s, deciding{row.err}, grpclimit.ClientOptions{MaxRetries: 3})
-			for way := range ways {
-				err := ways[way](t.Context(), client)
-				assert.Equal(t, row.want, status.Code(err))
-			}
-			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-			if row.is != nil {
-				assert.ErrorIs(t, err, row.is)
-			}
-			assert.Empty(t, s.times())
-			assert.Equal(t, httplimit.TransportStats{Failed: 3}, c.Stats())
-			assert.Zero(t, c.Keys())
-		})
-	}
-}
-
 // odd is an error whose status is OK.
 type odd struct{ status *status.Status }
 
 func (odd) Error() string                { return "odd" }
 func (o odd) GRPCStatus() *status.Status { return o.status }
 
-// A limiter may be a client of gRPC itself: its server's status reaches the caller.
-func TestStatusOfTheLimitersErrorIsPassedOnWithItsDetails(t *testing.T) {
-	denied := denial(time.Second).err
+// A limiter may be a client of gRPC itself: its server's status reaches the caller, with its details.
+func TestErrorsOfTheLimiterHaveACode(t *testing.T) {
+	denied, no := denial(time.Second).err, status.Error(codes.PermissionDenied, "no")
 	for name, row := range map[string]struct {
 		err     error
 		want    codes.Code
-		message string
+		message string // if it is not the error's own
 		retry   bool
 	}{
-		"as it is":     {denied, codes.ResourceExhausted, "refused", true},
-		"wrapped":      {fmt.Errorf("quota: %w", denied), codes.ResourceExhausted, "quota: refused", true},
-		"status of OK": {odd{status.New(codes.OK, "")}, codes.Unavailable, "odd", false},
-		"nil status":   {odd{nil}, codes.Unavailable, "odd", false},
-		"wrapped nil":  {fmt.Errorf("quota: %w", odd{nil}), codes.Unavailable, "quota: odd", false},
+		"unknown":                      {errors.New("broken"), codes.Unavailable, "", false},
+		"store down":                   {fmt.Errorf("%w: redis", ratelimit.ErrUnavailable), codes.Unavailable, "", false},
+		"store too slow":               {errors.Join(ratelimit.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable, "", false},
+		"key table full":               {ratelimit.ErrTableFull, codes.Unavailable, "", false},
+		"cost above the limit":         {ratelimit.ErrExceedsLimit, codes.ResourceExhausted, "", false},
+		"negative cost":                {ratelimit.ErrNegativeCost, codes.Internal, "", false},
+		"no key":                       {fmt.Errorf("%w: tenant", keyfunc.ErrNoKey), codes.InvalidArgument, "", false},
+		"a status of its own":          {no, codes.PermissionDenied, "no", false},
+		"a status of its own, wrapped": {fmt.Errorf("key: %w", no), codes.PermissionDenied, "key: no", false},
+		"a denial":                     {denied, codes.ResourceExhausted, "refused", true},
+		"a denial, wrapped":            {fmt.Errorf("quota: %w", denied), codes.ResourceExhausted, "quota: refused", true},
+		"status of OK":                 {odd{status.New(codes.OK, "")}, codes.Unavailable, "", false},
+		"nil status":                   {odd{nil}, codes.Unavailable, "", false},
+		"wrapped nil":                  {fmt.Errorf("quota: %w", odd{nil}), codes.Unavailable, "", false},
+		"no answer at all":             {nil, codes.ResourceExhausted, "", false},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			client, _ := pacedInBubble(t, newScript(nil), deciding{row.err}, grpclimit.ClientOptions{})
+			s := newScript(nil)
+			client, c := pacedInBubble(t, s, deciding{row.err}, grpclimit.ClientOptions{MaxRetries: 3})
+			for way := range ways {
+				assert.Equal(t, row.want, status.Code(ways[way](t.Context(), client)))
+			}
 			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
-			require.Error(t, err)
-			assert.ErrorIs(t, err, row.err)
-			assert.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", row.want, row.message), err.Error())
-			var a answer
-			a = a.read(err)
+			is := row.err
+			if is == nil {
+				is = ratelimit.ErrLimited
+			}
+			require.ErrorIs(t, err, is)
+			a := answer{}.read(err)
+			if row.message != "" || errors.As(row.err, new(odd)) {
+				assert.Equal(t, cmp.Or(row.message, is.Error()), a.message)
+				assert.EqualError(t, err, fmt.Sprintf("rpc error: code = %v desc = %s", row.want, a.message))
+			}
 			assert.Equal(t, row.want, a.code)
-			assert.Equal(t, row.message, a.message)
 			assert.Equal(t, row.retry, a.retry != nil)
+			assert.Empty(t, s.times())
+			assert.Equal(t, httplimit.TransportStats{Failed: 3}, c.Stats())
+			assert.Zero(t, c.Keys())
 		})
 	}
 }

@@ -296,11 +296,10 @@ func TestADenialInsideOfAnotherInterceptorHasOnePushback(t *testing.T) {
 }
 
 func TestAHandlerThatHidesTheDenialInItsOwnErrorKeepsTheCode(t *testing.T) {
-	i := hourly(t, 1, grpclimit.Options{ChargeMessages: true})
 	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		_, err := s.Recv()
 		return fmt.Errorf("reading: %w", err)
-	}}, with(i)...)
+	}}, with(hourly(t, 1, grpclimit.Options{ChargeMessages: true}))...)
 	a, _ := open(context.Background(), client, 1)
 	assert.Equal(t, codes.ResourceExhausted, a.code)
 	assert.NotNil(t, a.retry)

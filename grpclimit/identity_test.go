@@ -42,8 +42,7 @@ func newAuthority(t *testing.T) *authority {
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
-	cert := ratelimit.Must(x509.ParseCertificate(der))
-	return &authority{cert, key}
+	return &authority{ratelimit.Must(x509.ParseCertificate(der)), key}
 }
 
 func (a *authority) pool() *x509.CertPool {
@@ -65,8 +64,7 @@ func (a *authority) issue(t *testing.T, subject string, uris ...string) tls.Cert
 		template.Subject = pkix.Name{CommonName: subject, Organization: []string{"Example"}}
 	}
 	for _, u := range uris {
-		parsed := ratelimit.Must(url.Parse(u))
-		template.URIs = append(template.URIs, parsed)
+		template.URIs = append(template.URIs, ratelimit.Must(url.Parse(u)))
 	}
 	der := ratelimit.Must(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key))
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
@@ -164,8 +162,7 @@ func TestSubjectsThatRepeatATypeAreDistinguished(t *testing.T) {
 		for _, name := range names {
 			subject = append(subject, pkix.RelativeDistinguishedNameSET{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: name}})
 		}
-		raw := ratelimit.Must(asn1.Marshal(subject))
-		leaf := &x509.Certificate{RawSubject: raw}
+		leaf := &x509.Certificate{RawSubject: ratelimit.Must(asn1.Marshal(subject))}
 		leaf.Subject.FillFromRDNSequence(&subject)
 		state := tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{leaf}}}
 		key, err := grpclimit.CertificateSubject(grpclimit.NewCall(peer.NewContext(context.Background(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}}), "", nil))

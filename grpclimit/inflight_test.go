@@ -26,9 +26,7 @@ import (
 
 func shedding(t testing.TB, limit int, opts *inflight.Options[string], o *grpclimit.InflightOptions) *grpclimit.Inflight[string] {
 	t.Helper()
-	l := ratelimit.Must(inflight.New(limit, opts))
-	i := ratelimit.Must(grpclimit.NewInflight(l, everyone, o))
-	return i
+	return ratelimit.Must(grpclimit.NewInflight(ratelimit.Must(inflight.New(limit, opts)), everyone, o))
 }
 
 func TestCallsBeyondTheLimitAreShed(t *testing.T) {

@@ -41,8 +41,7 @@ func limiterOf(t testing.TB, clock ratelimit.Clock, limits ...ratelimit.Limit) *
 		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		layers = append(layers, ratelimit.By(l, everyone))
 	}
-	all := ratelimit.Must(ratelimit.All(layers...))
-	return all
+	return ratelimit.Must(ratelimit.All(layers...))
 }
 
 func interceptor(t testing.TB, l ratelimit.Limiter[*grpclimit.Call], opts grpclimit.Options) *grpclimit.Interceptor {
@@ -50,8 +49,7 @@ func interceptor(t testing.TB, l ratelimit.Limiter[*grpclimit.Call], opts grpcli
 	if opts.Logger == nil {
 		opts.Logger = quiet
 	}
-	i := ratelimit.Must(grpclimit.New(l, &opts))
-	return i
+	return ratelimit.Must(grpclimit.New(l, &opts))
 }
 
 // hourly is an interceptor with a window of n calls an hour, at a time that stands still.
@@ -349,8 +347,7 @@ func denial(wait time.Duration) reply {
 // byTarget is a limiter of each target.
 func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
-	l := ratelimit.Must(ratelimit.New[string](limit, nil))
-	return ratelimit.Map(l, grpclimit.ClientTarget)
+	return ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), grpclimit.ClientTarget)
 }
 
 func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {

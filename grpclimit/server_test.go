@@ -57,8 +57,7 @@ func TestHealthChecksPassWhenNothingIsLeft(t *testing.T) {
 }
 
 func TestReflectionIsLimitedAsAnyStream(t *testing.T) {
-	i := hourly(t, 3, grpclimit.Options{ChargeMessages: true})
-	server := new(service).server(with(i)...)
+	server := new(service).server(with(hourly(t, 3, grpclimit.Options{ChargeMessages: true}))...)
 	reflection.Register(server)
 	conn := dial(t, start(t, server))
 	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(context.Background())
@@ -299,8 +298,7 @@ func TestTheWaitIsRoundedUpToAMillisecond(t *testing.T) {
 }
 
 func TestADenialWithoutAKnownWaitLeavesTheClientToItsBackoff(t *testing.T) {
-	limit := interceptor(t, &stub{}, grpclimit.Options{})
-	a := call(context.Background(), serve(t, &service{}, with(limit)...))
+	a := call(context.Background(), serve(t, &service{}, with(interceptor(t, &stub{}, grpclimit.Options{}))...))
 	assert.Equal(t, codes.ResourceExhausted, a.code)
 	assert.Nil(t, a.retry)
 	assert.Empty(t, a.pushback)

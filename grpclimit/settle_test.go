@@ -39,48 +39,48 @@ func answering(err error) grpc.UnaryHandler {
 
 var info = &grpc.UnaryServerInfo{FullMethod: "/pkg.Service/Method"}
 
-func TestOnlySomeCodesAreCharged(t *testing.T) {
-	l, left := budget(t)
-	call := interceptor(t, l, grpclimit.Options{Settle: grpclimit.ChargeOnly(codes.Unauthenticated, codes.PermissionDenied)}).UnaryServerInterceptor()
-	for _, row := range []struct {
-		err  error
-		left int
+func TestACallIsChargedByItsEnd(t *testing.T) {
+	logins := grpclimit.ChargeOnly(codes.Unauthenticated, codes.PermissionDenied)
+	broken, gone := status.Error(codes.Internal, "cannot unmarshal"), status.Error(codes.Unavailable, "")
+	for name, row := range map[string]struct {
+		settle   func(*grpclimit.Call, codes.Code, int) int
+		ctx      context.Context
+		err      error
+		received error // of a stream's second message; nil for a unary call
+		charged  int
 	}{
-		{nil, 10},
-		{status.Error(codes.Unauthenticated, ""), 9},
-		{status.Error(codes.NotFound, ""), 9},
-		{errors.New("plain"), 9},
-		{fmt.Errorf("login: %w", status.Error(codes.PermissionDenied, "")), 8},
+		"a login":                                {logins, context.Background(), nil, nil, 0},
+		"a login that fails":                     {logins, context.Background(), status.Error(codes.Unauthenticated, ""), nil, 1},
+		"another status":                         {logins, context.Background(), status.Error(codes.NotFound, ""), nil, 0},
+		"no status":                              {logins, context.Background(), errors.New("plain"), nil, 0},
+		"a status that is wrapped":               {logins, context.Background(), fmt.Errorf("login: %w", status.Error(codes.PermissionDenied, "")), nil, 1},
+		"Unavailable":                            {grpclimit.RefundServerErrors, context.Background(), gone, nil, 0},
+		"Internal":                               {grpclimit.RefundServerErrors, context.Background(), status.Error(codes.Internal, ""), nil, 0},
+		"DataLoss":                               {grpclimit.RefundServerErrors, context.Background(), status.Error(codes.DataLoss, ""), nil, 0},
+		"OK":                                     {grpclimit.RefundServerErrors, context.Background(), nil, nil, 1},
+		"InvalidArgument":                        {grpclimit.RefundServerErrors, context.Background(), status.Error(codes.InvalidArgument, ""), nil, 1},
+		"Unknown, which a plain error is":        {grpclimit.RefundServerErrors, context.Background(), errors.New("no such user"), nil, 1},
+		"DeadlineExceeded, which the client set": {grpclimit.RefundServerErrors, context.Background(), status.Error(codes.DeadlineExceeded, ""), nil, 1},
+		"a context's error without a status":     {grpclimit.RefundServerErrors, context.Background(), fmt.Errorf("query: %w", context.Canceled), nil, 1},
+		"Unavailable after the client has gone":  {grpclimit.RefundServerErrors, cancelled(), gone, nil, 1},
+		"Unavailable after the deadline":         {grpclimit.RefundServerErrors, expired(t), gone, nil, 1},
+		"a message that the client broke":        {grpclimit.RefundServerErrors, context.Background(), broken, broken, 1},
+		"the same, behind the handler's error":   {grpclimit.RefundServerErrors, context.Background(), gone, broken, 1},
+		"a stream's end, which is no failure":    {grpclimit.RefundServerErrors, context.Background(), gone, io.EOF, 0},
 	} {
-		_, err := call(context.Background(), nil, info, answering(row.err))
-		assert.Equal(t, row.err, err, "the handler's own error goes on")
-		assert.Equal(t, row.left, left(), "%v", row.err)
-	}
-}
-
-func TestServerErrorsAreGivenBackIfNoClientCanProvokeThem(t *testing.T) {
-	for _, row := range []struct {
-		name    string
-		ctx     context.Context
-		err     error
-		charged int
-	}{
-		{"Unavailable", context.Background(), status.Error(codes.Unavailable, ""), 0},
-		{"Internal", context.Background(), status.Error(codes.Internal, ""), 0},
-		{"DataLoss", context.Background(), status.Error(codes.DataLoss, ""), 0},
-		{"OK", context.Background(), nil, 1},
-		{"InvalidArgument", context.Background(), status.Error(codes.InvalidArgument, ""), 1},
-		{"Unknown, which a plain error is", context.Background(), errors.New("no such user"), 1},
-		{"DeadlineExceeded, which the client sets", context.Background(), status.Error(codes.DeadlineExceeded, ""), 1},
-		{"a context's error without a status", context.Background(), fmt.Errorf("query: %w", context.Canceled), 1},
-		{"Unavailable after the client has gone", cancelled(), status.Error(codes.Unavailable, ""), 1},
-		{"Unavailable after the client's deadline", expired(t), status.Error(codes.Unavailable, ""), 1},
-	} {
-		t.Run(row.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			l, left := budget(t)
-			call := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors}).UnaryServerInterceptor()
-			_, err := call(row.ctx, nil, info, answering(row.err))
-			assert.Equal(t, row.err, err)
+			i, err := interceptor(t, l, grpclimit.Options{Settle: row.settle}), error(nil)
+			if row.received == nil {
+				_, err = i.UnaryServerInterceptor()(row.ctx, nil, info, answering(row.err))
+			} else {
+				err = i.StreamServerInterceptor()(nil, &fakeStream{received: []error{nil, row.received}}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+					require.NoError(t, s.RecvMsg(nil))
+					require.Equal(t, row.received, s.RecvMsg(nil))
+					return row.err
+				})
+			}
+			assert.Equal(t, row.err, err, "the handler's own error goes on")
 			assert.Equal(t, 10-row.charged, left())
 		})
 	}
@@ -127,31 +127,6 @@ func TestAPanicInAHookLosesNoBudget(t *testing.T) {
 	}
 }
 
-func TestAMessageThatTheClientBrokeIsNoServerError(t *testing.T) {
-	for _, row := range []struct {
-		name     string
-		received error
-		returned error
-		charged  int
-	}{
-		{"a broken message", status.Error(codes.Internal, "cannot unmarshal"), status.Error(codes.Internal, "cannot unmarshal"), 1},
-		{"hidden behind the handler's own error", status.Error(codes.Internal, "cannot unmarshal"), status.Error(codes.Unavailable, ""), 1},
-		{"the end of the stream is no failure", io.EOF, status.Error(codes.Unavailable, ""), 0},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			l, left := budget(t)
-			i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
-			err := i.StreamServerInterceptor()(nil, &fakeStream{received: []error{nil, row.received}}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
-				require.NoError(t, s.RecvMsg(nil))
-				require.Equal(t, row.received, s.RecvMsg(nil))
-				return row.returned
-			})
-			assert.Equal(t, row.returned, err)
-			assert.Equal(t, 10-row.charged, left())
-		})
-	}
-}
-
 func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 	for name, row := range map[string]struct {
 		err     error
@@ -164,8 +139,7 @@ func TestARefusalInsideThatTheClientCausedIsNoServerError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, left := budget(t)
 			outer := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
-			inner := interceptor(t, &stub{err: row.err}, grpclimit.Options{})
-			client := serve(t, &service{}, with(outer, inner)...)
+			client := serve(t, &service{}, with(outer, interceptor(t, &stub{err: row.err}, grpclimit.Options{}))...)
 			assert.NotEqual(t, codes.OK, call(context.Background(), client).code)
 			assert.Equal(t, 10-row.charged, left())
 		})
@@ -208,45 +182,38 @@ func TestAFullStreamIsSettledByItsStatus(t *testing.T) {
 
 // A call is charged by the contents of its response.
 func TestTheResponseGivesTheCost(t *testing.T) {
-	settling := func(t *testing.T) (*grpclimit.Interceptor, func() int, *grpclimit.Response) {
-		l, left := budget(t)
-		seen := new(grpclimit.Response)
-		return interceptor(t, l, grpclimit.Options{SettleResponse: func(_ *grpclimit.Call, resp grpclimit.Response, cost int) int {
-			*seen = resp
-			assert.Equal(t, 1, cost)
-			return 2 * resp.Sent
-		}}), left, seen
-	}
 	message := &testgrpc.SimpleResponse{Username: "ann"}
-	t.Run("unary", func(t *testing.T) {
-		i, left, seen := settling(t)
-		resp, err := i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) { return message, nil })
-		require.NoError(t, err)
-		assert.Equal(t, message, resp)
-		assert.Equal(t, grpclimit.Response{Code: codes.OK, Message: message, Sent: 1}, *seen)
-		assert.Equal(t, 8, left())
-	})
-	t.Run("unary that fails", func(t *testing.T) {
-		i, left, seen := settling(t)
-		_, err := i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) {
-			return message, status.Error(codes.NotFound, "")
+	unary := func(err error) func(i *grpclimit.Interceptor) error {
+		return func(i *grpclimit.Interceptor) error {
+			resp, got := i.UnaryServerInterceptor()(context.Background(), nil, info, func(context.Context, any) (any, error) { return message, err })
+			assert.Equal(t, message, resp)
+			return got
+		}
+	}
+	for name, row := range map[string]struct {
+		call func(i *grpclimit.Interceptor) error
+		want grpclimit.Response
+	}{
+		"unary":            {unary(nil), grpclimit.Response{Code: codes.OK, Message: message, Sent: 1}},
+		"unary that fails": {unary(status.Error(codes.NotFound, "")), grpclimit.Response{Code: codes.NotFound}},
+		"stream": {func(i *grpclimit.Interceptor) error {
+			return i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
+				return errors.Join(s.SendMsg(nil), s.SendMsg(nil), s.SendMsg(message))
+			})
+		}, grpclimit.Response{Code: codes.OK, Message: message, Sent: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, left := budget(t)
+			var seen grpclimit.Response
+			err := row.call(interceptor(t, l, grpclimit.Options{SettleResponse: func(_ *grpclimit.Call, resp grpclimit.Response, cost int) int {
+				seen = resp
+				return 2 * cost * resp.Sent
+			}}))
+			assert.Equal(t, row.want.Code, status.Code(err))
+			assert.Equal(t, row.want, seen)
+			assert.Equal(t, 10-2*row.want.Sent, left())
 		})
-		require.Error(t, err)
-		assert.Equal(t, grpclimit.Response{Code: codes.NotFound}, *seen)
-		assert.Equal(t, 10, left())
-	})
-	t.Run("stream", func(t *testing.T) {
-		i, left, seen := settling(t)
-		err := i.StreamServerInterceptor()(nil, &fakeStream{}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
-			for range 2 {
-				assert.NoError(t, s.SendMsg(nil))
-			}
-			return s.SendMsg(message)
-		})
-		require.NoError(t, err)
-		assert.Equal(t, grpclimit.Response{Code: codes.OK, Message: message, Sent: 3}, *seen)
-		assert.Equal(t, 4, left())
-	})
+	}
 	_, err := grpclimit.New(limiterOf(t, nil, ratelimit.Unlimited()), &grpclimit.Options{
 		Settle:         grpclimit.RefundServerErrors,
 		SettleResponse: func(*grpclimit.Call, grpclimit.Response, int) int { return 0 },

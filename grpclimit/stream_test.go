@@ -21,8 +21,7 @@ import (
 
 func TestEachMessageOfAStreamIsCharged(t *testing.T) {
 	i := hourly(t, 4, grpclimit.Options{ChargeMessages: true})
-	client := serve(t, &service{}, with(i)...)
-	a, echoed := open(context.Background(), client, 5)
+	a, echoed := open(context.Background(), serve(t, &service{}, with(i)...), 5)
 	assert.Equal(t, 3, echoed, "one for opening, and three messages")
 	assert.Equal(t, codes.ResourceExhausted, a.code)
 	assert.Equal(t, "rate limit exceeded: hourly", a.message)
@@ -40,8 +39,7 @@ func TestMessagesCostTheirContents(t *testing.T) {
 		}
 		return len(m.GetPayload().GetBody())
 	}})
-	client := serve(t, &service{}, with(i)...)
-	stream, err := client.FullDuplexCall(context.Background())
+	stream, err := serve(t, &service{}, with(i)...).FullDuplexCall(context.Background())
 	require.NoError(t, err)
 	for _, size := range []int{4, 6} {
 		require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, size)}}))
@@ -98,8 +96,7 @@ func TestADeniedMessageIsReceivedOnlyOnce(t *testing.T) {
 func TestMessagesAreNotSettled(t *testing.T) {
 	l, left := budget(t)
 	i := interceptor(t, l, grpclimit.Options{ChargeMessages: true, Settle: grpclimit.ChargeOnly()})
-	client := serve(t, &service{}, with(i)...)
-	a, echoed := open(context.Background(), client, 3)
+	a, echoed := open(context.Background(), serve(t, &service{}, with(i)...), 3)
 	assert.Equal(t, codes.OK, a.code)
 	assert.Equal(t, 3, echoed)
 	assert.Equal(t, 7, left(), "the stream itself is given back")
@@ -140,7 +137,6 @@ func TestAStreamsCallNamesTheSideThatStreams(t *testing.T) {
 
 func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
 	const messages = 200
-	i := hourly(t, 1+messages, grpclimit.Options{ChargeMessages: true})
 	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		var sending sync.WaitGroup
 		sending.Go(func() {
@@ -156,18 +152,17 @@ func TestSendingAndReceivingAtTheSameTime(t *testing.T) {
 				return err
 			}
 		}
-	}}, with(i)...)
+	}}, with(hourly(t, 1+messages, grpclimit.Options{ChargeMessages: true}))...)
 	a, received := open(context.Background(), client, messages+1)
 	assert.Equal(t, codes.ResourceExhausted, a.code)
 	assert.Equal(t, messages, received)
 }
 
 func TestAnEndlessStreamHoldsNothing(t *testing.T) {
-	i := hourly(t, 2, grpclimit.Options{ChargeMessages: true, Settle: nil})
 	client := serve(t, &service{stream: func(s testgrpc.TestService_FullDuplexCallServer) error {
 		<-s.Context().Done()
 		return s.Context().Err()
-	}}, with(i)...)
+	}}, with(hourly(t, 2, grpclimit.Options{ChargeMessages: true, Settle: nil}))...)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	_, err := client.FullDuplexCall(ctx)
@@ -187,8 +182,7 @@ func TestStockClientOfChargedMessagesSucceedsAtItsFirstRetry(t *testing.T) {
 		for _, layered := range []bool{false, true} {
 			for settles, settle := range map[string]func(*grpclimit.Call, codes.Code, int) int{"": nil, ", settled": grpclimit.RefundServerErrors} {
 				bubble(t, name+settles, func(t *testing.T) {
-					perClient := ratelimit.Must(ratelimit.New[string](limit, nil))
-					l := ratelimit.Map(perClient, everyone)
+					l := ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), everyone)
 					if layered {
 						l = limiterOf(t, nil, limit)
 					}

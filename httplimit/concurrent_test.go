@@ -62,7 +62,7 @@ func TestARequestHoldsItsUnitUntilItsHandlerEnds(t *testing.T) {
 					}
 				}()
 				w := httptest.NewRecorder()
-				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				h.ServeHTTP(w, with())
 				codes <- w.Code
 			}
 			for range 2 {
@@ -98,7 +98,7 @@ func TestTheContextEndsWhenUnitsHaveLapsed(t *testing.T) {
 			<-r.Context().Done()
 			assert.ErrorIs(t, context.Cause(r.Context()), ratelimit.ErrLost)
 			ended <- time.Now()
-		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		})).ServeHTTP(httptest.NewRecorder(), with())
 		time.Sleep(time.Hour + time.Second)
 		require.NoError(t, calls.Reset(t.Context(), "all"))
 		assert.Equal(t, time.Hour+20*time.Second, (<-ended).Sub(began), "when the hold would be extended")
@@ -120,7 +120,7 @@ func TestAShadowEndsNoRequestWhoseUnitsHaveLapsed(t *testing.T) {
 			require.NoError(t, calls.Reset(t.Context(), "all"))
 			time.Sleep(time.Hour)
 			assert.NoError(t, r.Context().Err())
-		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		})).ServeHTTP(httptest.NewRecorder(), with())
 	})
 }
 
@@ -163,8 +163,7 @@ func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 
 func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), nil))
-	limiter := ratelimit.Must(ratelimit.All(ratelimit.By(l, httplimit.RemoteIP)))
-	m := middleware(t, limiter, httplimit.Options{})
+	m := middleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, httplimit.RemoteIP))), httplimit.Options{})
 	s := httptest.NewServer(bodyFirst(m.Wrap(http.NotFoundHandler()), 100))
 	defer s.Close()
 	resp, err := s.Client().Post(s.URL, "text/plain", bytes.NewReader([]byte("hello"))) // the next one waits for an hour

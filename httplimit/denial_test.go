@@ -180,9 +180,7 @@ func TestJitterDistinguishesClientsByJitterBy(t *testing.T) {
 		opts.Jitter, opts.Now = time.Hour, clock.wall
 		h, seen := middleware(t, limiter, opts).Wrap(ok), map[string]bool{}
 		for i := range 20 {
-			r := httptest.NewRequest("GET", "/", nil)
-			r.Header.Set(header, itoa(i))
-			seen[send(h, r).Header.Get("Retry-After")] = true
+			seen[send(h, with(header+": "+itoa(i))).Header.Get("Retry-After")] = true
 		}
 		return len(seen)
 	}
@@ -282,8 +280,7 @@ func TestTheAnswerToABlockedKeyNamesNoCost(t *testing.T) {
 
 // One limiter may answer both at the same time: none is remembered for the other.
 func TestABlockedKeyAndACostAboveTheCapacityAreDistinguished(t *testing.T) {
-	limit := ratelimit.FixedWindow(ratelimit.PerHour(1))
-	limiter := &stub{decision: ratelimit.Decision{Limit: limit}}
+	limiter := &stub{decision: ratelimit.Decision{Limit: ratelimit.FixedWindow(ratelimit.PerHour(1))}}
 	h := middleware(t, limiter, httplimit.Options{}).Wrap(unreachable(t))
 	for range 2 {
 		for cause, want := range map[error]string{ratelimit.ErrBlocked: "The key is blocked.", ratelimit.ErrExceedsLimit: "costs more than its quota"} {
@@ -367,7 +364,7 @@ func TestA401HasAChallenge(t *testing.T) {
 			m := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), httplimit.Header("X-Tenant"),
 				&httplimit.InflightOptions{KeyCode: 401, Challenge: challenge}))
 			w := httptest.NewRecorder()
-			m.Wrap(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			m.Wrap(http.NotFoundHandler()).ServeHTTP(w, with())
 			assert.Equal(t, 401, w.Code)
 			assert.Equal(t, []string{want}, w.Result().Header.Values("WWW-Authenticate"))
 			assert.Equal(t, httplimit.InflightStats{Rejected: 1}, m.Stats(), "a request without a key is no failure")
@@ -447,9 +444,7 @@ func TestExposedFieldsAreTheSentFields(t *testing.T) {
 	m := middleware(t, limiterOf(t, new(fakeClock), ratelimit.FixedWindow(ratelimit.PerHour(1))), httplimit.Options{Skip: httplimit.SkipPreflights})
 	h := cors("https://app.example", m.Wrap(preflights(http.NotFoundHandler())))
 	get := func() *http.Response {
-		r := httptest.NewRequest("GET", "/", nil)
-		r.Header.Set("Origin", "https://app.example")
-		return send(h, r)
+		return send(h, with("Origin: https://app.example"))
 	}
 	require.Equal(t, http.StatusNotFound, get().StatusCode)
 	denied := get()

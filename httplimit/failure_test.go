@@ -238,8 +238,7 @@ func TestPanicOfTheZeroMiddlewareNamesNew(t *testing.T) {
 }
 
 func TestPerIPIsOneLimitForEachAddress(t *testing.T) {
-	m := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 2).Named("ip"), nil))
-	h := m.Wrap(ok)
+	h := ratelimit.Must(httplimit.PerIP(ratelimit.TokenBucket(ratelimit.PerHour(1), 2).Named("ip"), nil)).Wrap(ok)
 	from := func(addr string) *http.Response {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(addr), 1).String()
@@ -279,8 +278,7 @@ func TestALoneClientIsServedAtTheBucketsPaceWhateverTheWriteTimeout(t *testing.T
 			return middleware(t, limiterOf(t, nil, leaky), httplimit.Options{})
 		},
 		"by address": func(t *testing.T) *httplimit.Middleware {
-			m := ratelimit.Must(httplimit.PerIP(leaky, nil))
-			return m
+			return ratelimit.Must(httplimit.PerIP(leaky, nil))
 		},
 	} {
 		bubble(t, name, func(t *testing.T) {

@@ -165,8 +165,7 @@ func TestPlanOfAKeyStandsForTheLimitOfItsName(t *testing.T) {
 			"gold":  `"key";q=50;w=60, "global";q=1000;w=1`,
 			"trial": `"trial";q=2;w=60, "global";q=1000;w=1`,
 		} {
-			r := httptest.NewRequest("GET", "/", nil)
-			r.Header.Set("X-Plan", plan)
+			r := with("X-Plan: " + plan)
 			assert.Equal(t, want, send(h, r).Header.Get("RateLimit-Policy"), plan)
 		}
 	}
@@ -193,8 +192,7 @@ func TestLimitThatDiffersByKeyIsListedWhenItHasDecided(t *testing.T) {
 func TestPoliciesFollowSetLimit(t *testing.T) {
 	clock := new(fakeClock)
 	keyed := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(5)), &ratelimit.Options[string]{Clock: clock}))
-	all := ratelimit.Must(ratelimit.All(ratelimit.By(keyed, everyone)))
-	h := middleware(t, all, httplimit.Options{}).Wrap(ok)
+	h := middleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(keyed, everyone))), httplimit.Options{}).Wrap(ok)
 	assert.Equal(t, `"default";q=5;w=60`, get(h).Header.Get("RateLimit-Policy"))
 	require.NoError(t, keyed.SetLimit(ratelimit.FixedWindow(ratelimit.PerMinute(8)).Named("more")))
 	assert.Equal(t, `"more";q=8;w=60`, get(h).Header.Get("RateLimit-Policy"))
@@ -381,7 +379,7 @@ func TestSlidingCountersEffectiveWindowIsNotBelowItsWindow(t *testing.T) {
 		httplimit.Options{Cost: func(r *http.Request) int { return len(r.URL.Path) - 1 }}).Wrap(ok)
 	send(h, httptest.NewRequest("GET", "/a", nil))
 	clock.advance(115 * time.Second)
-	assert.Equal(t, `"default";r=9;t=60`, send(h, httptest.NewRequest("GET", "/", nil)).Header.Get("RateLimit"))
+	assert.Equal(t, `"default";r=9;t=60`, send(h, with()).Header.Get("RateLimit"))
 }
 
 // In a stack ResetAfter is the longest of all layers.
@@ -523,8 +521,7 @@ func TestStacksAndChainsShowTheNearestQuotaAlike(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		chained = append(chained, ratelimit.Map(l, everyone))
 	}
-	chain := ratelimit.Must(chain.New(chained...))
-	byChain := middleware(t, chain, httplimit.Options{}).Wrap(ok)
+	byChain := middleware(t, ratelimit.Must(chain.New(chained...)), httplimit.Options{}).Wrap(ok)
 	byStack := middleware(t, limiterOf(t, clock, limits...), httplimit.Options{}).Wrap(ok)
 	names, denied := map[string]int{}, 0
 	random := rand.New(rand.NewPCG(5, 25))

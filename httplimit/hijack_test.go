@@ -258,8 +258,7 @@ func hinting(w http.ResponseWriter, r *http.Request) {
 func reverseProxy(t *testing.T, origin http.HandlerFunc) *httputil.ReverseProxy {
 	server := httptest.NewServer(origin)
 	t.Cleanup(server.Close)
-	target := ratelimit.Must(url.Parse(server.URL))
-	return httputil.NewSingleHostReverseProxy(target)
+	return httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(server.URL)))
 }
 
 // TestTheFinalResponseHasTheFieldsAfterInformationalOnes of an origin behind a ReverseProxy, which clears the header

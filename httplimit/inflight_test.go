@@ -43,13 +43,11 @@ func byTenant(r *http.Request) (string, error) {
 func newInflight(t *testing.T, limit int, o *inflightOptions, opts *httplimit.InflightOptions) (*httplimit.Inflight[string], *inflight.Limiter[string]) {
 	t.Helper()
 	l := ratelimit.Must(inflight.New(limit, o))
-	m := ratelimit.Must(httplimit.NewInflight(l, byTenant, opts))
-	return m, l
+	return ratelimit.Must(httplimit.NewInflight(l, byTenant, opts)), l
 }
 
 func tenantRequest(tenant string) *http.Request {
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header.Set("Tenant", tenant)
+	r := with("Tenant: " + tenant)
 	return r
 }
 
@@ -411,8 +409,7 @@ func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.
 // learning returns an adaptive limit for each host.
 func learning(t *testing.T) *inflight.Limiter[string] {
 	t.Helper()
-	l := ratelimit.Must(inflight.New(1000, &inflightOptions{Adaptive: inflight.Learn(nil), MaxQueue: 1000}))
-	return l
+	return ratelimit.Must(inflight.New(1000, &inflightOptions{Adaptive: inflight.Learn(nil), MaxQueue: 1000}))
 }
 
 func TestATransportCountsRequestsWithPermitsAlone(t *testing.T) {

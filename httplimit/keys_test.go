@@ -180,8 +180,7 @@ func from(peer, header string, lines ...string) *http.Request {
 
 func clientIP(t testing.TB, opts httplimit.ClientIPOptions) func(*http.Request) (netip.Addr, error) {
 	t.Helper()
-	key := ratelimit.Must(httplimit.ClientIP(opts))
-	return key
+	return ratelimit.Must(httplimit.ClientIP(opts))
 }
 
 // trusted is a proxy of the tests below.
@@ -369,8 +368,7 @@ func TestARealProxyIsWarnedOf(t *testing.T) {
 	m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &httplimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	backend := httptest.NewServer(m.Wrap(ok))
 	defer backend.Close()
-	to := ratelimit.Must(url.Parse(backend.URL))
-	proxy := httptest.NewServer(httputil.NewSingleHostReverseProxy(to))
+	proxy := httptest.NewServer(httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL))))
 	defer proxy.Close()
 	for range 3 {
 		resp, err := http.Get(proxy.URL)

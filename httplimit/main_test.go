@@ -43,8 +43,7 @@ func limiterOf(t testing.TB, clock ratelimit.Clock, limits ...ratelimit.Limit) *
 		l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[string]{Clock: clock}))
 		layers = append(layers, ratelimit.By(l, everyone))
 	}
-	all := ratelimit.Must(ratelimit.All(layers...))
-	return all
+	return ratelimit.Must(ratelimit.All(layers...))
 }
 
 func middleware(t testing.TB, l ratelimit.Limiter[*http.Request], opts httplimit.Options) *httplimit.Middleware {
@@ -52,15 +51,14 @@ func middleware(t testing.TB, l ratelimit.Limiter[*http.Request], opts httplimit
 	if opts.Logger == nil {
 		opts.Logger = quiet
 	}
-	m := ratelimit.Must(httplimit.New(l, &opts))
-	return m
+	return ratelimit.Must(httplimit.New(l, &opts))
 }
 
 // ok is a handler that answers 200.
 var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 
 // get sends a request straight to a handler.
-func get(h http.Handler) *http.Response { return send(h, httptest.NewRequest("GET", "/", nil)) }
+func get(h http.Handler) *http.Response { return send(h, with()) }
 
 func send(h http.Handler, r *http.Request) *http.Response {
 	w := httptest.NewRecorder()
@@ -133,8 +131,7 @@ func (s *listing) Describe() ratelimit.Description {
 func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 	t.Helper()
 	for _, s := range list {
-		p := ratelimit.Must(netip.ParsePrefix(s))
-		out = append(out, p)
+		out = append(out, ratelimit.Must(netip.ParsePrefix(s)))
 	}
 	return out
 }

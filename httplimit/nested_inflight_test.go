@@ -87,8 +87,7 @@ func TestARefusalInsideIsNoOverloadOfTheLimitAround(t *testing.T) {
 // in, and checks that another one does not notice.
 func testNoisyTenant(t *testing.T, inner http.Handler) {
 	shared := ratelimit.Must(inflight.New(100, &inflight.Options[string]{Total: 100, Shared: inflight.Learn(&inflight.LearnOptions{Start: 50})}))
-	outer := ratelimit.Must(httplimit.NewInflight(shared, byTenant, nil))
-	h := outer.Wrap(inner)
+	h := ratelimit.Must(httplimit.NewInflight(shared, byTenant, nil)).Wrap(inner)
 	var shed, served atomic.Int32
 	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		go func() {

@@ -55,8 +55,7 @@ func raw(t *testing.T, h http.Handler, request string) int {
 func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer backend.Close()
-	target := ratelimit.Must(url.Parse(backend.URL))
-	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
 	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	reads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.ReadAll(r.Body); err != nil {
@@ -85,8 +84,7 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	defer backend.Close()
-	target := ratelimit.Must(url.Parse(backend.URL))
-	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
 	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	failing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
@@ -150,7 +148,7 @@ func TestRefusalsOfAnInflightThatClientsCauseAreCharged(t *testing.T) {
 			inner := ratelimit.Must(httplimit.NewInflight(one(), func(*http.Request) (string, error) { return row.key, nil }, &httplimit.InflightOptions{
 				Units: func(*http.Request) int { return row.units },
 			}))
-			assert.Equal(t, row.status, send(m.Wrap(inner.Wrap(unreachable(t))), httptest.NewRequest("GET", "/", nil)).StatusCode)
+			assert.Equal(t, row.status, send(m.Wrap(inner.Wrap(unreachable(t))), with()).StatusCode)
 			assert.Equal(t, row.left, left(t, limiter))
 		})
 	}
@@ -209,10 +207,9 @@ func TestAHandlersPanicForItsStatusCanBeAnswered(t *testing.T) {
 
 func TestBodilessRequestsKeepTheirBody(t *testing.T) {
 	m, _ := refunding(t)
-	r := httptest.NewRequest("GET", "/", http.NoBody)
 	send(m.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, http.NoBody, r.Body)
-	})), r)
+	})), httptest.NewRequest("GET", "/", http.NoBody))
 }
 
 // Limits by address, which refund server errors, around a limit whose own refusals a client can bring about: such refusals must not be
@@ -308,8 +305,7 @@ func TestAGuesserThatReadsItsStatusAndHangsUpIsCharged(t *testing.T) {
 		_, _ = io.Copy(w, zeros{})
 	}))
 	defer backend.Close()
-	to := ratelimit.Must(url.Parse(backend.URL))
-	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
 	proxy.FlushInterval, proxy.ErrorLog = -1, logOf(quiet)
 	for _, other := range []string{"", "/panics"} {
 		h, ended := guarded(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -323,8 +319,7 @@ func TestAGuesserThatReadsItsStatusAndHangsUpIsCharged(t *testing.T) {
 		overBoth(t, h, func(t *testing.T, client *http.Client, url string) {
 			for range 15 {
 				ctx, hangUp := context.WithCancel(t.Context())
-				r := ratelimit.Must(http.NewRequestWithContext(ctx, "GET", url+other, nil))
-				resp, err := client.Do(r)
+				resp, err := client.Do(ratelimit.Must(http.NewRequestWithContext(ctx, "GET", url+other, nil)))
 				if err == nil && resp.StatusCode == http.StatusUnauthorized {
 					served++
 				}

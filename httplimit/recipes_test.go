@@ -204,7 +204,7 @@ func ExampleOptions_settleResponse() {
 		}
 		w.Header().Set("X-Tokens", "150") // too late for the client, in time for SettleResponse
 	}))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	h.ServeHTTP(httptest.NewRecorder(), with())
 	d, _ := limiter.Peek(context.Background(), "ann", 1)
 	fmt.Println(d.Remaining)
 	// Output: 850

@@ -204,7 +204,7 @@ func TestWriterWithoutOptionalMethodsGainsNone(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	})
 	plain := struct{ http.ResponseWriter }{httptest.NewRecorder()}
-	h.ServeHTTP(plain, httptest.NewRequest("GET", "/", nil))
+	h.ServeHTTP(plain, with())
 	assert.Equal(t, http.StatusTeapot, <-statuses)
 }
 
@@ -296,7 +296,7 @@ func TestNothingReadFromLeavesTheStatusOpen(t *testing.T) {
 		assert.NoError(t, err)
 		w.WriteHeader(http.StatusNotFound)
 	})
-	assert.Equal(t, http.StatusNotFound, send(h, httptest.NewRequest("GET", "/", nil)).StatusCode)
+	assert.Equal(t, http.StatusNotFound, send(h, with()).StatusCode)
 	assert.Equal(t, http.StatusNotFound, <-statuses)
 }
 
@@ -317,7 +317,7 @@ func TestWithoutSettleTheHandlerGetsTheServersOwnWriter(t *testing.T) {
 	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(1))), httplimit.Options{})
 	w := httptest.NewRecorder()
 	m.Wrap(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) { assert.Same(t, w, got) })).
-		ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		ServeHTTP(w, with())
 }
 
 // Some frameworks write the response after their middleware has returned.
@@ -325,7 +325,7 @@ func TestStatusThatIsWrittenLateReachesTheClient(t *testing.T) {
 	var late http.ResponseWriter
 	h, statuses := settled(t, func(w http.ResponseWriter, _ *http.Request) { late = w })
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	h.ServeHTTP(w, with())
 	late.WriteHeader(http.StatusUnauthorized)
 	assert.Equal(t, http.StatusUnauthorized, w.Code)
 	assert.Equal(t, http.StatusOK, <-statuses, "all that was known")

@@ -116,8 +116,7 @@ func TestClientThatListensIsHardlyRefused(t *testing.T) {
 			ratelimit.FixedWindow(ratelimit.PerMinute(30)), ratelimit.TokenBucket(ratelimit.PerMinute(30), 10), ratelimit.SlidingCounter(ratelimit.PerMinute(30)),
 		} {
 			l := ratelimit.Must(ratelimit.New[string](limit, nil))
-			m := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{})
-			h := m.Wrap(ok)
+			h := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{}).Wrap(ok)
 			c, transport := client(t, roundTrip(func(r *http.Request) (*http.Response, error) {
 				time.Sleep(20 * time.Millisecond)
 				w := httptest.NewRecorder()
@@ -416,8 +415,7 @@ func TestASlotComesBackHoweverARequestEnds(t *testing.T) {
 			for range 3 {
 				func() {
 					defer func() { _ = recover() }()
-					r := ratelimit.Must(http.NewRequest("GET", "http://a/", nil))
-					resp, err := transport.RoundTrip(r)
+					resp, err := transport.RoundTrip(ratelimit.Must(http.NewRequest("GET", "http://a/", nil)))
 					if err != nil || resp == nil {
 						return
 					}

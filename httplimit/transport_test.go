@@ -73,8 +73,7 @@ func (b *backend) times() (at []time.Duration) {
 
 func reserver(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*http.Request] {
 	t.Helper()
-	l := ratelimit.Must(ratelimit.New[string](limit, nil))
-	return ratelimit.Map(l, httplimit.TargetHost)
+	return ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), httplimit.TargetHost)
 }
 
 func client(t testing.TB, base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts httplimit.TransportOptions) (*http.Client, *httplimit.Transport) {
@@ -566,8 +565,7 @@ func TestTargetHost(t *testing.T) {
 	for url, want := range map[string]string{
 		"http://a/x": "http://a", "HTTP://A:80": "http://a", "https://a:443/": "https://a", "https://a:80": "https://a:80", "http://[::1]:80/": "http://[::1]",
 	} {
-		r := ratelimit.Must(http.NewRequest("GET", url, nil))
-		got, err := httplimit.TargetHost(r)
+		got, err := httplimit.TargetHost(ratelimit.Must(http.NewRequest("GET", url, nil)))
 		assert.NoError(t, err)
 		assert.Equal(t, want, got)
 	}
@@ -632,8 +630,7 @@ func TestTheCallerGetsTheRefusalIfItsOwnLimitLeavesNoTime(t *testing.T) {
 			c, _ := client(t, roundTrip(func(*http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: 429, Header: fields("Retry-After-Ms: 10"), Body: row.body}, nil
 			}), l, row.opts)
-			r := ratelimit.Must(http.NewRequestWithContext(ctx, "GET", "http://a.example", nil))
-			resp, err := c.Do(r)
+			resp, err := c.Do(ratelimit.Must(http.NewRequestWithContext(ctx, "GET", "http://a.example", nil)))
 			require.NoError(t, err)
 			assert.Equal(t, 429, resp.StatusCode)
 			text, err := io.ReadAll(resp.Body)

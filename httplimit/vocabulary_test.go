@@ -35,11 +35,11 @@ func TestPreflightsAreSkipped(t *testing.T) {
 func TestStatusOfAMissingKeyIsChosen(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil))
 	m := middleware(t, ratelimit.Map(l, httplimit.BearerToken), httplimit.Options{KeyCode: http.StatusUnauthorized})
-	resp := send(m.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil))
+	resp := send(m.Wrap(unreachable(t)), with())
 	assert.Equal(t, http.StatusUnauthorized, resp.StatusCode)
 	assert.Equal(t, `{"type":"about:blank","title":"Unauthorized","status":401,"detail":"The key that requests are limited by is missing or malformed."}`+"\n", body(t, resp))
 	i := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[keyfunc.Hash](1, nil)), httplimit.BearerToken, &httplimit.InflightOptions{KeyCode: 422}))
-	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), httptest.NewRequest("GET", "/", nil)).StatusCode)
+	assert.Equal(t, 422, send(i.Wrap(unreachable(t)), with()).StatusCode)
 	for _, code := range []int{-1, 1, 200, 399, 500} {
 		_, err := httplimit.New(ratelimit.Map(l, httplimit.BearerToken), &httplimit.Options{KeyCode: code})
 		assert.ErrorContains(t, err, "httplimit: Options.KeyCode is")
@@ -54,8 +54,8 @@ func TestEachOutcomeReachesOnDecision(t *testing.T) {
 		OnDecision: func(e httplimit.Event) { seen = append(seen, e.Outcome) },
 	})
 	h := m.Wrap(http.NotFoundHandler())
-	send(h, httptest.NewRequest("GET", "/", nil))
-	send(h, httptest.NewRequest("GET", "/", nil))
+	send(h, with())
+	send(h, with())
 	assert.Equal(t, []httplimit.Outcome{httplimit.OutcomeAllowed, httplimit.OutcomeDenied}, seen)
 }
 
@@ -79,7 +79,7 @@ func TestTheResponseGivesTheCost(t *testing.T) {
 				w.Header().Set("Tokens", "30")
 				w.WriteHeader(http.StatusAccepted)
 				write(w)
-			})), httptest.NewRequest("GET", "/", nil))
+			})), with())
 			assert.Equal(t, 63, left(t, limiter))
 		})
 	}

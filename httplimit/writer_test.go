@@ -80,7 +80,7 @@ func TestEachSetOfOptionalMethodsIsKept(t *testing.T) {
 				gotFlushes, gotHijacks := use(w)
 				assert.Equal(t, []bool{flushes, hijacks}, []bool{gotFlushes, gotHijacks})
 			})
-			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			h.ServeHTTP(w, with())
 			assert.Equal(t, want, made, "each call reaches the server's writer")
 			<-statuses
 		})
@@ -120,7 +120,7 @@ func TestMethodsThatFallBackAreAlwaysThere(t *testing.T) {
 		assert.ErrorIs(t, w.(interface{ EnableFullDuplex() error }).EnableFullDuplex(), http.ErrNotSupported)
 	})
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	h.ServeHTTP(w, with())
 	assert.Equal(t, "ok", w.Body.String())
 	assert.Equal(t, 200, <-statuses)
 }
@@ -135,7 +135,7 @@ func TestWriterOfTheTimeoutHandlerIsKept(t *testing.T) {
 			assert.ErrorIs(t, pusher.Push("/x", nil), http.ErrNotSupported)
 		}
 	})
-	send(http.TimeoutHandler(h, time.Minute, ""), httptest.NewRequest("GET", "/", nil))
+	send(http.TimeoutHandler(h, time.Minute, ""), with())
 	assert.Equal(t, 200, <-statuses)
 }
 
