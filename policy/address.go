@@ -12,10 +12,12 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// cut is the number of bits that are kept of an address of each family. 0 cuts nothing.
+// cut holds, for each family, how many bits of an address are kept. 0
+// keeps IPv4 addresses whole, and the first 64 bits of IPv6 addresses.
 type cut struct{ v4, v6 int }
 
-// of returns an address cut to its network. An IPv6 address is cut to its /64 if the family is not cut, as that of a request is.
+// of returns an address cut to its network. Like the address of a
+// request, an IPv6 address without a number of bits is cut to its /64.
 func (c cut) of(v string) (string, bool) {
 	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // whole, and IPv4 in each form of it
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none, so what it has not charged is charged
-// afterwards, whatever remains: as a debt if need be. Between the two other calls may be decided. They find what they would have found before the
-// denial, and the sum of the charges is the same in any order.
+// A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none. So the
+// rules that it has not charged are charged afterwards, into debt if necessary. Other calls may be decided
+// in between: they see the budgets as before the denial. The sum of the charges is the same in any order.
 
 // take takes the charges of a query.
 func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
@@ -143,7 +143,7 @@ func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision,
 	return standing, err
 }
 
-// note records the decision of a rule in place of the one that the stack has made.
+// note records a rule's decision, and replaces the stack's decision on it.
 func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	if i < len(q.charges.results) {
 		r := &q.charges.results[i]
@@ -231,8 +231,8 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 	return d.peekStack(ctx, one, cost)
 }
 
-// settlingRest returns a reservation that settles the charges beside the stack's, too: those of shadows that were charged although they
-// deny.
+// settlingRest returns a reservation that also settles the shadows that
+// were charged although they deny: the stack has not charged them.
 func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
@@ -284,7 +284,7 @@ func (q *query) waitEmpty(ctx context.Context) error {
 	}
 }
 
-// peekAlways returns the decision that a query would meet if it asks rules that are charged always for nothing.
+// peekAlways returns the decision on a query while it charges nothing to the rules that are always charged.
 func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
 	if !q.in.always || err != nil || !d.Allowed {
 		return d, err

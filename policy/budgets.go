@@ -186,7 +186,7 @@ func wrapped(i int, r *rule, y ratelimit.Layer[*charges]) ratelimit.Layer[*charg
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")
 
-// wall returns the clock by which rules begin and end: that of the budgets in memory if it has dates, else the time of this machine.
+// wall returns the clock for the dates of rules: the clock of the budgets in memory if it has dates, else this machine's.
 func (d *decider) wall() func() time.Time {
 	if d != nil {
 		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {

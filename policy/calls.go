@@ -38,9 +38,9 @@ func (p *Policies) Allow(r Request, cost int) bool {
 // decide last, one after the other. If one of them denies, the charges of the others are given back. If no rule
 // matches, the request is allowed.
 //
-// After an error nothing is charged. The errors are the engine's, [keyfunc.ErrNoKey] for a missing attribute,
-// [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or a text that should be an IP address, and
-// [keyfunc.ErrMisconfigured] for a cost that is no whole number and does not come from a header field.
+// After an error nothing is charged. The errors are the engine's and these: [keyfunc.ErrNoKey] for a
+// missing attribute, [keyfunc.ErrMalformedKey] for an attribute above 1 KiB or an invalid IP address, and
+// [keyfunc.ErrMisconfigured] for a cost that is no whole number, unless it comes from a header field.
 func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.Decision, err error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {

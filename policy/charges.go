@@ -24,7 +24,7 @@ type charges struct {
 	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
 	beside  []int                // the charges that were made beside the stack's, of rules that are charged always
-	rest    []int                // those of shadows that a reservation settles
+	rest    []int                // charges of shadows that a reservation settles
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
 
@@ -156,7 +156,7 @@ type corrected struct {
 type adjusted struct {
 	known bool                // the engine has answered
 	spent int64               // before the adjustment
-	after *ratelimit.Decision // how the key stands, under the limit by which it is denied; nil if it has no spending
+	after *ratelimit.Decision // the key's state under the limit that denies it; nil if it has no spending
 }
 
 func (a *adjusted) answer(before int64, d *ratelimit.Decision) {

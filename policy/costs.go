@@ -38,7 +38,7 @@ func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 // prices are the costs of [Rule.Costs], prepared for decisions.
 type prices struct {
 	all   []costing
-	rules []*match.Rule // of the costs, that match by one reading of a path, and behind them those that match by all readings
+	rules []*match.Rule // the conditions of the costs: first those that one reading of a path must match, then those that all readings must match
 	index *match.Index
 }
 

@@ -20,9 +20,11 @@ import (
 // [ratelimit.Adjuster] and [ratelimit.Resetter], have an Each as sqllimit's have, for [Policies.Each], and a Flush as lease's have, for
 // [Policies.Flush].
 //
-// New, Update and [Check] call it for each rule, and for each limit that the rule may have besides, to know whether the store can count
-// that, and for attributes of [Rule.LimitFrom], from many goroutines. A call changes nothing: the set may be refused. Before is the limiter of the rule of that name in the set before, or nil. A limiter
-// that holds its spending itself must be returned again, and be a [ratelimit.Describer]: the rule may have another limit now. An engine may serve several [Policies] at once.
+// New, Update and [Check] call it from many goroutines: for each rule, for each further limit of the rule, and
+// for the limits in attributes of [Rule.LimitFrom]. So they learn whether the store can count that limit. A
+// call changes nothing, since the set may be refused. Before is the limiter of the rule with that name in the
+// previous set, or nil. If a limiter holds its spending itself, the engine must return it again, and it must be
+// a [ratelimit.Describer]: the rule may have another limit now. An engine may serve several [Policies] at once.
 type Engine func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error)
 
 // Budget is the part of a rule that an engine receives. It must not be changed.

@@ -105,7 +105,7 @@ func (f *file) found(h hash, watchers int) {
 	f.watchers += watchers
 }
 
-// content is what a file of rules holds, and the files of the lists that it names.
+// content holds a file of rules and the files of the lists that it names.
 type content struct {
 	text
 	lists map[string]text

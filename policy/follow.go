@@ -27,12 +27,12 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Follow puts each set of a source in force until the context ends, and then returns the context's error. A set that is invalid
-// or cannot be loaded changes nothing: its error is logged and recorded in [Policies.Stats], and Follow tries again after 100
-// ms, later every 5 s. The kill switch of a file or of a database is read all the same, if it says true or false, and turns that of the set in
-// force. A set that Update puts in force, or a switch on the page of package admin, stays until the source has another set: then that one is
-// in force, and its switch. The first 20 warnings of [Check] about a set that is put in force are logged. Run one Follow for each
-// Policies, and none for an [Options.StandIn], which gets each set with them.
+// Follow puts each set of a source in force until the context ends, and then returns the context's error. A set
+// that is invalid or cannot be loaded changes nothing: Follow logs its error, records it in [Policies.Stats], and
+// tries again after 100 ms, later every 5 s. If the kill switch of such a file or database is true or false,
+// Follow still obeys it, for the set in force. A set from Update, or a switch from the page of package admin,
+// stays until the source has another set. Follow logs the first 20 warnings of [Check] about each set that it puts
+// in force. Run one Follow for each Policies, and none for an [Options.StandIn], which gets each set with them.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// comeback is the time within which a rule that has gone, by a bad merge or a DELETE and an INSERT, finds its budgets again. A store keeps
-// those of a rule by itself.
+// comeback is the time for which the budgets of a rule in memory are kept after the rule has gone. A
+// bad merge, or a DELETE before an INSERT, then loses none. A store keeps its budgets without that.
 const comeback = 10 * time.Minute
 
 // gone are the rules that have gone lately, by their ids, with the limiters that hold their budgets. Policies.updating guards them.
@@ -52,7 +52,7 @@ func (g gone) comeBack(next *generation) {
 	}
 }
 
-// pass notes which rules go with the set last, and forgets those that next has.
+// pass records the rules that go with the last set, and forgets those that the next set has.
 func (g gone) pass(last, next *generation) {
 	for _, r := range next.rules {
 		delete(g, r.id)

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Grace] has its budgets under a larger limit, and denies by that: the rule's enforced limit. Its decisions are shown under the
-// limit of the file, which has that much less remaining, and Debt in place of less than nothing.
+// A rule with [Rule.Grace] counts and denies by a larger limit: the rule's enforced limit. Its decisions report the limit
+// of the file. Their Remaining is lower by the difference, and where it would be negative, it is 0 and Debt is positive.
 
 // show returns how a decision on all charges is shown. If it allows the request, their results are known.
 func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {

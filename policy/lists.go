@@ -59,13 +59,13 @@ func (l *List) place(name string, i int) string {
 // lists are the lists of a set, by their names.
 type lists map[string]List
 
-// listIn returns the name of the list that a value of a match stands for.
+// listIn returns the name of the list that a value of a match names.
 func listIn(v string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(v, "@")
 	return name, ok && !strings.HasPrefix(name, "@")
 }
 
-// literal returns the text that a value of a match that is no list stands for: "@@x" is the text "@x".
+// literal returns the text of a value that names no list: "@@x" is the text "@x".
 func literal(v string) string {
 	if strings.HasPrefix(v, "@@") {
 		return v[1:]
@@ -73,7 +73,7 @@ func literal(v string) string {
 	return v
 }
 
-// of returns the values that some values of a match stand for.
+// of returns the values, with each list's name replaced by the values in the list.
 func (l lists) of(values []string) []string {
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, "@") }) {
 		return values
@@ -204,7 +204,7 @@ func readList(data []byte) (values []string, lines []int) {
 	return values, lines
 }
 
-// load reads the files of the lists by a function, and reports those that cannot be read.
+// load reads the files of the lists with a function, and reports the files that it cannot read.
 func (l lists) load(beside func(file string) ([]byte, error), report func(*Error)) {
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		list := l[name]

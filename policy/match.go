@@ -10,7 +10,7 @@ import (
 
 // Match selects the requests of a rule: all given fields have to match. The zero Match is for every request.
 type Match struct {
-	// Route lists patterns of [net/http.ServeMux], of which one has to match method, host and path.
+	// Route lists patterns of [net/http.ServeMux]. One of them must match the method, the host and the path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
 	// Attributes lists the values that an attribute may have; for "ip", networks too. In a file a single value needs no brackets. Here and in the other fields, "@NAME" stands for the values
 	// of a list: see [Set.Lists].

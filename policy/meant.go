@@ -14,7 +14,7 @@ import (
 
 // This file knows how other programs write routes, hosts and methods: net/http takes most of it for literal text, which no request has.
 
-// methods are the methods that servers know: those of IANA's registry that are in use, and those of caches and of UPnP.
+// methods are the methods that servers know: the methods in use of IANA's registry, and those of caches and of UPnP.
 var methods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	"ACL", "BAN", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LOCK", "M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL",
@@ -45,8 +45,9 @@ func oddMethod(method string) (meant, why string) {
 	return method, fmt.Sprintf("the method %q, which HTTP does not have", method)
 }
 
-// betterRoute returns the pattern that was meant by a text, and the reasons for which no request matches that, none if some may. Several
-// patterns are in a list. There is no pattern if conditions on attributes are needed: the reasons name them.
+// betterRoute returns the pattern that the author of a text probably meant, and why no request matches
+// the text. Without reasons, some request may match. Several patterns are in a list. If only conditions
+// on attributes can replace the text, there is no pattern, and the reasons name these conditions.
 func betterRoute(route string) (better []string, why []string) {
 	method, rest := "", strings.TrimSpace(route)
 	if i := strings.IndexAny(rest, " \t"); i >= 0 && !strings.Contains(rest[:i], "/") {
@@ -242,7 +243,8 @@ func quoted(patterns []string) string {
 	return strings.Join(all, " and ")
 }
 
-// oddValue returns the reason for which no request has a value of an attribute that HTTP supplies, "" if one may. Kind is how it is compared.
+// oddValue returns why no request has this value of an attribute that HTTP
+// supplies, or "" if one may. Kind is the comparison that the match uses.
 func oddValue(attribute, v string, kind match.Kind) string {
 	ends, part := kind == match.EndsWith || kind == match.NoneEnd, kind != match.OneOf && kind != match.NoneOf
 	switch attribute {

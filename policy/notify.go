@@ -43,8 +43,8 @@ func (n *notifier) notify(g *generation, r *rule, ch *charge, x *notices.Change)
 	}
 }
 
-// decided notifies of the thresholds that a decision has crossed. The charge of a reservation is an estimate, of which its settlement
-// notifies.
+// decided sends the notices of the thresholds that a decision has crossed.
+// A reservation's charge is an estimate, so its settlement sends them.
 func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]

@@ -27,21 +27,25 @@ type Options struct {
 	Engine Engine
 	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
 	OnDecision func(Decision)
-	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit: by Take, Wait, Settle or Adjust, if the key's
-	// spending was below the share before it, and is not after it. The answer of the engine has both, so it is one call for each crossing, in the process
-	// that charges, also if many processes share the budgets. A charge that crosses several shares calls it for each, the lowest first.
+	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit: by Take,
+	// Wait, Settle or Adjust, if the key's spending was below the share before the charge and is not after it. The
+	// engine's answer reports both. So each crossing is one call, in the process that charges, also if many
+	// processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
 	//
-	// The estimate of a Reserve calls it for nothing, and is no spending until Settle, which calls it for the real cost; units under
-	// [ratelimit.Concurrent] are in use from the Reserve on. Spending is then what was spent and not regained, less the estimates of open reservations. Of a reservation that is never
-	// settled, the estimate counts as open until the key is fresh. The engines in memory, on Redis and in a database know the estimates of all processes, and answer a Settle and
-	// an Adjust with the spending before and after it. Leases and engines of other authors do not: there the estimates of other processes count
-	// as spent, and a Settle or Adjust is followed by a look. If other calls charge the key before that look, the crossing may be missed.
+	// Reserve makes no such call: its estimate is no spending until Settle, which makes the call for the real
+	// cost. Units under [ratelimit.Concurrent] are in use from the Reserve on. The spending is what was spent and
+	// not regained, less the estimates of open reservations. The estimate of a reservation that is never settled
+	// counts as open until the key is fresh. The engines in memory, on Redis and in a database know the estimates
+	// of all processes. They answer a Settle and an Adjust with the spending before and after it. Leases and
+	// engines of other authors do not: there the estimates of other processes count as spent, and a Settle or
+	// Adjust is followed by a look. If other calls charge the key before that look, the crossing may be missed.
 	//
-	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until the key is fresh again; the charge that spends the last unit is no further one there. Under
-	// limits that regain all the time, those other than fixed windows and calendars, a process that was called for a share is not called for it
-	// again until it finds less than a quarter of the share spent, or the key is fresh: traffic near a share may cross it every second. For both,
-	// each Policies remembers up to 65,536 keys that it was called for; beyond them a call may come early. A limit that becomes lower, or
-	// a set with other shares, calls it for nothing.
+	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until
+	// the key is fresh again. The charge that spends the last unit is then no further call. Limits other than
+	// fixed windows and calendars regain all the time, and traffic near a share may cross it every second. So
+	// under them a process is not called again for a share until it finds less than a quarter of the share
+	// spent, or the key fresh. For both, each Policies remembers the last calls of up to 65,536 keys; beyond
+	// them a call may come early. A limit that becomes lower, or a set with other shares, makes no call.
 	//
 	// It runs in the caller's goroutine, under no lock.
 	OnThreshold func(Threshold)
@@ -49,9 +53,10 @@ type Options struct {
 	ReuseRules bool
 	// Logger logs the events of [Follow]. It defaults to slog.Default().
 	Logger *slog.Logger
-	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New, Update and Follow put each set
-	// in force in both or, if one engine refuses it, in neither; so do Update and Follow of the StandIn. It may have a StandIn of its own,
-	// and can be that of one Policies. What it lets pass is charged to these when package failover calls its Repay. Nil means none.
+	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New,
+	// Update and Follow put each set in force in both or, if one engine refuses it, in neither; so do Update
+	// and Follow of the StandIn. It may have a StandIn of its own, and can be the StandIn of one Policies
+	// only. When package failover calls Repay, what the StandIn has let pass is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -156,9 +161,9 @@ func (p *Policies) Stats() stats.Policies {
 	}
 }
 
-// Flush gives back the units that the rules' limiters hold for this process, such as leases, and waits until that is done. Call it on
-// shutdown, after the last decision. Limiters that hold none, such as those of [Memory], have nothing to give back. It returns the errors of
-// all limiters.
+// Flush gives back the units that the rules' limiters hold for this process, such as leases,
+// and waits until they are back. Call it on shutdown, after the last decision. Some limiters
+// hold none, for example those of [Memory]. Flush returns the errors of all limiters.
 func (p *Policies) Flush(ctx context.Context) error {
 	return p.now().flush(ctx)
 }

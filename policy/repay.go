@@ -41,7 +41,8 @@ type debt struct {
 	share ratelimit.Limit // the stand-in's limit
 }
 
-// of returns what a decision of the stand-in owes. Keys that share a limit owe nothing of it: no later call has less because of them.
+// of returns what a decision of the stand-in owes to the primary. Keys that
+// share a limit owe nothing: it would take no budget from a later call.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
 	denied := err != nil || !d.Allowed
 	if b == nil || q.answered() || owed.IsUncertain(ctx) || denied && (!q.in.always || err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit)) {

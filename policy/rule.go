@@ -136,7 +136,7 @@ func (r *Rule) weights() map[string]int {
 	return all
 }
 
-// spelt returns the key that an override is for, as it is in a request of [HTTP].
+// spelt returns an override's key as requests of [HTTP] spell it.
 func (r *Rule) spelt(o Override) string {
 	values := slices.Clone(o.Key)
 	for i, name := range r.Key {
@@ -246,7 +246,7 @@ func (c *rule) countPlan(r Request) {
 // maxPlanLimits bounds the known limits of one rule's plans, including plans of earlier sets.
 const maxPlanLimits = 10_000
 
-// succeeds makes the rule know the limits that its plans had before, by the rule of that name in the last set, if there was one.
+// succeeds copies the limits that the rule's plans had before from its predecessor in the last set, if there is one.
 func (c *rule) succeeds(last *rule) {
 	c.planOf = make(map[ratelimit.Limit]string, len(c.plans))
 	if last != nil {
@@ -279,7 +279,7 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 // rule's Key, or fewer if the text is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
-// givenLimit reads the value of the attribute of LimitFrom: a limit, or a number of units, to which the whole limit of the rule scales.
+// givenLimit reads the attribute of LimitFrom: a limit, or a number of units, to which it scales the rule's limit.
 func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if units, failed := strconv.Atoi(text); failed == nil {
 		l, err = limits.Scaled(c.whole, units, text)

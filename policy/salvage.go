@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// filesOf returns the files of the lists that a file of rules names, also if the rest of it is wrong.
+// filesOf returns the files of the lists that a file of rules names. The rest of that file may be invalid.
 func filesOf(data []byte) (files []string) {
 	if !bytes.Contains(data, []byte("lists")) || len(data) > maxSize {
 		return nil

@@ -12,12 +12,13 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
-// Saved returns an iterator over the keys that are not fresh, of all rules in force, with the spending of each, to be stored for
-// [Policies.Restore] when the program starts again: a monthly quota in memory then survives a deploy. See [ratelimit.Keyed.Saved], whose
-// notes hold here. A Subject's Plan is empty. The iterator has no budgets of an engine other than [Memory], which outlive the
-// program in their store, and no keys of a rule with Share: its keys have no budgets of their own, and what one may have depends on the calls that stand in line beside it, which end
-// with the program. Their one limit, a token bucket, is full after a restart, so all of them together are served one Burst more at most. If the Burst is
-// a quota of days, keep such a rule's budgets on Redis.
+// Saved returns an iterator over the keys of all rules in force that are not fresh, with the spending of each.
+// Store them for [Policies.Restore] when the program starts again: for example, a monthly quota in memory then
+// survives a deploy. The notes of [ratelimit.Keyed.Saved] apply. A Subject's Plan is empty. The iterator skips
+// budgets of engines other than [Memory], which outlive the program in their store. It skips the keys of a rule
+// with Share: they have no budgets of their own, and their parts depend on the calls that wait in line, which
+// end with the program. Their one limit, a token bucket, is full after a restart, so all of them together are
+// served at most one Burst more. If the Burst is a quota of days, keep such a rule's budgets on Redis.
 func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	g := p.now()
 	return func(yield func(Subject, ratelimit.Saved) bool) {
@@ -42,9 +43,9 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 // Restore charges keys the spending that [Policies.Saved] returned, when elapsed has passed since: see [ratelimit.Keyed.Restore], whose
 // notes hold here. Call it before the traffic begins. A rule that has been renamed is found by its Budget.
 //
-// What is of no rule in force, is no key of its rule, or is damaged is skipped. The errors are joined; each names a rule and the place of a pair
-// among those of its rule, from 0, but no key. With an engine other than [Memory], and for a rule with Share, the error wraps
-// [errors.ErrUnsupported].
+// Restore skips pairs of rules that are not in force, pairs whose keys the rule does not have, and damaged pairs.
+// It joins their errors. Each error names a rule and the position of a pair among that rule's pairs, from 0, but
+// no key. With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
 func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time.Duration) error {
 	if seq == nil {
 		return errors.New("policy: Restore was given nothing to read from")

@@ -78,9 +78,9 @@ type Rule struct {
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
-	// Key names the attributes of a key. Without any, all requests share one budget. "ip/24" cuts IPv4 addresses to 24 bits. "wildcard:id" is the
-	// text that {id} stands for in the rule's own routes, of which each needs it, as [net/http.Request.PathValue] returns it. It may stand for an
-	// attribute in a Match and a Cost, too.
+	// Key names the attributes of a key. If empty, all requests share one budget. "ip/24" cuts IPv4 addresses to 24
+	// bits. "wildcard:id" is the text that {id} matches in the rule's own routes, as [net/http.Request.PathValue]
+	// returns it; each of the routes must have {id}. A Match and a Cost may name it like an attribute, too.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
 	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
@@ -104,9 +104,9 @@ type Rule struct {
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
-	// Grace is a share of the limit that is allowed above it. For example, with "10%" the rule denies above 110 % of
-	// the units of a window or of the burst of a bucket, rounded down. Limit, Remaining and Notify refer to the limit
-	// itself, and Debt is the part that was used above it.
+	// Grace is a share of the limit that is allowed above it. For example, with "10%" the rule
+	// denies above 110 % of the units of a window or of the burst of a bucket, rounded down.
+	// Limit, Remaining and Notify refer to the limit itself, and Debt is the spending above it.
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
 	// Overrides are limits of single keys. They win over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`

@@ -282,7 +282,7 @@ func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error 
 	return errors.Join(append(errs, stack.Settle(actual))...)
 }
 
-// giveBack gives all charges back. The error is that of a charge that stays spent.
+// giveBack gives all charges back. It returns an error if a charge stays spent.
 func (p *sharedPass) giveBack() error {
 	p.done = true
 	for i := range p.c.results {

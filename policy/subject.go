@@ -88,8 +88,8 @@ func (p *Policies) Reset(ctx context.Context, r Request) error {
 	})
 }
 
-// Describe reports whether a rule in force has a cost of its own, and whether one has a limit that is [ratelimit.Concurrent]. Limits is nil, and
-// BooksAhead false.
+// Describe reports whether a rule in force has its own cost, and whether one
+// has a [ratelimit.Concurrent] limit. Limits is nil, and BooksAhead false.
 func (p *Policies) Describe() ratelimit.Description {
 	rules := p.now().rules
 	return ratelimit.Description{
@@ -112,11 +112,12 @@ func (p *Policies) keep(r Request, charges bool, do func(*generation, *charges) 
 	return err
 }
 
-// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule is "", it does so for all
-// rules that are not disabled and have no Share, whose names the decisions' Limits have; the keys on Redis are then looked through once for all of them. In
-// memory the decision uses the limit of the plan that the key had at its last decision. In a store, whose keys come from all processes, it
-// uses the limit of the last decision in this process, else that of the rule without plans. The error is the engine's, wraps [errors.ErrUnsupported] if the engine cannot list keys or the
-// rule has a Share, or reports that no such rule is in force.
+// Each calls visit with each key of a rule and the decision for a cost of 1, until visit returns false. If rule
+// is "", it visits the keys of all rules that are not disabled and have no Share; the decisions' Limits name the
+// rules, and keys on Redis are scanned once for all rules. In memory, a decision uses the limit of the key's plan
+// at its last decision. In a store, whose keys come from all processes, it uses the limit of the last decision in
+// this process, else the rule's limit without plans. The error is the engine's. It wraps [errors.ErrUnsupported]
+// if the engine cannot list keys or the rule has a Share. It also reports that no such rule is in force.
 func (p *Policies) Each(ctx context.Context, rule string, visit func(key []string, d ratelimit.Decision) bool) error {
 	g := p.now()
 	rules := g.listed(rule)

@@ -82,7 +82,7 @@ func (s *Set) checkHead(report func(*Error)) {
 	}
 }
 
-// checkBudgets checks the names of the rules' budgets, of which each belongs to one rule.
+// checkBudgets checks that no two rules have the same name of a budget.
 func checkBudgets(rules []Rule, report func(*Error)) {
 	owner := make(map[string]int, len(rules))
 	for i := range rules {

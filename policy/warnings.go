@@ -226,7 +226,7 @@ func (r *Rule) addressesInHeaders(report reporter) {
 	}
 }
 
-// exempted reports the conditions by which clients exempt themselves: those of a rule with Allow or Instead on what they write.
+// exempted warns of values that clients choose themselves, if a rule with Allow or Instead matches by them.
 func (r *Rule) exempted(report reporter) {
 	does := "passes all"
 	switch {

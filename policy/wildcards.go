@@ -59,7 +59,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 	})
 }
 
-// mayBeEmpty reports the wildcards of keys that may stand for nothing, so that the rule refuses the request.
+// mayBeEmpty reports the wildcards of keys that may match an empty text. The rule then refuses the request.
 func (r *Rule) mayBeEmpty(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if !strings.HasPrefix(field, "key[") || r.Optional {

@@ -213,7 +213,7 @@ func (c *charge) check(reading int64) {
 // checkVerdict is set by tests, which compare the script's verdict with Go's.
 var checkVerdict func(c *charge, reading int64)
 
-// weigh finds out when the cost is spent, and as of which reading it may be.
+// weigh determines at which instant the cost is spent, and from which reading on it is allowed.
 func (c *charge) weigh(reading int64) {
 	now := meter.Moment{Reading: reading, Now: c.now}
 	c.offer = now.Free()

@@ -92,9 +92,9 @@ func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// put appends the data that a script needs of a calendar: the current windows, and the window that contains a change of limit,
-// as of which keys are put under another limit long after it. It also returns the assumed time: now, or if that is 0, an
-// estimate by the machine's clock.
+// put appends the data of a calendar for a script: the current windows, and the window that contains
+// the last change of the limit, because keys may be carried over as of that instant long after it. It
+// also returns the time that it used: now, or if that is 0, an estimate from this machine's clock.
 func (d *dates) put(b []byte, s *store, now, since int64) ([]byte, int64) {
 	if d == nil {
 		return b, now

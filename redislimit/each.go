@@ -25,10 +25,10 @@ const (
 	peekers   = 64   // decisions of a page that are under way at once
 )
 
-// Each calls visit with each key of the limiter that Redis holds, on all servers, and with the result of [Limiter.Peek] for a
-// cost of 1, until visit returns false. It writes nothing. A key that is added, removed or moved to another slot during the
-// call is visited once or not at all. Keys of more than 200 bytes are left out. A fresh key stays for some time, and is
-// Allowed.
+// Each calls visit with each key of the limiter that Redis holds, on all servers, and with the result
+// of [Limiter.Peek] for a cost of 1, until visit returns false. It writes nothing. If a key is added,
+// removed or moved to another server during the call, it is visited once or not at all. Keys of more
+// than 200 bytes are left out. A fresh key stays in Redis for some time, and is Allowed.
 //
 // It scans all keys of each server, 1,000 a call, and keeps 16 bytes for each visited key. A call takes up to a second, or
 // [Options.Timeout] if that is longer. Errors are as for Peek; the error of a single key is returned at the end.
@@ -127,7 +127,7 @@ type walk struct {
 	pattern  string         // of the keys of all
 	store    *store
 	visit    func(limiter int, key string, d ratelimit.Decision) bool
-	seen     map[[2]uint64]struct{} // hashes of the keys, of which SCAN may return some several times
+	seen     map[[2]uint64]struct{} // hashes of the visited keys: SCAN may return a key several times
 	seeds    [2]maphash.Seed
 	failed   error // of the first key that has one
 }
@@ -192,7 +192,7 @@ func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err e
 // globs escapes the special characters of SCAN's patterns.
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
-// fresh returns the keys of a page that are of one of the limiters and have not been visited.
+// fresh returns the keys of a page that belong to one of the limiters and have not been visited.
 func (w *walk) fresh(page []string) (keys []listed) {
 	for _, stored := range page {
 		brace := strings.IndexByte(stored, '{')

@@ -15,8 +15,8 @@ import (
 // errForeignState is for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
-// refusals are the beginnings of the replies with which Redis refuses to run a script, because of its present state or of its
-// configuration. Nothing was charged.
+// refusals are the beginnings of errors by which Redis refuses to run a
+// script, because of its state or its configuration. Nothing was charged.
 var refusals = []string{
 	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
 	"MOVED", "ASK", "UNBLOCKED", "ERR max number of clients", "max number of clients",
@@ -53,8 +53,8 @@ func answerOf(err error) string {
 	return answer.Error()
 }
 
-// classifyAnswer returns the error of a reply that is no decision: of a server in any state, or of a proxy in front of it. It is the
-// program's own mistake if the keys are in several slots, if the server is too old, or if a script meets a value that it does not know.
+// classifyAnswer returns the error for an error reply of a server, or of a proxy in front of it. The program itself
+// is wrong if the keys are in several slots, the server is too old, or a script meets a value of another format.
 func classifyAnswer(err error, text string, sent bool) error {
 	if refused(text) || forbidden(text) {
 		return &outcome.Undecided{Cause: advised(err, text)}

@@ -138,7 +138,8 @@ func (f *Fair) exchange() {
 	}
 }
 
-// heldLocked returns the units that the process holds, for all tenants or for those that have no caller in line.
+// heldLocked returns the number of units that the process holds:
+// for all tenants, or for the tenants without a caller in line.
 func (f *Fair) heldLocked(idle bool) (held int64) {
 	for _, t := range f.tenants {
 		if !idle || len(t.line) == 0 {

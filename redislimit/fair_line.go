@@ -42,8 +42,8 @@ type fairWaiter struct {
 	err   error
 }
 
-// fairEpoch is the time between two of this process's calls: the number of the last one among all processes' calls, and of the next one, which
-// reports what was spent in between. to is 0 until that call has been answered.
+// fairEpoch is the time between two of this process's calls. Calls of all processes are numbered: from is the number of
+// the last call, and to of the next one, which reports the spending in between. to is 0 until that call has been answered.
 type fairEpoch struct{ from, to int64 }
 
 // fairRefund is the part of a reservation that was not used.

@@ -2,8 +2,8 @@ package redislimit
 
 import "strings"
 
-// following are the scripts of calls that follow the spending of their keys, for requests of package policy whose rules notify: the others
-// stay as short as they are.
+// following are the scripts for calls that follow the spending of their keys. Package policy makes
+// such calls for rules that notify. They are scripts of their own, so that the others stay short.
 var following = newFollowing(blocks{luaFiles})
 
 type followingScripts struct{ decide, correct *script }

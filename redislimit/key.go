@@ -21,7 +21,7 @@ const maxKey = 200
 //	name#{hash}        no Slot, a long key
 //	name#{tag}:hash    Slot, a long key
 //
-// The sum of a key's open estimates has "+" in the place of the colon, and "*" in that of "#": see sumKeys.
+// The key of the sum of a key's open estimates has "+" in the place of the colon, and "*" in the place of "#": see sumKeys.
 type namespace struct {
 	begin string // prefix and name
 	slot  func(key string) string

@@ -83,7 +83,7 @@ const (
 // A note of a denial, behind a state. Its size is no multiple of a booking's, nor of a log's spending.
 const (
 	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
-	noteDigest = noteFrom + 3*7 // after the instants between which it holds, and that of the change of the limit
+	noteDigest = noteFrom + 3*7 // after the two instants between which the note holds, and the instant of the limit's change
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
 
@@ -93,7 +93,7 @@ const (
 
 // Bounds of stored data.
 const (
-	maxBooked   = 1024 // bookings of a key, each of which can be given back
+	maxBooked   = 1024 // bookings of a key that are kept apart, so that each can be given back
 	maxOpens    = 16   // open reservations of a key that are kept apart
 	olderFlag   = 128  // added to their number, if some are from before the last change and units are set aside
 	maxQueued   = 2000 // spendings of a log that are booked behind a full one
@@ -109,8 +109,7 @@ const (
 	most    = micros.Most                 // the most that is counted of anything
 )
 
-// ordinalZero is the number of seconds before 1970 from which the seconds of calendars are counted, so that they are whole
-// numbers above 0.
+// ordinalZero shifts the ordinals of windows, which are seconds since 1970, so that all are above 0.
 const ordinalZero = 1 << 37
 
 // The request for one key: the offsets of its parts.
@@ -166,7 +165,7 @@ const (
 	howNothing = 0 // a charge of 0 beside others
 	howShadow  = 9 // a shadow layer's
 
-	// howBefore is a charge that takes the place of a booking, and for which there is room before others, loose or not.
+	// howBefore is a charge that replaces a booking, and that may go before other bookings whether the state is loose or not.
 	howBefore = 10
 
 	// howBehind is a charge behind all bookings, loose or not.
@@ -206,7 +205,8 @@ const (
 	// revokedFor is the time for which Redis refuses calls for a request that was revoked.
 	revokedFor = 15 * time.Second
 
-	// maxGrants is the maximum number of requests that a call serves, and maxDrops of requests of dead processes that it passes by.
+	// maxGrants is the maximum number of requests that a call serves. maxDrops
+	// is the maximum number of dead processes' requests that it skips.
 	maxGrants = 128
 	maxDrops  = 1024
 )

@@ -179,7 +179,7 @@ func (l *Limiter) book(ctx context.Context, r *request, key string, cost int, ah
 	return made, err
 }
 
-// life returns a number that differs from that of an earlier request if the key was reset in between; 0 if it is not known.
+// life returns a number that changes when the key is reset; 0 if it is unknown.
 func (r *request) life() uint64 {
 	if len(r.charges) == 0 || r.reading == 0 {
 		return 0

@@ -87,8 +87,8 @@ func (p *Permit) inTime() error {
 
 // take requests the slots, and a place in line if the caller waits.
 //
-// A call that is late is of no use, so it carries the server's time at which its caller has gone. If the server's clock has stepped, or a key
-// has moved to another server, this time is wrong: the call is then repeated without it.
+// A late call is useless. So it carries the server's time at which its caller leaves. If the server's clock has
+// stepped, or the key has moved to another server, that time is wrong: the call is then repeated without it.
 func (p *Permit) take(ctx context.Context, limit int64, how byte) (state byte, err error) {
 	p.limit.Store(limit)
 	sent := time.Now()
@@ -345,7 +345,7 @@ func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 	return failed
 }
 
-// began is the time from which a process counts, so that a step of its wall clock has no effect.
+// began is the origin of this process's times, so that a step of the wall clock has no effect.
 var began = time.Now()
 
 // leadOf returns the lead of a server's clock over this process's, in µs since began: an upper bound, 0 if it is not known yet. It

@@ -104,8 +104,8 @@ func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }
 
-// putDates appends the data that a script needs of the plan's calendar. It also appends those of the limiter's previous
-// calendar, because a key may still be under that.
+// putDates appends the data of the plan's calendar for a script. It also appends
+// those of the limiter's previous calendar, because a key may still be under that.
 func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
 	if p.dates == nil && p.former == nil {
 		return b, now

@@ -144,7 +144,7 @@ func (f blocks) usual(kind byte) usual {
 	panic(fmt.Sprintf("redislimit: kind %#x", kind))
 }
 
-// loaded returns blocks of the usual case, the first of which loads the state.
+// loaded returns the blocks of the usual case. The first one loads the state.
 func (f blocks) loaded(names ...string) string {
 	return fill(f.quick(names...), "LOAD", f.quick("load"))
 }

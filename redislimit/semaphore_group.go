@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// group is what this process does at regular times at one server: the beats of the lines of keys there, and the extensions of the
-// permits of [Semaphore.Do]. Each is one call for up to 64 keys, except on a cluster, whose keys are on several slots: there the
-// calls share round trips. Semaphore.mu guards it.
+// group sends this process's regular calls to one server: the beats of its keys' lines, and the
+// extensions of the permits of [Semaphore.Do]. A call serves up to 64 keys. On a cluster, whose keys
+// are in several slots, calls for one key each share round trips instead. Semaphore.mu guards it.
 type group struct {
 	s      *Semaphore
 	single bool // each key has a call of its own
@@ -223,7 +223,7 @@ func (g *group) renewLater() {
 	g.renews = time.AfterFunc(time.Until(next), g.renew)
 }
 
-// renew extends the permits that are due, and those that soon will be.
+// renew extends the permits that are due now or soon.
 func (g *group) renew() {
 	g.s.mu.Lock()
 	var due []*keeping

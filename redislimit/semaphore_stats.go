@@ -132,7 +132,7 @@ func (s *Semaphore) Stats() SemaphoreStats {
 // heldPermits are the permits of this process. Semaphore.mu guards it.
 type heldPermits struct {
 	permits map[*Permit]*heldPermit
-	most    int    // the number of permits at which those that have ended are removed
+	most    int    // ended permits are removed when there are this many permits
 	lost    uint64 // permits whose slots had ended before their release
 }
 

@@ -1,7 +1,7 @@
 package redislimit
 
-// Several decisions of one kind, each on one key, share a call. Each is decided by itself, but the call and the clock, which
-// take Redis longer than a decision, are there once.
+// Several decisions of one kind, each on one key, share a call. Each is decided independently.
+// Redis pays for the call and for reading the clock, which take longer than a decision, only once.
 
 // maxMembers is how many decisions share a call at most: an index is a byte.
 const maxMembers = 255

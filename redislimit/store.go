@@ -25,7 +25,7 @@ type store struct {
 	hooks     []redis.Hook  // of the clone
 	lane      *lane         // of a client of one server; nil if its calls do not share round trips
 	nodes     *nodes        // of a client of several servers; nil if its calls do not share round trips
-	skew      atomic.Int64  // µs by which the server's clock is ahead of ours, as far as that was noticed
+	skew      atomic.Int64  // µs by which the server's clock is ahead of this one, as far as noticed
 	slots     chan struct{} // bounds the goroutines of calls that have no lane
 	scripts   *scripts
 
@@ -196,9 +196,9 @@ func (s *store) aside(c *call) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// testWords returns the arguments that a test adds to a call: its time in the form of Redis's TIME, the time by which
-// keys outlive theirs, and the mark of created keys. The mark distinguishes a key from earlier keys of the same name.
-// In production the script takes the mark from the server's time.
+// testWords returns the arguments that a test adds to a call: its time in the form of Redis's TIME, the
+// time by which keys outlive theirs, and a mark for created keys. The mark distinguishes a key from
+// earlier keys of the same name. In production the script derives the mark from the server's time.
 func (s *store) testWords() []any {
 	if s.clock == nil {
 		return nil

@@ -17,8 +17,8 @@ type units struct {
 	plan *plan
 	mark uint32
 
-	// The instants at which the hold may have begun: one, and those of extensions that may have been written since. An operation is
-	// carried out again if its write was outrun, and a caller may not hear that it was written.
+	// The instants at which the hold may have begun: one known instant, and those of extensions that may have been written
+	// since. If another write came first, an operation is repeated, and its caller may not learn that it was written.
 	mu    sync.Mutex
 	at    []meter.Spending
 	tried []meter.Spending // of the extension that is under way

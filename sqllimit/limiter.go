@@ -271,7 +271,7 @@ func (l *Limiter) book(ctx context.Context, key string, cost int, ahead time.Dur
 	return made, u, nil
 }
 
-// life returns a number that differs from that of an earlier decision if the key was reset in between; 0 if it is not known.
+// life returns a number that changes when the key is reset; 0 if it is unknown.
 func (o *operation) life() uint64 {
 	if !o.lives {
 		return 0

@@ -50,9 +50,8 @@ type plan struct {
 	meter meter.Meter
 	keep  int64 // for how long a row is kept after the key is fresh
 
-	// since is the reading from which on the limit holds for keys that were stored under another
-	// one, or after their last change if that is later. So all denials of a key name one instant,
-	// although none of them writes.
+	// since is the reading from which on the limit applies to keys that are stored under another one; if a key has changed
+	// later, the limit applies from then on. So all denials of a key name one instant, although none of them writes.
 	since atomic.Int64
 }
 

@@ -14,8 +14,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// queue has the requests of a stack carried out in transactions. Requests that share a key are carried out one after the other: those that
-// come while a transaction is under way on one of their keys share the next one. Others have transactions of their own.
+// queue runs the requests of a stack in transactions. Requests that share a key run one
+// after the other. While a transaction on a key is under way, the requests for that key
+// gather, and share the next one. Other requests have transactions of their own.
 //
 // A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in that order. So no two transactions
 // wait for each other, whatever the order of the layers.

@@ -356,9 +356,9 @@ func between(from, to int64) time.Duration {
 // correct carries out an adjustment.
 func (a *account) correct(o *operation) error { return a.adjust(o.plan, o.actual) }
 
-// A key's row has the sum of the estimates of its open reservations, if the calls that made them follow the spending of their keys, as
-// requests of package policy do whose rules notify. Other calls keep it. It counts in the window that it was added up in, under the limits
-// that have windows, and is at most what is spent.
+// A key's row holds the sum of the estimates of its open reservations, if the calls that made them follow the
+// spending of their keys. Package policy makes such calls for rules that notify. Other calls leave the sum as it is.
+// Under a limit with windows, the sum counts in the window in which it was added up. It is at most the spending.
 type openSum struct{ window, sum int64 }
 
 // windowOf returns what distinguishes a state's window from others, 0 for limits without windows.
@@ -372,7 +372,7 @@ func windowOf(p *plan, s *meter.State) int64 {
 	return 0
 }
 
-// spent returns what a key has spent, and the sum of its open estimates, by a state as of now.
+// spent returns the spending of a key and the sum of its open estimates, for a state as of now.
 func (a *account) spent(p *plan, s *meter.State) (spent, open int64) {
 	p.meter.Refresh(s)
 	remaining, debt, _ := p.meter.Standing(*s, a.now)

@@ -21,8 +21,8 @@ type sweeper struct {
 	inserted int       // rows since the last time
 }
 
-// sweepEach is the interval at which a process looks for rows that it may delete. It deletes rows that were over in all readings of as long
-// a time, so that a clock which leaps forward and back deletes nothing.
+// sweepEach is the interval at which a process looks for rows to delete. It deletes a row only if the row
+// was over at every reading during such an interval. So a clock that leaps forward and back deletes nothing.
 const sweepEach = 5 * time.Second
 
 // written records a write at a reading of the database's clock. From time to time it has rows deleted: more often if many were inserted, or
@@ -64,9 +64,10 @@ type keyRow struct {
 	row
 }
 
-// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's clock: over under the limit that
-// the row itself names, since another process may have charged it under a longer one, and over under the limit that the key has here, since
-// a changed limit counts the spending that the old one has not regained. It returns the number of rows that were due.
+// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's
+// clock. A row must be over under the limit that it names, since another process may have charged it
+// under a longer one. It must also be over under the key's limit here, because a changed limit counts
+// the spending that the old one has not regained. sweep returns the number of rows that were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {

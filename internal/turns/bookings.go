@@ -10,17 +10,18 @@ import (
 
 const (
 	leastGain = time.Millisecond      // no booking moves for less, and none but the first for less than a quarter of its wait
-	lingering = 50 * time.Millisecond // for which a caller that leaves waits for the call that is to move its booking
+	lingering = 50 * time.Millisecond // the time for which a caller that leaves waits until its booking has been moved
 	maxVain   = 2                     // calls that find no room, before the others are left as they are
 )
 
-// Bookings are the reservations of one process that wait for the instants at which a store has booked them. Each keeps its instant until
-// the store has room for it earlier, the old booking aside: then the store replaces that, in one decision. So no reservation loses its
-// place, and those of one cost are served in the order of their instants. What a caller gives back goes to those behind it without a call.
+// Bookings are the reservations of one process that wait for instants which a store has booked. A
+// booking keeps its instant until the store has earlier room for it. Then the store replaces it, in
+// one decision, so no reservation loses its place. Reservations of one cost are served in the order
+// of their instants. When a caller leaves, its instant passes to those behind it, without a call.
 //
-// They look for room when this process changes the limit or the budget, and once a second for what others have changed. If there is none,
-// that is a call or two for each key. An answer that names another [Answer.Life] of the key shows that the store has forgotten what was
-// booked before. Then all that is booked anew, in the order of the instants. The zero Bookings is ready to use.
+// They look for room when this process changes the limit or the budget, and once a second for changes by other processes. A
+// look that finds none costs one or two calls for each key. If an answer names another [Answer.Life] of the key, the store
+// has forgotten the earlier bookings: all are booked anew, in the order of their instants. The zero Bookings is ready to use.
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
@@ -143,7 +144,8 @@ func (b *Booking[K]) movedLocked(end <-chan time.Time) {
 	}
 }
 
-// Settle replaces the booked cost by the actual one. It is called once. What a cancelled booking had goes to those that wait behind it.
+// Settle replaces the booked cost by the actual one. It is called once.
+// The instant of a cancelled booking passes to those that wait behind it.
 func (b *Booking[K]) Settle(actual int) error {
 	bs := b.of
 	bs.mu.Lock()
@@ -391,8 +393,8 @@ func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration)
 	return nil, 0
 }
 
-// forget marks what was booked before a call, by the answers up to a number, in another life of the key than the one that the call has found.
-// It reports whether there was any.
+// forget marks as void what was booked in another life of the key. It marks only bookings whose answers
+// have at most the number made: later ones may belong to the new life. It reports whether it marked any.
 func (l *list[K]) forget(made, life uint64) (any bool) {
 	for _, b := range l.waiting {
 		if h := &b.held; life != 0 && h.life != 0 && h.life != life && h.number <= made && !h.void {
@@ -402,8 +404,8 @@ func (l *list[K]) forget(made, life uint64) (any bool) {
 	return any
 }
 
-// replace gives a booking what was booked in the place of what it had: or to the first of its cost before it that is later, what that had
-// to the next one, and so on.
+// replace gives a booking the instant that the store has booked in place of its old one. If earlier bookings of the same
+// cost have later instants, the first of them gets the new instant, its old instant passes to the next one, and so on.
 func (l *list[K]) replace(b *Booking[K], h held) {
 	if !b.held.void && b.held.due.Before(h.due) {
 		h.due = b.held.due // which was late to arrive, and not late in the store
@@ -426,8 +428,9 @@ func (l *list[K]) replace(b *Booking[K], h held) {
 	l.sort()
 }
 
-// pass gives what was booked to the first booking that is later, what that had to the next one, and so on. It stops at
-// a booking of another cost, and at one that is being moved. It returns what is left, and whether others may have more room once that is given back.
+// pass gives an instant to the first booking with a later one, that booking's instant to the next,
+// and so on. It stops at a booking of another cost, and at one that is being moved. It returns the
+// instant that is left, and whether giving it back to the store may make room for others.
 func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 	for _, b := range l.waiting {
 		switch {

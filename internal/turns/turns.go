@@ -1,13 +1,14 @@
 // Package turns implements the line of one process's callers that wait for a budget in a store, such as Redis.
 //
-// Nothing is kept in the store for a caller that waits far behind: only the first callers of a line call the store, and the others
-// wait in this process. So a caller that leaves costs no call and leaves no hole, a limit that changes reaches all of them, and the
-// store keeps a few bookings for each process, whatever the length of the line.
+// The store keeps nothing for a caller that waits far behind: only the first callers of a line call the store,
+// and the others wait in this process. So a caller that leaves costs no call and leaves no hole, and a changed
+// limit reaches all callers. The store keeps a few bookings for each process, however long the line is.
 //
-// A call of the store either books an instant, or is denied, and then the caller stays first, and calls again when that may succeed. The
-// first caller of a line books as far ahead as necessary, so that its place is kept, and those behind it at most [Horizon] ahead. A stack of limits books nothing: all its calls are of the second kind, and the answer says in which
-// line the caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within four round
-// trips, so that the round trips of its own and of other processes are bridged. Processes take turns at a budget.
+// A call of the store either books an instant or is denied. A denied caller stays first, and calls again when it
+// may succeed. The first caller of a line books as far ahead as necessary, so that it keeps its place. Those
+// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the
+// caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within
+// four round trips, to bridge its own round trips and those of other processes. Processes take turns at a budget.
 //
 // At low load a caller calls the store in one round trip, as if there were no line.
 package turns
@@ -32,7 +33,7 @@ const (
 	maxCalls  = 4  // calls under way beyond the room that the last answer has reported
 	maxTries  = 256
 	minAhead  = 5 * time.Millisecond
-	slack     = 50 * time.Microsecond // by which a retry comes after the instant that an answer has named, whose clock is another one
+	slack     = 50 * time.Microsecond // the delay of a retry after the announced instant, which another clock has measured
 )
 
 // Pace is the rate of a limit: Units in each Per. A limit with windows regains them all at once, any other one by one. The zero Pace
@@ -57,7 +58,7 @@ type Answer[K comparable] struct {
 
 	Remaining int // of an allowed call: the units that the budget has left
 
-	// Life differs from that of an earlier answer if the store has forgotten in between what the key had spent and booked. 0 is an unknown one.
+	// Life changes when the store forgets what the key had spent and booked. If 0, it is unknown.
 	Life uint64
 
 	Ref    any  // the booking, of which the store can make another one
@@ -85,7 +86,7 @@ type Lines[K comparable] struct {
 // line is the callers of one budget. The lock of its Lines guards it.
 type line[K comparable] struct {
 	key         K
-	first, last *caller[K] // those that neither call nor have a booking, in the order of their arrival
+	first, last *caller[K] // callers that neither call nor have a booking, in the order of their arrival
 	waiting     int
 	cost        int64         // theirs
 	calls       int           // calls under way
@@ -129,8 +130,8 @@ type caller[K comparable] struct {
 	prev, next *caller[K] // in the line, or in the list of those with bookings
 }
 
-// part is units that were booked in one call. When their caller leaves, those that come next take them, so that a caller that leaves
-// neither costs a call nor leaves a hole that the bookings behind it cannot use.
+// part is units that one call has booked. When their caller leaves, the next callers take them. So
+// a caller that leaves costs no call and leaves no hole in which bookings behind it would be lost.
 type part struct {
 	settle     func(actual int) error
 	due        time.Time
@@ -169,16 +170,17 @@ func (e *LateError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
-// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The call gets how far ahead it may book,
-// and the cost, of which a caller that has left may have booked a part: it books that, or is denied. Wait returns the error of the call; or, if the context ends before the turn, its error joined with the
-// error of giving the booking back; or at once an [LateError], if the turn would come after the deadline.
+// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The arguments of the call are
+// how far ahead it may book, and the cost. If a caller that has left had booked a part of that cost, the call books only
+// the rest. Wait returns the error of the call. If the context ends before the turn, it returns the context's error joined
+// with the error of giving the booking back. If the turn would come after the deadline, it returns a [LateError] at once.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(ahead time.Duration, cost int) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
 }
 
-// Try calls until the answer allows it. It waits in one line at a time: at first in that of one of the keys, if others wait there, and then
-// in the line that the denial names. Errors are those of Wait.
+// Try calls until the answer allows it. It waits in one line at a time: at first in the line of one of its
+// keys, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
 func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], error)) error {
 	c := &caller[K]{tries: true, keys: keys, wake: make(chan struct{}, 1)}
 	ls.mu.Lock()
@@ -826,7 +828,7 @@ func (l *line[K]) denied(now time.Time, cost int, ahead time.Duration, a Answer[
 	l.again = now.Add(min(max(0, a.Retry-l.trip/2), Horizon) + slack)
 }
 
-// taken records an allowed try, and the rest of the budget, of which other calls may be under way.
+// taken records an allowed try and the remaining budget. Other calls that are under way may spend from it.
 func (l *line[K]) taken(now time.Time, remaining int) {
 	l.start = time.Time{}
 	l.due = now.Add(-l.trip/2 - l.pace.span(int64(remaining)-l.called))
