@@ -60,10 +60,11 @@ type part struct {
 // Invariant: a result counts in the state in which its call began, and not after any change since. So a call that began before an outage
 // and ends at last neither opens nor closes anything.
 //
-// Closed, it opens at a failure if the window holds Failures of them or more, which are at least half of its results; or if this one and
-// Failures−1 before it came in a row, over at least a window. Results count when they are known. Open, it becomes half-open after openFor,
-// at the next look. Half-open, it lets one call through at a time, and the first with evidence closes it or opens it again. The probe needs
-// no turn: calls that hang may hold all of them.
+// A closed breaker opens at a failure in either of two cases: the window holds at least Failures failures,
+// and they are at least half of its results; or this failure and the Failures−1 results before it have
+// failed in a row, over at least a window. Results count when they are known. An open breaker becomes
+// half-open after openFor, at the next look. Then it lets one call through at a time, and the first call
+// with evidence closes it or opens it again. The probe needs no turn: calls that hang may hold all of them.
 type breaker struct {
 	failures int
 	window   time.Duration

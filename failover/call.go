@@ -25,7 +25,7 @@ type answer struct {
 	owe      func(units int) // of the stand-in's reservation, when it is settled; nil if it owes nothing
 }
 
-// ending is the way in which a call of the primary has ended, for its caller.
+// ending tells how a call of the primary has ended, as its caller sees it.
 type ending uint8
 
 const (
@@ -59,7 +59,7 @@ func (o ending) health() health {
 	return noEvidence
 }
 
-// caller calls the primary on goroutines of its own, and lets each of its callers go in time.
+// caller calls the primary on goroutines of its own, so that its callers can leave in time.
 //
 // A caller waits for its turn and for the answer no longer than timeout in all, and no longer than its own context. A call has the whole
 // timeout from its start. It continues when its caller leaves, and its ending is judged then. It holds its turn until it ends. Overdue
@@ -78,7 +78,7 @@ type turns struct {
 	taken chan struct{} // holds one for each
 
 	mu      sync.Mutex // guards the fields below
-	overdue int        // of which the time is over
+	overdue int        // the number of calls whose time is over
 	since   time.Time  // when that changed last
 }
 

@@ -7,12 +7,13 @@
 //
 // A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
 // errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
-// charged. Of the two limiters' OnDecision, only that of the limiter which decides a request is called; [Stats] counts the failures.
+// charged. Each request makes one call of OnDecision: that of the limiter which decides it. [Stats] counts the failures.
 //
-// After an outage, the primary is charged with what the stand-in let pass, as far as that still counts under the limits of the stand-in: if the
-// primary has one limit and an Adjust, and the keys are values and no requests. A stand-in with a Repay(context.Context) error, as
-// policy's has, charges it itself: Repay is called after decisions of the primary, at most once a second, until it returns nil. Calls that
-// timed out are not charged, nor are reservations that are never settled.
+// After an outage, the primary is charged with what the stand-in let pass, as far as that still counts
+// under the stand-in's limits. This needs a primary with one limit and an Adjust, and keys that are
+// values, not requests. Calls that timed out are not charged, nor are reservations that are never settled.
+// A stand-in may charge the primary itself: if it has a Repay(context.Context) error, as package policy's
+// has, Repay is called after decisions of the primary, at most once a second, until it returns nil.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -33,7 +34,7 @@ import (
 // noContext is for calls that no caller's context bounds.
 var noContext = context.Background()
 
-// late lets package lease find out that a caller whose deadline has passed is answered at once.
+// late is for package lease, which checks that a caller whose deadline has passed is answered at once.
 //
 //lint:ignore U1000 It is found by failures.AnswersLate.
 type late = failures.Late
@@ -247,8 +248,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) ans
 	return a
 }
 
-// exceeds reports whether a cost is known to be above any grant of the primary, when it is above any of the stand-in: err is the stand-in's
-// error. A stack of the same layers knows which of them apply, at which cost.
+// exceeds reports whether the primary would refuse a cost that the stand-in has refused as too large, with the
+// error err. If both are stacks of the same layers, the error names the layers that apply, and their costs.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	primary := ratelimit.Describe(l.primary)
 	limits := primary.Limits

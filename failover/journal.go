@@ -155,7 +155,7 @@ func (j *journal) endLocked(now time.Time, text string) line {
 	return j.lineLocked(slog.LevelInfo, now, text)
 }
 
-// lineLocked returns a line of the outage as of now.
+// lineLocked returns the log line of the outage so far.
 func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line {
 	args := []any{"decisions", j.decisions, "after", now.Sub(j.began).Round(time.Millisecond), "opened", j.openings}
 	if j.forced {

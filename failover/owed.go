@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// repayer is a stand-in that knows itself what it let pass while the store was down, and charges the store with it.
+// repayer is a stand-in that records what it lets pass while the store is down, and charges the store itself.
 type repayer interface {
 	// Repay charges the store with what still counts. It is called after decisions of the primary, at most once a second, until it returns
 	// nil.
@@ -62,7 +62,7 @@ func isKey(t reflect.Type) bool {
 // uncharged reports whether the primary has certainly not charged the cost of a decision that ended so.
 func (o ending) uncharged() bool { return o == unavailable || o == busy || o == shut }
 
-// within returns the context of a decision of the stand-in. The reason says whether the primary may have charged the cost.
+// within returns the context for a decision of the stand-in. Its reason tells whether the primary may have charged the cost.
 func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	if d.own != nil && !why.uncharged() {
 		return owed.Uncertain(ctx)
@@ -70,7 +70,8 @@ func (d *debts[K]) within(ctx context.Context, why ending) context.Context {
 	return ctx
 }
 
-// charged records what an answer of the stand-in owes. A reservation owes its real cost, as soon as it is settled.
+// charged records what the primary is owed for an answer of the stand-in.
+// For a reservation it is the real cost, recorded at the settlement.
 func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	if a.err != nil || !a.decision.Allowed || d.own == nil && (d.ledger == nil || !why.uncharged()) {
 		return
@@ -92,7 +93,8 @@ func (d *debts[K]) charged(key K, cost int, why ending, a *answer) {
 	}
 }
 
-// repay charges the primary with what is owed, in the background, if that is due. It is called after decisions of the primary.
+// repay charges the primary with what is owed, in the background, unless it
+// did so less than a second ago. It is called after decisions of the primary.
 func (d *debts[K]) repay() {
 	if !d.open.Load() {
 		return

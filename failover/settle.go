@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// settlementsPerCall is the maximum number of settlements that wait for their turn, for each call that may be
-// under way. Beyond that they fail at once.
+// settlementsPerCall is the maximum number of waiting settlements for each call that may be under way. More fail at once.
 const settlementsPerCall = 64
 
 // settling returns how to settle a reservation with the engine that made it.

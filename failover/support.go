@@ -18,8 +18,9 @@ func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decis
 	return a.decision, a.err
 }
 
-// PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does, of the limiter that a decision would be made by now:
-// the primary, or the stand-in, whose Decisions are Degraded. If that is no Layered, the error wraps [errors.ErrUnsupported].
+// PeekEach returns the decision of each layer, as [ratelimit.Layered.PeekEach] does. It
+// uses the limiter that would decide now: the primary, or the stand-in, whose Decisions
+// are Degraded. If that limiter is no Layered, the error wraps [errors.ErrUnsupported].
 func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		layers, ok := engine.(interface {

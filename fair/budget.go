@@ -95,7 +95,7 @@ func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
 // The share of a tenant that is alone is exact: the total's debt is its own, and it leaves a
 // quarter of that free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
 
-// beyondAlone returns the excess of a cost over the share of a tenant that is alone.
+// beyondAlone returns by how much a cost exceeds the share of a tenant that is alone.
 func (b *budget) beyondAlone(now, cost int64) wide {
 	room := product(fewTenants*b.burst-uint64(cost), b.per)
 	return b.owed(now).times(fewTenants + 1).minus(room)

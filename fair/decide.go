@@ -22,9 +22,9 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 // Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is the
 // part of the tenant's settlements and adjustments that the shared budget did not have, while it keeps the tenant from passing.
 //
-// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]: when its turn comes, room is
-// kept for a call of up to that cost, until 1.5 seconds after the time of RetryAfter. The place of a tenant's first call is
-// given only while few such tenants have one. While a tenant is in line it counts, and saves its share.
+// A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its
+// turn comes, room is kept for a call of up to that cost, until 1.5 seconds after RetryAfter. Few tenants
+// may hold such a place from their first call. While a tenant is in line it counts, and saves its share.
 //
 // RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace. A call
 // before it costs no more than the call. For a tenant alone it is exact. A cost above half of the burst may be denied for as
@@ -301,7 +301,7 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	}
 	lead := s.lead(tag)
 	likely := max(min(l.untilTurnLocked(t, m, cost), l.untilPaidLocked(t, lead)), l.untilWithinLocked(t, m, lead, cost))
-	if s.isBarred(t) && l.firstLocked(t) != nil { // no place is kept for it, so the time must be that of its share
+	if s.isBarred(t) && l.firstLocked(t) != nil { // it has no place in line, so it waits for its share
 		within := s.threshold(t, l.freeLocked(t, m))
 		return max(room, s.timeFor(s.toPayAlone(t, max(lead, within)-within))+late, 1)
 	}
@@ -338,8 +338,9 @@ func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	return product(lead, weights).minus(wide{lo: burst - min(burst, l.keptLocked(t))}).up(1)
 }
 
-// untilWithinLocked returns the amount that the rate gives until a tag is within the tenant's share, if the free part of the
-// burst stays as it is. Since it varies, an eighth less is assumed: coming late loses nothing, as the place is kept.
+// untilWithinLocked returns how much the rate must give until a tag is within the
+// tenant's share, if the free part of the burst stays as it is. That part varies, so an
+// eighth less is assumed: a caller that comes late loses nothing, as its place is kept.
 func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
 	n, weights := l.shares.among(t)
 	free := l.freeLocked(t, m)

@@ -34,7 +34,7 @@ type Limiter[K comparable] struct {
 
 	lineWeights uint64 // the weights of the tenants in both lines
 
-	kept        uint64 // the room that is kept for tenants whose turn has come, in fractions of a unit
+	kept        uint64 // the room kept for tenants whose turn has come, in fractions of a unit
 	keptWeights uint64 // their weights
 
 	waiting int     // callers in Wait

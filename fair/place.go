@@ -45,7 +45,7 @@ func (l *Limiter[K]) withKeptLocked(t *tenant[K], cost int64) int64 {
 	return max(cost, min(cost+kept, int64(l.budget.burst)))
 }
 
-// freeLocked returns the free part of the burst that is not kept for others, in fractions of a unit.
+// freeLocked returns the free part of the burst, less the room that is kept for others, in fractions of a unit.
 func (l *Limiter[K]) freeLocked(t *tenant[K], m meter.Moment) uint64 {
 	free, kept := l.budget.free(m.Now), l.keptLocked(t)
 	return max(free, kept) - kept

@@ -12,9 +12,9 @@ import (
 // mostPrivate bounds an overrun that bars a tenant, in units.
 const mostPrivate = 2 * mostBurst
 
-// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes as
-// much as empties the burst, and the rest bars the tenant alone. A negative delta refunds up to that much: first of the part
-// that bars the tenant, and then of its debt, also in the total. Errors are as for Take.
+// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes
+// it until the burst is empty, and the rest bars the tenant alone. A negative delta refunds at most that much: first it
+// lowers the rest that bars the tenant, and then the tenant's debt, also in the total. Its errors are those of Take.
 func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err

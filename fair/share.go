@@ -273,8 +273,8 @@ func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	s.settleIn(t)
 }
 
-// lower scales a tenant's debt or savings with the total, of which a lowered limit counts only a part. Its tag in line and its
-// overrun move with the debt.
+// lower scales a tenant's debt or savings like the total: a lowered limit counts
+// only a part of it. The tenant's tag in line and its overrun move with the debt.
 func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	if !t.counts {
 		return
@@ -338,8 +338,8 @@ func (s *shares[K]) largest(t *tenant[K], lead uint64) int64 {
 	return int64(amount.lo >> fractionBits)
 }
 
-// untilFits returns the amount that the server pays until a tag that is lead after the virtual time fits, if nothing is
-// spent: the free part of the burst becomes larger, and the lead smaller.
+// untilFits returns how much the server must pay until the tenant's tag fits, if nothing is spent meanwhile. Lead is the
+// distance of the tag from the virtual time. As the server pays, the free part of the burst grows and the lead shrinks.
 func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	n, weights := s.among(t)
 	return product(lead, weights).minus(product(free, n)).up(1 + n)

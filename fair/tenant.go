@@ -14,7 +14,7 @@ type tenant[K comparable] struct {
 	barred   bool
 	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
 
-	tag  uint64 // in line: the virtual time at which the debt is paid after the cost that it is in line for
+	tag  uint64 // in line: the virtual time at which the debt will be paid, the cost at the head of the line included
 	line line   // its callers in Wait
 	spot spot   // its place after a denial
 

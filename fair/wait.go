@@ -217,8 +217,8 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns the free part of the burst that the turn of a tenant in line needs. A place never needs more than
-// can be kept. So a client that does not come back delays no other.
+// needsLocked returns how much of the burst must be free for the turn of a tenant in line. A
+// place never needs more than can be kept. So a client that does not come back delays no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
 		return l.withKeptLocked(t, t.cost())
@@ -302,8 +302,8 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	return max(turn, 1)
 }
 
-// wakeLocked wakes the first waiter of all, if it does not sleep on the clock yet. It ends each
-// critical section in which that may have changed.
+// wakeLocked wakes the first waiter of all, unless it sleeps on the clock
+// already. Each critical section that may change the first waiter ends with it.
 func (l *Limiter[K]) wakeLocked() {
 	if t := l.waiters.first(); t != nil && t.line.first != l.sleeper {
 		l.sleeper = nil // its time may change before it comes first again

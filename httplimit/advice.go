@@ -60,9 +60,10 @@ const statusOverloaded = 529
 // statusCalm is "Enhance Your Calm", once Twitter's status in place of 429.
 const statusCalm = 420
 
-// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response received now: for an Advice
-// function that adds to it or records it, and for clients without a Transport. Of a refusal it may read the first KiB of the body, which
-// stays readable in full. The Age of a response from a cache shortens its waits; its budgets are ignored.
+// AdviceOf returns the advice that a [Transport] without an Advice function reads in a response
+// received now. Use it in an Advice function that adds to the advice or records it, and in clients
+// without a Transport. It may read the first KiB of a refusal's body; the body stays readable in
+// full. A response from a cache has an Age, which shortens its waits; its budgets are ignored.
 func AdviceOf(resp *http.Response) Advice {
 	var head []byte
 	if wantsHead(resp) {
@@ -71,7 +72,7 @@ func AdviceOf(resp *http.Response) Advice {
 	return adviceOf(resp, head, time.Now())
 }
 
-// throttled are the errors by which services of AWS refuse a request, of whatever status, as their SDKs list them.
+// throttled are the errors by which AWS services refuse requests, with any status, as their SDKs list them.
 var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "PriorRequestNotComplete",
 	"EC2ThrottledException", "TransactionInProgressException"}
@@ -129,7 +130,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 			break
 		}
 		if a.Budgets == nil {
-			a.Budgets = budgets // of which the reset has come
+			a.Budgets = budgets // whose resets have all come
 		}
 	}
 	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit
@@ -175,8 +176,8 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// ageOf returns the time that an answer has spent in caches (RFC 9111, section 5.1), 0 if it comes from the server itself. A wait is
-// shorter by it. The figures of budgets date from the time at which the cache got the answer: they are ignored.
+// ageOf returns how long an answer has been in caches (RFC 9111, section 5.1), 0 if it comes from the server itself. A wait
+// is shortened by it. Budgets in such an answer are ignored, because they date from the time at which the cache got it.
 func ageOf(h http.Header) time.Duration {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
@@ -186,7 +187,7 @@ func ageOf(h http.Header) time.Duration {
 	return span(float64(seconds))
 }
 
-// aged returns what is left of a wait that began when the server made its answer. A wait that is over is one nanosecond.
+// aged returns the rest of a wait that began when the server made its answer. If the wait is over, it returns one nanosecond.
 func aged(wait, age time.Duration) time.Duration {
 	if wait <= 0 {
 		return 0
@@ -218,8 +219,8 @@ var retryFields = []retryField{
 	{"X-Ratelimit-Retry-After", retryAfter},
 }
 
-// waitOf returns the time until a retry, 0 if no field gives one. A retry that is already due is one nanosecond, since a Wait of zero means
-// that there is none.
+// waitOf returns the time until a retry, or 0 if no field gives one. For a retry that is
+// already due it returns one nanosecond, because a Wait of zero means that there is none.
 func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Duration) {
 	for _, f := range retryFields {
 		d, ok := longest(h[f.name], func(value string) (time.Duration, bool) { return f.read(value, clock) })

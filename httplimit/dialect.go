@@ -5,11 +5,12 @@ package httplimit
 type Dialect uint8
 
 const (
-	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) is RateLimit-Policy, with all limits, and RateLimit, with one: q is the
-	// capacity, w the window or the seconds in which the capacity is regained, r the remaining budget, and t the seconds in which no more
-	// than r may be used: with r=0 until the next unit, after a denial the wait. The parameter weir-refill of RateLimit-Policy reports that the
-	// budget comes back unit by unit, and not as a whole at the end of a window. There is no RateLimit if a cost can never pass, or the layer that binds has a cost of
-	// its own. A name that outer middleware uses gets a number, such as "default-2".
+	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and RateLimit,
+	// with one. In them q is the capacity, and w the window or the seconds in which the capacity is regained; r is the
+	// remaining budget. No more than r may be used for t seconds: if r is 0, until the next unit, and after a denial
+	// until a retry. The parameter weir-refill of RateLimit-Policy reports that the budget comes back unit by unit,
+	// instead of whole at the end of a window. RateLimit is left out if a cost can never pass, or if the binding layer
+	// has a cost of its own. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
 	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit. Reset is the time until the budget is whole, or
 	// until its next unit if none remains, after a denial the wait; so in the next two.
@@ -39,8 +40,8 @@ var legacyFields = [dialects][3]string{
 	DialectXDelta:  {"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"},
 }
 
-// fieldNames are the names of the fields that a middleware sets for requests that pass: up to three of its dialect, and
-// then Options.DegradedHeader. An empty name stands for no field.
+// fieldNames are the names of the header fields that a middleware sets on requests that pass:
+// up to three of its dialect, then Options.DegradedHeader. An empty name sets no field.
 type fieldNames struct {
 	names [4]string
 	lists bool // middleware inside adds lines to the fields, and does not replace them

@@ -13,7 +13,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// dialectRead is one way in which servers report a remaining budget. The first element of dialectsRead that finds one in a response counts.
+// dialectRead is one format in which servers report a remaining budget.
+// The first element of dialectsRead that matches a response is used.
 type dialectRead struct {
 	structured func(h http.Header) []AdviceBudget // of one field, or nil
 	plain      []plainBudget                      // of fields of their own
@@ -25,7 +26,7 @@ type plainBudget struct {
 	remaining, reset string   // fields
 	resetMs          string   // contains the reset as a span in milliseconds; or ""
 	after            string   // contains the reset as a span, and counts before reset; or ""
-	names            []string // fields of which the first that is there has the name
+	names            []string // fields, the first present of which has the name
 	costs            bool
 	limit            string // contains the whole budget
 	refills          bool
@@ -123,7 +124,7 @@ func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	return budgets
 }
 
-// leftsOf reads the numbers of a field, of which one is usual. It returns nil if a value is no number of 0 or more.
+// leftsOf reads the numbers of a field, usually one. If a value is no number of 0 or more, it returns nil.
 func leftsOf(lines []string) (lefts []int64) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -187,7 +188,7 @@ func seconds(value string) float64 {
 	return n
 }
 
-// shopifyLeak is the time in which a whole bucket of Shopify's leaks.
+// shopifyLeak is the time in which Shopify's bucket drains from full to empty.
 const shopifyLeak = 20 * time.Second
 
 // shopify reads the call limit of Shopify's REST API.

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
-// setLimits writes the fields with the remaining budget. It stores up to three of their values in the slice. If a layer with a cost of its
-// own binds, the decision has no remaining budget in units of the request: Remaining is above the limit's capacity then, and is not
-// written.
+// setLimits writes the fields with the remaining budget. It keeps up to three of their values in
+// the slice. If the binding layer has a cost of its own, it writes no remaining budget, because
+// the decision has none in units of the request: Remaining is then above the limit's capacity.
 func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
@@ -27,8 +27,8 @@ func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.
 	}
 }
 
-// setLegacy writes the three fields of an older dialect. They have room for one limit: of this middleware and of outer ones, the stricter
-// limit is written, or the limit that denies.
+// setLegacy writes the three fields of an older dialect. They have room for one limit. Of this
+// middleware's limit and those of outer ones, they report the one that denies, or else the stricter one.
 func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	names := &legacyFields[m.opts.Dialect]
 	left, reset := limitfields.Clamp(int64(d.Remaining)), m.reset(v, d)

@@ -128,8 +128,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// admit sets the header fields of a request that passes, and answers a request that is not to be served. It returns the writer for the
-// handler, and its watcher, nil if there are no fields to watch over.
+// admit sets the header fields of a request that passes, and answers a request that does not. It
+// returns the writer for the handler, and the writer's watcher, or nil if no fields need one.
 func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, writer http.ResponseWriter, ok bool) {
 	if m.opts.Shadow {
 		return nil, w, true
@@ -146,7 +146,7 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 	var values *[4]string
 	writer = w
 	if serverOf(e.Request) == nil {
-		values = new([4]string) // the writer of another server, or of a test, which has no informational responses
+		values = new([4]string) // another server's writer, or a test's, sends no informational responses
 	} else {
 		watched, writer = watch(w, e.Request)
 		watched.fields, values = m.fields, &watched.values

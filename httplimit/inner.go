@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// innerRequest returns the handler's copy of a request, with a context by which a middleware inside finds this one. The watcher, nil if
-// there is none, gets its body.
+// innerRequest returns the handler's copy of a request. Its context leads a middleware
+// inside to this one. The watcher, if it is not nil, watches the copy's body.
 func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Request {
 	inner := r.WithContext(edge.Inside(ctx))
 	body := watchBody(r, inner)
@@ -35,8 +35,8 @@ func (m *Middleware) serveNested(
 	edge.MarkServed(r.Context())
 }
 
-// handBack copies the findings of a handler about a copy of the request to the request itself: the form, of which the server removes the
-// files, and the route with its path values.
+// handBack copies what a handler has stored in its copy of the request to the request itself:
+// the form, so that the server removes its files, and the route with its path values.
 func handBack(r, inner *http.Request) {
 	if r.MultipartForm == nil && inner.MultipartForm != nil {
 		r.MultipartForm = inner.MultipartForm

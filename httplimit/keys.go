@@ -23,8 +23,8 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// kept returns a text that may be kept as a key: neither long, nor a part of something
-// long, such as the request line, that it would keep in memory.
+// kept returns a text that can be kept as a key. The text is short, and it is no substring
+// of a larger one, such as the request line, which would stay in memory with it.
 func kept(value, what string) (string, error) {
 	short, err := keytext.Short(value, what)
 	return strings.Clone(short), err
@@ -48,9 +48,9 @@ func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })
 }
 
-// BearerToken is [APIKey] for the token in "Authorization: Bearer token". It is for opaque tokens. A JWT has several spellings that
-// verifiers accept, such as 16 that differ in the last character of the signature, and a budget for each: key by a
-// verified claim instead, after authentication.
+// BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens.
+// Verifiers accept several spellings of a JWT, for example 16 that differ in the last character of the
+// signature, and each would have a budget. So after authentication, use a verified claim as the key instead.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })

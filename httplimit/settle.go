@@ -16,7 +16,7 @@ type Response struct {
 	// Status is the status that [Options].Settle gets.
 	Status int
 	Header http.Header
-	// Written is the number of bytes of the body that the handler has written.
+	// Written is the number of body bytes that the handler has written.
 	Written int64
 }
 
@@ -101,7 +101,7 @@ func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w htt
 	}
 }
 
-// blameClient informs the outer middlewares, if they settle by status, that the client has caused the status that follows.
+// blameClient informs outer middlewares that settle by status that the client has caused the following status.
 func blameClient(w http.ResponseWriter) {
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		if x, ok := w.(interface{ blameClient() }); ok {
@@ -134,8 +134,8 @@ func watchBody(from, to *http.Request) *watchedBody {
 	return b
 }
 
-// handTrailer gives the handler the trailers, which are there at the end of the body. If the client has announced them,
-// both requests have one map.
+// handTrailer gives the handler the trailers, which arrive at the end of
+// the body. If the client has announced them, both requests share one map.
 func (b *watchedBody) handTrailer() {
 	if b.to.Trailer == nil {
 		b.to.Trailer = b.from.Trailer

@@ -247,8 +247,8 @@ func (p *parser) number() (string, *int64, bool) {
 	return "", &n, true
 }
 
-// display reads a Display String after its first character. That is UTF-8 text in which each byte that is not printable
-// ASCII is written as %xx, in lower case.
+// display reads a Display String after its first character: UTF-8 text in which
+// each byte that is not printable ASCII is written as %xx, in lower case.
 func (p *parser) display() bool {
 	if !p.accept('"') {
 		return false

@@ -46,9 +46,10 @@ type TransportOptions struct {
 	// MaxServerWait bounds a wait that a server demands. It defaults to ten years. See [Transport.Reset].
 	MaxServerWait time.Duration
 
-	// MaxRetries is the number of times that a refused request is sent again, each time after the wait that the server demands. If zero,
-	// none is. The body must be empty or have [http.Request.GetBody]. A 503 with Retry-After counts only for an idempotent method or with
-	// an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
+	// MaxRetries is the maximum number of times that a refused request is sent again, each time after the
+	// server's wait. If zero, it is not sent again. The body must be empty or have
+	// [http.Request.GetBody]. A 503 with Retry-After counts as a refusal only for an idempotent method or
+	// with an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
 	MaxRetries int
 
 	// MaxInFlight is the maximum number of requests of a key that are in flight, each until its response's body is read or closed, after 101
@@ -56,10 +57,11 @@ type TransportOptions struct {
 	// are sent at the limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
 	MaxInFlight int
 
-	// Inflight limits the requests in flight by its permits, each until its response's body is read or closed, after 101 until it is closed:
-	// those of a Key if that is set, and else of a host ([TargetHost]). It may be adaptive ([inflight.Learn]). A request takes its permit
-	// before its turn in the limiter: when permits come back after a stall, the requests that wait are sent at the limiter's pace. The wait
-	// for a permit counts as any other: see MaxWait. An adaptive limit counts the time until the turn as a part of the request's time.
+	// Inflight limits the requests in flight by its permits, by Key, or if that is nil, by host ([TargetHost]).
+	// A permit is held until the response's body is read or closed, and after 101 until it is closed. The limit
+	// may be adaptive ([inflight.Learn]); it then counts the time until the turn as a part of the request's
+	// time. A request takes its permit before its turn in the limiter: when permits come back after a stall, the
+	// waiting requests are sent at the limiter's pace. The wait for a permit counts as any other: see MaxWait.
 	Inflight *inflight.Limiter[string]
 
 	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or error. Usual is
@@ -68,12 +70,12 @@ type TransportOptions struct {
 	// status 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 
-	// MaxKeys bounds the number of idle keys for which the Transport keeps the server's advice. It defaults to 4096.
+	// MaxKeys is the maximum number of idle keys whose advice from servers the Transport keeps. It defaults to 4096.
 	MaxKeys int
 }
 
-// Transport is an [http.RoundTripper] that keeps to a limit of the client's own, and to the limits that servers announce. Make one with
-// [NewTransport]. It is safe for concurrent use.
+// Transport is an [http.RoundTripper] that obeys the client's own limit and the limits
+// that servers announce. Make one with [NewTransport]. It is safe for concurrent use.
 //
 // Requests of one key wait in a queue. One whose deadline comes before its time fails at once with an error that
 // wraps [context.DeadlineExceeded]. A Transport obeys:
@@ -87,9 +89,10 @@ type TransportOptions struct {
 //   - A 429 or 529 without these: nothing is sent for a second, then twice as long each time, up to a minute.
 //   - From the second error of the connection in a row on: nothing is sent for a second, then twice as long each time, up to 15 s.
 //
-// Of a server whose answers have no remaining budget, the Transport learns a pace: after a refusal requests go at intervals, which each
-// refusal lengthens and each served request shortens. Six refusals in a row are an outage, whose pace is the one before. The processes of
-// one account find their shares so, without a word between them. If a program's Advice reports a 500 as Refused, that counts as a refusal.
+// If a server's answers have no remaining budget, the Transport learns a pace. After a refusal it sends
+// requests at intervals: each refusal lengthens them, and each served request shortens them. Six refusals in
+// a row count as an outage, after which the earlier pace holds. So the processes of one account find their
+// shares without exchanging messages. If a program's Advice reports a 500 as Refused, it counts as a refusal.
 //
 // After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
 // for a minute at most. Dates are compared with the response's Date.
@@ -333,7 +336,7 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 	return a
 }
 
-// isBroken reports whether an error is that of a connection, and not of the request or of another limit.
+// isBroken reports whether the connection has caused an error, and not the request or another limit.
 func isBroken(err error) bool {
 	var network net.Error
 	switch {

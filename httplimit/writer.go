@@ -37,9 +37,9 @@ type watcher struct {
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns the watcher of a request: a ResponseWriter with the optional methods that handlers look for by type and
-// that w itself has. Hijack is also there if only [http.ResponseController] finds it: a hijack through Unwrap would not
-// pass the watcher. A method set is fixed when a program is compiled, so each needs a type.
+// watch returns the watcher of a request. It is a ResponseWriter, and has those optional methods for which handlers
+// test a writer's type and that w itself has. It has Hijack also if only [http.ResponseController] finds one in w: a
+// hijack through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs a type.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
 	_, flush := w.(http.Flusher)
 	switch hijack := reachesHijacker(w); {
@@ -156,8 +156,8 @@ func (w *watcher) blame(status int) int {
 	return status
 }
 
-// WriteHeader passes the first final status on. A second one has no effect in net/http
-// either, which logs the line that made the call. It would log a line of this file.
+// WriteHeader passes the first final status on. net/http ignores a second one, too,
+// and logs which line has made the call; here it would log a line of this file.
 func (w *watcher) WriteHeader(status int) {
 	if w.status != 0 {
 		w.logSuperfluous()
@@ -178,8 +178,7 @@ func (w *watcher) logSuperfluous() {
 	printf("http: superfluous response.WriteHeader call from %s (%s:%d)", f.Function, path.Base(f.File), f.Line)
 }
 
-// handlerFrame returns the innermost call that is neither of net/http nor of the writers
-// in this file.
+// handlerFrame returns the innermost call outside net/http and outside the writers in this file.
 func handlerFrame() (f runtime.Frame) {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])

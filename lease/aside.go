@@ -2,20 +2,19 @@ package lease
 
 import "github.com/weir-go/ratelimit"
 
-// part is the part of a cost that is spent from the batches of a key, while the rest is reserved directly. So a caller whose cost goes to
-// the remote limiter directly is not denied units that this very process holds. Its batches are not forfeited before the remote limiter has
-// answered. The zero part is nothing.
+// part is the part of a cost that is spent from a key's batches, while the rest is reserved with the
+// remote limiter. So a caller with a cost above the batch is not denied for lack of units that this very
+// process holds. No batch is forfeited before the remote limiter has answered. The zero part is empty.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
 	n        int  // units, of all claims
-	degraded bool // a batch that they are of is
+	degraded bool // one of its batches is degraded
 	spoken   bool // the remote limiter has allowed the rest: the part is not put back
 }
 
-// setAside spends all that is held of a key for a cost, and leaves at least one unit of it to
-// the remote limiter, which decides. It spends nothing if the remote limiter has to see the
-// whole cost.
+// setAside spends all that the process holds of a key on a cost, but leaves at least one unit of the cost to
+// the remote limiter, which decides. If the remote limiter has to decide on the whole cost, it spends nothing.
 func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	p := &part[K]{returns: l.fetcher.returns}
 	h := l.table.find(key)
@@ -74,8 +73,7 @@ func (p *part[K]) close() {
 	}
 }
 
-// settle settles a cost of which the rest was reserved with the remote limiter. That is given
-// back first.
+// settle settles a cost whose rest was reserved with the remote limiter. Units come back to the remote limiter first.
 func (p *part[K]) settle(rest *ratelimit.Reservation, actual int) error {
 	p.returns.lose(p.release(max(0, p.n-actual)))
 	return rest.Settle(max(0, actual-p.n))

@@ -27,7 +27,7 @@ func (d *denial) covers(need int, brief bool, now time.Duration) bool {
 	return d != nil && (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }
 
-// answer is the denial as of now, for a process that holds left units.
+// answer returns the denial as of now, for a process that holds left units.
 func (d *denial) answer(left int, now time.Duration) ratelimit.Decision {
 	elapsed := max(0, now-d.at)
 	answer := d.decision

@@ -33,7 +33,7 @@ type fetch[K comparable] struct {
 	over   context.Context // of all waiting callers: ends after Options.Timeout
 	cancel context.CancelFunc
 	n      int           // requested units
-	need   int           // of which the caller lacks so many; 0 if there is none
+	need   int           // the number of units that the caller lacks; 0 if there is no caller
 	done   chan struct{} // closed when the answer is there
 
 	// Guarded by the holding's lock; out and failure may be read once done is closed.
@@ -203,7 +203,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	}
 }
 
-// allowedLocked spends a cost of which as much is held, and returns the answer.
+// allowedLocked spends a cost that the process holds, and returns the decision.
 func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	degraded := h.degradedLocked(o.cost)
 	if o.keep {
@@ -216,7 +216,7 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 	return out
 }
 
-// forfeitAfter is the time for which a batch waits for its claims, in multiples of the time for which it can be spent.
+// forfeitAfter is the time for which a batch waits for its claims, as a multiple of its lifetime.
 const forfeitAfter = 10
 
 // holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back

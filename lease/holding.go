@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// holding is the part of one key's budget that this process holds, and its knowledge of the key.
+// holding is the part of a key's budget that this process holds, with what it knows about the key.
 //
 // Invariant: the rest of its batches, plus the units that open claims may put back, plus the units being fetched, is at most
 // Options.MaxBatch. The rest of a retired batch is not counted: it is spent no more.
@@ -99,8 +99,8 @@ func (h *holding[K]) degradedLocked(cost int) bool {
 	return false
 }
 
-// spentUpLocked takes out the first batch, of which nothing is left. If no claim on it is open, the
-// remote limiter has charged it for good.
+// spentUpLocked removes the first batch, which is used up. If no
+// claim on it is open, the remote limiter has charged it for good.
 func (h *holding[K]) spentUpLocked() {
 	b := h.batches[0]
 	h.batches = slices.Delete(h.batches, 0, 1)

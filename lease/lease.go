@@ -8,8 +8,8 @@
 // limiter's bound plus processes × MaxBatch. A process that crashes loses its held units of each key. Costs of 0, costs above MaxBatch or
 // the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the remote limiter's last ones, less the time since.
-// Degraded comes from the answer that brought the batch.
+// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the last ones of
+// the remote limiter, less the time since then. Degraded is that of the answer which brought the batch.
 package lease
 
 import (

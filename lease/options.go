@@ -21,8 +21,8 @@ type Options[K comparable] struct {
 	// BatchFor is the time that a batch should last; at most HoldFor. It defaults to 50 ms, or half of HoldFor if shorter.
 	BatchFor time.Duration
 
-	// DenyFor is the time for which a denial is repeated without a call of the remote limiter, up to its RetryAfter. It defaults to 100 ms;
-	// if negative, no denial is repeated.
+	// DenyFor is the time for which a denial is repeated without a call of the remote limiter,
+	// but at most its RetryAfter. It defaults to 100 ms; if negative, no denial is repeated.
 	DenyFor time.Duration
 
 	// Timeout bounds each call of the remote limiter but Settle and Wait. It defaults to 1 s.

@@ -73,8 +73,8 @@ func (t *remoteState) fill(d *ratelimit.Decision, left int, now time.Duration) {
 	}
 }
 
-// modest returns n, made smaller when little is left of the budget, so that no
-// process holds the last part of it, and never smaller than need.
+// modest returns n, or less if little of the budget is left, so that
+// no process holds the last part of it. It returns at least need.
 func (t *remoteState) modest(n, need int) int {
 	if !t.known {
 		return need

@@ -153,8 +153,7 @@ func (r *returns) failLocked(b *batch, err error) {
 	r.lost += uint64(b.left)
 }
 
-// ended returns the number of batches that were given back, the number that could not be, and the error of the last of
-// these.
+// ended returns how many batches were given back, how many could not be, and the last error.
 func (r *returns) ended() (batches, failed uint64, failure error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,18 +9,17 @@ type pace struct {
 	holdFor  time.Duration // after which nothing is known of a key's rate any more
 }
 
-// sizer sizes the batches of one key by the rate at which it spends. Its arithmetic is
-// in floats: a wrong size costs a round trip, never budget.
+// sizer sizes a key's batches by the rate of its spending. It
+// computes in floats: a wrong size costs a round trip, never budget.
 type sizer struct {
 	size  int           // units; 0 if nothing is known of the key's rate
 	at    time.Duration // when size was set
 	spent int64         // the key's spending by then
 }
 
-// next returns the size of a batch that is fetched now for a caller who lacks need
-// units, by a key that has spent so much. It starts at need, doubles while a batch
-// of that size would last less than the target, and halves when it would last more
-// than twice as long.
+// next returns the size of the next batch, for a caller who lacks need units and a key that has
+// spent so much since the last one. The size begins at need. It doubles while a batch of that
+// size would last less than the target, and halves when it would last more than twice as long.
 func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 	elapsed := now - s.at
 	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))

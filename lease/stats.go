@@ -6,7 +6,7 @@ type Stats struct {
 	Local      uint64 // decisions without a call of the remote limiter
 	RoundTrips uint64 // calls of the remote limiter, of any kind
 
-	BatchesGivenBack uint64 // batches of which something was left
+	BatchesGivenBack uint64 // batches that were not used up
 	UnitsGivenBack   uint64 // the unused rest of batches
 	UnitsLost        uint64 // units charged, and neither used nor, for certain, given back: of another algorithm a remote limiter may keep all
 	BatchesForfeited uint64 // batches given back before all reservations were settled

@@ -18,7 +18,7 @@ type timers[K comparable] struct {
 	timer *time.Timer // runs for the first date; nil if there was never one
 }
 
-// date is the instant at which a part of a holding becomes due.
+// date is the instant at which something in a holding becomes due.
 type date[K comparable] struct {
 	at time.Duration // since the origin
 	h  *holding[K]

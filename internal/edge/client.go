@@ -60,8 +60,8 @@ var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf
 // sharedAddresses are private as well: carriers and clusters use them (RFC 6598).
 var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// proxied returns the field in which a proxy of a private network names its client, or "". A client with a public address may send such a
-// field itself.
+// proxied returns the field in which a proxy in a private network names its
+// client, or "". Clients with public addresses may write such a field themselves.
 func (c Client[R]) proxied(r R) string {
 	peer := c.Peer(r).Addr
 	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {

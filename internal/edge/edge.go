@@ -240,7 +240,7 @@ func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	e.at = time.Now()
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
 	if e.Err != nil && c.reserver != nil && errors.Is(e.Err, held.ErrNoEnd) {
-		c.ends.Store(true) // a limit of the key or of the request, which Describe does not know
+		c.ends.Store(true) // a limit of the key or of the request is not in Describe
 		return c.reserve(e.Request.Context(), e)
 	}
 	e.Outcome = c.outcome(e)
@@ -305,7 +305,7 @@ func (c *Core[R]) sleep(e *Event[R]) error {
 	return wait.Sleep(ctx, e.Decision.Delay)
 }
 
-// RefuseHeld ends the waits of held requests, and of all that would be held from now on: their outcome is Denied.
+// RefuseHeld ends the waits of held requests. They, and all later requests that would be held, are Denied.
 func (c *Core[R]) RefuseHeld() { c.refuse() }
 
 // WaitFor makes a denied request wait until a higher cost would pass. It has no effect if

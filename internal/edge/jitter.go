@@ -15,9 +15,9 @@ func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 // jitterPeriod is the time for which a client's share stays the same. Then it changes, so no client is always the last.
 const jitterPeriod = 10 * time.Minute
 
-// share returns the client's share of a span, at least 0 and less than the span. The caller adds it to a wait that
-// begins now. The share depends on the period in which the wait ends, because that instant does not change while the
-// client waits.
+// share returns the client's share of a span, at least 0 and less than the span. The
+// caller adds it to a wait that begins now. The share depends on the period that
+// contains the end of the wait, because that end stays the same while the client waits.
 func (s jitterSeed) share(client string, now time.Time, wait, span time.Duration) time.Duration {
 	hash := maphash.Comparable(s.seed, struct {
 		client string

@@ -10,9 +10,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// A middleware may have another one inside, of the same protocol or of another. What the inner one refuses was not served, so the outer one
-// gives its charge back, as one stack of both limits would never have made it. Over HTTP and Connect the inner one finds the outer one by
-// the context; an interceptor of gRPC, whose calls do not allocate, recognizes the error of the inner one.
+// A middleware may have another one inside, of the same protocol or of another. A request that the inner
+// one refuses is not served. So the outer one gives its charge back: one stack of both limits would not
+// have charged it either. Over HTTP and Connect the inner one finds the outer one in the context. Calls of
+// gRPC interceptors do not allocate a context, so there the outer one recognizes the inner one's error.
 //
 // To reserve each request only because one may be refused inside would cost all servers that have one middleware. So a Core begins with
 // Take, and gives the first refused charges back by Adjust. From the first one on it reserves, which is exact at any later time.
@@ -44,8 +45,9 @@ func nestOf(ctx context.Context) *Nest {
 	return n
 }
 
-// MarkRefused records that a middleware refuses a request because of that cause, for all middlewares around it. A refusal that clients can
-// bring about stays charged: else a client could leave its key out, and so pass the limit by address around a limit by key.
+// MarkRefused reports to all outer middlewares that this one refuses a request for the
+// given cause. A refusal that clients can provoke stays charged. Otherwise a client could
+// omit its key to be refused by a limit by key, and escape an outer limit by address.
 func MarkRefused(ctx context.Context, why outcome.Cause) {
 	if why.ByClient() {
 		return
@@ -72,7 +74,8 @@ func WasRefused(ctx context.Context) bool {
 // Returns reports whether charges can be given back.
 func (c *Core[R]) Returns() bool { return c.returns || c.adjusts }
 
-// Refused gives the charge of a request back that a limiter inside has refused, unless it is a reservation, whose owner settles it.
+// Refused gives back the charge of a request that an inner limiter
+// has refused. A reservation is left to its owner, who settles it.
 func (c *Core[R]) Refused(e *Event[R], res *ratelimit.Reservation) {
 	if !c.nests.Load() {
 		c.nests.Store(true)

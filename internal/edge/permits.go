@@ -21,14 +21,14 @@ type Permits struct {
 	sent, failed, inFlight atomic.Uint64
 }
 
-// NewPermits returns the permits of a limiter, for which requests wait as long as maxWait, or if that is 0, as their contexts allow. The
-// texts of errors begin with the name of the package.
+// NewPermits returns the permits of a limiter. Requests wait for them at most for maxWait, or
+// if that is 0, until their contexts end. The texts of errors begin with the package's name.
 func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) *Permits {
 	return &Permits{pkg: pkg, limiter: l, maxWait: maxWait}
 }
 
-// Acquire waits for a permit of a key, and returns it with the time for which the request has waited. The error wraps
-// [ratelimit.ErrLimited] if there is no room, or none within MaxWait, or is the context's.
+// Acquire waits for a permit of a key. It returns the permit and how long the request has waited. The error
+// wraps [ratelimit.ErrLimited] if there is no room, or none within MaxWait; otherwise it is the context's.
 func (p *Permits) Acquire(ctx context.Context, key string) (inflight.Permit, time.Duration, error) {
 	begin, waiting := time.Now(), ctx
 	if p.maxWait > 0 {
@@ -57,7 +57,7 @@ func (p *Permits) Depart() {
 // Land counts an answer.
 func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
 
-// Counted returns the numbers of requests that were sent, that got no permit, and that are in flight.
+// Counted returns how many requests were sent, got no permit, and are in flight.
 func (p *Permits) Counted() (sent, failed, inFlight uint64) {
 	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
 }

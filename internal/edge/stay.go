@@ -11,9 +11,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// Stay is the time for which a request holds units, as those of [ratelimit.Concurrent] are held: until its handler has returned, and the
-// connection that it may have hijacked is closed. It extends the hold until then. If the units have lapsed all the same, as after an outage
-// of the store, it ends the handler's context, except in a shadow.
+// Stay is the time for which a request holds units of [ratelimit.Concurrent] or the like: until its handler has
+// returned and a connection that it hijacked is closed. Stay extends the hold until then. The units may lapse
+// nevertheless, for example in an outage of the store. Then Stay ends the handler's context, except in a shadow.
 type Stay[R Request] struct {
 	core     *Core[R]
 	request  R

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// backoff is the time to wait after refusals, and the number of requests that may be in flight after that.
+// backoff holds the wait after refusals, and the number of requests that may be in flight after it.
 type backoff struct {
 	until    time.Time // nothing is sent before: the server's time, or longer
 	refusals refusals  // in a row
@@ -22,7 +22,7 @@ type backoff struct {
 // refusals counts refusals with a time to wait, and refusals without one.
 type refusals struct{ timed, timeless int }
 
-// wideEnough is the window from which on any number of requests may be in flight.
+// wideEnough is the window from which on the number of requests in flight is not bounded.
 const wideEnough = 64
 
 // narrowFor is the time after a wait for which the window holds, unless it is wide enough before.
@@ -40,10 +40,11 @@ const (
 // maxBroken is the longest wait after errors of the connection: an outage should not last longer than the server's.
 const maxBroken = 15 * time.Second
 
-// refuse waits after a refusal of a request, for at least as long as the server demands, which close records, and returns the server's wait,
-// or its own if there is none. A time of the server is obeyed as it is, unless a request that obeyed it is refused again: then the server's
-// times are too short. Where a pace was measured, gap is the time between two requests: a refusal without a time is waited for twice that
-// time at first. Refusals of requests that were sent before the last one was received count as that one.
+// refuse waits after a refusal, at least for as long as the server demands. The field close records that
+// time. refuse returns the server's wait, or its own if there is none. It obeys a time of the server as it
+// is, unless a request that obeyed one is refused again: then the server's times are too short. If a pace was
+// measured, gap is the time between two requests, and the first refusal without a time is followed by a wait
+// of twice the gap. Refusals of requests that were sent before the last refusal arrived count as that one.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -71,8 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail waits after a second error of the connection in a row: a second, then twice as long each time. The first may be that of a connection
-// which the server has closed. Requests that were sent before the last error count as that one.
+// fail waits after the second and each later connection error in a row: a second, then
+// twice as long each time. The first error may only mean that the server has closed an idle
+// connection. Errors of requests that were sent before the last error count as that one.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return

@@ -12,7 +12,7 @@ type budgets struct {
 	latest map[budgetName]latest // of each policy
 }
 
-// latest is what is kept of a budget when it has ended.
+// latest is what remains known of a budget after its end.
 type latest struct {
 	seq     uint64        // of the latest request whose answer names it
 	every   time.Duration // see Budget
@@ -21,7 +21,7 @@ type latest struct {
 	spent   int           // the number of ends in a row after which little was left
 }
 
-// closedUntil returns the instant at which the last exhausted budget ends, or open if none ends later than that.
+// closedUntil returns the latest end of the exhausted budgets, or open if that is later.
 func (bs *budgets) closedUntil(open time.Time) time.Time {
 	for _, b := range bs.list {
 		if at := b.fits(1); b.Left <= 0 && at.After(open) {
@@ -62,7 +62,7 @@ func (b *Budget) fits(n int64) time.Time {
 	return at
 }
 
-// ends returns the instant at which the last of the budgets ends, or at least the given one.
+// ends returns the latest end of the budgets, or the given instant if that is later.
 func (bs *budgets) ends(least time.Time) time.Time {
 	for _, b := range bs.list {
 		if b.Until.After(least) {
@@ -72,7 +72,7 @@ func (bs *budgets) ends(least time.Time) time.Time {
 	return least
 }
 
-// nextUnit returns the next instant at which a unit of the budget comes back, or its end.
+// nextUnit returns the instant at which the budget's next unit comes back, or its end.
 func (b *Budget) nextUnit(now time.Time) time.Time {
 	if b.every == 0 {
 		return b.Until
@@ -83,7 +83,8 @@ func (b *Budget) nextUnit(now time.Time) time.Time {
 	return b.Until
 }
 
-// nextReset returns the next instant at which a budget ends, or a unit of it comes back, or the zero time.
+// nextReset returns the next instant at which a budget ends or a unit
+// of one comes back. If there is none, it returns the zero time.
 func (bs *budgets) nextReset(now time.Time) (reset time.Time) {
 	for _, b := range bs.list {
 		at := b.nextUnit(now)
@@ -133,9 +134,9 @@ func (bs *budgets) shared(b Budget) bool {
 	return a.others(b) > 1+own/8+a.doubtful(b)
 }
 
-// doubtful returns a part of the units that should have come back before a later answer. If they are missing, that is
-// no sign of other processes: in a sliding window, units that were spent later come back later. One other process that
-// is as busy as this one uses half of them.
+// doubtful returns how many of the units that should have come back before a later answer
+// may be missing without other processes. In a sliding window, units that were spent
+// later come back later. A process that is as busy as this one uses half of the units.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
 // others returns how many requests of others a later answer counts at least.
@@ -200,8 +201,8 @@ const (
 	leastLimit = 16
 )
 
-// learnKind finds out whether a budget comes back bit by bit, where neither the server nor the dialect says so. The end of a window does not
-// move to a later time before it has come, and after it the budget is whole.
+// learnKind determines whether a budget comes back bit by bit, if neither the server nor the dialect
+// reports it. A window's end does not move before it has come, and after it the budget is whole.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
 	l.ends = b.Until
@@ -246,9 +247,9 @@ func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	bs.list = kept
 }
 
-// paceUnits determines the time in which one unit of a budget that refills comes back. That is its share of the window,
-// or of the time until the budget is whole. If an answer leaves nothing, its reset may be that of the next unit or that
-// of the whole budget. Then the time of an earlier answer holds.
+// paceUnits determines the time in which one unit of a refilling budget comes back: the unit's
+// share of the window, or of the time until the budget is whole. If an answer leaves nothing, its
+// reset may mean the next unit or the whole budget. Then the time of an earlier answer is used.
 func (b *Budget) paceUnits(known time.Duration) {
 	if !b.Refills || b.Limit <= 0 {
 		return
@@ -261,7 +262,7 @@ func (b *Budget) paceUnits(known time.Duration) {
 	case b.Limit <= b.Left:
 	case b.Left > 0:
 		b.every = max(1, left/time.Duration(b.Limit-b.Left))
-	case b.every == 0 && b.inferred: // that of the next unit: else it would have been seen to move
+	case b.every == 0 && b.inferred: // it is the time of the next unit: a window's end would have moved
 		b.every = max(1, left)
 	case b.every == 0:
 		b.every = max(1, left/time.Duration(b.Limit))
@@ -289,7 +290,7 @@ func (b *Budget) count(earlier Budget, units int64) {
 		units = 1
 	}
 	b.Left -= units
-	if earlier.Until.Before(b.Until) { // that of the server's later answer
+	if earlier.Until.Before(b.Until) { // the reset of the server's later answer
 		b.Until = earlier.Until
 	}
 }

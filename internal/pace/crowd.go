@@ -36,7 +36,7 @@ func (c *crowd) refuse() {
 	c.alone = aware
 }
 
-// meet records that an answer shows requests of others.
+// meet records that an answer shows other processes' requests.
 func (c *crowd) meet(limit int64) { c.served = max(aware, limit) }
 
 // here reports whether others use the budget.

@@ -50,7 +50,7 @@ func (fs *flights) land(seq uint64) flight {
 	return f
 }
 
-// find returns the index of a request in the list, or the one at which it would be.
+// find returns the index of a request in the list, or the index at which to insert it.
 func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
@@ -93,7 +93,7 @@ func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	return false
 }
 
-// nextCounted returns the instant at which the next of the young requests is sure to be counted, or the zero time.
+// nextCounted returns the first instant at which one of the young requests is certainly counted, or the zero time.
 func (fs *flights) nextCounted(now time.Time) (at time.Time) {
 	young := fs.young(now)
 	if i := slices.IndexFunc(young, func(f flight) bool { return !f.landed }); i >= 0 {

@@ -25,9 +25,8 @@ import (
 // timer or waits for a call under way: the limiter's answer, a cancellation, or the answer
 // to a request in flight. Each of these wakes it.
 //
-// Only the head has a timer. A goroutine that holds the lock sends the head if its time has come, and all places
-// behind it whose time has come too. So each of many places that wait for one instant wakes once,
-// and takes no lock for that.
+// Only the head has a timer. A goroutine that holds the lock sends the head and all places behind it whose
+// time has come. So if many places wait for one instant, each wakes once, and takes no lock to do so.
 type line struct {
 	pkg   string // the package that the texts of errors name
 	key   string
@@ -47,18 +46,18 @@ type line struct {
 	undone  []*ratelimit.Reservation // to be cancelled when the booking place is back
 	vacant  []vacancy                // bookings of places that left since then
 	undoing int                      // the number of cancellations under way
-	held    int                      // the number of slots of requests that were sent; each booking has one, too
+	held    int                      // slots of requests that were sent; each booking has one, too
 
 	flights flights
 	budgets budgets
-	figures bool // the last answer to a request that was served has a budget of requests, which is to be believed
+	figures bool // the last answer to a served request has a budget of requests that can be trusted
 	misled  int  // the number of requests to be served until it is to be believed again
 	backoff backoff
 	crowd   crowd
 	rate    rate
 }
 
-// vacancy is the booking of a place that has left during another place's call of the limiter.
+// vacancy is the booking of a place that left while another place called the limiter.
 type vacancy struct {
 	res  *ratelimit.Reservation
 	at   time.Time
@@ -76,14 +75,15 @@ const (
 	stepFail               // it cannot be sent before the instant, which is too late
 )
 
-// misledFor is the number of served requests for which a server's figures are not believed, after it has refused a request while most was left:
-// another limit holds, such as an even spacing or one that no field names.
+// misledFor is the number of served requests for which a server's figures are ignored
+// after it has refused a request while most of the budget was left. Then another limit
+// has refused it, for example an even spacing, or a limit that no field reports.
 const misledFor = 256
 
 // bookAhead is how far ahead the last booking may be when the next place books: the others book nothing.
 const bookAhead = 100 * time.Millisecond
 
-// peekEach is the time after which a place looks again at a limiter that has denied it for longer.
+// peekEach is the interval at which a waiting place peeks at its limiter, although the denial has named a longer time.
 const peekEach = time.Second
 
 // never is a time that does not come.
@@ -349,8 +349,8 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 	return res
 }
 
-// maxRebook is the number of places that book anew when one of another cost leaves before them. A longer queue would take too
-// long: there the places keep their bookings.
+// maxRebook is the maximum number of places that book anew when a place of another cost leaves
+// before them. In a longer queue that would take too long, and the places keep their bookings.
 const maxRebook = 512
 
 // handDownLocked is called for a place that leaves. It passes the booking of that place to the next place, the booking

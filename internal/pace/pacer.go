@@ -1,6 +1,5 @@
-// Package pace keeps a client within a limit of its own and makes it obey its servers' answers, whatever the protocol. It has
-// a queue for each key, first come, first served. The HTTP
-// transport and the gRPC client interceptors translate their answers into [Advice].
+// Package pace keeps a client within its own limit and obeys its servers' answers, for any protocol. Each key has a queue,
+// first come, first served. The HTTP transport and the gRPC client interceptors translate servers' answers into [Advice].
 //
 // A request goes through these calls of a [Pacer]:
 //
@@ -33,7 +32,8 @@ type Options[R any] struct {
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
 	Units   func(context.Context) int // the units of a request in budgets that count units; nil for 1
 	Longest time.Duration             // the longest wait that is believed; defaults to MaxWait
-	// MaxInFlight is the maximum number of requests of a key that are in flight, each until Leave or Again; 0 for any number.
+	// MaxInFlight is the maximum number of requests of a key in flight. A
+	// request is in flight until Leave or Again. If 0, there is no maximum.
 	MaxInFlight int
 }
 

@@ -49,7 +49,7 @@ func (p *Place) left(now time.Time) time.Duration {
 	return p.deadline.Sub(now)
 }
 
-// deniedFor returns the rest of the time for which the limiter has denied the request.
+// deniedFor returns for how much longer the limiter's last denial holds.
 func (p *Place) deniedFor(now time.Time) time.Duration {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()

@@ -80,8 +80,8 @@ func (r *rate) serve(figures, few bool) {
 	}
 }
 
-// halve halves a gap that refusals in a row have lengthened, down to what it was before them. They may have been those of an outage, and a
-// server that is slower now refuses once more.
+// halve halves a gap that several refusals in a row have lengthened, but not below its value before
+// them. An outage may have caused them. If the server is really slower now, it refuses once more.
 func (r *rate) halve() {
 	shorter := max(r.gap/2, r.before)
 	r.next = r.next.Add(shorter - r.gap)
@@ -152,7 +152,7 @@ func (r *rate) measured() time.Duration {
 	return r.gap
 }
 
-// opens returns the instant at which one more request may be sent, beside those that are booked.
+// opens returns the instant at which one more request may be sent, behind those that are booked.
 func (r *rate) opens(booked int) time.Time {
 	if r.gap == 0 {
 		return time.Time{}

@@ -59,7 +59,8 @@ func (l *line) needsLocked(p *Place, b Budget) int64 {
 	return n
 }
 
-// paceLocked returns the instant at which one more may be sent without taking the share of other processes, once they were seen.
+// paceLocked returns the instant at which one more request leaves
+// other processes their share. If none were seen, that is at once.
 func (l *line) paceLocked(now time.Time) time.Time {
 	if !l.crowd.here() {
 		return time.Time{}
@@ -82,9 +83,9 @@ func (l *line) paceLocked(now time.Time) time.Time {
 	return next
 }
 
-// share returns the time between two requests of one of several processes, of which none knows how many there are: the less is left,
-// the longer. All see the same figure, so they use the budget in equal parts, and it does not run out. Of a bucket, what comes back in the
-// meantime counts by a quarter, as the others take the rest.
+// share returns the time between two requests of this process while other processes use the budget, too. None knows how
+// many they are. The less is left, the longer the time. All see the same figure, so they use equal parts, and the budget
+// does not run out. A quarter of the units that a bucket regains meanwhile count, because the others take the rest.
 func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
@@ -96,8 +97,8 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
 }
 
-// scarceUntil returns the instant from which on the budget needs no sharing: its end, or the instant at which more than half of a bucket is
-// there.
+// scarceUntil returns the instant from which on the budget needs no sharing:
+// its end, or the instant at which a bucket is more than half full.
 func (b *Budget) scarceUntil() time.Time {
 	if b.every == 0 {
 		return b.Until
