@@ -9,9 +9,9 @@ import (
 // account is one key's lock and spending. On 64-bit machines it is exactly one cache line long. It has no pointer to
 // its key, which is allocated beside it, and none to its table.
 //
-// Lock order: an account before one of a higher address, the accounts of [Global] limiters after all others, and any account
-// before a shard of the key table. Code that holds a shard only tries to lock an account. Under an account's lock only a Clock
-// is called.
+// Lock order: an account before one of a higher address, the accounts of [Global] limiters
+// after all others, and any account before a shard of the key table. Code that holds a shard
+// only tries to lock an account. Code that holds an account calls no user code except a Clock.
 type account struct {
 	mu sync.Mutex // guards the fields below
 
@@ -31,7 +31,7 @@ func (a *account) fresh(reading int64) bool { return a.freshAt() <= reading && !
 // waitedFor reports whether calls wait in the key's line. The caller holds the lock.
 func (a *account) waitedFor() bool { return a.State.Line() != nil }
 
-// freshAt returns the first reading at which the key is fresh, without the calls that wait. The caller holds the lock.
+// freshAt returns the first reading at which the key is fresh. Waiting calls do not count. The caller holds the lock.
 func (a *account) freshAt() int64 {
 	a.plan.Refresh(&a.State)
 	return max(a.last, a.plan.Forgotten(a.State))
@@ -43,8 +43,7 @@ func (a *account) expired(reading, idle int64) bool {
 	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
 
-// unknown reports whether nothing is known of a fresh key that a new key would not have, not even a limit that it has left. The caller
-// holds the lock.
+// unknown reports whether a fresh key is just like a new one: it has not even left a limit. The caller holds the lock.
 func (a *account) unknown(reading int64) bool { return a.plan.Kept(a.State) <= reading }
 
 // floor returns the time before which the key must not be created anew if it is dropped at a reading. A fresh key must not

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// alone is the decider of a stack of one layer, whose limiter's store decides on no others. It calls the limiter's methods. The limiter
-// has its own limits, checks costs, and reports its decisions itself.
+// alone is the decider of a stack of one layer whose limiter cannot be decided together with others. It calls
+// the limiter's methods. The limiter has its own limits, checks costs, and reports its decisions itself.
 type alone[K any] struct{ l Limiter[K] }
 
 func (a alone[K]) Limit(int, string, Limit) (limit Limit, plan any, err error) { return }

@@ -48,10 +48,10 @@ func newPeriod(unit calendar.Unit, zone string, from int) Period {
 	return Period{unique.Make(period{unit, zone, from, 0})}
 }
 
-// At returns the period whose windows begin at a time of their first day, as its clock shows it, instead of at midnight:
-// Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. Where clocks skip that time, a window begins at the step; of a time that
-// comes twice, the first counts. The time is less than 24 h, in whole minutes. Another time, or one for [Hour] and [Minute], makes the Period
-// invalid. Zero is midnight.
+// At returns the period whose windows begin when the clock of the time zone shows the given time of the day, instead of
+// at midnight. For example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that
+// time, the window begins at the step; if it shows that time twice, the first one counts. The time must be whole
+// minutes below 24 h. Any other time makes the Period invalid, and so does At on [Hour] and [Minute]. Zero is midnight.
 func (p Period) At(after time.Duration) Period {
 	if p == (Period{}) {
 		return p

@@ -27,11 +27,11 @@ func (systemClock) Wall() time.Time { return time.Now() }
 // maxReading leaves room to add a century to a reading, and to subtract any two.
 const maxReading = math.MaxInt64 / 2
 
-// century bounds every span of time that a budget is counted in: the time in which a
-// whole capacity is regained, how far ahead is booked, and the debt of one key.
+// century bounds every span of time in which a budget is counted: the time in which
+// a whole capacity is regained, how far ahead is booked, and the debt of one key.
 const century = 876_600 * int64(time.Hour)
 
-// mostCounted is the maximum spending of a key, so that a sum of two debts does not overflow.
+// mostCounted is the maximum spending of a key. The sum of two such debts does not overflow.
 const mostCounted = math.MaxInt64 / 2
 
 // reading is the clock's time in nanoseconds.

@@ -31,8 +31,8 @@ var (
 	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
-	// ErrLost is for units of a [Concurrent] limit, or slots of a semaphore, that are no longer held by the call they were given to: their
-	// hold has passed, or they were given back.
+	// ErrLost means that the call no longer holds the units of a [Concurrent] limit, or the
+	// slots of a semaphore, that it was given: their hold has passed, or they were given back.
 	ErrLost = errors.New("ratelimit: units are no longer held")
 
 	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
@@ -50,8 +50,8 @@ func (blockedError) Error() string { return "ratelimit: blocked" }
 
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
 
-// These types format their messages lazily: a client that is banned, or that requests too much, may do so at any rate, and must
-// not cost more than a client that is denied.
+// These types format their messages when they are read: a client that is banned,
+// or that requests too much, must not cost more than a client that is denied.
 
 // exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
 // the limit and the figures, and never the key, which may be a secret.

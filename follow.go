@@ -2,8 +2,9 @@ package ratelimit
 
 import "github.com/weir-go/ratelimit/internal/meter"
 
-// follower is implemented by an [answerTaker] that follows the spending of its keys, charge by charge, as requests of package policy do
-// whose rules notify. Of a key in memory it receives all charges and corrections in the order in which they take effect.
+// follower is an [answerTaker] that follows the spending of its keys, charge by charge.
+// Requests of package policy implement it for rules that notify. For a key in memory it
+// receives all charges and corrections in the order in which they take effect.
 type follower interface {
 	// Following reports whether the request follows keys, and Follows whether it follows a layer's. The other methods are called only for
 	// keys that it follows.
@@ -30,7 +31,7 @@ type followed struct {
 	layer int
 }
 
-// unknownOpen stands for the sum of open estimates of a store that does not keep it.
+// unknownOpen is the sum of open estimates if the store does not keep one.
 const unknownOpen = -1
 
 // spent returns the units that a key has spent and not regained at an instant, rounded up: its limit's capacity, less the remaining
@@ -40,7 +41,7 @@ func (p *plan) spent(s meter.State, now int64) int64 {
 	return meter.Add(max(0, p.capacity-remaining), debt)
 }
 
-// before returns the spending of an account whose correction is followed, as of an instant. The caller holds the lock.
+// before returns an account's spending as of an instant, if its correction is followed. The caller holds the lock.
 func (f *followed) before(a *account, now int64) int64 {
 	if f == nil || a.plan == nil {
 		return 0

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// generation is the set of limits that are in force between two calls of SetLimit, or of Refresh for all keys. A key whose plan
-// is of another generation looks up its limit again at its next decision. So a change of limits touches no key: it takes
-// constant time, however many keys there are.
+// generation is the set of limits in force between two calls of SetLimit, or of Refresh for all
+// keys. If a key's plan belongs to another generation, the key's next decision looks up its limit
+// again. So a change of limits touches no key: it takes constant time, however many keys there are.
 //
 // A plan knows only the number of its generation. If it referred to the generation itself, one idle key would keep all plans of
 // an old generation in memory.
@@ -165,7 +165,7 @@ func (l *Keyed[K]) refresh(key K) {
 	l.markStale(key)
 }
 
-// kindShift is the number of the lowest bit of account.changes that counts the changes to and from Concurrent.
+// kindShift is the position of the lowest bit in account.changes that counts changes to and from Concurrent.
 const kindShift = 24
 
 // changed counts a change of the limit's figures. A reservation made before a change to or from Concurrent has nothing to settle. The caller
@@ -235,7 +235,7 @@ func (l *Keyed[K]) lookUpPlan(key K, g *generation) (*plan, error) {
 		return p, nil
 	}
 	return l.lookups.Get(key, g.seq, func() (*plan, bool) {
-		// A decision that was under way a moment ago has put the account under its plan, and taken that out of asked.
+		// A decision that has just ended has put the account under its plan, and removed the plan from asked.
 		p := l.keys.planOf(key, g)
 		return p, p != nil
 	}, func(key K) (*plan, error) {
@@ -338,9 +338,9 @@ func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
 // generation returns the number of the generation that the plan was made in.
 func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
 
-// supersedes reports whether a decision under the plan puts a key under it that is under
-// the old one. Of two plans of the limiter the one of the later generation stays: a decision
-// that was slow must not bring an old limit back. A request's plan gives way to any other.
+// supersedes reports whether a decision under one plan moves a key that is under the
+// old plan. Of two plans of the limiter, the one of the later generation wins: a slow
+// decision must not bring an old limit back. A request's plan gives way to any other.
 func (p *plan) supersedes(old *plan) bool {
 	switch {
 	case p == old:

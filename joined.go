@@ -45,7 +45,7 @@ type demand struct {
 	key    string
 	cost   int
 	own    bool // the cost is the layer's own, whatever the caller's
-	alone  any  // the key of a limiter that is asked alone
+	alone  any  // the key, if the limiter is called alone
 	limit  Limit
 	plan   any
 	known  bool  // the limit is
@@ -223,7 +223,7 @@ func counts(l Limit) bool {
 	return l.Algorithm != AlgorithmUnlimited && l.Algorithm != AlgorithmBlocked
 }
 
-// exceeds reports whether a cost is more than the limit can ever allow. The limit of a limiter that is asked alone is its own matter.
+// exceeds reports whether a cost is more than the limit can ever allow. A limiter that is called alone checks that itself.
 func exceeds(l Limit, cost int) bool { return l.Algorithm != 0 && cost > l.Capacity() }
 
 // sum makes the charges: of each key one for the enforcing layers, then one for each shadow. A key has one limit in one decision, the
@@ -433,7 +433,7 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	}
 	if !a.known {
 		e.Decision.Limit = Limit{}
-	} else if a.limit.Algorithm != 0 { // else it is the matter of a limiter that is asked alone
+	} else if a.limit.Algorithm != 0 { // otherwise the limiter, which is called alone, does this
 		e.Decision.Limit = a.limit
 	}
 	return e
@@ -471,7 +471,8 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	}
 }
 
-// back sets the costs of units in use to 0: they are given back, or were not held. A limiter that is asked alone does so itself.
+// back sets the costs of units in use to 0: they are given back,
+// or were not held. A limiter that is called alone does so itself.
 func back(charges []Charge, costs []int) {
 	for i := range charges {
 		if c := &charges[i]; c.alone == nil && c.Limit.Algorithm == AlgorithmConcurrent {
@@ -695,7 +696,7 @@ func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// waitAlone is wait for a limiter that is asked alone, which has a Wait of its own.
+// waitAlone waits with the Wait of a limiter that is called alone.
 func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -848,12 +849,12 @@ func shareOf(share func(Limit) Limit, limit Limit) Limit {
 	return local
 }
 
-// spentOf returns the spending of which a decision is the standing.
+// spentOf returns the spending that a decision's figures imply.
 func spentOf(d *Decision) int64 {
 	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
 }
 
-// watch makes a call of the store answer with the spending of the keys that the request follows.
+// watch makes a call of the store return the spending of the keys that the request follows.
 func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
 	if f == nil {
 		return ctx, nil

@@ -11,10 +11,10 @@ import (
 type Joinable interface {
 	Limiter[string]
 
-	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the limiter whose
-	// Join is called. A limiter appears once for each of its layers. If they cannot decide together, for example
-	// because one is on another server, the error gives the reason. If one has a type that the store does not know, the
-	// error wraps [errors.ErrUnsupported]. So a limiter in front of one with a Join can have that method, too, and
+	// Join returns the decider over these limiters, in the order of a stack's layers. One of them is the limiter
+	// whose Join is called. A limiter appears once for each of its layers. If they cannot decide together, for
+	// example because one is on another server, the error gives the reason. If the store does not know the type of
+	// one, the error wraps [errors.ErrUnsupported]. So a limiter that wraps another one can have a Join, too, and
 	// still decide alone. All calls Join once, and adds to its error that package chain combines such limiters.
 	Join(limiters []Joining) (Joint, error)
 }
@@ -28,9 +28,8 @@ type Joining struct {
 // Joint decides on the requests of a stack. Many goroutines may call its methods at the same time. An index in the
 // argument of Join identifies a limiter.
 //
-// The stack does the rest in the same way for all stores. It calls the functions of the layers, refuses costs that are
-// negative or above the capacity, adds up the costs of each key, combines the decisions of all keys, and calls
-// observers.
+// The stack does the rest in the same way for all stores. It calls the layers' functions, refuses costs that are
+// negative or above the capacity, adds up the costs of each key, combines the decisions, and calls observers.
 type Joint interface {
 	// Limit returns the limit of a key in one decision: the limit of the request, or if that is zero, the limiter's own. It is an
 	// error, which wraps [ErrInvalidLimit], if the store cannot count it, and one that wraps [ErrInvalidKey] if it cannot keep the key.

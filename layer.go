@@ -22,20 +22,20 @@ type Layer[R any] struct {
 	// Cost is not called, and Remaining is computed from the other layers.
 	Cost func(R) int
 
-	// Actual returns the layer's real cost of a request when a [Reservation] is settled, whatever the argument of Settle: so tokens,
-	// dollars and requests of one reservation each settle at their own figure. R may be a pointer, whose fields the handler has
-	// filled in by then. Settle(0), which is Cancel, does not call it and gives everything back. A negative cost is an
-	// [ErrNegativeCost] from Settle, and all charges stay. If nil, a layer without a Cost settles at the argument of Settle, and one
-	// with a Cost at that. It is called by Settle's goroutine, once.
+	// Actual returns the layer's real cost of a request when a [Reservation] is settled, instead of the argument of Settle.
+	// So tokens, dollars and requests of one reservation each settle at their own figure. R may be a pointer, whose fields
+	// the handler has filled in by then. Settle(0), which is Cancel, does not call Actual and gives everything back. If
+	// Actual returns a negative cost, Settle returns an [ErrNegativeCost], and all charges stay. If nil, a layer without a
+	// Cost settles at the argument of Settle, and one with a Cost at that Cost. Settle calls it once, in its own goroutine.
 	Actual func(R) int
 
 	// Limit returns the limit of a request, for example the limit of the user's plan. If nil, or if it returns the zero
 	// Limit, the limiter's own limit applies. A limit without a name takes the name of the limiter's. An invalid limit
 	// denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
-	// A key has one budget, whatever the limit: if the limit differs from the one of the key's last decision, the spending
-	// carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one request
-	// count the same key, the limit of the first of them applies that is neither Unlimited nor Blocked; Shadow layers come last.
+	// A key has one budget, whatever the limit. If the limit differs from the one of the key's last decision, the
+	// spending carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one
+	// request count the same key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
 	Limit func(R) Limit
 
 	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own. The other
@@ -59,7 +59,7 @@ type Layer[R any] struct {
 //lint:ignore U1000 It is the name of the embedded field.
 type source = merge.Source
 
-// made is the source of a layer that By has made, or the error that All is to return.
+// made is the source of a layer that By has made. It holds the layer's error if it has one, which All returns.
 type made[R any] struct {
 	limiter     any              // a *Keyed of any type: to detect a limiter that is held twice
 	clock       Clock            // the limiter's
@@ -127,8 +127,9 @@ var SkipLayer = errors.New("ratelimit: layer does not apply")
 // request, charges nothing in any layer, and is returned wrapped; [SkipLayer] leaves the layer out. A nil limiter or key function
 // is an error of [All] and [AllOf].
 //
-// The limiter may be of any store. [New]'s limiters can be beside each other, whatever their types of keys; those of another store can
-// if they are [Joinable]. Any other limiter can be the only layer, without a Limit of the request.
+// The limiter may use any store. Limiters of [New] can stand beside each other, whatever
+// the types of their keys. Limiters of another store can stand beside each other if they
+// are [Joinable]. Any other limiter must be the only layer, without a Limit of the request.
 func By[R any, K comparable](l Limiter[K], key func(R) (K, error)) (y Layer[R]) {
 	merge.SetSource(&y, sourceOf("By", l, key))
 	return y
@@ -170,9 +171,10 @@ func makeSource[R any, K comparable](maker string, l *Keyed[K], key func(R) (K, 
 	}
 }
 
-// Global returns the layer that charges one budget for every request: the limit of a whole service. In memory make its limiter with
-// New[struct{}], whose own calls have the key struct{}{}. In a store its key is the empty string. A limiter with keys of another type
-// is an error of [All] and [AllOf], and so is one with keys that is not [Joinable]: of these, [By] counts one key for all.
+// Global returns the layer that charges one budget for every request, for example the limit of a whole service.
+// In memory, make its limiter with New[struct{}], whose own calls have the key struct{}{}. In a store, its key
+// is the empty string. [All] and [AllOf] return an error for a limiter with another type of keys, and for a
+// limiter with keys that is not [Joinable]: [By] counts one key of such a limiter for all requests.
 func Global[R any, K comparable](l Limiter[K]) (y Layer[R]) {
 	m := sourceOf("Global", l, func(R) (k K, err error) { return k, nil })
 	if m.global = true; m.err == nil && m.joins == nil && unsafe.Sizeof(*new(K)) > 0 {

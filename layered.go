@@ -63,7 +63,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 	}
 	l := &Layered[R]{layers: make([]layer[R], len(layers)), pick: pick}
 	places := make([]int, len(layers))
-	of := make(map[any]int, len(layers)) // how many layers a limiter has, of those that can have several
+	of := make(map[any]int, len(layers)) // the number of layers of each limiter that can have several
 	for i, given := range layers {
 		y, err := layerOf(given)
 		switch {
@@ -101,7 +101,7 @@ func newLayered[R any](maker string, pick func(R, []int) []int, layers []Layer[R
 // useChain ends an error about limiters that cannot be decided together.
 const useChain = "; package chain asks such limiters one after the other"
 
-// joinAll makes the joint of the layers' store. A layer alone need not join: its limiter may stand in front of one that does.
+// joinAll makes the joint of the layers' store. A single layer need not join: its limiter may wrap one that does.
 func (l *Layered[R]) joinAll() error {
 	first := &l.layers[0]
 	err := errors.New("it has no Join")
@@ -128,8 +128,8 @@ func (l *Layered[R]) joinAll() error {
 	return nil
 }
 
-// sameClock reports whether two layers have one clock. Clocks that cannot be compared, such as functions, are one only if
-// they are of one limiter.
+// sameClock reports whether two layers have one clock. Clocks that cannot be compared,
+// such as functions, count as one only if both layers have the same limiter.
 func sameClock[R any](a, b *layer[R]) bool {
 	return a.limiter == b.limiter ||
 		reflect.ValueOf(a.clock).Comparable() && reflect.ValueOf(b.clock).Comparable() && a.clock == b.clock
@@ -208,9 +208,9 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 // included. A layer that does not apply to the request has the zero Decision, whose Limit has no Algorithm. Layers with
 // a common key have the same Decision, for the sum of their costs.
 //
-// The errors are those of [Layered.Peek]. Usually there are no decisions with an error. With [ErrExceedsLimit] there
-// are, and the layer that the error names has a denial with the present figures. If a store has no answer for a shadow
-// layer, its error also comes with the decisions.
+// The errors are those of [Layered.Peek]. With most errors there are no decisions. With
+// [ErrExceedsLimit] there are, and the layer that the error names has a denial with the present
+// figures. If a store has no answer for a shadow layer, its error comes with the decisions, too.
 func (l *Layered[R]) PeekEach(ctx context.Context, r R, cost int) ([]Decision, error) {
 	if l != nil && l.joint != nil {
 		return l.peekEachJoined(ctx, r, cost)
@@ -336,8 +336,8 @@ type attempts struct {
 	number uint64 // of its arrival, 0 before the first line
 }
 
-// stand puts the call into the line of a charge that was denied, and reports true; or false if the key is not in the table. Only the first
-// line needs room in its limiter: a call that waits already is not refused.
+// stand puts the call into the line of a charge that was denied, and reports true. If the key is not in the table,
+// it reports false. Only the first line must have room in its limiter: a call that waits already is not refused.
 func (x *attempts) stand(clock Clock, c *charge, homeOf func() home, room *waitingRoom) (inLine bool, err error) {
 	if t := x.turn; t != nil {
 		if c.a != nil && t.stays(c.a, c.cost) {

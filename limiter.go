@@ -295,7 +295,7 @@ func (l *Keyed[K]) decideUncharged(key K, p *plan, cost int, q request, now int6
 	return p.exceeds(int64(cost))
 }
 
-// unread is in place of a reading of the clock that has not been taken.
+// unread stands for a reading of the clock that has not been taken.
 const unread = math.MinInt64
 
 // reading returns now, or reads the clock if now is unread: a decision reads the clock once.

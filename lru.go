@@ -15,9 +15,9 @@ import (
 // keeps the order in which they leave, lru_usage.go ranks keys by the cost of dropping them, lru_expiry.go drops keys that are
 // fresh, and lru_evict.go chooses the key that makes room.
 //
-// To find a known key takes no lock and moves nothing. Keys stand in the order in which they were inserted; eviction looks at
-// the oldest, and gives the keys that were used since a second chance (the CLOCK policy, after F. J. Corbató's paging
-// experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
+// To find a known key takes no lock and moves nothing. Keys stay in the order in which they were inserted. Eviction
+// examines the oldest keys, and gives a second chance to those that were used since (the CLOCK policy, after F. J.
+// Corbató's paging experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
 //
 // Locks. To insert or remove a key takes the lock of its shard. Code that holds a shard's lock never waits for an account's: an
 // account may be busy for long, and all new keys of the shard would wait with it. So under a shard's lock an account's lock is
@@ -55,10 +55,9 @@ type table[K comparable] struct {
 // entry is a key that is tracked, and its account.
 type entry[K comparable] = keys.Entry[K, account]
 
-// shard is a part of the keys, by hash. New keys of different shards do not wait for each
-// other. A small table has one shard: each of several would have few keys, and eviction a poor choice among them. A
-// large one has so many that a look at all keys of a shard is short. The shards share the room in the table, so that exactly max keys fit, whatever
-// their hashes.
+// shard is a part of the keys, by hash. New keys of different shards do not wait for each other. A small table has one shard:
+// if it had several, each would have few keys, and eviction a poor choice among them. A large table has so many shards that a
+// walk through one is short. The shards share the table's room, so that exactly max keys fit, whatever their hashes.
 type shard[K comparable] struct {
 	mu    sync.Mutex // guards the fields below
 	order order[K]
@@ -70,10 +69,9 @@ type shard[K comparable] struct {
 	// epoch counts insertions, and removals of remembered spending, in this shard.
 	epoch uint64
 
-	// floor is the time before which no dropped key may be created anew: the
-	// highest instant as of which one of them was dropped. Without it, a clock that steps back
-	// behind a drop would let a key spend its budget twice. It is written under the
-	// lock and read without it.
+	// floor is the time before which no dropped key may be created anew: the latest instant
+	// at which a key was dropped. Without it, a key could spend its budget twice if the
+	// clock steps back behind the drop. It is written under the lock and read without it.
 	floor atomic.Int64
 
 	// kept means that no entry of the shard may be given to another key.
@@ -196,8 +194,8 @@ func (t *table[K]) unseen(key K) unseen {
 // taken while the shard is unlocked to evict a key elsewhere. If another call has inserted
 // the key by then, the room is given back.
 //
-// A new key's state is computed before room is made: the key that leaves the table for it, and whose spending is
-// remembered, does not change that state. So the key is allowed as much as a Peek before has returned.
+// The state of a new key is computed before room is made, so the spending that is remembered of the
+// leaving key does not change it. So the key is allowed as much as an earlier Peek has reported.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
 	room := false // it is taken for this key

@@ -29,8 +29,8 @@ func (d *dirtyList) add(a *account) {
 	d.n++
 }
 
-// dirtyAtOnce is the number of keys of the list that an insertion collects: more than come onto it for each key, so that
-// the list does not grow while there is room.
+// dirtyAtOnce is the number of keys of the list that an insertion processes. It is
+// more than each key adds to the list, so the list does not grow while there is room.
 const dirtyAtOnce = 64
 
 // take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it. It keeps one page

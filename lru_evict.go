@@ -65,8 +65,8 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 // lowest rank, and among equal ranks the least recently used. The others that are in use or throttled get a second chance; idle
 // ones keep their places, and so are the first to be looked at the next time. If one of them was busy, that is returned.
 //
-// The accounts of all that are looked at stay locked until one is chosen, so none of them can spend, or be dropped, while they
-// are compared.
+// The accounts of all examined keys stay locked until one is chosen,
+// so none of them can spend, or be dropped, while they are compared.
 func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K]) {
 	evicted, busy := t.evictOldLocked(s, now)
 	if evicted != nil {

@@ -28,8 +28,8 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 		if oldest == nil {
 			return
 		}
-		// That is the age of the first key of a block: the key is no older. Below zero, the clock has stepped back. Then a
-		// key's age is not known, and it is looked at.
+		// That is the age of the first key of a block: the key is no older. If it is
+		// negative, the clock has stepped back. Then a key's age is not known, and it is
 		if age := now - oldest.since; 0 <= age && age < ttl {
 			return
 		}

@@ -43,9 +43,9 @@ var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 // limit comes first. A ban has the Limit and RetryAfter of bans, and further calls do not prolong it. It denies a cost of 0,
 // too. If bans fails, the decision does; other failures are counted in Stats. A full table in memory may forget bans.
 //
-// The denials of a key until the RetryAfter of the first of them has passed are one strike: a page that loads with 30 parallel
-// requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter is one strike with those that follow,
-// for as long as strikes remembers it. So strikes should span several waits of limiter.
+// The denials of a key until the RetryAfter of the first of them has passed are one strike. For example, a page that loads
+// with 30 parallel requests has 10 denials under a burst of 20, and one strike. A denial without a RetryAfter and the
+// denials after it are one strike, for as long as strikes remembers it. So strikes should span several waits of limiter.
 //
 // The Limiter remembers the last such strike of up to 65,536 keys of comparable types. Several processes whose strikes are in one
 // store count one strike together if strikes is a SlidingLog, which knows when the last one was; where requests of two waits
@@ -388,7 +388,7 @@ func (u unlimited[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Deci
 func (unlimited[K]) Adjust(context.Context, K, int) error { return nil }
 func (unlimited[K]) Reset(context.Context, K) error       { return nil }
 
-// Describe returns no limits, rather than nil, which would mean that they are not known.
+// Describe returns no limits instead of nil, which would mean that they are unknown.
 func (unlimited[K]) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: []ratelimit.Limit{}}
 }

@@ -210,7 +210,7 @@ func (c *Limiter[R]) Wait(ctx context.Context, r R, cost int) error {
 	}
 }
 
-// peekEach is the time after which a call that waits asks its limiters again. It asks by Peek, which charges nothing and is no strike.
+// peekEach is the interval at which a waiting call peeks at its limiters. A Peek charges nothing and is no strike.
 const peekEach = time.Second
 
 // sleep sleeps until the call is to try again: for a denial's RetryAfter, or less if a Peek shows that the limiters have changed.
@@ -312,7 +312,7 @@ type pass[R any] struct {
 	err     error                      // that came with it
 	charged []*ratelimit.Reservation
 	resets  []time.Duration           // of the limiters that have allowed the cost, the ResetAfter
-	few     [4]*ratelimit.Reservation // the memory of charged, for as long as that is enough
+	few     [4]*ratelimit.Reservation // memory for charged, while it is enough
 	times   [4]time.Duration          // the memory of resets
 	passing optional.Passing          // the context of the reservations that are given back only here
 	done    bool

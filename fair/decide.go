@@ -23,8 +23,9 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 // part of the tenant's settlements and adjustments that the shared budget did not have, while it keeps the tenant from passing.
 //
 // A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its
-// turn comes, room is kept for a call of up to that cost, until 1.5 seconds after RetryAfter. Few tenants
-// may hold such a place from their first call. While a tenant is in line it counts, and saves its share.
+// turn comes, room is kept for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls
+// for the first time gets a place only while few such tenants have one. While a tenant is in line it counts, and saves
+// its share.
 //
 // RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace. A call
 // before it costs no more than the call. For a tenant alone it is exact. A cost above half of the burst may be denied for as

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call is a call that a server receives or a [Client] sends, or a message of a stream, that a limiter decides about. It must not be
-// changed, nor used after the function that gets it has returned. Its methods are safe for concurrent use.
+// Call is a call that a server receives or a [Client] sends, or a message of a stream, while a limiter decides on it. It
+// must not be changed, nor used after the function that receives it has returned. Its methods are safe for concurrent use.
 type Call struct {
 	// FullMethod is "/package.Service/Method".
 	FullMethod string
@@ -59,8 +59,8 @@ func (c *Call) Context() context.Context {
 	return c.ctx
 }
 
-// peer returns the other end of the connection, or nil if the context has none. In a client's call it may be that of a
-// call that the program is serving.
+// peer returns the other end of the connection, or nil if the context has none. The
+// context of a client's call may have the peer of a call that the program is serving.
 func (c *Call) peer() *peer.Peer {
 	if c.outgoing {
 		return nil

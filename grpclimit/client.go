@@ -47,7 +47,7 @@ type ClientOptions struct {
 	// default outcome is used.
 	Outcome func(c *Call, err error, usual inflight.Outcome) inflight.Outcome
 
-	// MaxKeys bounds the number of idle keys for which the Client keeps the server's advice. It defaults to 4096.
+	// MaxKeys is the maximum number of idle keys whose advice from servers the Client keeps. It defaults to 4096.
 	MaxKeys int
 }
 

@@ -87,7 +87,7 @@ func (f *flight) end(err error, trailer metadata.MD) {
 	f.pacer.Leave(f.place)
 }
 
-// leave ends a flight of which nothing is known.
+// leave ends a flight whose outcome is unknown.
 func (f *flight) leave() {
 	if f.phase.Swap(phaseEnded) != phaseEnded {
 		f.pacer.Leave(f.place)

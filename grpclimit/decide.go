@@ -75,7 +75,7 @@ func (i *Interceptor) pass(e *event, t trailers) error {
 	}
 	ctx := e.Request.Context()
 	outcome.MarkRefused(ctx)
-	if t.announce { // a stream of which a message is denied was opened
+	if t.announce { // the denied message belongs to a stream, which was opened
 		edge.MarkRefused(ctx, e.Cause())
 	}
 	if e.Decision.Allowed && e.Outcome == edge.Rejected { // the client has left while the call was held
@@ -91,9 +91,9 @@ func tooLate(c *Call, delay time.Duration) bool {
 	return ok && time.Until(deadline) <= delay || edge.OutlastsServer(c.Context(), delay)
 }
 
-// RefuseHeld refuses the calls that are held now, and from now on each call that would have to be held, as if its deadline came too early;
-// their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop], which waits for held
-// calls. An Interceptor that several servers share stops to hold for all of them.
+// RefuseHeld refuses the calls that are held now, and all later calls that would be held, as if their deadlines came too
+// early. Their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop],
+// which waits for held calls. If several servers share an Interceptor, it holds no calls of any of them any more.
 func (i *Interceptor) RefuseHeld() {
 	if i.core != nil {
 		i.core.RefuseHeld()

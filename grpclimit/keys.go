@@ -22,8 +22,8 @@ func Metadata(key string) func(*Call) (string, error) {
 	}
 }
 
-// single returns the only value under a key in lower case. The value of a binary key is
-// bytes, of which none is white space.
+// single returns the value under a key in lower case, if it is the only
+// one. The value of a binary key is bytes, and white space in it is kept.
 func (c *Call) single(key string) (string, error) {
 	if strings.HasSuffix(key, "-bin") {
 		return keytext.Raw(c.values(key), key)

@@ -59,7 +59,7 @@ func (r *reply) trailer() metadata.MD {
 	return r.md
 }
 
-// protoStatus is a status in one piece, of which [status.FromProto] makes a copy.
+// protoStatus is a status with its message and details in one allocation. [status.FromProto] copies it.
 type protoStatus struct {
 	spb.Status
 	details [2]*anypb.Any

@@ -65,7 +65,7 @@ type chargedStream struct {
 	passed bool                  // a message has; only RecvMsg uses this
 }
 
-// serve calls the handler. A stream of which a message was denied does not end with OK.
+// serve calls the handler. If a message of the stream was denied, the stream does not end with OK.
 func (s *chargedStream) serve(srv any, handler grpc.StreamHandler) error {
 	err := handler(srv, s)
 	if denied := s.denied.Load(); err == nil && denied != nil {

@@ -8,9 +8,9 @@ import (
 // defaultIPv6Bits is the length of the prefix of IPv6 that counts as one client: providers give each customer a /64 or more.
 const defaultIPv6Bits = 64
 
-// Network returns the address that stands for the network of a client, as a key: an IPv4 address itself, an IPv6 address cut to a prefix of
-// ipv6Bits, 1 to 128, or 64 if 0. It is for keys of packets, connections and jobs; the key functions of httplimit, grpclimit and
-// connectlimit cut addresses in the same way:
+// Network returns a client's network as an address, for use as a key: an IPv4 address itself, or an IPv6
+// address cut to a prefix of ipv6Bits, 1 to 128, or 64 if 0. It is for keys of packets, connections and
+// jobs; the key functions of httplimit, grpclimit and connectlimit cut addresses in the same way:
 //
 //   - a zone is dropped;
 //   - IPv4 addresses in IPv6 form (mapped, SIIT, NAT64) are IPv4;

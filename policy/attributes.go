@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The attributes that [HTTP] knows, and that rules read with a fixed meaning.
+// The attributes that [HTTP] sets, and whose meaning rules rely on.
 const (
 	attrMethod = "method"
 	attrHost   = "host"
@@ -37,7 +37,7 @@ var credentialWords = []string{
 	"apikey", "auth", "authorization", "bearer", "cookie", "credential", "credentials", "jwt", "key", "passwd", "password", "secret", "session", "sessionid", "signature", "token",
 }
 
-// isSecret reports whether an attribute's value may be a secret: that of a query, a cookie or a header field with credentials.
+// isSecret reports whether an attribute's value may be a secret: a query, a cookie, or a header field with credentials.
 func isSecret(attribute string) bool {
 	field, isHeader := strings.CutPrefix(attribute, attrHeader)
 	last := strings.ToLower(field[strings.LastIndexAny(field, "-_.")+1:])

@@ -19,7 +19,7 @@ const (
 	maxList    = 10_000
 	maxPercent = 100 // of a limit
 	maxWeight  = 1 << 20
-	maxPlaces  = 1000 // in which the routes of one request are looked up: about 20 µs
+	maxPlaces  = 1000 // the routes of one request are looked up in them: about 20 µs
 )
 
 // maxProblems is the maximum number of errors that are returned at once.

@@ -1,6 +1,6 @@
-// Llmgateway stands between tenants and a language model that allows a number of tokens a minute in all. Tenants share
-// the tokens by weight, and use the parts that others leave. The cost of a request is known only with its answer. So
-// the gateway reserves the most that the request may cost, waits for its turn, and settles at the figure of the answer:
+// Llmgateway stands between tenants and a language model that allows a total number of tokens a minute. Tenants
+// share the tokens by weight, and use what others leave. The cost of a request is known only with its answer. So the
+// gateway reserves the maximum cost of the request, waits for its turn, and settles at the figure of the answer:
 //
 //	go run ./examples/llmgateway -upstream https://api.example.com/v1/chat/completions
 //	curl -H 'Authorization: Bearer gold-key' -d '{"max_tokens":100,"messages":[…]}' http://127.0.0.1:8080/

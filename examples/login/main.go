@@ -1,6 +1,6 @@
 // Login guards a login against guessed passwords. The fifth wrong password for an account from one address within 15
-// minutes bans that address from that account for an hour, so other clients cannot lock the owner of an account out. An
-// address that fails 50 times, for any accounts, is denied until the 15 minutes are over.
+// minutes bans that address from that account for an hour. Other addresses can still log in, so no client can lock the
+// owner of an account out. An address that fails 50 times, for any accounts, is denied until the 15 minutes are over.
 //
 //	go run ./examples/login
 //	curl -d name=ann -d password=guess http://127.0.0.1:8080/login

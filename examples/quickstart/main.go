@@ -67,7 +67,7 @@ func explain(limit ratelimit.Limit, clients []client) {
 		float64(limit.Rate.Units)*pause.Seconds(), limit.Burst)
 }
 
-// burst sends one round of every client's requests, each from a goroutine of its own.
+// burst sends each client's requests of one round, each from its own goroutine.
 func burst(limiter *ratelimit.Keyed[string], clients []client, tallies []tally) {
 	var wg sync.WaitGroup
 	for i, c := range clients {

@@ -129,7 +129,7 @@ func readFrame(r *bufio.Reader) (head byte, text []byte, err error) {
 	return head, text, err
 }
 
-// writeFrame writes a server's frame, which has no mask. Its errors are those of Flush.
+// writeFrame writes a server's frame, without a mask. Its errors are those of Flush.
 func writeFrame(w *bufio.Writer, head byte, text []byte) {
 	w.WriteByte(head)
 	if len(text) < 126 {

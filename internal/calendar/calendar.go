@@ -57,7 +57,7 @@ type Calendar struct {
 	zone *zone
 	unit Unit
 	from int64 // the first day of a week (0 is Sunday) or of a month (1 is the first)
-	at   int64 // the time of the first day at which a window begins, in seconds after midnight
+	at   int64 // the time of the day at which a window begins, in seconds after midnight of its first day
 
 	clock *clockWindows // set for hours and minutes, otherwise nil
 }
@@ -185,7 +185,7 @@ func (c *Calendar) index(unix int64) int64 {
 	for c.start(i+1) <= unix {
 		i++
 	}
-	for c.at > 0 && c.start(i) > unix { // the time before it is of a date that the zone has skipped
+	for c.at > 0 && c.start(i) > unix { // the time before it belongs to a date that the zone has skipped
 		i--
 	}
 	return i
@@ -340,7 +340,7 @@ func (z *zone) date(unix, after int64) int64 {
 // widest is larger than the offset of any zone from UTC.
 const widest = 26 * 3600
 
-// start returns the first instant at which the clock shows so many seconds after midnight of the given date, or a later time.
+// start returns the first instant at which the clock shows at least that many seconds after midnight of the given date.
 func (z *zone) start(day, after int64) int64 {
 	local := day*secondsADay + after
 	for at := local - widest; ; {

@@ -115,8 +115,8 @@ func OverUnix(ctx context.Context) bool {
 // IsUnix reports whether an address is a Unix socket's.
 func IsUnix(a net.Addr) bool { return strings.HasPrefix(a.Network(), "unix") }
 
-// Plain brings the address of a connection's other end into the form in which addresses
-// are compared: without a zone, and IPv4 if it is an IPv4-mapped address.
+// Plain returns the address of a connection's other end in the form in which addresses
+// are compared: without a zone, and as IPv4 if it is an IPv4-mapped address.
 func Plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Peer is the other end of a connection.

@@ -12,8 +12,8 @@ import (
 
 // A middleware may have another one inside, of the same protocol or of another. A request that the inner
 // one refuses is not served. So the outer one gives its charge back: one stack of both limits would not
-// have charged it either. Over HTTP and Connect the inner one finds the outer one in the context. Calls of
-// gRPC interceptors do not allocate a context, so there the outer one recognizes the inner one's error.
+// have charged it either. Over HTTP and Connect the inner one finds the outer one in the context. A gRPC
+// interceptor, whose calls allocate nothing, recognizes the inner one's error instead.
 //
 // To reserve each request only because one may be refused inside would cost all servers that have one middleware. So a Core begins with
 // Take, and gives the first refused charges back by Adjust. From the first one on it reserves, which is exact at any later time.

@@ -1,10 +1,10 @@
-// Package estimates lets the stack of a store ask it for what keys have spent before and after a call, and for the estimates of their open
-// reservations. A store that does not know it does not answer.
+// Package estimates lets a stack request from its store the spending of keys before and after a call,
+// and the estimates of their open reservations. A store that does not implement it returns none.
 package estimates
 
 import "context"
 
-// Watch asks for the spending of the keys of a call, and of the settlement after it.
+// Watch requests the spending of a call's keys, and of the settlement after it.
 type Watch struct {
 	Keys []Key // one for each charge, in order
 }

@@ -1,5 +1,5 @@
-// Package held is about units that reservations hold until their calls end, as those of ratelimit.Concurrent are: the error of a call without an
-// end, and the hold of a reservation.
+// Package held supports units that reservations hold until their calls end, for example those of
+// ratelimit.Concurrent. It has the error of a call without an end, and the hold of a reservation.
 package held
 
 import (
@@ -11,7 +11,8 @@ import (
 // ErrNoEnd is every [NoEnd]: [errors.Is] finds it without an allocation.
 var ErrNoEnd = errors.New("a call without an end")
 
-// NoEnd is the error of a call that charges units and has no end at which they are given back, such as Take. [errors.As] finds it.
+// NoEnd is the error of a call that charges units and has no end at
+// which to give them back, for example Take. [errors.As] finds it.
 type NoEnd struct {
 	Name string // of the limit; it may be empty
 	Text string // the limit; empty if only the reservation is known
@@ -35,8 +36,8 @@ func (e *NoEnd) Error() string {
 // before the reservation is returned to its caller.
 var Extend func(reservation any, hold time.Duration, extend func(context.Context) error)
 
-// Follow makes a *ratelimit.Reservation be extended as others are, for which it stands: all those that hold units. The function is called for
-// each of them, and calls its Extend.
+// Follow registers the inner reservations of a *ratelimit.Reservation that stands for them. To
+// extend it then calls extend for each inner one that holds units, and extend calls its Extend.
 func Follow[R any](reservation R, extend func(ctx context.Context, inner R) error, inner ...R) {
 	shortest := time.Duration(0)
 	var holding []R

@@ -66,8 +66,8 @@ type withText[K comparable, V any, T any] struct {
 	Entry[K, V]
 }
 
-// onlyKey is the room for text in the entry of a key of size zero, which has none. Such a key is the only one of its
-// map and in constant use, so its value gets cache lines of its own.
+// onlyKey pads an entry whose key has size zero. Such a key is the only one
+// of its map and in constant use, so its value gets cache lines of its own.
 const onlyKey = 56
 
 // New returns a new entry for a key.

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// Views caches the text of limits. They are the limits that the limiter lists, and other limits by which it has
-// decided: the limits of single keys, and limits that were changed later.
+// Views caches the text of limits: the limits that the limiter lists, and others
+// that its decisions have named, which are limits of single keys or changed limits.
 type Views struct {
 	writer
 	limits func() []ratelimit.Limit // the limiter for its limits; nil if it does not list them
@@ -79,8 +79,7 @@ func (v *Views) Of(limit *ratelimit.Limit) *View {
 	return v.learn(limit)
 }
 
-// learn makes the view of a limit that was not known: the limiter's own has been
-// changed, or it is the limit of a single key.
+// learn makes the view of an unknown limit: the limiter's own limit was changed, or a single key has this limit.
 func (v *Views) learn(limit *ratelimit.Limit) *View {
 	v.refresh()
 	known := v.known.Load()
@@ -203,7 +202,7 @@ const MaxInteger = 999_999_999_999_999
 // MaxSeconds is how many seconds a time.Duration can hold.
 const MaxSeconds = int64(math.MaxInt64 / time.Second)
 
-// find returns the view of that very limit, or nil.
+// find returns the view of exactly this limit, or nil.
 func (l *list) find(limit *ratelimit.Limit) *View {
 	for _, v := range l.views {
 		if v.Limit == *limit {

@@ -254,7 +254,7 @@ func (w writer) checkUnits(limits []ratelimit.Limit) error {
 	return nil
 }
 
-// quote writes a String of a structured field, in which only two characters are escaped.
+// quote writes a String of a structured field. Only two characters are escaped in it.
 func quote(s string) string { return `"` + escaper.Replace(s) + `"` }
 
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

@@ -12,7 +12,7 @@ func (s *Source) source() *Source { return s }
 // SetSource sets a layer's source. An earlier copy of the layer keeps its own source.
 func SetSource(layer Sourced, value any) { layer.source().value = value }
 
-// SourceOf returns a layer's source if it has the type S. Each package has a type of its own for each type of requests.
+// SourceOf returns a layer's source if its type is S. Each package has its own type S for each type of requests.
 func SourceOf[S any](layer Sourced) (S, bool) {
 	s, ok := layer.source().value.(S)
 	return s, ok

@@ -9,8 +9,7 @@ package meter
 // Questions leave the state as it is. The other methods return a new one; only the detail behind its pointer is changed in
 // place, so the old state must not be used again.
 type algorithm interface {
-	// earliest returns the first instant, now or later, at which the cost fits
-	// behind all that is spent and booked.
+	// earliest returns the first instant, from now on, at which the cost fits behind all that is spent and booked.
 	earliest(s State, now, cost int64) int64
 	// spend spends at an instant that earliest has returned, or more than fits, as debt.
 	spend(s State, at, cost int64) State
@@ -26,7 +25,7 @@ type algorithm interface {
 	// remaining returns the largest cost whose earliest is now, 0 if there is none; and, only if it is 0, the debt: how much
 	// spent exceeds the capacity by.
 	remaining(s State, now int64) (n, debt int64)
-	// regained returns the first instant at which all is regained, which may be past.
+	// regained returns the first instant at which everything is regained. It may be past.
 	regained(s State) int64
 	// spent returns how much is spent and not regained, rounded up.
 	spent(s State, now int64) int64

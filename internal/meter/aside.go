@@ -1,7 +1,7 @@
 package meter
 
-// rest has the units that a lowered limit has set aside, and the instant at which their former limit would have
-// regained them.
+// rest holds the units that a lowered limit has set aside, and the
+// instant at which their former limit would have regained them.
 type rest struct {
 	units, until int64
 

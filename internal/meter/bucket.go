@@ -20,7 +20,7 @@ import (
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
-	one, full  span  // in which a cost of 1, and the whole capacity, are regained
+	one, full  span  // the spans in which a cost of 1, and the whole capacity, are regained
 	horizon    int64 // the longest that is owed
 }
 

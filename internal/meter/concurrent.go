@@ -12,8 +12,8 @@ import "math"
 // sampled is the maximum number of entries whose ages are read for an estimate.
 const sampled = 64
 
-// estimate returns now if a cost fits, or the instant at which it may fit if as many calls end in each span of time as have begun: the mean age
-// of the units in use, divided by their number, for each unit that has to come back.
+// estimate returns now if a cost fits. Otherwise it estimates when the cost fits, assuming that in each span of time as
+// many calls end as have begun. So a unit comes back after the mean age of the units in use, divided by their number.
 func (l *slidingLog) estimate(s State, now, cost int64) int64 {
 	used := l.counts(s, now)
 	excess := used - (l.units - cost)
@@ -35,7 +35,7 @@ func (l *slidingLog) back(s State, now int64) int64 {
 	return now + l.after(s, now, used, 1)
 }
 
-// after returns the estimated time in which so many of the used units come back. Of many entries it reads a sample.
+// after returns the estimated time until so many of the used units come back. If there are many entries, it reads a sample.
 func (l *slidingLog) after(s State, now, used, units int64) int64 {
 	r := &s.log
 	first := r.search(now - l.per + 1)

@@ -15,8 +15,8 @@ func (t *tokenBucket) convert(from *tokenBucket, s State, now int64) State {
 	return State{At: now + owed.ticks, N: owed.frac}
 }
 
-// worthUp returns the span in which as many units are regained as in one of another bucket: whole units, and the same fraction of
-// one, rounded up to a fraction of a tick.
+// worthUp returns the span in which this bucket regains as many units as another bucket in a
+// given span: whole units, and the same fraction of one, rounded up to a fraction of a tick.
 func (t *tokenBucket) worthUp(from *tokenBucket, d span) span { return t.worthOf(from, d, 1) }
 
 // worthDown is worthUp rounded down.
@@ -73,7 +73,7 @@ func (to *Meter) reopened(from *Meter, before, s State, now int64) State {
 		case o.least == unsampled:
 			continue
 		}
-		if o.least = to.token.worthDown(from.token, o.least); s.ledger.rest.units > 0 { // of which whole units are given back first
+		if o.least = to.token.worthDown(from.token, o.least); s.ledger.rest.units > 0 { // whole units are given back first
 			n, _ := to.token.worth(o.least)
 			o.least = to.token.price(n)
 		}

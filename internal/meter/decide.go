@@ -65,7 +65,8 @@ func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	return at
 }
 
-// SpendBucket is Spend of a Bucket, and returns what is owed after it: StandingOf makes a standing of that. The state is Simple.
+// SpendBucket is Spend for a Bucket. It returns what is owed after
+// it, from which StandingOf makes a standing. The state is Simple.
 func (m *Meter) SpendBucket(s *State, now, cost int64) (at int64, owed Owed) {
 	t := m.token
 	before := span{s.At - now, s.N} // as in Allow
@@ -181,8 +182,8 @@ func (m *Meter) later(s State, now int64, o Offer, keep Keep) bool {
 	return o.At > now && (m.leaky == nil || keep != Final || s.Line() != nil || m.bookings(s) != nil)
 }
 
-// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking, or reports false if there is a later one.
-// It is for a clock that does not follow real time, in which calls wait.
+// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking. If there is
+// a later booking, it reports false. It is for clocks that do not follow real time, on which calls wait.
 func (m *Meter) ServeAhead(s *State) bool {
 	l := s.Line()
 	t := l.first

@@ -27,9 +27,9 @@ type formers struct {
 	m    *Meter   // the limit in force
 	list []former // the last one that was left is the last
 
-	// The instant at which the key will have been fresh under all limits for so long that it is as good as a new key. A key that has
-	// just become fresh keeps its former limits: otherwise it would begin a window under them with the next change. It follows from
-	// what was charged alone, and never from the instant of a look.
+	// The instant at which the key will have been fresh under all limits for long enough to be like a new
+	// key. A key that has just become fresh keeps its former limits: otherwise the next change would begin
+	// a window under them. The instant follows from the charges alone, and never from the time of a look.
 	idle int64
 
 	// The key is not forgotten before that: until then, units that a full former limit has not counted are regained by the limit
@@ -41,7 +41,7 @@ type formers struct {
 // noFormers is the part of a state without former limits.
 var noFormers = formers{idle: never, hold: never}
 
-// former is a limit that a key has left, and the state under it, which has neither bookings nor a line.
+// former is a limit that a key has left, and the key's state under it, without bookings and without a line.
 type former struct {
 	m     *Meter
 	s     State
@@ -177,7 +177,7 @@ func (p *formers) adjusted(now, delta int64) {
 	}
 }
 
-// settleFormer settles a spending under the former limits, of which the limit in force has given so much back.
+// settleFormer settles a spending under the former limits. The limit in force has given so much of it back.
 func (p *formers) settleFormer(now int64, sp Spending, back int64) {
 	sp.Changed = true
 	for i := range p.list {

@@ -2,10 +2,11 @@ package meter
 
 import "math"
 
-// This file finds room before bookings. They are made one behind the other, so there is none, and a cost queues behind the last one. But
-// once the limit has changed, they are loose: each keeps its instant, and may need only a part of what is regained until then. A
-// cost goes before loose bookings at the first instant at which it fits, and after which each of them still fits at its own instant. A
-// booking that does not fit at its instant, as after the limit was lowered, leaves no room before it.
+// This file finds room before bookings. Usually there is none, because bookings are made one behind the other,
+// and a cost queues behind the last one. But once the limit has changed, bookings are loose: each keeps its
+// instant, and may need only a part of what is regained until then. A cost goes before loose bookings at the
+// first instant at which it fits and after which each of them still fits at its own instant. A booking that
+// does not fit at its instant, for example after the limit was lowered, leaves no room before it.
 //
 // A booking that would begin a window still begins one: so a cost that would begin a window goes before it only if that window, and for a
 // sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in
@@ -181,7 +182,7 @@ func (l *leakyBucket) end(s State, now int64) span {
 	return span{ticks: now}
 }
 
-// enters returns the first instant at which a cost can enter the queue and leave within the time of a full one.
+// enters returns the first instant at which a cost can enter the queue so that it leaves within the time of a full queue.
 func (l *leakyBucket) enters(s State, now, cost int64) int64 {
 	st, list, _ := s.ledger.at(now)
 	all := cost

@@ -21,8 +21,8 @@ func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 // queue.
 func (l *leakyBucket) earliest(s State, now, cost int64) int64 { return l.fits(s, now, cost) }
 
-// spend books the cost to leave at that instant. If that is the end of the queue, rounded
-// up, the cost is added to the end itself, so that no fraction is lost.
+// spend books the cost to leave at that instant. If the instant is the end of the
+// queue, rounded up, the cost is added to the exact end, so that no fraction is lost.
 func (l *leakyBucket) spend(s State, at, cost int64) State {
 	if l.regained(s) < at {
 		s.At, s.N = at, 0

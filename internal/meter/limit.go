@@ -20,9 +20,9 @@ type Limit struct {
 	Burst      int64   // of a token bucket, or a leaky bucket's queue; else of no meaning
 	Windows    Windows // of a calendar; else nil
 
-	// Horizon bounds every span of time that a budget is counted in: the time in which the
-	// capacity is regained, which must not be above it, how far ahead is booked, and the
-	// debt of one key. Four times the horizon must not overflow.
+	// Horizon bounds every span of time in which a budget is counted: the time in which
+	// the capacity is regained, how far ahead is booked, and the debt of one key. A limit
+	// whose capacity takes longer is invalid. Four times the horizon must not overflow.
 	Horizon int64
 
 	// Most bounds a key's debt. Twice Most must not overflow.

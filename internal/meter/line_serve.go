@@ -22,7 +22,7 @@ func (m *Meter) Attach(s *State, now int64, l *Line) {
 	*s = m.moved(*s)
 }
 
-// Join puts a turn for which an offer was made at the end of the line.
+// Join puts a turn at the end of the line. An offer was made for it.
 func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	l := m.lineOf(s, now)
 	t.Number = Arrival()

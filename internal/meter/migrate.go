@@ -68,8 +68,8 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 	return to.outlived(r, now)
 }
 
-// alike reports whether the state of one meter keeps the instants at which it regains when it is converted to the other one. Of
-// former limits that are alike, only the last one goes on counting.
+// alike reports whether a state keeps the instants at which it regains when it is converted from one
+// meter to the other. Of several former limits that are alike, only the last one goes on counting.
 func (m *Meter) alike(other *Meter) bool {
 	switch {
 	case m.family() != other.family():
@@ -174,8 +174,8 @@ func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 	return e.state
 }
 
-// Charge adds the spending in a state of another meter, as of now, to a state of this one, as a debt if necessary. Its bookings
-// are booked here at the same instant or later. The other state is up to date, and stays as it is.
+// Charge adds the spending in another meter's state, as of now, to a state of this one, as a debt if necessary. It books
+// the other state's bookings here, at the same instants or later. The other state must be up to date, and stays as it is.
 func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	if to.held != nil || from.held != nil {
 		return // of calls that have ended with their process

@@ -23,7 +23,7 @@ import (
 // open is one open reservation, or several that share a least debt, exactly or after rounding.
 type open struct {
 	from  int64 // the instant of the oldest of them; all are before the next element's
-	part  int64 // the number of grants before it in that instant while others of the instant were open
+	part  int64 // the number of grants before it at that instant, made while others of the instant were open
 	count int
 	least span // the least debt since, at any instant after from; unsampled if there was none yet
 }
@@ -62,7 +62,7 @@ func (l *openList) remove(i, j int) {
 	l.opens = slices.Delete(l.opens, i, j)
 }
 
-// part returns the part of an instant in which a reservation lies: grants divide an instant.
+// part returns a reservation's part of its instant: grants divide an instant into parts.
 func (l *openList) part(at int64) int64 {
 	n := len(l.opens)
 	switch {
@@ -146,7 +146,7 @@ func (l *openList) granted(at int64, owed span) {
 	l.lower(n, owed)
 }
 
-// opened adds n reservations of an instant, for which sample has been called.
+// opened adds n reservations of an instant. The caller has called sample for it.
 func (l *openList) opened(at int64, n int) {
 	part := l.part(at)
 	if k := len(l.opens); k > 0 && l.opens[k-1].from == at && l.opens[k-1].part == part {
@@ -159,8 +159,8 @@ func (l *openList) opened(at int64, n int) {
 	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
 }
 
-// merge makes one of two neighbours among the oldest n, whose least debts differ least; or it drops the oldest of all, if the
-// reservations in it give back less than that.
+// merge merges two neighbours among the oldest n, those whose least debts differ least. If the
+// reservations of the oldest one give back less than that difference, it drops the oldest one instead.
 func (l *openList) merge(n int) {
 	best, least := 0, l.opens[0].least
 	for i := 1; i < n; i++ {
@@ -196,8 +196,8 @@ func (l *openList) openAt(sp Spending) int {
 	}) - 1
 }
 
-// dropPaid drops the reservations that give back nothing any more. It keeps those of an instant that is not over: a
-// later reservation must not get the part of a dropped one.
+// dropPaid drops the reservations that have nothing more to give back. It keeps those of
+// an instant that is not over: a later reservation must not get a dropped one's part.
 func (l *openList) dropPaid(now int64) {
 	k := 0
 	for k < len(l.opens) && l.opens[k].least == (span{}) && l.opens[k].from < now {

@@ -5,10 +5,10 @@ import "math"
 // Remembered is the record of a forgotten state: two figures for every algorithm. They never understate the key's spending, and
 // are exact for a bucket. The zero Remembered means no spending.
 //
-// For a calendar, Until is no instant but identifies the window in which the key has spent, so that a change of the wall clock
-// does not matter.
+// For a calendar, Until is no instant: it identifies the window in which
+// the key has spent, so that a change of the wall clock does not matter.
 type Remembered struct {
-	Until int64 // the first instant at which the key is fresh, or the ordinal of the first window in which it is
+	Until int64 // the first instant at which the key is fresh; for a calendar, the ordinal of the first such window
 	Share uint8 // how much of the capacity is spent, in 255ths, rounded up; 0 if nothing is
 	Dated bool  // Until is an ordinal
 }
@@ -59,7 +59,7 @@ func (m *Meter) share(n int64) uint8 {
 	return uint8(q)
 }
 
-// unitsOf is the inverse of share: it rounds down, and so returns the argument of share, or more.
+// unitsOf is the inverse of share. It rounds down, but share rounds up: so unitsOf returns at least the argument of share.
 func (m *Meter) unitsOf(share uint8) int64 {
 	n, _ := MulDiv(int64(share), m.capacity(), whole)
 	return max(n, 1)

@@ -1,9 +1,9 @@
 package meter
 
-// This file counts spending under a lowered limit. Spending stays, but a lowered limit counts at most its capacity, and debts.
-// The units above that are set aside, and count again if the limit is raised before the old limit would have regained them. So
-// a key whose limit is lowered waits no longer than a key that has spent the whole new capacity, and a limit that is lowered
-// and raised again leaves no more than it did before.
+// This file counts spending under a lowered limit. Spending stays, but a lowered limit counts at most its
+// capacity, and debts. The units above that are set aside. They count again if the limit is raised before the
+// old limit would have regained them. So a key whose limit is lowered waits no longer than a key that has
+// spent the whole new capacity. A limit that is lowered and raised again leaves no more than it did before.
 //
 // One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised one. The
 // counted units and the units set aside always add up to the spending, so flipping a limit regains nothing.
@@ -42,8 +42,8 @@ func (m *Meter) outlived(s State, now int64) State {
 	return s
 }
 
-// Forgotten returns the first instant at which nothing is known of a key that a new key would not have: all is
-// regained, and nothing is set aside. Its line, if it has one, does not count.
+// Forgotten returns the first instant at which the key is like a new one: everything
+// is regained, and nothing is set aside. Its line, if it has one, does not count.
 func (m *Meter) Forgotten(s State) int64 {
 	at := m.regained(s)
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {

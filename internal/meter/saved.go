@@ -378,7 +378,7 @@ func (r *reader) signed(least, most int64) int64 {
 	return n
 }
 
-// count reads the number of things that follow, of that many bytes at least, and the flags.
+// count reads the flags, and the number of elements that follow, each of which has at least that many bytes.
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
 	r.flags, n = n&^(flagRest-1), n&(flagRest-1)

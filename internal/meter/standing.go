@@ -49,11 +49,11 @@ func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 	return remaining, debt
 }
 
-// Owed is the time in which a token bucket regains all that is spent.
+// Owed is the time in which a token bucket regains all its spending.
 type Owed = span
 
-// StandingOf returns the Standing of a Bucket that owes this, and the instant at which a unit remains. It reads no state, so the caller can
-// unlock that before the division.
+// StandingOf returns the Standing of a Bucket that owes this, and the instant at which a
+// unit remains. It reads no state, so the caller can unlock the state before the division.
 func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
 	t := m.token
 	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})
@@ -73,8 +73,8 @@ func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, nex
 	return remaining, 0, regained, now
 }
 
-// Earliest returns the first instant, now or later, at which a cost could be spent behind all that is spent, booked or waits in line. The cost is from 1
-// to the capacity. It is now if and only if Remaining is no less than the cost.
+// Earliest returns the first instant, from now on, at which a cost could be spent behind all spending, bookings and
+// waiting calls. The cost is from 1 to the capacity. The instant is now if and only if Remaining is at least the cost.
 func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	if s.detail != nil {
 		s = m.view(s)

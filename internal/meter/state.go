@@ -86,8 +86,8 @@ func (s State) behind(at int64) int64 {
 	return max(at, s.ledger.newest())
 }
 
-// Behind returns a state with a booking at a later instant, of which nothing else is known. Later costs queue behind it. It is
-// for the algorithms that keep a ledger.
+// Behind returns a state with a booking at a later instant, and nothing else.
+// Later costs queue behind it. It is for the algorithms that keep a ledger.
 func (s State) Behind(at int64) State {
 	s.detail = &detail{ledger: &ledger{base: s, list: []booking{{at: at, after: s}}}}
 	return s
@@ -306,7 +306,7 @@ func (l *ledger) takeLost(n int64) int64 {
 	return n
 }
 
-// dropLost drops lost units of which the others are regained. It reports whether there were any.
+// dropLost drops lost units if their others are regained. It reports whether it dropped any.
 func (l *ledger) dropLost(now int64) bool {
 	if l.lost == nil || l.lost.until > now {
 		return false

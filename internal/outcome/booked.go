@@ -12,8 +12,9 @@ import (
 
 // Booker books a cost of one key in a store.
 type Booker struct {
-	// Book books the cost by up to a time ahead, as Reserve does. Instead of another booking it may come before others, if these keep their
-	// instants, and if that is in time, it takes the place of the other one in the same decision. What was booked in another life of the key is gone.
+	// Book books the cost up to a time ahead, as Reserve does. It may replace another booking
+	// in the same decision, if the new instant is in time. The new booking may then come before
+	// others, if these keep their instants. A booking from another life of the key is gone.
 	Book func(ctx context.Context, ahead time.Duration, instead any) (Made, error)
 
 	// Check returns an error if the limit can never allow the cost now: see [Never].
@@ -25,7 +26,7 @@ type Made struct {
 	ratelimit.Decision
 	Settle func(actual int) error // nil if there is nothing to settle
 	Life   uint64                 // of the key: see [turns.Answer]
-	Ref    any                    // the store's, by which another booking can take the place of this one
+	Ref    any                    // the store's reference, by which another booking can replace this one
 }
 
 func (m *Made) answer(err error) turns.Answer[string] {

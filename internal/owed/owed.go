@@ -1,6 +1,6 @@
-// Package owed records what a stand-in lets pass while a store is down, so that the store can be charged with it afterwards: with what
-// still counts by then, and not with all that passed. Of a limit by the minute that is at most a minute's spending, of a month's quota the
-// whole.
+// Package owed records what a stand-in lets pass while a store is down. Afterwards the store is charged
+// with what still counts by then, which may be less than all that passed. For example, it is at most a
+// minute's spending under a limit by the minute, and the whole spending under a quota by the month.
 package owed
 
 import (
@@ -12,11 +12,12 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// maxKeys is the number of keys of which a Ledger knows what they owe. The least recently used one is forgiven first.
+// maxKeys is the maximum number of keys whose debt a Ledger records.
+// Beyond it, the debt of the least recently used key is forgiven.
 const maxKeys = 1 << 16
 
-// Ledger is what keys owe to a store. It counts under the limits by which the stand-in decides, so it forgets what these limits have
-// regained. It is safe for concurrent use.
+// Ledger records what keys owe to a store. It counts under the limits of the stand-in's
+// decisions, so it forgets what these limits have regained. It is safe for concurrent use.
 type Ledger[K comparable] struct {
 	keys   *ratelimit.Keyed[K]
 	stack  *ratelimit.Layered[debt[K]]
@@ -96,7 +97,7 @@ func (l *Ledger[K]) Repay(ctx context.Context, charge func(ctx context.Context, 
 
 type uncertain struct{}
 
-// Uncertain returns a context for a decision of a stand-in, after a call of the store that may have charged the cost.
+// Uncertain returns a context for a decision of a stand-in after a call of the store that may have charged the cost.
 func Uncertain(ctx context.Context) context.Context { return context.WithValue(ctx, uncertain{}, true) }
 
 // IsUncertain reports whether the store may have charged the cost of the decision. Then it is not owed.

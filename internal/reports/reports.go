@@ -30,7 +30,7 @@ type key struct{}
 // With returns a context for one call, whose reports it holds. One of Release and Drop must be called after the call.
 func With(ctx context.Context) *Held { return &Held{Context: ctx, outer: Of(ctx)} }
 
-// Value returns h to Of, and else the value of the context that h was made of.
+// Value returns h for the key that Of uses. For other keys it returns the value of the context from which h was made.
 func (h *Held) Value(k any) any {
 	if k == (key{}) {
 		return h
@@ -86,7 +86,8 @@ func (h *Held) end(s state) []func() {
 	return list
 }
 
-// Send reports e by f, now or as the call under ctx reports. It is a function of its own so that reports at once allocate nothing.
+// Send calls f with e now, or adds it to the reports of the call under ctx.
+// It is a function of its own so that reports at once allocate nothing.
 func Send[E any](ctx context.Context, f func(E), e E) {
 	if h := Of(ctx); h != nil {
 		hold(h, f, e)

@@ -133,7 +133,7 @@ func (a *admin) subject(r *http.Request, v *view) (policy.Subject, error) {
 	return s, refuse(http.StatusNotFound, "code: no such key is held or has been denied of late")
 }
 
-// limited lists the keys, of one rule or of all, that are denied now: the keys with the longest waits, at most top of them.
+// limited lists the denied keys of one rule or of all: the keys with the longest waits, at most top of them.
 func (a *admin) limited(r *http.Request, v *view) error {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()

@@ -242,7 +242,7 @@ func (a *Log) private(text string) string {
 	return joined.Hash(a.opts.HashKey, text)
 }
 
-// maxStored is the maximum number of bytes of a text that is stored as it is. Longer texts are hashed.
+// maxStored is the maximum number of bytes of a stored text. Longer texts are hashed.
 const maxStored = 200
 
 // clean returns a text that every database takes: valid UTF-8 without NUL, and short.
@@ -282,8 +282,8 @@ func owned(text, before string) string {
 	return strings.Clone(text)
 }
 
-// hasRowLocked reports whether the key of a violation may have a row of its own in its minute. Then it replaces the key
-// by a copy of its own.
+// hasRowLocked reports whether the key of a violation may have a
+// row of its own in its minute. Then it replaces the key by a copy.
 func (a *Log) hasRowLocked(v *violation) bool {
 	if v.minute != a.minute {
 		a.minute, a.rows, a.keys = v.minute, map[string]map[string]string{}, 0

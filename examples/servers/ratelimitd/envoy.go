@@ -130,7 +130,7 @@ func agree(a, b policy.Attributes) bool {
 	return true
 }
 
-// cost is the cost of a descriptor: its own hits_addend, or the request's, of which 0 means 1.
+// cost is the cost of a descriptor: its own hits_addend, or else the request's. A request's 0 means 1.
 func cost(r *rls.RateLimitRequest, d *descriptors.RateLimitDescriptor) int {
 	if own := d.GetHitsAddend(); own != nil {
 		return int(min(own.GetValue(), math.MaxInt32))
@@ -166,7 +166,7 @@ func statusOf(d *ratelimit.Decision) *rls.RateLimitResponse_DescriptorStatus {
 
 func figure(n int) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
 
-// failure returns an error of the limiter as a status. Its text holds no key.
+// failure returns a limiter's error as a status. The status's text contains no key.
 func failure(err error) error {
 	switch {
 	case errors.Is(err, keyfunc.ErrMisconfigured):

@@ -18,8 +18,8 @@ import (
 	"github.com/weir-go/ratelimit/promlimit"
 )
 
-// handler returns the handler of all endpoints. Each kind of gateway has an endpoint of its own: gateways pass a client's own
-// header fields on, and a field that an endpoint does not read cannot be spoofed.
+// handler returns the handler of all endpoints. Each kind of gateway has its own endpoint. Gateways pass a
+// client's header fields on, so an endpoint reads only the fields that its gateway sets: others cannot be spoofed.
 func (s *service) handler(metrics *promlimit.Metrics) (*http.ServeMux, error) {
 	mux := http.NewServeMux()
 	for path, fields := range map[string]originalFields{

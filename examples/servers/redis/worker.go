@@ -12,8 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/redislimit"
 )
 
-// Each process has this many callers, each of which makes one call in a pause: 400 a second, eight times the rate of the limit for all
-// processes together.
+// Each process has this many callers. Each caller makes one call in a pause:
+// 400 a second, eight times the rate of the limit for all processes together.
 const (
 	callers = 4
 	pause   = 10 * time.Millisecond

@@ -55,8 +55,8 @@ func (m mini) Close() { m.redis.Close() }
 //go:embed struct.lua
 var structLua string
 
-// translate adds to scripts the parts that miniredis lacks: it does not know the first line, which names the language of a
-// script, nor the library struct. So the stored script and the client's script have different hashes.
+// translate adds to scripts what miniredis lacks: it supports neither the first line, which names a script's
+// language, nor the library struct. So the stored script and the client's script have different hashes.
 func (m mini) translate(_ *server.Peer, cmd string, args ...string) bool {
 	switch {
 	case len(args) == 0:

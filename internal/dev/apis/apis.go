@@ -29,7 +29,8 @@ type API struct {
 // PerHour is the maximum number of requests that the limit serves in an hour, its burst included.
 func (a API) PerHour() int { return within(a.Limit, time.Hour, true) }
 
-// Cycle is the time in which a request of each of so many processes comes back: of a bucket that many units, of a window the whole.
+// Cycle is the time in which so many processes get room for one request each:
+// a bucket regains that many units in it, and a window its whole capacity.
 func (a API) Cycle(processes int) time.Duration {
 	per, units := a.Limit.Rate.Per, a.Limit.Rate.Units
 	switch a.Limit.Algorithm {
@@ -54,7 +55,7 @@ var (
 	bucket = ratelimit.TokenBucket(minute, 50)
 )
 
-// All returns the APIs: this library's server in each dialect and algorithm, and those of others.
+// All returns the APIs: this library's server with each dialect and algorithm, and other services.
 //
 // Sources: Anthropic, "Rate limits" (50 requests a minute in tier 1, a token bucket; the reset is when the limit is whole). OpenAI, "Rate
 // limits in headers" (the reset is the time until the initial state). GitHub, "Rate limits for the REST API" (5,000 an hour). Discord,

@@ -38,8 +38,8 @@ type key struct {
 	plan    string               // of the last decision
 	charged string               // of the last charge
 	made    int                  // how often it was reset
-	denials map[int]map[int]bool // those of told that were denials
-	noticed map[int][]int        // by process: the capacities of which it has notified of 100 %
+	denials map[int]map[int]bool // the recorded notices that were denials
+	noticed map[int][]int        // by process: the capacities for which it sent a notice of 100 %
 }
 
 type reservation struct {
@@ -186,7 +186,7 @@ func (k *key) change(process int, user string, before, after, capacity int, deni
 	return want
 }
 
-// notice records a notice of 100 % by a process. That of a larger limit stands for those of smaller ones.
+// notice records a process's notice of 100 %. A notice for a larger limit covers smaller limits, too.
 func (k *key) notice(process, capacity int, denied bool) {
 	k.noticed[process] = append(slices.DeleteFunc(k.noticed[process], func(of int) bool { return of <= capacity }), capacity)
 	if k.denials == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Opener makes limiters of one budget in a store, each of which stands for a process.
+// Opener makes limiters that share one budget in a store. Each stands for a process.
 type Opener func(t *testing.T, limit ratelimit.Limit, limitFor func(string) ratelimit.Limit) Budget
 
 // late is how late a busy machine may be.
@@ -71,7 +71,8 @@ func (b *bookings) restart() {
 	b.begin = time.Now()
 }
 
-// requireServed waits until n have been served, and checks that it is no more, that they were served in their order, and when the last one was.
+// requireServed waits until n callers have been served. It checks that
+// no more were served, their order, and the time of the last one.
 func (b *bookings) requireServed(n int, last time.Duration) {
 	b.Helper()
 	var served int

@@ -24,7 +24,8 @@ const (
 	hourCallers = 20 // of each process
 )
 
-// hour is calls of a language model: callers of several processes in line with estimates, of which they use a quarter in the mean.
+// hour is an hour of calls to a language model. Callers of several processes
+// wait in line with estimates, and use a quarter of them on average.
 type hour struct {
 	*testing.T
 	fleet []Process
@@ -110,7 +111,7 @@ func (h *hour) add(used, gives int) {
 	h.gives += float64(gives)
 }
 
-// reset sets free what is spent, but for the part that calls under way would have given back.
+// reset frees what is spent, except for what calls under way would have given back.
 func (h *hour) reset(p Process) float64 {
 	d, err := p.Peek(h.Context(), "k", 1)
 	require.NoError(h, err)
@@ -160,8 +161,8 @@ func (h *hour) operate(rng *rand.Rand) (free float64) {
 // limit or the budget each minute. The calls use at least a part of what the limits allow, and no more than the bound.
 func (s Bubble) Hour(t *testing.T, minutes int, least float64) { s.hour(t, minutes, least, nil) }
 
-// Killed is an hour of which a process lives for a third. Then a function kills it: its calls of the store fail. What its open reservations
-// have charged counts as used.
+// Killed is an hour in which one process is killed after a third of the time: its calls
+// of the store then fail. What its open reservations have charged counts as used.
 func (s Bubble) Killed(t *testing.T, minutes int, least float64, kill func(Process)) {
 	s.hour(t, minutes, least, kill)
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// Mover makes a limiter of an empty budget, and returns how it books, instead of another booking or nil, and how its key stands.
+// Mover makes a limiter with a full budget. It returns a function that books, in
+// place of another booking or nil, and a function that returns its key's state.
 type Mover func(t *testing.T, limit ratelimit.Limit) (book func(cost int, ahead time.Duration, instead any) outcome.Made, stands func() ratelimit.Decision)
 
 // Moves tests bookings that take the place of others.

@@ -128,9 +128,9 @@ func (h *history) fail(format string, args ...any) {
 	h.Fatalf("%s\nafter\n%s", fmt.Sprintf(format, args...), strings.Join(h.log, "\n"))
 }
 
-// Random plays random histories of calls that wait, that leave, and that reserve and settle, while the limit changes: on one process to three
-// of a store, and in memory. The store serves in the same order those who wait in one process. It serves as much as memory by the same
-// instant, and in the end nothing is left in it.
+// Random plays random histories of calls while the limit changes: they wait, leave, reserve and settle. Each
+// history runs on one to three processes of a store, and in memory. The store must serve the callers of one process
+// in memory's order, and must serve as much as memory by the same instant. In the end nothing may be left in it.
 func (s Bubble) Random(t *testing.T, rounds uint64) {
 	for i, limit := range randomLimits() {
 		for seed := range rounds {
@@ -243,7 +243,8 @@ func (h *history) waits() bool {
 	return slices.ContainsFunc(h.waiters, func(w *waiter) bool { return w.memory.at.IsZero() || w.store.at.IsZero() })
 }
 
-// swap returns the time by which two calls of a process may be served in another order, since the process calls the store for both at once.
+// swap returns by how much time two calls of a process may be served
+// in another order. The process may call the store for both at once.
 func (h *history) swap(first, second *waiter) time.Duration {
 	most := 5*time.Millisecond + 4*h.takes
 	if h.limit.Burst > 0 && first.cost == second.cost {
@@ -252,9 +253,10 @@ func (h *history) swap(first, second *waiter) time.Duration {
 	return most
 }
 
-// contended reports whether a call of another process has taken units of a window just before a call was served, or one that does not wait.
-// A process lets as many of its callers call the store at once as there was room for according to the last answer. If there is less by
-// then, the rest of the window goes to any of these, whose calls the store may receive in any order, and the others have to wait for the next one.
+// contended reports whether another call has taken units of a window just before a call was served:
+// a call of another process, or one that does not wait. A process lets as many callers call the
+// store at once as had room according to the last answer. If there is less room by then, the store
+// serves whichever of these calls arrives first, and the others wait for the next window.
 func (h *history) contended(w *waiter) bool {
 	windows := h.limit.Burst == 0
 	return windows && slices.ContainsFunc(h.taken, func(t taking) bool {
@@ -429,8 +431,8 @@ func (h *history) settles() {
 	require.NoError(h, r.store.Settle(actual))
 }
 
-// improved records a change that only one process knows, and by which calls of the others could be served earlier.
-// Those calls keep their bookings until new ones come.
+// improved records a change that only one process knows, and that would let calls of
+// other processes be served earlier. Those calls keep their bookings until new ones come.
 func (h *history) improved() {
 	if len(h.fleet) == 1 {
 		return

@@ -27,7 +27,7 @@ type counter struct {
 	inUse []*use
 }
 
-// use is one call's units, or those of an adjustment.
+// use is the units of one call or of one adjustment.
 type use struct {
 	n    int
 	from time.Duration
@@ -52,8 +52,8 @@ func (m *counter) back(now time.Duration, units int) time.Duration {
 	return min(max(time.Duration(ages/float64(used)/float64(used)*float64(units)), min(10*time.Millisecond, m.hold)), m.hold)
 }
 
-// InUse compares limiters that share their keys, such as those of several processes, with a counter over a random history. The tick is
-// the precision of their times. It plays two keys, and leaves the clock where the history ends.
+// InUse compares limiters that share their keys, for example those of several processes, with a counter, over a random
+// history. The tick is the precision of their times. It plays two keys, and leaves the clock at the end of the history.
 func InUse(t testing.TB, clock Clock, seed uint64, steps int, tick time.Duration, new func(ratelimit.Limit) []Holder) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 70))

@@ -61,7 +61,7 @@ func Hour[K any](t testing.TB, clock Clock, l ratelimit.Reserver[K], keys []K, a
 	})
 }
 
-// InTurn returns the limiters of several processes as one, which reserves at each of them in turn.
+// InTurn returns one limiter that reserves with the limiters of several processes in turn.
 func InTurn[K any](all ...ratelimit.Reserver[K]) ratelimit.Reserver[K] {
 	return &inTurn[K]{Reserver: all[0], all: all}
 }

@@ -64,7 +64,7 @@ func modelMonth(name string, first int) Period {
 	return Period{ratelimit.Month(name, first), loc, begins, func(from time.Time) time.Time { return of(from.Year(), from.Month()+1) }}
 }
 
-// modelClock is of hours or minutes in a zone whose clock is set by whole hours.
+// modelClock is a period of hours or minutes in a zone whose clock changes by whole hours.
 func modelClock(p ratelimit.Period, name string, length time.Duration) Period {
 	loc := Zone(name)
 	begins := func(at time.Time) time.Time {

@@ -50,12 +50,12 @@ type Phase struct {
 	Queue   int           // requests that wait in front of the gate for their permit; others that find none are lost
 
 	Leave     time.Duration // after which clients cancel; the backend works on all the same. 0: never
-	LeaveVary bool          // it is the mean of a time that is uniform between half of it and one and a half
+	LeaveVary bool          // Leave is the mean: times are uniform between half of it and one and a half
 	Deadline  bool          // they leave as a deadline ends, which counts as dropped
 	Abort     bool          // the backend does not begin cancelled requests
 	Fail      float64       // share of requests that fail at once by a bug
 	FailLate  float64       // share of requests that fail by a bug after the backend has worked on them
-	FailPart  float64       // share of requests that fail by a bug after a random part of that work
+	FailPart  float64       // share of requests that fail from a bug after a random part of that work
 	Refuse    bool          // an outage: all requests fail at once with a status of overload
 	PauseEach time.Duration // how often the backend stops, as to collect garbage
 	Pause     time.Duration // and for how long

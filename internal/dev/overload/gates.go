@@ -92,7 +92,7 @@ func (g *Limiter) State() (windows, limit int) { return g.Windows, g.Limit }
 // State implements Gated.
 func (f *Fixed) State() (windows, limit int) { return -1, f.Limit }
 
-// Fleet is several gates, as of several processes, in front of one backend. Each request passes the next of them.
+// Fleet puts several gates, one for each process, in front of one backend. Requests pass the gates in turn.
 type Fleet struct {
 	Gates []Gate
 	next  int
@@ -109,8 +109,8 @@ func (f *Fleet) Enter(now time.Duration, r *Request) bool {
 // Leave implements Gate.
 func (f *Fleet) Leave(now time.Duration, r *Request, o inflight.Outcome) { r.via.Leave(now, r, o) }
 
-// Gradient2 is a gate with the limit of Netflix's concurrency-limits 0.5.4, Gradient2Limit, with its defaults: the ratio of a mean latency
-// over some 600 requests to the latency of one request, at most 1, and a queue of 4, smoothed.
+// Gradient2 is a gate with Gradient2Limit of Netflix's concurrency-limits 0.5.4 and its defaults. The limit follows the
+// ratio of a mean latency over some 600 requests to the latency of one request, at most 1, plus a queue of 4, smoothed.
 type Gradient2 struct {
 	Most     float64
 	limit    float64

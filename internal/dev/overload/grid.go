@@ -71,8 +71,8 @@ func draw(rng *rand.Rand, seed uint64) Cell {
 	return c
 }
 
-// Failing are the ways in which calls end that are no success and no overload: a share of them fails by a bug, or clients leave after so many
-// service times.
+// Failing are the ways in which calls end without success and without overload: a
+// share of them fails from a bug, or clients leave after so many service times.
 var Failing = failing()
 
 // Way is how calls of a backend end.
@@ -96,7 +96,7 @@ func failing() (all []Way) {
 	return all
 }
 
-// SampleFailing draws a cell in which calls end in one of the ways of Failing, each in turn.
+// SampleFailing draws a cell with one of the ways of Failing, each in turn.
 func SampleFailing(seed uint64) Cell {
 	rng := rand.New(rand.NewPCG(seed, 6))
 	c := draw(rng, seed)

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// Incident is a sequence of phases, in some of which goodput is judged.
+// Incident is a sequence of phases. Goodput is judged in some of them.
 type Incident struct {
 	Name    string
 	Service time.Duration // of the healthy backend

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// PlayAll plays some cells that sample draws, from a first seed on, each with a gate of its own.
+// PlayAll plays some cells that sample draws, beginning with a first seed. Each cell has its own gate.
 func PlayAll(sample func(seed uint64) Cell, first, cells uint64, gate func(Cell) Gated) (all []Verdict) {
 	var mu sync.Mutex // guards all
 	var wg sync.WaitGroup

@@ -159,7 +159,7 @@ func (r *runner) all(modules []string) {
 	}
 }
 
-// module runs the tests of a module. It leaves out those that must run alone, and returns them by package.
+// module runs a module's tests, except those that must run alone. It returns these by package.
 func (r *runner) module(dir, packages, of string) map[string][]string {
 	began := time.Now()
 	out, result := r.test(dir, "later", packages)

@@ -42,7 +42,7 @@ const Later = "it bounds a time, and runs alone after all others"
 // Long reports whether tests have their full size.
 func Long() bool { return os.Getenv(Size) == "long" }
 
-// Of returns long if tests have their full size, and else change, the size at which they run for each change.
+// Of returns long if tests have their full size. Otherwise it returns change, the size at which each change is tested.
 func Of[T any](change, long T) T {
 	if Long() {
 		return long

@@ -15,7 +15,7 @@ type trial struct {
 	what   string // a description of the demand
 	change func(s *setup)
 	bound  func(r *result) int64
-	least  float64 // of the bound, that has to be admitted on the hottest key
+	least  float64 // the part of the bound that must be admitted on the hottest key
 	most   float64 // round trips for each decision; 0: not looked at
 	exact  bool    // the hottest key is admitted exactly the bound
 }

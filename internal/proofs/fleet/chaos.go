@@ -236,8 +236,8 @@ func runChaos(ctx context.Context, out, progress io.Writer, faults []fault, engi
 	return failed, t.print(out)
 }
 
-// judged runs a fleet through a fault, and again if the machine itself was so late that calls which Redis had answered ran into
-// the timeout: such a run proves nothing.
+// judged runs a fleet through a fault. If the machine itself was so late that calls
+// which Redis had answered timed out, the run proves nothing, and judged repeats it.
 func judged(ctx context.Context, engine string, f fault, progress io.Writer) (o *ordeal, bad []string, err error) {
 	for range 3 {
 		if o, err = brave(ctx, engine, f, full, func(*setup) {}); err != nil {

@@ -233,7 +233,7 @@ var handoverTrials = []handoverTrial{
 type handoverResult struct {
 	jobs      int
 	ofIdeal   float64 // jobs, as a part of slots * time / work
-	busy      float64 // the part of the slots' time in which work was done
+	busy      float64 // the part of the slots' time that was spent on work
 	overtaken int     // the largest number of callers that came after another one and began before it
 	most      int     // in flight
 }
@@ -257,7 +257,7 @@ func (tr handoverTrial) run(ctx context.Context, server *server, lasts time.Dura
 	return tr.measure(jobs), nil
 }
 
-// measure leaves out the first and the last tenth of the time, in which callers come and go.
+// measure leaves out the first and the last tenth of the time, because callers come and go then.
 func (tr handoverTrial) measure(jobs []job) (r handoverResult) {
 	slices.SortFunc(jobs, func(a, b job) int { return cmp.Compare(a.Began, b.Began) })
 	first, last := jobs[0].Began, jobs[len(jobs)-1].Began

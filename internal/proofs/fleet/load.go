@@ -125,7 +125,7 @@ func (h *histogram) merge(other *histogram) {
 	}
 }
 
-// quantile returns the upper end of the step in which the quantile lies.
+// quantile returns the upper end of the step that contains the quantile.
 func (h *histogram) quantile(q float64) time.Duration {
 	total := int64(0)
 	for _, n := range h {

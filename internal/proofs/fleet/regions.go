@@ -29,7 +29,7 @@ type region struct {
 	load   float64       // the traffic, as a multiple of the budget
 	far    float64       // the part of it that is in the region without the store
 	cut    time.Duration // how long the link is cut
-	least  float64       // of the budget that the traffic could use, that has to be used
+	least  float64       // the part of the budget for this traffic that must be used
 }
 
 func regions() []region {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/proc"
 )
 
-// server is a Redis server of our own, that saves nothing.
+// server is a Redis server of our own that saves nothing.
 type server struct {
 	program string
 	addr    string

@@ -55,7 +55,7 @@ func (p *partner) counts() partnerCounts {
 	return p.partnerCounts
 }
 
-// partnerCall is a call in flight, by how many slots it has, and until when they last.
+// partnerCall is a call in flight. It uses slots, and lasts until an instant.
 type partnerCall struct {
 	slots int
 	ends  time.Time

@@ -1,7 +1,7 @@
 // Package inflight holds the proofs of package inflight. It has tests only.
 //
-// The first proof is that concurrent calls of package inflight have the effect of the same calls one after the other, in an
-// order that agrees with the times at which they began and ended.
+// The first proof is that concurrent calls of package inflight have the effect of the same
+// calls in sequence, in an order that agrees with the times at which they began and ended.
 //
 // In a history, goroutines take permits of one key, give them back, some of them twice, wait for them, and change the limit,
 // while other goroutines invent keys, so that the key is forgotten and made again. Porcupine then looks for an order in which a

@@ -103,7 +103,7 @@ func between(set *token.FileSet, p *source.Package) []use {
 	})
 }
 
-// origin returns the declaration of which an object is an instance.
+// origin returns the generic declaration of an instance.
 func origin(obj types.Object) types.Object {
 	switch obj := obj.(type) {
 	case *types.Func:

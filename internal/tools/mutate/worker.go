@@ -210,7 +210,7 @@ func (w *worker) control(ctx context.Context, pkg string, m *mutant, seed int, b
 	return err
 }
 
-// only returns the argument by which nothing but the test of that name runs; none if it is no test's.
+// only returns the argument that selects the test of that name alone, or nil if the name is no test's.
 func only(by string) []string {
 	if name, _, _ := strings.Cut(by, "/"); strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example") {
 		return []string{"-test.run=^" + name + "$"}

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/tools/source"
 )
 
-// shown is the place of a name's use outside of its own package.
+// shown is a place outside of its package where a name is used.
 type shown int
 
 const (

@@ -10,8 +10,8 @@ import (
 	grid "github.com/weir-go/ratelimit/internal/dev/overload"
 )
 
-// Failsafe is a gate with the adaptive limiter of failsafe-go, which reads the time itself: so it runs in a synctest
-// bubble, whose clock is set to the simulation's.
+// Failsafe is a gate with the adaptive limiter of failsafe-go. That limiter reads the time
+// itself, so the gate runs in a synctest bubble whose clock is set to the simulation's.
 type Failsafe struct {
 	limiter adaptivelimiter.AdaptiveLimiter[any]
 	start   time.Time

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/redistest"
 )
 
-// Run starts a server in a folder, that saves nothing, and returns a client with default options and
-// a function that ends both.
+// Run starts a server that saves nothing, in a folder. It returns
+// a client with default options, and a function that ends both.
 func Run(dir string) (client *redis.Client, stop func(), err error) {
 	path, err := proc.RedisServer()
 	if err != nil {
