@@ -112,7 +112,7 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 // another algorithm, the spending is rounded up. A key's first decision after a change takes time linear in its bookings. A
 // change also calls [Options.LimitFor] again for every key, each at its next decision.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
-	l.keys.requireInit()
+	l.requireInit()
 	for {
 		old := l.generation.Load()
 		if limit == old.def.limit {
@@ -144,7 +144,7 @@ func (l *Keyed[K]) Refresh(keys ...K) {
 }
 
 func (l *Keyed[K]) refreshAll() {
-	l.keys.requireInit()
+	l.requireInit()
 	for {
 		old := l.generation.Load()
 		next, _ := old.next(old.def.limit) // it was valid before

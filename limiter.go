@@ -11,6 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/lastlimit"
 	"github.com/weir-go/ratelimit/internal/lookup"
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/reports"
 )
 
@@ -228,7 +229,7 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, 
 // invalid or above the capacity. It decides at a reading of the clock, if that has been read.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
-		l.keys.requireInit()
+		l.requireInit()
 		return nil, meter.Offer{}, errDiscarded
 	}
 	if err := l.check(key, cost); err != nil {
@@ -456,8 +457,15 @@ func (l *Keyed[K]) Stats() Stats {
 }
 
 // table returns the key table, or panics if there is none.
+// requireInit panics if New has not made the Keyed.
+func (l *Keyed[K]) requireInit() {
+	if l == nil || l.keys == nil {
+		panic(optional.Zero("ratelimit", "Keyed", "New"))
+	}
+}
+
 func (l *Keyed[K]) table() *table[K] {
-	l.keys.requireInit()
+	l.requireInit()
 	return l.keys
 }
 
@@ -499,7 +507,7 @@ func (l *Keyed[K]) report(ctx context.Context, key K, cost int, d Decision, spen
 
 // check returns an error if the key or the cost is invalid under any limit.
 func (l *Keyed[K]) check(key K, cost int) error {
-	l.keys.requireInit()
+	l.requireInit()
 	if cost < 0 {
 		return negativeCostError(cost)
 	}
@@ -513,7 +521,7 @@ func (l *Keyed[K]) check(key K, cost int) error {
 }
 
 func (l *Keyed[K]) limits() []Limit {
-	l.keys.requireInit()
+	l.requireInit()
 	if l.limitFor != nil {
 		return []Limit{{}}
 	}

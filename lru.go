@@ -8,7 +8,6 @@ import (
 
 	"github.com/weir-go/ratelimit/internal/keys"
 	"github.com/weir-go/ratelimit/internal/meter"
-	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes keys. lru_order.go
@@ -158,13 +157,6 @@ func (t *table[K]) find(key K) *account {
 		return &e.Value
 	}
 	return nil
-}
-
-// requireInit panics if there is no table, because the Keyed was not made by New.
-func (t *table[K]) requireInit() {
-	if t == nil {
-		panic(optional.Zero("ratelimit", "Keyed", "New"))
-	}
 }
 
 // shard returns the shard of the keys of a hash.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit/internal/meter"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // All returns an iterator over the tracked keys, in no order, with the answer of [Keyed.Peek] to a cost of 1. A key whose last
@@ -191,9 +192,9 @@ func (a Algorithm) isBucket() bool {
 // A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The errors are
 // joined; each names the place of its pair, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
-	l.keys.requireInit()
+	l.requireInit()
 	if seq == nil {
-		return errors.New("ratelimit: Restore was given nothing to read from")
+		return optional.Nil("ratelimit: Restore: seq")
 	}
 	began, i := reading(l.clock), 0
 	var errs []error

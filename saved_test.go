@@ -346,7 +346,7 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	l = newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
 	require.NoError(t, l.Restore(old.Saved(), 0))
 	require.NoError(t, l.Restore(func(func(string, ratelimit.Saved) bool) {}, 0))
-	require.EqualError(t, l.Restore(nil, 0), "ratelimit: Restore was given nothing to read from")
+	require.EqualError(t, l.Restore(nil, 0), "ratelimit: Restore: seq is nil")
 	nan := ratelimit.Must(ratelimit.New[float64](twoAMinute, nil))
 	require.ErrorIs(t, nan.Restore(func(yield func(float64, ratelimit.Saved) bool) { yield(math.NaN(), nil) }, 0), ratelimit.ErrInvalidKey)
 	var zero ratelimit.Keyed[string]

@@ -76,7 +76,7 @@ func PerIP(limit ratelimit.Limit, opts *Options) (*Interceptor, error) {
 
 // Stats returns the counters.
 func (i *Interceptor) Stats() httplimit.Stats {
-	if i.core == nil {
+	if i == nil || i.core == nil {
 		return httplimit.Stats{}
 	}
 	return httplimit.Stats(i.core.Stats())
@@ -167,7 +167,7 @@ func (s *countedConn) sent() (int, any) {
 // their charges are given back. Calls that can pass at once are served. It is for [http.Server.RegisterOnShutdown], since
 // [http.Server.Shutdown] waits for held calls. An Interceptor that several servers share stops to hold for all of them.
 func (i *Interceptor) RefuseHeld() {
-	if i.core != nil {
+	if i != nil && i.core != nil {
 		i.core.RefuseHeld()
 	}
 }

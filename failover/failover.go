@@ -94,6 +94,7 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 // Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen lifts that. Single failures are
 // answered by the stand-in in any state.
 func (l *Limiter[K]) Force(to State) {
+	l.mustBeMade()
 	l.breaker.force(to)
 	l.journal.force(to)
 	l.breaker.announce()
@@ -101,6 +102,7 @@ func (l *Limiter[K]) Force(to State) {
 
 // Stats returns the counts.
 func (l *Limiter[K]) Stats() Stats {
+	l.mustBeMade()
 	s := l.counters.report(l.breaker.standing())
 	s.Settling = int(l.settler.waiting.Load())
 	l.breaker.announce()
@@ -110,6 +112,7 @@ func (l *Limiter[K]) Stats() Stats {
 // Describe returns the primary's limits, nil if they are not known. BooksAhead and ReplacesCost are true if they are for one of
 // the two limiters.
 func (l *Limiter[K]) Describe() ratelimit.Description {
+	l.mustBeMade()
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
 	d.BooksAhead = d.BooksAhead || instead.BooksAhead
 	d.ReplacesCost, d.Holds = d.ReplacesCost || instead.ReplacesCost, d.Holds || instead.Holds
@@ -190,11 +193,15 @@ func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	return a
 }
 
-// callPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
-func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, ending) {
+func (l *Limiter[K]) mustBeMade() {
 	if l == nil || l.breaker == nil {
 		panic(optional.Zero("failover", "Limiter", "New"))
 	}
+}
+
+// callPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
+func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, ending) {
+	l.mustBeMade()
 	var t ticket
 	j := job{
 		f:    func(ctx context.Context) answer { return q.call(ctx, l.primary) },

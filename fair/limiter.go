@@ -82,16 +82,21 @@ func New[K comparable](limit ratelimit.Limit, opts *Options[K]) (*Limiter[K], er
 
 // Describe returns the limit that tenants share. Shared is true, and BooksAhead false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
+	l.mustBeMade()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return ratelimit.Description{Limits: []ratelimit.Limit{l.budget.limit}, Shared: true}
 }
 
-// check returns an error if the key or the cost is invalid under any limit. It panics for the zero Limiter.
-func (l *Limiter[K]) check(key K, cost int) error {
+func (l *Limiter[K]) mustBeMade() {
 	if l == nil || l.tenants == nil {
 		panic(optional.Zero("fair", "Limiter", "New"))
 	}
+}
+
+// check returns an error if the key or the cost is invalid under any limit. It panics for the zero Limiter.
+func (l *Limiter[K]) check(key K, cost int) error {
+	l.mustBeMade()
 	if cost < 0 {
 		return fmt.Errorf("fair: %w: %d", ratelimit.ErrNegativeCost, cost)
 	}

@@ -43,6 +43,7 @@ func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 // part. Places and callers in line stay, unless their cost is now too large: these callers get [ratelimit.ErrExceedsLimit].
 // Errors are as for [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
+	l.mustBeMade()
 	if err := checkLimit(limit); err != nil {
 		return err
 	}

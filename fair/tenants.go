@@ -139,6 +139,7 @@ type Stats struct {
 
 // Stats returns the counts.
 func (l *Limiter[K]) Stats() Stats {
+	l.mustBeMade()
 	reading := l.reading()
 	l.mu.Lock()
 	defer l.mu.Unlock()

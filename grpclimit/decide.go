@@ -95,7 +95,7 @@ func tooLate(c *Call, delay time.Duration) bool {
 // early. Their charges are given back. Calls that can pass at once are served. Call it before [grpc.Server.GracefulStop],
 // which waits for held calls. If several servers share an Interceptor, it holds no calls of any of them any more.
 func (i *Interceptor) RefuseHeld() {
-	if i.core != nil {
+	if i != nil && i.core != nil {
 		i.core.RefuseHeld()
 	}
 }

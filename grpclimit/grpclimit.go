@@ -89,7 +89,7 @@ func public(e event) Event {
 
 // Stats returns the counters.
 func (i *Interceptor) Stats() httplimit.Stats {
-	if i.core == nil {
+	if i == nil || i.core == nil {
 		return httplimit.Stats{}
 	}
 	return httplimit.Stats(i.core.Stats())

@@ -128,7 +128,7 @@ func (i *Inflight[K]) mustBeMade() {
 
 // Stats returns the counters.
 func (i *Inflight[K]) Stats() httplimit.InflightStats {
-	if i.core == nil {
+	if i == nil || i.core == nil {
 		return httplimit.InflightStats{}
 	}
 	return httplimit.InflightStats(i.core.Stats())

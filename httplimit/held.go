@@ -42,7 +42,7 @@ func tooLate(r *http.Request, delay time.Duration) bool {
 // [http.Server.RegisterOnShutdown], since [http.Server.Shutdown] waits for held requests. A Middleware that several servers share stops
 // to hold for all of them.
 func (m *Middleware) RefuseHeld() {
-	if m.core != nil {
+	if m != nil && m.core != nil {
 		m.core.RefuseHeld()
 	}
 }

@@ -192,7 +192,7 @@ func public(e event) Event {
 
 // Stats returns the counters.
 func (m *Middleware) Stats() Stats {
-	if m.core == nil {
+	if m == nil || m.core == nil {
 		return Stats{}
 	}
 	return Stats(m.core.Stats())

@@ -154,7 +154,7 @@ func (m *Inflight[K]) Wrap(next http.Handler) http.Handler {
 
 // Stats returns the counters.
 func (m *Inflight[K]) Stats() InflightStats {
-	if m.core == nil {
+	if m == nil || m.core == nil {
 		return InflightStats{}
 	}
 	return InflightStats(m.core.Stats())

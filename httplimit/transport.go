@@ -223,6 +223,9 @@ type TransportStats struct {
 
 // Stats returns the counters.
 func (t *Transport) Stats() (s TransportStats) {
+	if t == nil {
+		return s
+	}
 	if t.pacer != nil {
 		s = TransportStats(t.pacer.Stats())
 	}
@@ -236,7 +239,7 @@ func (t *Transport) Stats() (s TransportStats) {
 // Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns. A host such as
 // "https://api.example.com" stands for all its accounts: see [TargetAccount].
 func (t *Transport) Reset(key string) {
-	if t.pacer != nil {
+	if t != nil && t.pacer != nil {
 		t.pacer.Reset(key)
 		t.pacer.ResetAll(key + accountMark)
 	}

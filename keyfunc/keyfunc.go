@@ -11,6 +11,7 @@ import (
 	"errors"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 )
 
 // The errors of key functions. A key function of your own wraps them, with the missing part:
@@ -36,6 +37,8 @@ type Pair[A, B comparable] struct {
 // Join returns a key function for both keys together. An error of either is its error, [ErrNoKey] last. For three, Join(a, Join(b,
 // c)).
 func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) func(R) (Pair[A, B], error) {
+	mustBeGiven(a != nil, "Join: a")
+	mustBeGiven(b != nil, "Join: b")
 	return func(r R) (k Pair[A, B], err error) {
 		if k.A, err = a(r); err != nil && !skippable(err) {
 			return k, err
@@ -49,6 +52,13 @@ func Join[R any, A, B comparable](a func(R) (A, error), b func(R) (B, error)) fu
 	}
 }
 
+// mustBeGiven panics for a key function that is nil, when it is combined and not at the first request.
+func mustBeGiven(given bool, name string) {
+	if !given {
+		panic(optional.Nil("keyfunc: " + name))
+	}
+}
+
 // skippable reports whether a layer may be left out for an error.
 func skippable(err error) bool {
 	return errors.Is(err, ratelimit.SkipLayer) || errors.Is(err, ErrNoKey) && !errors.Is(err, ErrMisconfigured)
@@ -57,6 +67,7 @@ func skippable(err error) bool {
 // Optional returns a key function that leaves the layer out ([ratelimit.SkipLayer]) for requests without a key: see
 // [Otherwise]. A malformed key stays an error.
 func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
+	mustBeGiven(key != nil, "Optional: key")
 	return func(r R) (K, error) {
 		k, err := key(r)
 		if skippable(err) {
@@ -69,6 +80,8 @@ func Optional[R, K any](key func(R) (K, error)) func(R) (K, error) {
 // Otherwise returns a key function for requests without a known key. It leaves the layer out for all others
 // ([ratelimit.SkipLayer]). Beside a layer of Optional(known), each request has exactly one of the two.
 func Otherwise[R, A, K any](known func(R) (A, error), key func(R) (K, error)) func(R) (K, error) {
+	mustBeGiven(known != nil, "Otherwise: known")
+	mustBeGiven(key != nil, "Otherwise: key")
 	known = Optional(known)
 	return func(r R) (k K, err error) {
 		switch _, err = known(r); {

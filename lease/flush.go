@@ -10,6 +10,7 @@ import (
 // Flush gives all batches back, also the batches of open reservations, and waits until the remote limiter has them. The limiter stays
 // usable. The error describes the batches that could not be given back, or is the context's.
 func (l *Limiter[K]) Flush(ctx context.Context) error {
+	l.mustBeMade()
 	ctx = wait.OrBackground(ctx)
 	returns := l.fetcher.returns
 	batches, failed, _ := returns.ended()

@@ -227,6 +227,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int) (ratelimit.Decis
 // Describe returns the remote limiter's limits, nil if they are not known, and whether one is [ratelimit.Concurrent]. BooksAhead is true, and
 // ReplacesCost false.
 func (l *Limiter[K]) Describe() ratelimit.Description {
+	l.mustBeMade()
 	d := ratelimit.Describe(l.remote.limiter)
 	return ratelimit.Description{Limits: d.Limits, BooksAhead: true, Holds: d.Holds}
 }
@@ -284,11 +285,16 @@ func (l *Limiter[K]) acquire(key K) *holding[K] {
 	return l.table.add(key, known)
 }
 
+func (l *Limiter[K]) mustBeMade() {
+	if l == nil || l.table == nil {
+		panic(optional.Zero("lease", "Limiter", "New"))
+	}
+}
+
 // check returns the fault of the key or the cost that any limit would refuse. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
+	l.mustBeMade()
 	switch {
-	case l == nil || l.table == nil:
-		panic(optional.Zero("lease", "Limiter", "New"))
 	case cost < 0:
 		return fmt.Errorf("lease: %w: %d", ratelimit.ErrNegativeCost, cost)
 	case l.checkKeys && !keys.CanCompare(key):

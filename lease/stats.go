@@ -17,6 +17,7 @@ type Stats struct {
 
 // Stats returns the counts. It takes time in proportion to the number of keys.
 func (l *Limiter[K]) Stats() (s Stats) {
+	l.mustBeMade()
 	all, left := l.table.standing()
 	s.Local = left
 	for _, h := range all {

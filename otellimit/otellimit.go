@@ -87,9 +87,16 @@ func newOptions(limiter, limit string) *options {
 	return o
 }
 
+func (m *Metrics) mustBeMade() {
+	if m == nil || m.meter == nil {
+		panic(optional.Zero("otellimit", "Metrics", "New"))
+	}
+}
+
 // OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines. It counts decisions by limit
 // and outcome, and the cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
+	m.mustBeMade()
 	var known sync.Map // the limit's name → *options
 	of := []metric.AddOption{set(attribute.String("limiter", limiter))}
 	ctx := context.Background()
@@ -112,11 +119,18 @@ func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. It counts decisions by rule. The series of rules that
 // are no longer in force disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so
 // set ReuseRules in the same Options.
-func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
+func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
+	m.mustBeMade()
+	return m.rules.Count
+}
 
 // Timed returns a limiter that decides as l does, and measures the duration of each decision, in seconds. It is for limiters whose budgets
 // are remote. A Wait is not measured.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
+	m.mustBeMade()
+	if optional.IsNil(l) {
+		panic(optional.Nil("otellimit: Timed: l"))
+	}
 	of := set(attribute.String("limiter", limiter))
 	return figures.Timed(l, func(ctx context.Context, took time.Duration) { m.duration.Record(ctx, took.Seconds(), of) })
 }

@@ -79,6 +79,7 @@ func (m *Metrics) observable(f figures.Figure) (metric.Observable, func(metric.O
 //
 // It fails with the meter's error, if a figure of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
+	m.mustBeMade()
 	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {
 		return fmt.Errorf("otellimit: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/internal/wait"
 	"github.com/weir-go/ratelimit/policy/internal/mark"
 )
@@ -36,7 +37,7 @@ const (
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {
-		return errors.New("policy: Follow was given no Source")
+		return optional.Nil("policy: Follow: src")
 	}
 	ctx, cancel := context.WithCancel(wait.OrBackground(ctx))
 	defer cancel()

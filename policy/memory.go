@@ -1,11 +1,11 @@
 package policy
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/fair"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
@@ -29,8 +29,8 @@ func Memory(opts *MemoryOptions) Engine {
 		o = *opts
 	}
 	return func(b Budget, before ratelimit.Limiter[string]) (ratelimit.Limiter[string], error) {
-		if o.Processes < 0 {
-			return nil, fmt.Errorf("MemoryOptions.Processes is %d, want the number of processes, or 0", o.Processes)
+		if err := optional.NotNegative("MemoryOptions.Processes", o.Processes, "one"); err != nil {
+			return nil, err
 		}
 		if b.Share > 0 {
 			return newMemoryPool(&o, b, before)

@@ -130,6 +130,7 @@ func (p *Policies) mustBeMade() {
 
 // Stats returns the counters and the state of the policies.
 func (p *Policies) Stats() stats.Policies {
+	p.mustBeMade()
 	s := p.now()
 	var unknown map[string]uint64
 	for _, r := range s.rules {

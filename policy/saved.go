@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weir-go/ratelimit"
+	"github.com/weir-go/ratelimit/internal/optional"
 	"github.com/weir-go/ratelimit/policy/internal/joined"
 )
 
@@ -48,7 +49,7 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 // no key. With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
 func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time.Duration) error {
 	if seq == nil {
-		return errors.New("policy: Restore was given nothing to read from")
+		return optional.Nil("policy: Restore: seq")
 	}
 	g := p.now()
 	type pair struct {

@@ -101,7 +101,7 @@ func TestRestoreNamesTheRuleOfWhatItSkips(t *testing.T) {
 	}, 0)
 	require.ErrorContains(t, err, `rule "quota": ratelimit: saved key 0: `)
 	assert.NotContains(t, err.Error(), "secret")
-	require.ErrorContains(t, next.Restore(nil, 0), "nothing to read from")
+	require.ErrorContains(t, next.Restore(nil, 0), "policy: Restore: seq is nil")
 
 	store, err := policy.New(parsed(t, "rules: [{name: all, limit: sliding-log 1000/h}]"), &policy.Options{Engine: deaf})
 	require.NoError(t, err)

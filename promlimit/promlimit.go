@@ -68,9 +68,16 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
+func (m *Metrics) mustBeMade() {
+	if m == nil || m.reg == nil {
+		panic(optional.Zero("promlimit", "Metrics", "New"))
+	}
+}
+
 // OnDecision returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it counts decisions, and the
 // cost that was spent.
 func OnDecision[K any](m *Metrics, limiter string) func(ratelimit.Event[K]) {
+	m.mustBeMade()
 	limiter = valid(limiter)
 	var known sync.Map // the limit's name → *counters: to look a label up again is dearer
 	degraded := m.degraded.WithLabelValues(limiter)
@@ -107,11 +114,18 @@ func (m *Metrics) counters(limiter, limit string) *counters {
 // OnPolicyDecision returns a function for the Options.OnDecision of package policy. The series of rules that are no longer in force
 // disappear if their policies are registered: see [Metrics.Register]. It keeps no part of its argument, so set ReuseRules in the
 // same Options.
-func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) { return m.rules.Count }
+func (m *Metrics) OnPolicyDecision() func(stats.PolicyDecision) {
+	m.mustBeMade()
+	return m.rules.Count
+}
 
 // Timed returns a limiter that decides as l does, and measures the duration of each decision. It is for limiters whose budgets are remote.
 // A Wait is not measured.
 func Timed[K any](m *Metrics, limiter string, l ratelimit.Reserver[K]) ratelimit.Reserver[K] {
+	m.mustBeMade()
+	if optional.IsNil(l) {
+		panic(optional.Nil("promlimit: Timed: l"))
+	}
 	seconds := m.duration.WithLabelValues(valid(limiter))
 	return figures.Timed(l, func(_ context.Context, took time.Duration) { seconds.Observe(took.Seconds()) })
 }

@@ -72,6 +72,7 @@ func newGroup(limiter string, of figures.Group) *group {
 //
 // It fails with the registerer's error, if a figure of that name is registered already, or if the source is nil or of another type.
 func (m *Metrics) Register(limiter string, source any) error {
+	m.mustBeMade()
 	if err := figures.Register(limiter, source, &m.rules, m.register); err != nil {
 		return fmt.Errorf("promlimit: %w", err)
 	}

@@ -1,6 +1,7 @@
 package ratelimittest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -106,14 +107,15 @@ func (c Config) withDefaults() (Config, error) {
 		return c, optional.Nil("ratelimittest: Config.New")
 	case c.Clock == nil && c.Advance == nil && c.TryAdvance == nil:
 		return c, errors.New("ratelimittest: Config.Clock and Config.Advance are both nil, and so is TryAdvance: time cannot be moved")
-	case c.Resolution < 0:
-		return c, fmt.Errorf("ratelimittest: Config.Resolution is %v, want zero or more", c.Resolution)
 	case c.Retries < 0 || c.Retries >= maxUnavailable:
 		return c, fmt.Errorf("ratelimittest: Config.Retries is %d, want 0 to %d", c.Retries, maxUnavailable-1)
-	case c.Histories < 0:
-		return c, fmt.Errorf("ratelimittest: Config.Histories is %d, want zero or more", c.Histories)
 	}
-	if err := c.checkNames(); err != nil {
+	err := cmp.Or(
+		optional.NotNegative("ratelimittest: Config.Resolution", c.Resolution, "the default"),
+		optional.NotNegative("ratelimittest: Config.Histories", c.Histories, "the default"),
+		c.checkNames(),
+	)
+	if err != nil {
 		return c, err
 	}
 	if err := c.checkLimits(); err != nil {

@@ -174,6 +174,7 @@ func randomBytes(n int) string {
 // changes nothing. A raised limit serves this process's waiting callers at once. Each call to Redis applies the limit of its own
 // process, so while processes differ the largest limit holds.
 func (s *Semaphore) SetLimit(limit int) error {
+	s.mustBeMade()
 	if limit < 1 || limit > maxSlots {
 		return fmt.Errorf("redislimit: %w: the semaphore's limit is %d, want 1 to %d", ratelimit.ErrInvalidLimit, limit, maxSlots)
 	}
@@ -183,11 +184,15 @@ func (s *Semaphore) SetLimit(limit int) error {
 	return nil
 }
 
-// limitOf returns the key's limit, or an error if n slots of it can never be taken.
-func (s *Semaphore) limitOf(key string, n int) (int64, error) {
+func (s *Semaphore) mustBeMade() {
 	if s == nil || s.store == nil {
 		panic(optional.Zero("redislimit", "Semaphore", "NewSemaphore"))
 	}
+}
+
+// limitOf returns the key's limit, or an error if n slots of it can never be taken.
+func (s *Semaphore) limitOf(key string, n int) (int64, error) {
+	s.mustBeMade()
 	limit := s.limit.Load()
 	if s.limitFor != nil {
 		if own := lookup.One(s.lookups, key, s.limitFor); own != 0 {

@@ -156,9 +156,16 @@ func (o *Options) complete() error {
 	return sqltext.Check(uint8(o.Dialect))
 }
 
+func (a *Log) mustBeMade() {
+	if a == nil || a.done == nil {
+		panic(optional.Zero("policy/audit", "Log", "New"))
+	}
+}
+
 // OnDecision records denials, including the denial of a Wait that has given up: it is for [policy.Options.OnDecision]. It keeps
 // no Rules, so ReuseRules can be set.
 func (a *Log) OnDecision(d policy.Decision) {
+	a.mustBeMade()
 	whole := outcome.Of(d.Decision, d.Err).Denies()
 	for i := range d.Rules {
 		switch r := &d.Rules[i]; {
@@ -175,6 +182,10 @@ func (a *Log) OnDecision(d policy.Decision) {
 // Of returns a function for [ratelimit.Options.OnDecision], and for the same option of other engines: it records the denials of
 // a limiter without rules. The limiter's name stands for the rule, and key returns the text of a key.
 func Of[K any](a *Log, limiter string, key func(K) string) func(ratelimit.Event[K]) {
+	a.mustBeMade()
+	if key == nil {
+		panic(optional.Nil("policy/audit: Of: key"))
+	}
 	return func(e ratelimit.Event[K]) {
 		if outcome.Of(e.Decision, e.Err).Denies() {
 			a.add(a.violation(clean(limiter), key(e.Key), e.Cost, e.Decision))
@@ -334,6 +345,7 @@ func (v *violation) merge(w *violation) {
 
 // Stats returns the log's counters.
 func (a *Log) Stats() Stats {
+	a.mustBeMade()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.stats
@@ -344,6 +356,7 @@ func (a *Log) Stats() Stats {
 // Close writes the waiting rows, and ends the log's goroutine. It gives up after an attempt that writes nothing, and its error
 // is the reason for which the remaining rows are lost. Later denials are dropped.
 func (a *Log) Close(ctx context.Context) error {
+	a.mustBeMade()
 	ctx = wait.OrBackground(ctx)
 	a.stop()
 	<-a.done

@@ -106,6 +106,7 @@ type Violation struct {
 // Query returns the rows that the filter selects, or sums of them. Rows that still wait in this process are not among them: see [Log.Flush].
 // With MySQL the data source of rows needs parseTime=true. The error is that of the filter or of the database.
 func (a *Log) Query(ctx context.Context, f Filter) (all []Violation, err error) {
+	a.mustBeMade()
 	if f.ByKey && f.ByRule {
 		return nil, errors.New("policy/audit: Filter has both ByKey and ByRule")
 	}

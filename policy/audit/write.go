@@ -21,6 +21,7 @@ const batch = 200
 // Flush writes the waiting rows, for Timeout at most. After an error, the other rows wait for the next attempt. A row that the
 // database refuses twice, and takes another one in between, is dropped.
 func (a *Log) Flush(parent context.Context) error {
+	a.mustBeMade()
 	parent = wait.OrBackground(parent)
 	ctx, cancel := context.WithTimeout(parent, a.opts.Timeout)
 	defer cancel()

@@ -1,16 +1,23 @@
 package conformance
 
 import (
+	"context"
 	"database/sql"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/ban"
@@ -21,9 +28,11 @@ import (
 	"github.com/weir-go/ratelimit/httplimit"
 	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/lease"
 	"github.com/weir-go/ratelimit/otellimit"
 	"github.com/weir-go/ratelimit/policy"
+	"github.com/weir-go/ratelimit/policy/admin"
 	"github.com/weir-go/ratelimit/policy/audit"
 	"github.com/weir-go/ratelimit/policy/policysql"
 	"github.com/weir-go/ratelimit/policy/sqlsource"
@@ -132,39 +141,102 @@ func TestConstructorsNameTheNilArgumentInOneForm(t *testing.T) {
 	}
 }
 
-// zeros are calls of values that no constructor made, without an error to return.
-func zeros(t *testing.T) map[string]func() {
-	return map[string]func(){
-		"ratelimit.Keyed":       func() { new(ratelimit.Keyed[string]).Allow("k", 1) },
-		"ratelimit.Single":      func() { new(ratelimit.Single).Allow(1) },
-		"ratelimit.Layered":     func() { new(ratelimit.Layered[string]).Allow("k", 1) },
-		"ban.Limiter":           func() { new(ban.Limiter[string]).Allow("k", 1) },
-		"chain.Limiter":         func() { new(chain.Limiter[string]).Allow("k", 1) },
-		"failover.Limiter":      func() { new(failover.Limiter[string]).Allow("k", 1) },
-		"fair.Limiter":          func() { new(fair.Limiter[string]).Allow("k", 1) },
-		"lease.Limiter":         func() { new(lease.Limiter[string]).Allow("k", 1) },
-		"inflight.Limiter":      func() { _, _ = new(inflight.Limiter[string]).TryAcquire("k", 1) },
-		"grpclimit.Interceptor": func() { new(grpclimit.Interceptor).UnaryServerInterceptor() },
-		"grpclimit.Inflight":    func() { new(grpclimit.Inflight[string]).UnaryServerInterceptor() },
-		"grpclimit.Client":      func() { new(grpclimit.Client).UnaryClientInterceptor() },
-		"httplimit.Middleware":  func() { new(httplimit.Middleware).Wrap(http.NotFoundHandler()) },
-		"httplimit.Inflight":    func() { new(httplimit.Inflight[string]).Wrap(http.NotFoundHandler()) },
-		"policy.Policies":       func() { new(policy.Policies).Current() },
-		"redislimit.Limiter":    func() { new(redislimit.Limiter).Allow("k", 1) },
-		"redislimit.Semaphore":  func() { _, _ = new(redislimit.Semaphore).Acquire(t.Context(), "k", 1) },
-		"redislimit.Fair":       func() { new(redislimit.Fair).Allow("k", 1) },
-		"sqllimit.Limiter":      func() { new(sqllimit.Limiter).Allow("k", 1) },
+// made are pointers to the zero values of the types that only a constructor makes.
+var made = []any{
+	new(ratelimit.Keyed[string]), new(ratelimit.Single), new(ratelimit.Layered[string]), new(ban.Limiter[string]), new(chain.Limiter[string]),
+	new(failover.Limiter[string]), new(fair.Limiter[string]), new(lease.Limiter[string]), new(inflight.Limiter[string]),
+	new(grpclimit.Interceptor), new(grpclimit.Inflight[string]), new(grpclimit.Client),
+	new(httplimit.Middleware), new(httplimit.Inflight[string]), new(httplimit.Transport),
+	new(policy.Policies), new(audit.Log), new(promlimit.Metrics), new(otellimit.Metrics),
+	new(redislimit.Limiter), new(redislimit.Semaphore), new(redislimit.Fair), new(sqllimit.Limiter),
+}
+
+// arguments returns a value for each parameter of a method.
+func arguments(ctx context.Context, method reflect.Type) (all []reflect.Value) {
+	given := []any{ctx, "k", 1, time.Second, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), http.NotFoundHandler(),
+		httptest.NewRequest(http.MethodGet, "http://localhost/", nil), policy.Attributes{}, &policy.Set{}, policy.Decision{}}
+	for i := range method.NumIn() {
+		if method.IsVariadic() && i == method.NumIn()-1 {
+			continue
+		}
+		value := reflect.Zero(method.In(i))
+		for _, x := range given {
+			if reflect.TypeOf(x).AssignableTo(method.In(i)) {
+				value = reflect.ValueOf(x)
+				break
+			}
+		}
+		all = append(all, value)
+	}
+	return all
+}
+
+// panics returns the text with which a call panics, "" if it returns.
+func panics(call func()) (text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			text = fmt.Sprint(p)
+		}
+	}()
+	call()
+	return ""
+}
+
+// A value that no constructor has made says so by each method, or has nothing to do and returns nothing. Nil does so in the edges, whose
+// counters a program may read where it has no limit.
+func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
+	testsize.Arithmetic(t)
+	const form = `^$|^[\w/]+: this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for _, zero := range made {
+		values := []reflect.Value{reflect.ValueOf(zero)}
+		if strings.HasPrefix(values[0].Type().String(), "*httplimit.") || strings.HasPrefix(values[0].Type().String(), "*grpclimit.") {
+			values = append(values, reflect.Zero(values[0].Type()))
+		}
+		for _, value := range values {
+			found := false
+			for i := range value.NumMethod() {
+				m := value.Method(i)
+				text := panics(func() {
+					for _, result := range m.Call(arguments(ended, m.Type())) { // the error of a RoundTrip
+						if err, ok := result.Interface().(error); ok && strings.Contains(err.Error(), "nil or zero") {
+							panic(err)
+						}
+					}
+				})
+				assert.Regexp(t, form, text, "%T.%s", zero, value.Type().Method(i).Name)
+				found = found || text != ""
+			}
+			assert.True(t, found, "%T", zero)
+		}
 	}
 }
 
-func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
+func TestFunctionsWithoutAnErrorPanicForNilInOneForm(t *testing.T) {
 	testsize.Arithmetic(t)
-	for name, call := range zeros(t) {
-		func() {
-			defer func() {
-				assert.Regexp(t, `^[\w/]+: this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`, recover(), name)
-			}()
-			call()
-		}()
+	key, noKey := func(s string) (string, error) { return s, nil }, (func(string) (string, error))(nil)
+	log, err := audit.New(new(sql.DB), nil)
+	require.NoError(t, err)
+	require.NoError(t, log.Close(t.Context())) // before it calls the database
+	l := ratelimit.Must(httplimit.PerIP(ratelimit.Unlimited(), nil))
+	slots := ratelimit.Must(httplimit.NewInflight(ratelimit.Must(inflight.New[string](1, nil)), httplimit.Pattern, nil))
+	for want, call := range map[string]func(){
+		"promlimit: Timed: l is nil":                 func() { promlimit.Timed[string](ratelimit.Must(promlimit.New(prometheus.NewRegistry())), "a", nil) },
+		"otellimit: Timed: l is nil":                 func() { otellimit.Timed[string](ratelimit.Must(otellimit.New(noop.Meter{})), "a", nil) },
+		"policy/audit: Of: key is nil":               func() { audit.Of[string](log, "a", nil) },
+		"keyfunc: Join: a is nil":                    func() { keyfunc.Join(noKey, key) },
+		"keyfunc: Join: b is nil":                    func() { keyfunc.Join(key, noKey) },
+		"keyfunc: Optional: key is nil":              func() { keyfunc.Optional(noKey) },
+		"keyfunc: Otherwise: known is nil":           func() { keyfunc.Otherwise(noKey, key) },
+		"keyfunc: Otherwise: key is nil":             func() { keyfunc.Otherwise(key, noKey) },
+		"httplimit: Middleware.Wrap: next is nil":    func() { l.Wrap(nil) },
+		"httplimit: Inflight.Wrap: next is nil":      func() { slots.Wrap(nil) },
+		"promlimit: this Metrics is nil or zero":     func() { promlimit.OnDecision[string](nil, "a") },
+		"otellimit: this Metrics is nil or zero":     func() { otellimit.OnDecision[string](new(otellimit.Metrics), "a") },
+		"policy/audit: this Log is nil or zero":      func() { audit.Of[string](nil, "a", strings.Clone) },
+		"policy: this Policies is nil or zero: make": func() { admin.New(nil, nil) },
+	} {
+		assert.Contains(t, panics(call), want)
 	}
 }
