@@ -30,6 +30,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/inflight"
 	"github.com/weir-go/ratelimit/internal/dev/linetest"
 	"github.com/weir-go/ratelimit/keyfunc"
 )
@@ -395,36 +396,49 @@ func TestStreamWhoseHeadersWereReceivedIsServed(t *testing.T) {
 	})
 }
 
-// However a stream ends, its key is forgotten, and nothing is left of it.
+// However a stream ends, its key is forgotten, its permit is given back, and nothing is left of it.
 func TestStreamLeavesNothingBehindHoweverItEnds(t *testing.T) {
-	for name, end := range map[string]func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, cancel, disconnect func()){
-		"the server ends it": func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, _, _ func()) {
-			require.NoError(t, stream.CloseSend())
-			_, err := stream.Recv()
+	type stream = testgrpc.TestService_FullDuplexCallClient
+	for name, end := range map[string]func(t *testing.T, s stream, cancel, disconnect func()){
+		"the server ends it": func(t *testing.T, s stream, _, _ func()) {
+			require.NoError(t, s.CloseSend())
+			_, err := s.Recv()
 			assert.ErrorIs(t, err, io.EOF)
 		},
-		"cancelled and never received":      func(_ *testing.T, _ testgrpc.TestService_FullDuplexCallClient, cancel, _ func()) { cancel() },
-		"connection closed, never received": func(_ *testing.T, _ testgrpc.TestService_FullDuplexCallClient, _, disconnect func()) { disconnect() },
-		"cancelled while receiving": func(t *testing.T, stream testgrpc.TestService_FullDuplexCallClient, cancel, _ func()) {
+		"cancelled and never received":      func(_ *testing.T, _ stream, cancel, _ func()) { cancel() },
+		"connection closed, never received": func(_ *testing.T, _ stream, _, disconnect func()) { disconnect() },
+		"cancelled while receiving": func(t *testing.T, s stream, cancel, _ func()) {
 			done := make(chan error)
-			go func() { _, err := stream.Recv(); done <- err }()
+			go func() { _, err := s.Recv(); done <- err }()
 			synctest.Wait()
 			cancel()
 			assert.Equal(t, codes.Canceled, status.Code(<-done))
 		},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{})
-			conn := connInBubble(t, newScript(nil).server(), dialling...)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
-			require.NoError(t, err)
-			assert.Equal(t, 1, c.Keys())
-			end(t, stream, cancel, func() { _ = conn.Close() })
-			synctest.Wait()
-			assert.Zero(t, c.Keys())
-		})
+		for _, messages := range []int{0, 1} {
+			bubble(t, name, func(t *testing.T) {
+				permits := ratelimit.Must(inflight.New[string](1, nil))
+				l := unlimited(t)
+				if messages > 0 {
+					l = nil // permits alone
+				}
+				c, dialling := paced(t, l, grpclimit.ClientOptions{Inflight: permits})
+				conn := connInBubble(t, newScript(nil).server(), dialling...)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
+				require.NoError(t, err)
+				assert.True(t, l == nil || c.Keys() == 1)
+				for range messages {
+					require.NoError(t, echoOnce(s, new(testgrpc.StreamingOutputCallRequest)))
+				}
+				assert.Equal(t, 1, permits.Totals().InFlight)
+				end(t, s, cancel, func() { _ = conn.Close() })
+				synctest.Wait()
+				assert.True(t, l == nil || c.Keys() == 0)
+				assert.Zero(t, permits.Totals().InFlight)
+			})
+		}
 	}
 }
 

@@ -220,71 +220,49 @@ func TestOtherCallsTeachTheLimitAroundAsBefore(t *testing.T) {
 	})
 }
 
-// sendings are the possible failures when a server sends, and whether the client is to blame.
-var sendings = map[string]struct {
-	err      error
-	byClient bool
-}{
-	"the client has closed the connection": {status.Error(codes.Unavailable, "transport is closing"), true},
-	"the client has cancelled":             {status.Error(codes.Canceled, "context canceled"), true},
-	"the message cannot be encoded":        {status.Error(codes.Internal, "grpc: error while marshaling"), false},
-}
-
-// failingToSend is a handler that sends to the last, and hides the reason if hidden is set.
-func failingToSend(hidden bool) grpc.StreamHandler {
-	return func(_ any, s grpc.ServerStream) error {
-		err := s.SendMsg(nil)
-		if hidden {
-			return errors.New("sending failed")
-		}
-		return err
-	}
-}
-
-func TestAClientThatDoesNotTakeTheAnswerPays(t *testing.T) {
-	for name, row := range sendings {
-		t.Run(name, func(t *testing.T) {
-			l, left := budget(t)
-			i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
-			err := i.StreamServerInterceptor()(nil, &fakeStream{sending: row.err}, &grpc.StreamServerInfo{}, failingToSend(false))
-			assert.Equal(t, row.err, err)
-			assert.Equal(t, row.byClient, left() == 9)
-		})
-	}
-}
-
-func TestAnAdaptiveLimitLearnsNothingFromAClientThatDoesNotTakeTheAnswer(t *testing.T) {
-	for name, row := range sendings {
+// A client that does not take the answer, or breaks a message, pays and teaches an adaptive limit nothing.
+func TestWhatAStreamsClientCausesIsCharged(t *testing.T) {
+	broken := status.Error(codes.Internal, "cannot unmarshal")
+	for name, row := range map[string]struct {
+		sending, receiving error
+		charged            bool
+		outcome            inflight.Outcome
+	}{
+		"the client has closed the connection": {status.Error(codes.Unavailable, "transport is closing"), nil, true, inflight.Ignored},
+		"the client has cancelled":             {status.Error(codes.Canceled, "context canceled"), nil, true, inflight.Ignored},
+		"the message cannot be encoded":        {status.Error(codes.Internal, "grpc: error while marshaling"), nil, false, inflight.Cancelled},
+		"the client breaks a message":          {nil, broken, true, inflight.Ignored},
+	} {
 		for _, hidden := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
+				handler := func(_ any, s grpc.ServerStream) error {
+					err := s.SendMsg(nil)
+					if row.receiving != nil {
+						err = s.RecvMsg(nil)
+					}
+					assert.Equal(t, errors.Join(row.sending, row.receiving).Error(), err.Error())
+					if hidden {
+						return errors.New("sending failed")
+					}
+					return err
+				}
+				stream := func() *fakeStream { return &fakeStream{sending: row.sending, received: []error{row.receiving}} }
+				l, left := budget(t)
+				kind := &grpc.StreamServerInfo{IsServerStream: row.sending != nil, IsClientStream: row.receiving != nil}
+				i := interceptor(t, l, grpclimit.Options{Settle: grpclimit.RefundServerErrors})
+				err := i.StreamServerInterceptor()(nil, stream(), kind, handler)
+				assert.Equal(t, hidden || row.charged, left() == 9)
 				var learnt []inflight.Outcome
-				i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
+				adaptive := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
 					learnt = append(learnt, usual)
 					return learnt[0]
 				}})
-				ss := &fakeStream{sending: row.err}
-				require.Error(t, i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{IsServerStream: true}, failingToSend(hidden)))
-				want := inflight.Cancelled
-				if row.byClient {
-					want = inflight.Ignored
-				}
-				assert.Equal(t, []inflight.Outcome{want}, learnt)
+				again := adaptive.StreamServerInterceptor()(nil, stream(), kind, handler)
+				assert.Equal(t, err, again)
+				assert.Equal(t, []inflight.Outcome{row.outcome}, learnt)
 			})
 		}
 	}
-}
-
-func TestAnAdaptiveLimitLearnsNothingFromABrokenMessage(t *testing.T) {
-	var learnt []inflight.Outcome
-	i := shedding(t, 1, nil, &grpclimit.InflightOptions{Outcome: func(_ *grpclimit.Call, _ codes.Code, usual inflight.Outcome) inflight.Outcome {
-		learnt = append(learnt, usual)
-		return learnt[0]
-	}})
-	broken := status.Error(codes.Internal, "cannot unmarshal")
-	ss := &fakeStream{ctx: context.Background(), received: []error{broken}}
-	err := i.StreamServerInterceptor()(nil, ss, &grpc.StreamServerInfo{IsClientStream: true}, func(_ any, s grpc.ServerStream) error { return s.RecvMsg(nil) })
-	assert.Equal(t, broken, err)
-	assert.Equal(t, []inflight.Outcome{inflight.Ignored}, learnt)
 }
 
 // contextStream is a stream that has nothing but a context.

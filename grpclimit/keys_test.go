@@ -23,102 +23,70 @@ func callWith(pairs ...string) *grpclimit.Call {
 	return grpclimit.NewCall(incoming(tcp("192.0.2.1:4711"), pairs...), "/pkg.Service/Method", nil)
 }
 
+// Metadata, API keys, bearer tokens and attributes of rules read the same values, as httplimit reads header fields.
 func TestMetadataAreAKey(t *testing.T) {
-	tenant := grpclimit.Metadata("X-Tenant")
-	key, err := tenant(callWith("x-tenant", "acme"))
-	require.NoError(t, err)
-	assert.Equal(t, "acme", key)
+	long := strings.Repeat("long", 1000)
 	for name, row := range map[string]struct {
-		call *grpclimit.Call
-		want error
+		name   string
+		values []string
+		want   string
+		err    error
 	}{
-		"missing":                   {callWith(), keyfunc.ErrNoKey},
-		"empty":                     {callWith("x-tenant", ""), keyfunc.ErrNoKey},
-		"several":                   {callWith("x-tenant", "a", "x-tenant", "a"), keyfunc.ErrMalformedKey},
-		"above 1 KiB":               {callWith("x-tenant", strings.Repeat("x", 1025)), keyfunc.ErrMalformedKey},
-		"a call outside of servers": {new(grpclimit.Call), keyfunc.ErrNoKey},
+		"a value":                           {"X-Tenant", []string{"acme"}, "acme", nil},
+		"white space before it":             {"x-tenant", []string{" k"}, "k", nil},
+		"white space behind it":             {"x-tenant", []string{"k\t"}, "k", nil},
+		"white space around it":             {"x-tenant", []string{" \tk  "}, "k", nil},
+		"missing":                           {"x-tenant", nil, "", keyfunc.ErrNoKey},
+		"empty":                             {"x-tenant", []string{""}, "", keyfunc.ErrNoKey},
+		"a space":                           {"x-tenant", []string{" "}, "", keyfunc.ErrNoKey},
+		"white space alone":                 {"x-tenant", []string{"\t \t"}, "", keyfunc.ErrNoKey},
+		"several":                           {"x-tenant", []string{"a", "a"}, "", keyfunc.ErrMalformedKey},
+		"binary, and a tab":                 {"User-Bin", []string{"\x09"}, "\x09", nil}, // bytes, not text
+		"binary, and a space":               {"user-bin", []string{"\x20"}, "\x20", nil},
+		"binary, and a space before a byte": {"user-bin", []string{" k"}, " k", nil},
+		"binary, and a space behind it":     {"user-bin", []string{"k "}, "k ", nil},
+		"binary, and a zero":                {"user-bin", []string{"\x00"}, "\x00", nil},
+		"binary, and no text":               {"user-bin", []string{"\xff\x20"}, "\xff\x20", nil},
+		"binary, missing":                   {"user-bin", nil, "", keyfunc.ErrNoKey},
+		"binary, empty":                     {"user-bin", []string{""}, "", keyfunc.ErrNoKey},
+		"binary, several":                   {"user-bin", []string{"a", "a"}, "", keyfunc.ErrMalformedKey},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tenant(row.call)
-			assert.ErrorIs(t, err, row.want)
-			assert.NotContains(t, err.Error(), "xxx", "no error tells a key's text")
+			var pairs []string
+			for _, v := range row.values {
+				pairs = append(pairs, strings.ToLower(row.name), v)
+			}
+			key, err := grpclimit.Metadata(row.name)(callWith(pairs...))
+			secret, secretErr := grpclimit.APIKey(row.name)(callWith(pairs...))
+			got, ok := grpclimit.PolicyRequest(callWith(pairs...), nil).Attribute("header:" + row.name)
+			assert.Equal(t, []any{row.want, row.want, row.err == nil}, []any{key, got, ok})
+			if row.err != nil {
+				assert.ErrorIs(t, err, row.err)
+				assert.ErrorIs(t, secretErr, row.err)
+				return
+			}
+			require.NoError(t, err)
+			require.NoError(t, secretErr)
+			assert.Equal(t, keyfunc.HashOf(row.want), secret)
+			if strings.EqualFold(row.name, "x-tenant") { // as HTTP/2 may bring it
+				assert.Equal(t, secret, ratelimit.Must(httplimit.APIKey(row.name)(&http.Request{Header: http.Header{"X-Tenant": row.values}})))
+			}
 		})
 	}
-}
+	_, err := grpclimit.Metadata("x-tenant")(callWith("x-tenant", strings.Repeat("x", 1025)))
+	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, "above 1 KiB")
+	assert.NotContains(t, err.Error(), "xxx", "no error contains a key's text")
+	_, err = grpclimit.Metadata("x-tenant")(new(grpclimit.Call))
+	assert.ErrorIs(t, err, keyfunc.ErrNoKey, "a call outside of servers")
 
-func TestWhiteSpaceAroundAValueIsNoPartOfTheKey(t *testing.T) {
-	for _, value := range []string{"k", " k", "k\t", " \tk  "} {
-		c := callWith("x-key", value, "authorization", value)
-		key, err := grpclimit.Metadata("x-key")(c)
-		require.NoError(t, err)
-		assert.Equal(t, "k", key)
-		secret, err := grpclimit.APIKey("x-key")(c)
-		require.NoError(t, err)
-		assert.Equal(t, keyfunc.HashOf("k"), secret)
-		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:x-key")
-		assert.True(t, ok)
-		assert.Equal(t, "k", got)
-		over, err := httplimit.APIKey("X-Key")(&http.Request{Header: http.Header{"X-Key": {value}}}) // as HTTP/2 may bring it
-		require.NoError(t, err)
-		assert.Equal(t, secret, over)
-	}
-	for _, empty := range []string{" ", "\t \t"} {
-		_, err := grpclimit.APIKey("x-key")(callWith("x-key", empty))
-		assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-	}
-}
-
-// Binary metadata are bytes, not text: 9 and 32 are a tab and a space.
-func TestBinaryMetadataAreKeptAsTheyAre(t *testing.T) {
-	seen := map[string]bool{}
-	for _, value := range []string{"\x09", "\x20", "k", " k", "k ", "\x00", "\xff\x20", "\xff"} {
-		c := callWith("user-bin", value)
-		key, err := grpclimit.Metadata("User-Bin")(c)
-		require.NoError(t, err)
-		assert.Equal(t, value, key)
-		assert.False(t, seen[key])
-		seen[key] = true
-		secret, err := grpclimit.APIKey("user-bin")(c)
-		require.NoError(t, err)
-		assert.Equal(t, keyfunc.HashOf(value), secret)
-		got, ok := grpclimit.PolicyRequest(c, nil).Attribute("header:User-Bin")
-		assert.True(t, ok)
-		assert.Equal(t, value, got)
-	}
-	for name, row := range map[string]struct {
-		call *grpclimit.Call
-		want error
-	}{
-		"missing": {callWith(), keyfunc.ErrNoKey},
-		"empty":   {callWith("user-bin", ""), keyfunc.ErrNoKey},
-		"several": {callWith("user-bin", "a", "user-bin", "a"), keyfunc.ErrMalformedKey},
-	} {
-		_, err := grpclimit.Metadata("user-bin")(row.call)
-		assert.ErrorIs(t, err, row.want, name)
-		_, err = grpclimit.APIKey("user-bin")(row.call)
-		assert.ErrorIs(t, err, row.want, name)
-	}
-}
-
-func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
-	for _, secret := range []string{"s", strings.Repeat("long", 1000)} {
-		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}
+	for _, secret := range []string{"s", long} {
 		c := callWith("x-api-key", secret, "authorization", "bearer "+secret)
-		over, err := httplimit.APIKey("X-API-Key")(r)
-		require.NoError(t, err)
-		key, err := grpclimit.APIKey("X-API-Key")(c)
-		require.NoError(t, err)
-		assert.Equal(t, over, key)
-		over, err = httplimit.BearerToken(r)
-		require.NoError(t, err)
-		token, err := grpclimit.BearerToken(c)
-		require.NoError(t, err)
-		assert.Equal(t, over, token)
-		assert.Equal(t, keyfunc.HashOf(secret), key)
-		assert.Equal(t, key, token)
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(grpclimit.APIKey("X-API-Key")(c)))
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(grpclimit.BearerToken(c)))
+		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(httplimit.APIKey("X-API-Key")(r)))
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(httplimit.BearerToken(r)))
 	}
-	_, err := grpclimit.APIKey("x-api-key")(callWith())
-	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = grpclimit.BearerToken(callWith("authorization", "Basic abc"))
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 	_, err = grpclimit.BearerToken(callWith("authorization", "Bearer a, Bearer b"))
@@ -126,25 +94,28 @@ func TestASecretHasTheSameHashAsOverHTTP(t *testing.T) {
 }
 
 func TestMethodsAndServicesAreKeys(t *testing.T) {
-	c := grpclimit.NewCall(context.Background(), "/pkg.v1.Service/Method", nil)
-	method, err := grpclimit.Method(c)
-	require.NoError(t, err)
-	assert.Equal(t, "/pkg.v1.Service/Method", method)
-	service, err := grpclimit.Service(c)
-	require.NoError(t, err)
-	assert.Equal(t, "pkg.v1.Service", service)
-
-	for _, method := range []string{"", "/", "//", "Service/Method", "/Service", "/Service/", "//Method"} {
-		_, err = grpclimit.Service(&grpclimit.Call{FullMethod: method})
-		assert.ErrorIs(t, err, keyfunc.ErrMalformedKey, method)
+	long := "/" + strings.Repeat("s", 2000) + "/m"
+	for method, row := range map[string]struct {
+		method, service       string
+		methodErr, serviceErr error
+	}{
+		"/pkg.v1.Service/Method": {"/pkg.v1.Service/Method", "pkg.v1.Service", nil, nil},
+		"":                       {"", "", keyfunc.ErrNoKey, keyfunc.ErrMalformedKey},
+		"/":                      {"/", "", nil, keyfunc.ErrMalformedKey},
+		"//":                     {"//", "", nil, keyfunc.ErrMalformedKey},
+		"Service/Method":         {"Service/Method", "", nil, keyfunc.ErrMalformedKey},
+		"/Service":               {"/Service", "", nil, keyfunc.ErrMalformedKey},
+		"/Service/":              {"/Service/", "", nil, keyfunc.ErrMalformedKey},
+		"//Method":               {"//Method", "", nil, keyfunc.ErrMalformedKey},
+		long:                     {"", "", keyfunc.ErrMalformedKey, keyfunc.ErrMalformedKey},
+	} {
+		got, err := grpclimit.Method(&grpclimit.Call{FullMethod: method})
+		assert.Equal(t, row.method, got)
+		assert.ErrorIs(t, err, row.methodErr, method)
+		got, err = grpclimit.Service(&grpclimit.Call{FullMethod: method})
+		assert.Equal(t, row.service, got)
+		assert.ErrorIs(t, err, row.serviceErr, method)
 	}
-	long := &grpclimit.Call{FullMethod: "/" + strings.Repeat("s", 2000) + "/m"}
-	_, err = grpclimit.Service(long)
-	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	_, err = grpclimit.Method(long)
-	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
-	_, err = grpclimit.Method(new(grpclimit.Call))
-	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
 }
 
 // TestAddressesAreFoundAsOverHTTP gives both packages the same connection and header.

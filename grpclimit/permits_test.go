@@ -22,78 +22,30 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// holding connects a client to a server in memory. The client has at most limit calls in flight.
-func holding(t *testing.T, s *service, limit int, opts *inflight.Options[string], o grpclimit.ClientOptions) (testgrpc.TestServiceClient, *inflight.Limiter[string]) {
-	t.Helper()
-	l := ratelimit.Must(inflight.New(limit, opts))
-	o.Key = func(*grpclimit.Call) string { return "server" }
-	o.Inflight = l
-	c := ratelimit.Must(grpclimit.NewClient(nil, &o))
-	server := s.server()
-	return inBubble(t, server, grpc.WithChainUnaryInterceptor(c.UnaryClientInterceptor()), grpc.WithChainStreamInterceptor(c.StreamClientInterceptor())), l
-}
-
-func inFlight(t *testing.T, l *inflight.Limiter[string]) int {
-	t.Helper()
-	s, _ := l.Stats("server")
-	return s.InFlight
-}
-
 func TestClientHoldsAPermitForAsLongAsACallTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, l := holding(t, &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
+		l := ratelimit.Must(inflight.New[string](1, nil))
+		_, dialling := paced(t, nil, grpclimit.ClientOptions{Inflight: l})
+		s := &service{unary: func(context.Context, *testgrpc.SimpleRequest) (*testgrpc.SimpleResponse, error) {
 			time.Sleep(time.Second)
 			return &testgrpc.SimpleResponse{}, nil
-		}}, 1, nil, grpclimit.ClientOptions{})
+		}}
+		client := inBubble(t, s.server(), dialling...)
 		done := make(chan error)
 		go func() {
 			_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
 			done <- err
 		}()
 		synctest.Wait()
-		assert.Equal(t, 1, inFlight(t, l))
+		assert.Equal(t, 1, l.Totals().InFlight)
 		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{})
 		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 		assert.ErrorIs(t, err, ratelimit.ErrLimited)
 		_, err = client.FullDuplexCall(t.Context())
 		assert.Equal(t, codes.ResourceExhausted, status.Code(err))
 		require.NoError(t, <-done)
-		assert.Zero(t, inFlight(t, l))
+		assert.Zero(t, l.Totals().InFlight)
 	})
-}
-
-func TestClientHoldsAPermitForAsLongAsAStreamIsOpen(t *testing.T) {
-	for name, end := range map[string]func(testgrpc.TestService_FullDuplexCallClient, context.CancelFunc) error{
-		"the server has ended it": func(s testgrpc.TestService_FullDuplexCallClient, _ context.CancelFunc) error {
-			require.NoError(t, s.CloseSend())
-			_, err := s.Recv()
-			return err
-		},
-		"the caller cancels": func(s testgrpc.TestService_FullDuplexCallClient, cancel context.CancelFunc) error {
-			cancel()
-			_, err := s.Recv()
-			return err
-		},
-		"the caller cancels, and does not look": func(_ testgrpc.TestService_FullDuplexCallClient, cancel context.CancelFunc) error {
-			cancel()
-			return io.EOF
-		},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			client, l := holding(t, new(service), 1, nil, grpclimit.ClientOptions{})
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			s, err := client.FullDuplexCall(ctx)
-			require.NoError(t, err)
-			require.NoError(t, s.Send(&testgrpc.StreamingOutputCallRequest{}))
-			_, err = s.Recv()
-			require.NoError(t, err)
-			assert.Equal(t, 1, inFlight(t, l))
-			assert.Error(t, end(s, cancel))
-			synctest.Wait()
-			assert.Zero(t, inFlight(t, l))
-		})
-	}
 }
 
 func TestAClientsAdaptiveLimitLearnsFromOutcomes(t *testing.T) {

@@ -134,8 +134,7 @@ func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 			calls := ratelimit.Must(ratelimit.New[string](ratelimit.Concurrent(2, time.Minute), nil))
 			all := func(*http.Request) (string, error) { return "all", nil }
 			m := ratelimit.Must(httplimit.New(ratelimit.Must(ratelimit.All(ratelimit.By(calls, all))), o))
-			s := httptest.NewServer(m.Wrap(echoes(t)))
-			defer s.Close()
+			s := started(t, m.Wrap(echoes(t)))
 			left := func() int {
 				d, err := ratelimit.Peek(t.Context(), calls, "all", 0)
 				require.NoError(t, err)
@@ -164,8 +163,7 @@ func TestAHijackedConnectionHoldsItsUnitUntilItIsClosed(t *testing.T) {
 func TestAHeldPostWhoseClientLeavesGivesItsPlaceBackIfItsBodyWasRead(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[netip.Addr](ratelimit.LeakyBucket(ratelimit.PerHour(1), 10), nil))
 	m := middleware(t, ratelimit.Must(ratelimit.All(ratelimit.By(l, httplimit.RemoteIP))), httplimit.Options{})
-	s := httptest.NewServer(bodyFirst(m.Wrap(http.NotFoundHandler()), 100))
-	defer s.Close()
+	s := started(t, bodyFirst(m.Wrap(http.NotFoundHandler()), 100))
 	resp, err := s.Client().Post(s.URL, "text/plain", bytes.NewReader([]byte("hello"))) // the next one waits for an hour
 	require.NoError(t, err)
 	body(t, resp)

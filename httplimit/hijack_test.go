@@ -64,8 +64,7 @@ func TestAHijackedConnectionKeepsItsPermitUntilItIsClosed(t *testing.T) {
 			}
 			m, l := newInflight(t, limit, o, nil)
 			outer, _ := newInflight(t, 1000, nil, nil) // sees the same connection
-			s := httptest.NewServer(outer.Wrap(m.Wrap(echoes(t))))
-			defer s.Close()
+			s := started(t, outer.Wrap(m.Wrap(echoes(t))))
 			inFlight := func() int {
 				stats, _ := l.Stats("acme")
 				return stats.InFlight
@@ -96,16 +95,14 @@ func TestAHijackedConnectionKeepsItsPermitUntilItIsClosed(t *testing.T) {
 
 // A proxy's handler returns when the connection is closed on one side, and copies between the two until then.
 func TestAProxiedWebSocketKeepsItsPermitsOnBothSides(t *testing.T) {
-	backend := httptest.NewServer(echoes(t))
-	defer backend.Close()
+	backend := started(t, echoes(t))
 	to := ratelimit.Must(url.Parse(backend.URL))
 	client := ratelimit.Must(inflight.New[string](1, nil))
 	transport := ratelimit.Must(httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: client}))
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.Transport, proxy.ErrorLog = transport, logOf(quiet)
 	m, server := newInflight(t, 2, nil, nil)
-	s := httptest.NewServer(m.Wrap(proxy))
-	defer s.Close()
+	s := started(t, m.Wrap(proxy))
 	first, status := upgrade(t, s)
 	assert.Equal(t, http.StatusSwitchingProtocols, status)
 	_, status = upgrade(t, s)
@@ -220,8 +217,7 @@ func TestOpenStreamsLeaveTheLearntLimitToOthers(t *testing.T) {
 			if hijacks {
 				events = echoes(t)
 			}
-			s := httptest.NewServer(m.Wrap(events))
-			defer s.Close()
+			s := started(t, m.Wrap(events))
 			transport := ratelimit.Must(httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: ratelimit.Must(inflight.New(10, one))}))
 			client := &http.Client{Transport: transport}
 			for range 3 {
@@ -258,7 +254,9 @@ func hinting(w http.ResponseWriter, r *http.Request) {
 func reverseProxy(t *testing.T, origin http.HandlerFunc) *httputil.ReverseProxy {
 	server := httptest.NewServer(origin)
 	t.Cleanup(server.Close)
-	return httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(server.URL)))
+	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(server.URL)))
+	proxy.ErrorLog = logOf(quiet)
+	return proxy
 }
 
 // TestTheFinalResponseHasTheFieldsAfterInformationalOnes of an origin behind a ReverseProxy, which clears the header
@@ -319,8 +317,7 @@ func TestTheFinalResponseHasTheFieldsAfterInformationalOnes(t *testing.T) {
 func TestAnAnswerToExpectKeepsTheFields(t *testing.T) {
 	proxy := reverseProxy(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(9))), httplimit.Options{})
-	server := httptest.NewServer(m.Wrap(proxy))
-	defer server.Close()
+	server := started(t, m.Wrap(proxy))
 	req := ratelimit.Must(http.NewRequest("POST", server.URL, strings.NewReader(strings.Repeat("x", 10_000))))
 	req.Header.Set("Expect", "100-continue")
 	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: 1 << 40}}
@@ -333,48 +330,31 @@ func TestAnAnswerToExpectKeepsTheFields(t *testing.T) {
 
 // TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored after it has cleared all, but not a field that it has removed.
 func TestAHandlerThatKeepsTheHeaderSeesTheFieldsRestored(t *testing.T) {
+	cleared := func(then func(w http.ResponseWriter)) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			h := w.Header()
+			w.WriteHeader(103)
+			clear(h)
+			then(w)
+		}
+	}
+	field := []string{`"default";r=8;t=60`}
 	for name, row := range map[string]struct {
 		handler http.HandlerFunc
 		want    []string
 	}{
 		"removed":                        {func(w http.ResponseWriter, _ *http.Request) { w.Header().Del("RateLimit") }, nil},
 		"removed after an informational": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.Header().Del("RateLimit") }, nil},
-		"cleared by a map that it keeps": {func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			w.WriteHeader(103)
-			clear(h)
-			_, _ = w.Write(nil)
-		}, []string{`"default";r=8;t=60`}},
-		"cleared, and a string follows": {func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			w.WriteHeader(103)
-			clear(h)
-			_, _ = io.WriteString(w, "")
-		}, []string{`"default";r=8;t=60`}},
-		"cleared, and a flush follows": {func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			w.WriteHeader(103)
-			clear(h)
-			w.(http.Flusher).Flush()
-		}, []string{`"default";r=8;t=60`}},
-		"cleared, and a reader follows": {func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			w.WriteHeader(103)
-			clear(h)
-			_, _ = io.Copy(w, strings.NewReader("x"))
-		}, []string{`"default";r=8;t=60`}},
-		"cleared, and a status follows": {func(w http.ResponseWriter, _ *http.Request) {
-			h := w.Header()
-			w.WriteHeader(103)
-			clear(h)
-			w.WriteHeader(200)
-		}, []string{`"default";r=8;t=60`}},
-		"cleared, and nothing else comes": {func(w http.ResponseWriter, _ *http.Request) { h := w.Header(); w.WriteHeader(103); clear(h) }, []string{`"default";r=8;t=60`}},
+		"cleared by a map that it keeps": {cleared(func(w http.ResponseWriter) { _, _ = w.Write(nil) }), field},
+		"cleared, and a string follows":  {cleared(func(w http.ResponseWriter) { _, _ = io.WriteString(w, "") }), field},
+		"cleared, and a flush follows":   {cleared(func(w http.ResponseWriter) { w.(http.Flusher).Flush() }), field},
+		"cleared, and a reader follows":  {cleared(func(w http.ResponseWriter) { _, _ = io.Copy(w, strings.NewReader("x")) }), field},
+		"cleared, and a status follows":  {cleared(func(w http.ResponseWriter) { w.WriteHeader(200) }), field},
+		"cleared, and nothing follows":   {cleared(func(http.ResponseWriter) {}), field},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := middleware(t, limiterOf(t, nil, ratelimit.FixedWindow(ratelimit.PerMinute(9))), httplimit.Options{})
-			server := httptest.NewServer(m.Wrap(row.handler))
-			defer server.Close()
+			server := started(t, m.Wrap(row.handler))
 			resp, err := http.Get(server.URL)
 			require.NoError(t, err)
 			body(t, resp)

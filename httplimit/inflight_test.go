@@ -252,12 +252,11 @@ func TestNewInflightRefusesOptionsThatCannotWork(t *testing.T) {
 // ---- the client side ----
 
 func TestATransportHoldsAPermitUntilTheBodyEnds(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := started(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/empty" {
 			_, _ = io.WriteString(w, "hello")
 		}
 	}))
-	defer server.Close()
 	l := ratelimit.Must(inflight.New(1, &inflightOptions{MaxQueue: 1}))
 	transport := ratelimit.Must(httplimit.NewTransport(nil, nil, &httplimit.TransportOptions{Inflight: l, MaxWait: 20 * time.Millisecond}))
 	client := &http.Client{Transport: transport}
@@ -384,8 +383,7 @@ func TestAnAdaptiveLimitOfATransportLearnsFromOutcomes(t *testing.T) {
 // The Timeout of an http.Client is its caller's patience; the Timeout of an http.Transport bounds the backend.
 func TestATimeoutOfTheClientIsCancelledAndOneOfTheTransportIsDropped(t *testing.T) {
 	block := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
-	defer server.Close()
+	server := started(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
 	defer close(block)
 	for want, client := range map[inflight.Outcome]*http.Client{
 		inflight.Cancelled: {Timeout: 20 * time.Millisecond, Transport: new(http.Transport)},

@@ -366,10 +366,8 @@ func TestPerIPBehindAProxyIsWarnedOfOnce(t *testing.T) {
 func TestARealProxyIsWarnedOf(t *testing.T) {
 	var log bytes.Buffer
 	m := ratelimit.Must(httplimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &httplimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
-	backend := httptest.NewServer(m.Wrap(ok))
-	defer backend.Close()
-	proxy := httptest.NewServer(httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL))))
-	defer proxy.Close()
+	backend := started(t, m.Wrap(ok))
+	proxy := started(t, httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL))))
 	for range 3 {
 		resp, err := http.Get(proxy.URL)
 		require.NoError(t, err)

@@ -85,6 +85,14 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
 
+// started returns a server on the loopback interface, until the test ends.
+func started(t testing.TB, h http.Handler) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s
+}
+
 // overBoth runs a test against the handler on the loopback interface, over HTTP/1.1
 // and over HTTP/2, with the standard library's client.
 func overBoth(t *testing.T, h http.Handler, test func(t *testing.T, client *http.Client, url string)) {

@@ -8,9 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
 	"net/netip"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -53,10 +51,7 @@ func raw(t *testing.T, h http.Handler, request string) int {
 }
 
 func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer backend.Close()
-	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
-	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	proxy := reverseProxy(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	reads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.ReadAll(r.Body); err != nil {
 			http.Error(w, "", http.StatusInternalServerError)
@@ -82,10 +77,7 @@ func TestServerErrorsThatAClientProvokesAreCharged(t *testing.T) {
 
 // One client's broken requests must not lower the limit of all.
 func TestAnAdaptiveLimitLearnsNothingFromProvokedErrors(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	defer backend.Close()
-	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
-	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	proxy := reverseProxy(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	failing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusBadGateway)
@@ -158,8 +150,7 @@ func TestTimeoutWhileTheBodyIsAwaitedIsTheClientsDoing(t *testing.T) {
 	h, statuses := settled(t, http.TimeoutHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 	}), 50*time.Millisecond, "").ServeHTTP)
-	s := httptest.NewServer(h)
-	defer s.Close()
+	s := started(t, h)
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	require.NoError(t, err)
 	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow")
@@ -299,14 +290,12 @@ func guarded(t *testing.T, h http.Handler, charged ...int) (http.Handler, chan s
 
 // A proxy panics with ErrAbortHandler when its client leaves during the response. The status that the client has read stays the status.
 func TestAGuesserThatReadsItsStatusAndHangsUpIsCharged(t *testing.T) {
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	proxy := reverseProxy(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		w.(http.Flusher).Flush()
 		_, _ = io.Copy(w, zeros{})
-	}))
-	defer backend.Close()
-	proxy := httputil.NewSingleHostReverseProxy(ratelimit.Must(url.Parse(backend.URL)))
-	proxy.FlushInterval, proxy.ErrorLog = -1, logOf(quiet)
+	})
+	proxy.FlushInterval = -1
 	for _, other := range []string{"", "/panics"} {
 		h, ended := guarded(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/panics" {

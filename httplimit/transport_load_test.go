@@ -76,8 +76,7 @@ func TestClientAndServerUnderLoad(t *testing.T) {
 			t.Parallel()
 			l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(30, time.Second)), nil))
 			m := middleware(t, ratelimit.Map(l, everyone), httplimit.Options{Dialect: dialect})
-			server := httptest.NewServer(m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })))
-			defer server.Close()
+			server := started(t, m.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })))
 			w := &witness{base: &http.Transport{MaxIdleConnsPerHost: 50}}
 			c, transport := client(t, w, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{MaxRetries: 20})
 			var wg sync.WaitGroup
