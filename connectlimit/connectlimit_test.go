@@ -113,10 +113,8 @@ func meta(err error) http.Header {
 }
 
 func keyed(t *testing.T, limit ratelimit.Limit, key func(*connectlimit.Call) (string, error), opts *connectlimit.Options) (*connectlimit.Interceptor, *ratelimit.Keyed[string]) {
-	l, err := ratelimit.New[string](limit, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)})
-	require.NoError(t, err)
-	i, err := connectlimit.New(ratelimit.Map(l, key), opts)
-	require.NoError(t, err)
+	l := ratelimit.Must(ratelimit.New[string](limit, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
+	i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, key), opts))
 	return i, l
 }
 
@@ -215,9 +213,8 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, httplimit.Stats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i, err := connectlimit.New(c.limiter, c.opts)
-			require.NoError(t, err)
-			err = newClient(service(t, i)).say(t.Context(), "x")
+			i := ratelimit.Must(connectlimit.New(c.limiter, c.opts))
+			err := newClient(service(t, i)).say(t.Context(), "x")
 			if c.code == 0 {
 				require.NoError(t, err)
 			} else {
@@ -241,8 +238,7 @@ func (f limiterFunc) Take(context.Context, *connectlimit.Call, int) (ratelimit.D
 func TestALeakyBucketHoldsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 3), nil))
-		stack, err := ratelimit.All(ratelimit.By(l, connectlimit.Procedure))
-		require.NoError(t, err)
+		stack := ratelimit.Must(ratelimit.All(ratelimit.By(l, connectlimit.Procedure)))
 		i := ratelimit.Must(connectlimit.New(stack, nil))
 		served := 0
 		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
@@ -260,7 +256,7 @@ func TestALeakyBucketHoldsCalls(t *testing.T) {
 
 		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		err = take(short)
+		err := take(short)
 		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), "it would be held beyond its deadline")
 
 		ctx, leave := context.WithCancel(t.Context())
@@ -308,8 +304,7 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, keyfunc.Pair[string, netip.Addr]{A: echoProcedure, B: netip.MustParseAddr("10.0.0.1")}, pair)
 
-	behind, err := connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	require.NoError(t, err)
+	behind := ratelimit.Must(connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
 	ip, err := behind(c)
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("203.0.113.9"), ip)
@@ -403,9 +398,8 @@ func TestA401HasAChallenge(t *testing.T) {
 		assert.Equal(t, row.status, resp.StatusCode, name)
 		assert.Equal(t, row.want, resp.Header.Values("WWW-Authenticate"), name)
 
-		inflightLimit, err := connectlimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), connectlimit.Header("X-Tenant"),
-			&connectlimit.InflightOptions{KeyCode: row.opts.KeyCode, Challenge: row.opts.Challenge})
-		require.NoError(t, err)
+		inflightLimit := ratelimit.Must(connectlimit.NewInflight(ratelimit.Must(inflight.New(1, &inflight.Options[string]{})), connectlimit.Header("X-Tenant"),
+			&connectlimit.InflightOptions{KeyCode: row.opts.KeyCode, Challenge: row.opts.Challenge}))
 		if row.opts.OnRefused == nil {
 			resp = answers(inflightLimit)
 			assert.Equal(t, row.status, resp.StatusCode, name)

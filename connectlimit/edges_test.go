@@ -26,8 +26,7 @@ import (
 
 func hourly(t *testing.T, n int, opts *connectlimit.Options) (*connectlimit.Interceptor, func() int) {
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(n)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
-	i, err := connectlimit.New(ratelimit.Map(l, everyone), opts)
-	require.NoError(t, err)
+	i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, everyone), opts))
 	return i, func() int {
 		d, err := l.Peek(t.Context(), "everyone", 1)
 		require.NoError(t, err)
@@ -149,11 +148,10 @@ func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []httplimit.Outcome
 		l := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), &ratelimit.Options[string]{MaxWaiting: 1}))
-		i, err := connectlimit.New(ratelimit.Map(l, everyone), &connectlimit.Options{MaxHold: time.Minute, LimitFields: true,
-			OnDecision: func(e connectlimit.Event) { seen = append(seen, e.Outcome) }})
-		require.NoError(t, err)
+		i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, everyone), &connectlimit.Options{MaxHold: time.Minute, LimitFields: true,
+			OnDecision: func(e connectlimit.Event) { seen = append(seen, e.Outcome) }}))
 		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
-		_, err = call(t.Context(), aRequest)
+		_, err := call(t.Context(), aRequest)
 		require.NoError(t, err)
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error)
@@ -184,11 +182,10 @@ func TestAHeldCallThatIsRefusedIsReportedAsRefused(t *testing.T) {
 func TestACallIsNotHeldForAsLongAsATimeoutOfTheServer(t *testing.T) {
 	for name, server := range map[string]*http.Server{"write": {WriteTimeout: 30 * time.Minute}, "read": {ReadTimeout: 30 * time.Minute}} {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerHour(1), 1), nil))
-		i, err := connectlimit.New(ratelimit.Map(l, everyone), &connectlimit.Options{MaxHold: 2 * time.Hour})
-		require.NoError(t, err)
+		i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, everyone), &connectlimit.Options{MaxHold: 2 * time.Hour}))
 		call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
 		ctx := context.WithValue(t.Context(), http.ServerContextKey, server)
-		_, err = call(ctx, aRequest)
+		_, err := call(ctx, aRequest)
 		require.NoError(t, err)
 		_, err = call(ctx, aRequest)
 		assert.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), name)
@@ -211,8 +208,7 @@ func TestCallsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 	l := ratelimit.Must(inflight.New[string](1, nil))
 	_, err := l.TryAcquire("everyone", 1)
 	require.NoError(t, err)
-	i, err := connectlimit.NewInflight(l, everyone, nil)
-	require.NoError(t, err)
+	i := ratelimit.Must(connectlimit.NewInflight(l, everyone, nil))
 	mux := http.NewServeMux()
 	for _, procedure := range []string{"/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/X", "/grpc.reflection.v1alpha.ServerReflection/X", echoProcedure} {
 		mux.Handle(procedure, connect.NewUnaryHandler(procedure, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
@@ -235,8 +231,7 @@ func TestCallsOfHealthAndReflectionTakeNoPermits(t *testing.T) {
 
 func TestPerIPBehindAProxyIsWarnedOfOnce(t *testing.T) {
 	var log bytes.Buffer
-	i, err := connectlimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &connectlimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	require.NoError(t, err)
+	i := ratelimit.Must(connectlimit.PerIP(ratelimit.FixedWindow(ratelimit.PerHour(100)), &connectlimit.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}))
 	c := newClient(service(t, i))
 	require.NoError(t, c.say(t.Context(), "hello"))
 	assert.Empty(t, log.String())

@@ -17,8 +17,7 @@ import (
 // limited returns an interceptor of three calls a minute for each procedure.
 func limited(t *testing.T, opts connectlimit.Options) *connectlimit.Interceptor {
 	l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("calls"), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
-	i, err := connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &opts)
-	require.NoError(t, err)
+	i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &opts))
 	return i
 }
 
@@ -69,9 +68,8 @@ func TestLimitFieldsAreLeftOut(t *testing.T) {
 		})
 	}
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerMinute(3)), nil))
-	twice, err := ratelimit.All(ratelimit.By(l, connectlimit.Procedure), ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)), connectlimit.Procedure))
-	require.NoError(t, err)
-	_, err = connectlimit.New(twice, &connectlimit.Options{LimitFields: true})
+	twice := ratelimit.Must(ratelimit.All(ratelimit.By(l, connectlimit.Procedure), ratelimit.By(ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil)), connectlimit.Procedure)))
+	_, err := connectlimit.New(twice, &connectlimit.Options{LimitFields: true})
 	assert.ErrorContains(t, err, "the same policy name")
 }
 
@@ -82,8 +80,7 @@ func TestNestedInterceptorsAnnounceEachNameOnce(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			per := func(n int) *connectlimit.Interceptor {
 				l := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerMinute(n)), &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
-				i, err := connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &connectlimit.Options{LimitFields: true})
-				require.NoError(t, err)
+				i := ratelimit.Must(connectlimit.New(ratelimit.Map(l, connectlimit.Procedure), &connectlimit.Options{LimitFields: true}))
 				return i
 			}
 			c := newClient(service(t, per(9), per(3), per(4)), options...)

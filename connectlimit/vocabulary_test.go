@@ -40,8 +40,7 @@ func TestServicesAreSkipped(t *testing.T) {
 }
 
 func TestHeaderHoldsTheAddress(t *testing.T) {
-	key, err := connectlimit.ClientIP(httplimit.ClientIPOptions{Header: "x-real-ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
-	require.NoError(t, err)
+	key := ratelimit.Must(connectlimit.ClientIP(httplimit.ClientIPOptions{Header: "x-real-ip", TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}))
 	c := connectlimit.NewCall(t.Context(), "/a/b", http.Header{"X-Real-Ip": {"192.0.2.7"}}, nil)
 	c.Peer = connect.Peer{Addr: "10.1.2.3:4711"}
 	addr, err := key(c)
@@ -95,17 +94,15 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 		for name, row := range map[string]struct {
 			opts *inflight.Options[string]
 		}{"fixed": {nil}, "adaptive": {&inflight.Options[string]{Adaptive: inflight.Learn(nil)}}} {
-			l, err := inflight.New(1, row.opts)
-			require.NoError(t, err)
+			l := ratelimit.Must(inflight.New(1, row.opts))
 			var learnt []error
-			i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
+			i := ratelimit.Must(connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
 				Skip: connectlimit.SkipServices("test.Health"),
 				Outcome: func(_ *connectlimit.Call, err error, usual inflight.Outcome) inflight.Outcome {
 					learnt = append(learnt, err)
 					return usual
 				},
-			})
-			require.NoError(t, err)
+			}))
 			slow := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
 				time.Sleep(time.Second)
 				return nil, errors.New("bug")
@@ -117,7 +114,7 @@ func TestCallsBeyondTheInflightLimitAreRefused(t *testing.T) {
 				assert.EqualError(t, err, "bug")
 			}()
 			synctest.Wait()
-			_, err = slow(t.Context(), connect.NewRequest(wrapperspb.String("")))
+			_, err := slow(t.Context(), connect.NewRequest(wrapperspb.String("")))
 			assert.Equal(t, connect.CodeUnavailable, connect.CodeOf(err), name)
 			<-done
 			assert.PanicsWithValue(t, "in the handler", func() {
@@ -167,20 +164,18 @@ func TestAContextsErrorHasTheCodeOfItsAnswer(t *testing.T) {
 	} {
 		assert.Equal(t, cost, charge(nil, err, 3), err)
 	}
-	l, err := inflight.New[string](1, &inflight.Options[string]{Adaptive: inflight.Learn(nil)})
-	require.NoError(t, err)
+	l := ratelimit.Must(inflight.New[string](1, &inflight.Options[string]{Adaptive: inflight.Learn(nil)}))
 	var learnt []inflight.Outcome
-	i, err := connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
+	i := ratelimit.Must(connectlimit.NewInflight(l, everyone, &connectlimit.InflightOptions{
 		Outcome: func(_ *connectlimit.Call, _ error, usual inflight.Outcome) inflight.Outcome {
 			learnt = append(learnt, usual)
 			return usual
 		},
-	})
-	require.NoError(t, err)
+	}))
 	call := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
 		return nil, context.DeadlineExceeded
 	})
-	_, err = call(t.Context(), connect.NewRequest(wrapperspb.String("")))
+	_, err := call(t.Context(), connect.NewRequest(wrapperspb.String("")))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.Equal(t, []inflight.Outcome{inflight.Dropped}, learnt)
 }

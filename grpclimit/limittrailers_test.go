@@ -45,28 +45,26 @@ func TestTrailersContainTheRemainingBudget(t *testing.T) {
 			return ""
 		}})
 	client := serve(t, new(service), with(i)...)
-	call := func(cost int32) (codes.Code, metadata.MD) {
+	for _, row := range []struct {
+		wait            time.Duration
+		cost            int32
+		code            codes.Code
+		limit, pushback []string
+	}{
+		{0, 1, codes.OK, []string{`"minute";r=2;t=60`}, nil},
+		{10500 * time.Millisecond, 2, codes.OK, []string{`"minute";r=0;t=50`}, nil}, // of a stack, ResetAfter is the longest
+		{0, 1, codes.ResourceExhausted, []string{`"minute";r=0;t=50`}, []string{"49500"}},
+		{0, 4, codes.ResourceExhausted, nil, []string{"-1"}}, // the cost can never pass: what is left is not known
+	} {
+		clock.Advance(row.wait)
 		var header, trailer metadata.MD
-		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: cost}, grpc.Header(&header), grpc.Trailer(&trailer))
+		_, err := client.UnaryCall(t.Context(), &testgrpc.SimpleRequest{ResponseSize: row.cost}, grpc.Header(&header), grpc.Trailer(&trailer))
+		assert.Equal(t, row.code, status.Code(err))
 		assert.Empty(t, header["ratelimit"])
-		return status.Code(err), trailer
+		assert.Equal(t, []string{`"minute";q=3;w=60, "hour";q=100;w=3600;qu="tokens"`}, trailer["ratelimit-policy"])
+		assert.Equal(t, row.limit, trailer["ratelimit"])
+		assert.Equal(t, row.pushback, trailer["grpc-retry-pushback-ms"])
 	}
-	const policies = `"minute";q=3;w=60, "hour";q=100;w=3600;qu="tokens"`
-	code, trailer := call(1)
-	assert.Equal(t, codes.OK, code)
-	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
-	assert.Equal(t, []string{`"minute";r=2;t=60`}, trailer["ratelimit"])
-	clock.Advance(10_500_000_000)
-	_, trailer = call(2)
-	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"], "of a stack, ResetAfter is the longest")
-	code, trailer = call(1)
-	assert.Equal(t, codes.ResourceExhausted, code)
-	assert.Equal(t, []string{`"minute";r=0;t=50`}, trailer["ratelimit"])
-	assert.Equal(t, []string{"49500"}, trailer["grpc-retry-pushback-ms"])
-	code, trailer = call(4)
-	assert.Equal(t, codes.ResourceExhausted, code)
-	assert.Equal(t, []string{policies}, trailer["ratelimit-policy"])
-	assert.Empty(t, trailer["ratelimit"], "the cost can never pass: what is left is not known")
 
 	two := limiterOf(t, clock, ratelimit.FixedWindow(ratelimit.PerMinute(3)).Named("a"), ratelimit.FixedWindow(ratelimit.PerHour(3)).Named("A"))
 	_, err := grpclimit.New(two, &grpclimit.Options{LimitTrailers: true})

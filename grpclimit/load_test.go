@@ -114,13 +114,8 @@ func TestStreamDeniedWhileLargeMessagesAreOnTheirWay(t *testing.T) {
 
 // The pushback is longer than the connection lasts: the retry comes on another one.
 func TestRetryOutlivesItsConnection(t *testing.T) {
-	limit := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), nil))
-	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
-	server := grpc.NewServer(append([]grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}),
-		grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream),
-	}, with(interceptor(t, ratelimit.Map(limit, grpclimit.Metadata("client")), grpclimit.Options{}))...)...)
-	testgrpc.RegisterTestServiceServer(server, new(service))
+	server, a := limitedServer(t, ratelimit.FixedWindow(ratelimit.Per(1, 700*time.Millisecond)), 1,
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond}))
 	client := testgrpc.NewTestServiceClient(dial(t, start(t, server), grpc.WithDefaultServiceConfig(retryPolicy)))
 	untilDenied(t, 2, a, "one", "MaxConnectionAge", func(ctx context.Context) error { return ways["unary"](ctx, client) })
 }

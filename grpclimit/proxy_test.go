@@ -171,20 +171,14 @@ func TestDenialsArriveWholeThroughAProxy(t *testing.T) {
 	}
 }
 
-// thirdOfASecond serves one call in that time.
-func thirdOfASecond(t *testing.T, more ...grpc.ServerOption) *grpc.Server {
-	t.Helper()
-	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.Per(1, time.Second/3)), nil))
-	server := new(service).server(append(more, with(interceptor(t, ratelimit.Map(l, everyone), grpclimit.Options{}))...)...)
-	return server
-}
+// thirdOfASecond is a limit of one call in that time.
+var thirdOfASecond = ratelimit.FixedWindow(ratelimit.Per(1, time.Second/3))
 
 func TestStockClientSucceedsAtItsFirstRetryThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		for way, do := range ways {
 			t.Run(name+" "+way, func(t *testing.T) {
-				a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
-				server := thirdOfASecond(t, grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream))
+				server, a := limitedServer(t, thirdOfASecond, 1)
 				client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), grpc.WithDefaultServiceConfig(retryPolicy)))
 				untilDenied(t, 2, a, "one", way, func(ctx context.Context) error { return do(ctx, client) })
 			})
@@ -196,9 +190,10 @@ func TestClientObeysAdviceThroughAProxy(t *testing.T) {
 	for name, proxied := range proxies {
 		t.Run(name, func(t *testing.T) {
 			c, dialling := paced(t, unlimited(t), grpclimit.ClientOptions{MaxRetries: 1})
-			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, thirdOfASecond(t))), dialling...))
+			server, _ := limitedServer(t, thirdOfASecond, 1)
+			client := testgrpc.NewTestServiceClient(dial(t, proxied(t, start(t, server)), dialling...))
 			for c.Stats().Refused < 2 {
-				require.NoError(t, ways["unary"](t.Context(), client))
+				require.NoError(t, ways["unary"](outgoing("client", "one"), client))
 			}
 			assert.Equal(t, c.Stats().Refused, c.Stats().Retried)
 		})

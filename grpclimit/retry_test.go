@@ -83,14 +83,14 @@ func (a *attempts) take(client string) int {
 }
 
 // limitedServer counts attempts, and limits each client by the metadata "client".
-func limitedServer(t testing.TB, limit ratelimit.Limit, cost int) (*grpc.Server, *attempts) {
+func limitedServer(t testing.TB, limit ratelimit.Limit, cost int, opts ...grpc.ServerOption) (*grpc.Server, *attempts) {
 	t.Helper()
 	a := &attempts{arrived: map[string]int{}, previous: map[string]string{}}
-	perClient := ratelimit.Must(ratelimit.New[string](limit, nil))
-	l := interceptor(t, ratelimit.Map(perClient, grpclimit.Metadata("client")), grpclimit.Options{
+	l := interceptor(t, ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), grpclimit.Metadata("client")), grpclimit.Options{
 		Cost: func(*grpclimit.Call) int { return cost }, OnDecision: a.decided,
 	})
-	return new(service).server(append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream)}, with(l)...)...), a
+	opts = append(opts, grpc.ChainUnaryInterceptor(a.unary), grpc.ChainStreamInterceptor(a.stream))
+	return new(service).server(append(opts, with(l)...)...), a
 }
 
 // ways are the ways to make a call that is limited when it opens.
