@@ -53,7 +53,7 @@ func (l *lane) learn(answered *call) {
 	}
 }
 
-// elsewhere returns a key of the same limiter that another server than the one at addr serves.
+// elsewhere returns a key of the same limiter that a server other than the one at addr serves.
 func (n *nodes) elsewhere(key, addr string) string {
 	begin, _, _ := strings.Cut(key, "{")
 	for i := range 1000 {

@@ -17,10 +17,10 @@ const (
 	quickAllowed = '+'
 )
 
-// errAnswer is about an answer that no script of this package gives.
+// errAnswer reports an answer that no script of this package gives.
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
-// answer reads the reply of the script that decides.
+// answer reads a reply of the deciding script.
 func (r *request) answer(reply string) (err error) {
 	if r.follows {
 		if reply, err = r.sums(reply); err != nil {
@@ -135,7 +135,7 @@ func readDigits(s string) (n int64, rest string) {
 	return n, s[i:]
 }
 
-// stored reads a state in its stored form, which is empty for a new key, or the digest of a log. It returns the rest.
+// stored reads a stored state, or the digest of a log; for a new key it is empty. It returns the rest of the text.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
 	// There is no data about a new key: raw ends, or the next charge's verdict follows, which is text and no kind. Quick
 	// scripts answer with states of the call's own kind only.
@@ -196,7 +196,7 @@ func (c *charge) digest(s string) {
 	}
 }
 
-// loosened reads what the script reports of a key whose bookings are loose.
+// loosened reads the script's report on a key whose bookings are loose.
 func (c *charge) loosened(s string) {
 	c.loose, c.gap, c.left, c.owes, c.next = true, get7(s), get7(s[7:]), get7(s[14:]), get7(s[21:])
 }
@@ -248,7 +248,7 @@ func (c *charge) at(at, reading int64) {
 	}
 }
 
-// full is the error of a cost for whose booking there is no place.
+// full is the error of a cost that finds no room for its booking.
 func (c *charge) full(reading int64) error {
 	return fmt.Errorf("%w: the key has %d bookings ahead, and could not give back one more; there is place in %v, under %v",
 		ratelimit.ErrLimited, c.plan.mostBooked(), between(reading, c.place), c.plan.limit)

@@ -11,10 +11,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// A calendar's windows follow the server's clock, on which all processes agree. The scripts have no time zones. So a
-// call carries the beginning and the end of the present window and of the next one, and the server's time selects one.
-// Its time may be in neither, because this machine's clock is wrong by more than that, or a window has just ended. Then
-// the script returns the server's time, and the call is repeated.
+// A calendar's windows follow the server's clock, so all processes agree. The scripts have no time
+// zones. So a call carries the beginning and the end of the present window and of the next one, and the
+// server's time selects one of them. If this machine's clock is far off, or a window has just ended,
+// the time may be in neither. Then the script returns the server's time, and the call is repeated.
 
 // maxOutside is how often a call is made again because of the time.
 const maxOutside = 2

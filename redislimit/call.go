@@ -20,13 +20,13 @@ type call struct {
 	room    [headSize + chargeSize]byte // of a payload about one key
 	undone  bool                        // if the context ends, the caller gives the charge back
 	members []*call                     // of a shared call: the decisions in it
-	tag     string                      // of a shared call whose keys must share a slot: the hash tag that chooses it
+	tag     string                      // for a shared call whose keys must share a slot: the hash tag that they have in common
 
 	ctx      context.Context // the caller's
 	deadline time.Time       // the timeout's; zero if there is none
-	command  *command        // by which it was sent last
+	command  *command        // the command that sent it last
 	batch    *batch
-	alone    batch // of a call that is sent by itself
+	alone    batch // for a call that is sent by itself
 	self     [1]*call
 
 	// The reply. The goroutine that sends the call writes it before it wakes the caller.
@@ -62,7 +62,7 @@ func (c *call) hurry() (stop func()) {
 	return stop
 }
 
-// processor lists the methods of a client that a call needs.
+// processor has the client's methods that a call uses.
 type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
@@ -138,12 +138,12 @@ func (p *packed) MarshalBinary() ([]byte, error) {
 // String returns a text for a client's hooks.
 func (p *packed) String() string { return "(packed)" }
 
-// errTakenBack ends the writing of a call that has no waiting caller. The client closes the connection, on which a part of the
-// call may be.
+// errTakenBack ends the writing of a call that has no waiting caller. The
+// client then closes the connection, because a part of the call may be on it.
 var errTakenBack = errors.New("redislimit: the call was taken back before it was sent")
 
-// batch is a set of calls that go to a server in one round trip. It is written, or it is taken back: whichever comes first
-// excludes the other. So a caller that leaves knows whether the server may have received the call.
+// batch is a set of calls that go to a server in one round trip. It is either written or taken back,
+// whichever comes first. So a caller that leaves knows whether the server may have received the call.
 type batch struct {
 	calls   []*call
 	staying int  // the number of calls whose callers still wait; the lane's lock guards it
@@ -175,8 +175,7 @@ func (b *batch) takeBack() bool {
 	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
 }
 
-// end returns when a call's answer is of no use any more: at its timeout, or at its caller's
-// own deadline. Zero means never.
+// end returns the time from which on a call's answer is useless: its timeout, or its caller's own deadline. Zero means never.
 func (c *call) end() time.Time {
 	own, ok := c.ctx.Deadline()
 	if ok && (c.deadline.IsZero() || own.Before(c.deadline)) {
@@ -276,6 +275,6 @@ func (c *call) answeredSoon(answered <-chan struct{}) bool {
 	}
 }
 
-// lingering is how long a Wait whose context has ended waits for the answer of its booking, to
-// give it back.
+// lingering is the time for which a Wait whose context has ended waits
+// for the answer to its booking, so that it can give the booking back.
 const lingering = 50 * time.Millisecond

@@ -53,7 +53,7 @@ func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d 
 	return newWalk(store.scanning(), all, visit).all(wait.OrBackground(ctx))
 }
 
-// scanning returns the store with a timeout in which a SCAN ends.
+// scanning returns the store with a timeout of at least a second, for a SCAN.
 func (s *store) scanning() *store {
 	if s.timeout < 0 {
 		return s
@@ -129,7 +129,7 @@ type walk struct {
 	visit    func(limiter int, key string, d ratelimit.Decision) bool
 	seen     map[[2]uint64]struct{} // hashes of the visited keys: SCAN may return a key several times
 	seeds    [2]maphash.Seed
-	failed   error // of the first key that has one
+	failed   error // the error of the first key that has one
 }
 
 // listed is a key of a limiter.

@@ -12,7 +12,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// errForeignState is for a Redis key whose value this package has not stored. Nothing was changed.
+// errForeignState reports a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
 // refusals are the beginnings of errors by which Redis refuses to run a
@@ -44,7 +44,7 @@ func refused(text string) bool {
 	return slices.ContainsFunc(refusals, func(refusal string) bool { return strings.HasPrefix(text, refusal) })
 }
 
-// answerOf returns the text of an error that is an answer of Redis, "" if it is none.
+// answerOf returns the text of an error that Redis has returned, or "" for any other error.
 func answerOf(err error) string {
 	var answer redis.Error
 	if !errors.As(err, &answer) || errors.Is(err, redis.Nil) {
@@ -71,13 +71,13 @@ func classifyAnswer(err error, text string, sent bool) error {
 	return &outcome.Undecided{Cause: advised(err, text), Sent: sent}
 }
 
-// forbidden reports whether an ACL forbids a command of a script, which the script finds out before it charges anything.
+// forbidden reports whether an ACL forbids a command of a script. The script notices that before it charges anything.
 func forbidden(text string) bool {
 	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM") ||
 		strings.Contains(text, "ACL failure in script") // of Valkey
 }
 
-// advised adds the action that ends the state, if it does not end by itself. The reply's text stays.
+// advised appends the remedy to a reply's text, if the state does not end by itself.
 func advised(err error, text string) error {
 	advice := ""
 	switch {
@@ -98,7 +98,7 @@ func advised(err error, text string) error {
 	return fmt.Errorf("%w (%s)", err, advice)
 }
 
-// lacked returns the command that an ACL lacks, as Redis names it in quotes, in the form of an ACL's rule.
+// lacked returns the command that an ACL forbids. Redis names it in quotes; lacked returns it in the form of an ACL's rule.
 func lacked(text string) string {
 	if _, rest, ok := strings.Cut(text, "'"); ok {
 		if command, _, ok := strings.Cut(rest, "' command"); ok && !strings.ContainsAny(command, "' ") {
@@ -108,7 +108,7 @@ func lacked(text string) string {
 	return "a command that the scripts of package redislimit call: its documentation lists them"
 }
 
-// errOldServer advises on a server that takes the first line of a script for Lua.
+// errOldServer explains that the server is too old: it has read the script's first line as Lua.
 var errOldServer = errors.New("redislimit: the server does not know scripts that begin with #!lua: it must be Redis 7.0 or later, or Valkey")
 
 const whatToDo = "give them one with Options.Slot, spend a limit that all share from leases with Options.MaxBatch, " +

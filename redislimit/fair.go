@@ -39,7 +39,7 @@ type Fair struct {
 	mu         sync.Mutex // guards the fields below
 	limit      fairLimit
 	tenants    map[string]*fairTenant
-	active     []*fairTenant // those with something to report or to request, in the order of the next calls
+	active     []*fairTenant // tenants with something to report or to request, in the order of the next calls
 	waiting    int           // callers in line
 	calling    bool          // a goroutine makes the calls
 	hurry      chan struct{} // has an element if a call should be made before the next beat
@@ -50,8 +50,8 @@ type Fair struct {
 	unreported int64          // the units spent since the last report
 	fleet      fairFleet      // as the last reply has it
 	valid      time.Time      // until then the held units may be spent
-	failed     error          // of the last call, nil if that succeeded
-	flushes    []chan<- error // of calls of Flush, which wait until the process holds nothing
+	failed     error          // the error of the last call, or nil
+	flushes    []chan<- error // calls of Flush that wait until the process holds nothing
 }
 
 // FairOptions are the settings of [NewFair] besides the limit. Functions are called concurrently, under no lock.

@@ -27,7 +27,7 @@ type fairPace struct {
 	saved time.Duration // towards early calls
 }
 
-// next returns the earliest time of the next call, with this number of processes.
+// next returns the earliest time of the next call, given the number of processes.
 func (p *fairPace) next(processes int64) time.Duration {
 	if p.saved > 0 {
 		return fairSoon
@@ -103,7 +103,7 @@ func (f *Fair) exchange() {
 		f.mu.Unlock()
 		return
 	}
-	reported := append(f.epochs, f.epoch) // what is spent from now on is in the report of the next call
+	reported := append(f.epochs, f.epoch) // the report of the next call will have what is spent from now on
 	f.epochs, f.epoch = nil, &fairEpoch{from: f.epoch.from}
 	f.pace.begin(now, f.fleet.processes)
 	life := f.lifeLocked()
@@ -149,7 +149,7 @@ func (f *Fair) heldLocked(idle bool) (held int64) {
 	return held
 }
 
-// lifeLocked returns the time for which Redis takes the process for alive after a call.
+// lifeLocked returns for how long after a call Redis considers the process alive.
 func (f *Fair) lifeLocked() time.Duration {
 	return max(time.Second, 4*f.cycleLocked(), 4*f.pace.took)
 }
@@ -294,7 +294,7 @@ func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err err
 			t.back = append(r.refunds, t.back...)
 		}
 		f.answerLocked(t, now, err)
-		t.denied, t.spending = 0, 0 // a store that does not answer is not asked ahead
+		t.denied, t.spending = 0, 0 // while the store does not answer, nothing is requested ahead
 		f.relistLocked(t)
 	}
 	f.flushedLocked(err)
@@ -308,5 +308,5 @@ func (f *Fair) flushedLocked(err error) {
 	f.flushes = nil
 }
 
-// fairScript needs memory that Redis may not have, for tenants that it does not know.
+// fairScript needs memory for new tenants, which Redis may not have.
 var fairScript = newScript("", blocks{luaFiles}.lua("clock", "fair"))

@@ -16,12 +16,12 @@ type fairTenant struct {
 	key    string
 	weight int64
 	held   int64         // the units that the process holds for it
-	line   []*fairWaiter // the callers that are not answered yet, in the order of their arrival
+	line   []*fairWaiter // callers without an answer, in the order of their arrival
 	queued int64         // their costs
 	listed bool          // it is in Fair.active
 
 	refused  time.Time // until then further callers are denied: the last call granted less than was requested
-	denied   int64     // the largest cost denied since the last call, for which it is in line like a caller
+	denied   int64     // the largest cost denied since the last call; it is in line like a caller
 	credit   int64     // its share that it has not used, in units, by the last reply; below 0 if it has used more
 	seen     time.Time // when that was
 	spent    int64     // since the last call
@@ -177,7 +177,7 @@ func (f *Fair) serveLocked(t *fairTenant, w *fairWaiter) {
 	w.d.Allowed = true
 	f.standingLocked(t, w)
 	if w.cost > 0 {
-		f.activeLocked(t) // what it spends is fetched ahead
+		f.activeLocked(t) // fetch ahead what it spends
 	}
 	f.endLocked(t, w, nil)
 }
@@ -200,7 +200,7 @@ func (f *Fair) standingLocked(t *fairTenant, w *fairWaiter) {
 	}
 }
 
-// retryLocked returns the time in which the tenant's share gives a cost, by the figures of the last reply.
+// retryLocked returns the time until the tenant's share covers a cost, by the figures of the last reply.
 func (f *Fair) retryLocked(t *fairTenant, cost int64, now time.Time) time.Duration {
 	needs := max(0, float64(cost+t.queued-t.held-t.credit)) * float64(max(f.fleet.weights, t.weight)) / float64(t.weight)
 	return max(f.limit.timeFor(needs)-now.Sub(t.seen), t.refused.Sub(now), time.Millisecond)

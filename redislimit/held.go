@@ -17,7 +17,8 @@ import (
 // newOwner returns a random number for a reservation, which is not 0. Two reservations of a key have the same number once in 2^52.
 func newOwner() int64 { return 1 + rand.Int64N(most-1) }
 
-// back returns the estimated time in which so many of the used units come back: their mean age, divided by their number, for each.
+// back returns the estimated time until so many of the used units
+// come back: their mean age divided by their number, for each.
 func (c *charge) back(units int64) int64 {
 	used, p := float64(c.state.N), c.plan
 	wait := math.Ceil(float64(c.state.M) / used / used * float64(units))

@@ -28,7 +28,7 @@ const maxLayers = 255
 //
 // The leases come before the call, because their charges can be given back without a round trip, and the call's cannot.
 type joint struct {
-	store    *store // of the first limiter, with the shortest timeout of all
+	store    *store // the first limiter's store, with the shortest timeout of all
 	limiters []joinedLimiter
 }
 
@@ -66,8 +66,8 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 	return j, nil
 }
 
-// checkNames returns an error if two limiters have one name and prefix. They would store equal keys in one
-// place, and each would take the spending of the other for its own under a limit that has changed.
+// checkNames returns an error if two limiters share a name and a prefix. They would store equal keys
+// in one place, and each would take the other's spending for its own, under a limit that has changed.
 func (j *joint) checkNames() error {
 	for i := range j.limiters {
 		a := &j.limiters[i]
@@ -163,7 +163,7 @@ type jointCall struct {
 
 const fewCharges = 4
 
-// newCall returns the call of a decision. It serves once: what is sent may be read after the caller has left.
+// newCall returns the call of a decision. It is used once, because its payload may be read after the caller has left.
 func (j *joint) newCall(charges []ratelimit.Charge) *jointCall {
 	x := &jointCall{j: j, charges: charges}
 	x.r = &x.request
@@ -222,7 +222,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	return x.settler(w), nil
 }
 
-// holds gives the first charge under Concurrent the function that extends all of them.
+// holds makes the first charge under Concurrent extend all of them.
 func (x *jointCall) holds() {
 	u := x.r.inUse()
 	for i, at := range x.at {

@@ -57,8 +57,8 @@ func (n namespace) key(key string) string {
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }
 
-// original returns the key that a Redis key stands for. It reports false if that is of another limiter, or has only
-// the key's hash.
+// original returns the key from which a Redis key was made. It reports false
+// if the Redis key belongs to another limiter, or has only a key's hash.
 func (n namespace) original(stored string) (string, bool) {
 	rest, ours := strings.CutPrefix(stored, n.begin+":{")
 	tag, key, closed := strings.Cut(rest, "}")

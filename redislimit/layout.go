@@ -72,9 +72,11 @@ const (
 	asideFlag = 0x40 // missing from the first byte of a state with the data below. No text begins with such a byte either
 	asideSize = 21   // behind the first 44 bytes: a bucket's capacity, the units set aside, when they lapse
 
-	recordSize  = 21                        // of a log's spending: its instant, the sum up to it, the reading at which it was spent; of units in use: since when, their number, their owner
-	firstPart   = wideSize + 100*recordSize // of a log, which is read at first
-	tailPart    = 16 * recordSize           // of a longer one, which is read next
+	// of a log: a spending's instant, the sum up to it, and the reading at which it was spent;
+	// of units in use: the instant from which they are held, their number, and their owner
+	recordSize  = 21
+	firstPart   = wideSize + 100*recordSize // the part of a log that is read first
+	tailPart    = 16 * recordSize           // the part of a longer log that is read next
 	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize = 14                        // the instant and the cost
 	looseSize   = 1 + 4*7                   // behind a reply: which charge's bookings are loose, the instant of its cost, what remains, the debt, the next unit's instant
@@ -87,7 +89,7 @@ const (
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
 
-	// noteStays is the time for which a note is not replaced by one for another call, if it holds.
+	// noteStays is the time for which a note that holds is kept when another call's note could replace it.
 	noteStays = time.Second
 )
 
@@ -96,7 +98,7 @@ const (
 	maxBooked   = 1024 // bookings of a key that are kept apart, so that each can be given back
 	maxOpens    = 16   // open reservations of a key that are kept apart
 	olderFlag   = 128  // added to their number, if some are from before the last change and units are set aside
-	maxQueued   = 2000 // spendings of a log that are booked behind a full one
+	maxQueued   = 2000 // spendings that a log can have booked while it is full
 	maxLooks    = 4096 // bookings that a call looks at in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
@@ -106,7 +108,7 @@ const (
 // exactly. A leaky bucket with a maximum delay of most delays without bound.
 const (
 	century = 876_600 * 3600 * int64(1e6) // µs
-	most    = micros.Most                 // the most that is counted of anything
+	most    = micros.Most                 // the maximum of any count
 )
 
 // ordinalZero shifts the ordinals of windows, which are seconds since 1970, so that all are above 0.

@@ -30,7 +30,7 @@ type Limiter struct {
 	maxLog     int
 	plan       atomic.Pointer[plan]   // New's or SetLimit's limit
 	leases     *leases                // nil without Options.MaxBatch
-	lines      turns.Lines[string]    // of the callers that wait in this process
+	lines      turns.Lines[string]    // callers that wait in this process
 	bookings   turns.Bookings[string] // of its reservations
 }
 
@@ -208,7 +208,7 @@ func reserveOp(ctx context.Context) byte {
 	return opOpen
 }
 
-// behind has the RetryAfter of a denial count the callers of this process that wait without a booking.
+// behind adds the callers of this process that wait without a booking to the RetryAfter of a denial.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.lines.Expected(key, cost))

@@ -26,8 +26,8 @@ type nodes struct {
 
 	// cluster is nil for a Ring.
 	cluster  *redis.ClusterClient
-	loaded   atomic.Bool  // the cluster's slots are known: before that, to find a node may take I/O
-	reloaded atomic.Int64 // the time of the last reload of the slots because a call has failed
+	loaded   atomic.Bool  // the cluster's slots are known: until then, finding a node may take I/O
+	reloaded atomic.Int64 // the time at which a failed call last caused a reload of the slots
 
 	// lanes has a lane for each address. The lanes of removed servers stay: they are small, and new addresses are rare.
 	lanes sync.Map
@@ -48,7 +48,7 @@ func newNodes(client redis.UniversalClient, batchSize int, declare bool) *nodes 
 	return n
 }
 
-// lane returns the lane of a key's server, nil if that is not known.
+// lane returns the lane of a key's server, or nil if the server is unknown.
 func (n *nodes) lane(key string) *lane {
 	if n.cluster != nil && !n.loaded.Load() {
 		return nil
@@ -72,8 +72,8 @@ func (n *nodes) lane(key string) *lane {
 	return l.(*lane)
 }
 
-// reloadEvery bounds how often a ClusterClient reloads its slots. By itself it does so every ten seconds, and when a server
-// reports that a slot has moved: a dead server reports nothing.
+// reloadEvery is the least time between two reloads of a ClusterClient's slots that failed calls cause. The client
+// itself reloads them every ten seconds, and when a server reports that a slot has moved; a dead server reports nothing.
 const reloadEvery = 500 * time.Millisecond
 
 // observe notes the result of a call: a success means that the slots are known, and most failures that they may be outdated.

@@ -30,8 +30,8 @@ type Options struct {
 	// and the client's own timeouts do.
 	Timeout time.Duration
 
-	// MaxLog bounds the units of a sliding log and of Concurrent: New and SetLimit refuse more. If zero, 2,000. The server's time to settle one grows
-	// in proportion to it.
+	// MaxLog bounds the units of a sliding log and of Concurrent: New and SetLimit refuse more.
+	// If zero, 2,000. The server's time to settle one grows in proportion to their number.
 	MaxLog int
 
 	// MaxBatch, if above 0, has the limiter spend a key's budget from leases (package lease) of at most so many units in this process: most

@@ -201,7 +201,7 @@ func (p *Permit) Extend(ctx context.Context) error {
 	return p.extended(reply, err, sent)
 }
 
-// extended returns the result of an extension that was sent at a time.
+// extended returns the result of an extension that was sent at the given time.
 func (p *Permit) extended(reply string, err error, sent time.Time) error {
 	switch {
 	case err != nil:

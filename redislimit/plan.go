@@ -23,10 +23,10 @@ type plan struct {
 	capacity   int64
 	meter      meter.Meter // which counts in microseconds, as the scripts do
 	dates      *dates      // of a calendar, else nil
-	former     *dates      // of the calendar that the limiter had before; nil if none is known
+	former     *dates      // the limiter's previous calendar; nil if none is known
 
-	// since is the reading from which on the limit holds for keys that it was not stored
-	// under. 0 is the reading of the first decision, which is kept here.
+	// since is the reading from which on the limit applies to keys that are stored
+	// under another limit. If 0, the first decision stores its reading here.
 	since   atomic.Int64
 	current *atomic.Pointer[plan] // of the limiter's one limit; nil if it has several
 }
@@ -42,7 +42,7 @@ func (p *plan) decided(reading int64) {
 	}
 }
 
-// latest returns the plan that has taken this one's place, if that counts anything.
+// latest returns the plan that has replaced this one, if it counts anything.
 func (p *plan) latest() *plan {
 	if p.current != nil {
 		if next := p.current.Load(); next.kind != 0 {

@@ -19,7 +19,7 @@ type request struct {
 	reading int64
 	allowed bool
 	open    bool        // the charge is an open reservation
-	instead *settlement // of the booking whose place the charge takes, before others; nil if there is none
+	instead *settlement // the booking that the charge replaces, before others; nil if there is none
 	behind  bool        // the charge goes behind all bookings: callers of this process wait for some
 	follows bool        // the answer has the sums of open estimates
 	opens   []int64     // these, by key
@@ -33,7 +33,7 @@ type charge struct {
 	plan   *plan
 	key    int   // which of the call's keys
 	cost   int64 // to be spent
-	own    int64 // the part of it that does not depend on the caller's cost
+	own    int64 // the part of the cost that does not depend on the caller's cost
 	shares int64 // how many layers charge the caller's cost
 	ahead  int64 // how far ahead may be booked
 	shadow bool  // it is charged if it fits, and denies nothing
@@ -51,8 +51,8 @@ type charge struct {
 	spent   int64       // of a log: its spendings, and its debt
 	next    int64       // of a log, and before loose bookings: when one more unit fits, if none remains
 	loose   bool        // there is room before bookings. The state is that after the decision then, and the next three count: see report in lua/gaps.lua
-	gap     int64       // when the cost is spent, 0 if that is as of other keys
-	left    int64       // what remains, above most if it is as of other keys
+	gap     int64       // the instant at which the cost is spent; 0 if other keys determine it
+	left    int64       // what remains; above most if other keys determine it
 	owes    int64       // the debt
 	owner   int64       // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
 	instead *settlement // see request
@@ -82,7 +82,7 @@ func (r *request) run(ctx context.Context, op byte) error {
 	}
 }
 
-// prepare makes the call, from which on the keys stay as they are.
+// prepare makes the call. Afterwards the keys do not change.
 func (r *request) prepare(c *call, op byte) {
 	if len(r.charges) == 1 && r.charges[0].cost == 0 { // nothing is written: the key stays under the limit that it is under
 		op = opPeek
@@ -191,8 +191,8 @@ func (s *settlement) booked() [5]int64 {
 	return [5]int64{s.At, s.Cost, s.Part, int64(s.gen), 256*int64(s.plan.kind) + int64(s.changes)}
 }
 
-// bucketFigures are how much may be owed for a cost to fit, and its price. A cost of 0 fits even where more is owed:
-// that is for the general case.
+// bucketFigures are the maximum debt at which a cost fits, and its price.
+// A cost of 0 fits at a larger debt, too: the general case decides that.
 func (p *plan) bucketFigures(cost int64) [5]int64 {
 	price, part := p.meter.Price(cost)
 	room, frac := p.meter.Price(p.capacity)

@@ -53,11 +53,11 @@ func (f blocks) lua(names ...string) string {
 	return b.String()
 }
 
-// script is a text that Redis knows by its hash once it has run it.
+// script is a text that Redis runs by its hash, once it has run the text.
 type script struct {
 	text, sha       string
-	shared          *script // the script that makes several of this one's decisions in one call; nil if there is none
-	across          *script // does so for keys of several slots, which are not declared
+	shared          *script // the script that makes several such decisions in one call; nil if there is none
+	across          *script // the same for keys of several slots, which are not declared
 	undeclared      bool    // its keys are words like others
 	textArg, shaArg any     // text and sha, as arguments of a command
 }
@@ -77,8 +77,8 @@ const (
 	allowOOM = " flags=allow-oom"
 )
 
-// acrossSlots makes a script that uses keys of several slots. A server lets it, if none of them is
-// declared: they are the words that come before the last.
+// acrossSlots makes a script for keys of several slots. A server runs it only
+// if none of them is declared: they are the arguments before the last one.
 func acrossSlots(blocks ...string) *script {
 	keys := "local KEYS, ARGV = ARGV, { table.remove(ARGV) }"
 	s := newScript(" flags=allow-cross-slot-keys", append([]string{keys}, blocks...)...)
@@ -100,8 +100,8 @@ type decider struct {
 	open             *script // of a token bucket, or several keys: to keep an open reservation, which has no usual case
 }
 
-// decider puts the usual case, which returns, before the general one, whose
-// definitions alone take Redis longer than a usual decision.
+// decider puts the usual case before the general one. The usual case returns
+// early, and the definitions of the general one alone would take Redis longer.
 func (f blocks) decider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
 		return newScript(flags, f.lua("clock"), quick(op), f.general("run"))
@@ -183,8 +183,7 @@ func (f blocks) quickOne(kind byte) func(op byte) string {
 	}
 }
 
-// quickMany returns the usual case for several keys, of which none books ahead but leaky
-// buckets.
+// quickMany returns the usual case for several keys. Only leaky buckets may book ahead in it.
 func (f blocks) quickMany(op byte) string {
 	text := f.quick("many")
 	for place, kind := range map[string]byte{"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter} {

@@ -49,7 +49,7 @@ type Semaphore struct {
 	lookups  *lookup.Calls[string, int] // of limitFor
 	logger   *slog.Logger
 	limit    atomic.Int64
-	process  string        // the id of this Semaphore, which differs from others of the same program too
+	process  string        // the id of this Semaphore; each Semaphore of a program has its own
 	silence  time.Duration // the longest time without a call, after which it loses its places in line
 	leads    sync.Map      // the lead of each server's clock, by address: string → *atomic.Int64
 	warned   atomic.Bool   // the log has the warning about messages
@@ -87,7 +87,8 @@ type SemaphoreOptions struct {
 	// 2,000 and -2,000 count as these. If nil, all keys have level 0. It is called when a call begins, from several goroutines.
 	Priority func(key string) int
 
-	// Owner is the text by which [Semaphore.Holders] shows this process's permits, at most 100 bytes. It defaults to the names of host and process.
+	// Owner identifies this process's permits in [Semaphore.Holders], in
+	// at most 100 bytes. It defaults to the names of host and process.
 	Owner string
 
 	// LimitFor returns the limit of a key, or 0 for the default, which is NewSemaphore's or SetLimit's. If nil, all keys have the

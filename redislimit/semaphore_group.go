@@ -16,7 +16,7 @@ import (
 // are in several slots, calls for one key each share round trips instead. Semaphore.mu guards it.
 type group struct {
 	s      *Semaphore
-	single bool // each key has a call of its own
+	single bool // each key has its own call
 	lines  []*localLine
 	beats  *time.Timer // of the lines; nil if none is due
 	kept   map[*Permit]*keeping
@@ -45,7 +45,7 @@ func (s *Semaphore) groupOf(redisKey string) *group {
 	return g
 }
 
-// add has the next beat of a line be one of the group.
+// add puts the next beat of a line into the group.
 func (g *group) add(l *localLine) {
 	l.group = g
 	g.lines = append(g.lines, l)

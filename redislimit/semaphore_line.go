@@ -228,7 +228,7 @@ func (l *localLine) nextBeat() *beatCall {
 			w.failed = limitErr
 		}
 		if limitErr != nil || int64(w.p.n) > limit {
-			w.signal() // it finds that it can never be served
+			w.signal() // it notices that it can never be served
 		}
 	}
 	if len(b.waiters) == 0 {
@@ -322,7 +322,7 @@ func (l *localLine) found(waiters []*waiter, states string, sent time.Time) {
 // bound, so they do not end earlier than this process believes.
 func (l *localLine) message(m string) {
 	if len(m) != 1+7+attemptSize {
-		return // of a beat that tests the channel
+		return // the message of a beat that tests the channel
 	}
 	w := l.callers[m[1+7:]]
 	if w == nil {

@@ -64,7 +64,7 @@ func (u *subscriptions) disuse(redisKey string) {
 	}
 }
 
-// want begins the subscription of a line, unless there is one, or one has just failed.
+// want begins the subscription of a line, unless it has one or has just failed to get one.
 func (u *subscriptions) want(l *localLine) {
 	if u.byKey[l.redisKey] != nil || time.Now().Before(u.notBefore) {
 		return

@@ -30,7 +30,8 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 	return SemaphoreStats{InFlight: int(get7(reply)), Waiting: int(get7(reply[7:])), Oldest: between(0, get7(reply[14:]))}, nil
 }
 
-// scriptsOf returns the scripts, those without Total for a Semaphore that was not made by NewSemaphore: its call then panics with a text.
+// scriptsOf returns the scripts. For a Semaphore that NewSemaphore has not made
+// it returns those without Total, so that the call panics with a clear text.
 func (s *Semaphore) scriptsOf() *slotScripts {
 	if s == nil || s.scripts == nil {
 		return slotsAlone

@@ -23,15 +23,15 @@ type store struct {
 	declare   bool          // each call declares its keys
 	direct    bool          // the client ends its calls at their deadlines by itself
 	hooks     []redis.Hook  // of the clone
-	lane      *lane         // of a client of one server; nil if its calls do not share round trips
-	nodes     *nodes        // of a client of several servers; nil if its calls do not share round trips
+	lane      *lane         // for a client of one server; nil if its calls do not share round trips
+	nodes     *nodes        // for a client of several servers; nil if its calls do not share round trips
 	skew      atomic.Int64  // µs by which the server's clock is ahead of this one, as far as noticed
 	slots     chan struct{} // bounds the goroutines of calls that have no lane
 	scripts   *scripts
 
 	// In tests only:
 	clock func() int64 // the time in µs, above 0, instead of the server's
-	grace int64        // µs that keys live longer, since that clock is not Redis's
+	grace int64        // µs for which keys live longer, because a test's clock is not Redis's
 }
 
 // maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
@@ -115,8 +115,8 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	return text, nil
 }
 
-// late returns the error of a call, and adds the timeout if that has ended it: the client then reports an ended context,
-// regardless of the cause of its wait.
+// late returns the error of a call. If the timeout has ended the call, it adds
+// the timeout: the client reports an ended context, whatever it waited for.
 func (s *store) late(c *call, err error) error {
 	if c.deadline.IsZero() || time.Now().Before(c.deadline) || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -147,7 +147,7 @@ func (s *store) together(keys []string) error {
 	return nil
 }
 
-// tryAgainAfter is how long to wait until keys are sent again of which a part is being moved.
+// tryAgainAfter is the delay before a call is repeated whose keys were partly being moved.
 const tryAgainAfter = 2 * time.Millisecond
 
 // laneOf returns the lane to a call's server, nil if there is none.

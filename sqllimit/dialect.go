@@ -51,7 +51,7 @@ type statements struct {
 	lock   string // key: the same, and it locks the row; nothing if there is none
 	insert string // key, at, state, expires: nothing if the row is there
 	update string // at, state, expires; key, at and state of the row
-	reset  string // key, state, time for which the row stays: for any existing row
+	reset  string // key, state, time for which the row stays; it replaces any row
 
 	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
 	postpone string // expires, key
@@ -77,7 +77,7 @@ func (d Dialect) statements(table string) statements {
 		words["KEY"] = "`key`"
 		words["NOW"] = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" // whatever the session's time zone
 		words["READ"] = "IF(@@autocommit, " + words["NOW"] + ", NULL)"              // without autocommit a decision would never be committed
-		words["NOTHING"] = ""                                                       // a key that is there is an error: INSERT IGNORE would cut a key that is too long, too
+		words["NOTHING"] = ""                                                       // an existing key is an error: INSERT IGNORE would also shorten a key that is too long
 		words["REPLACE"] = " ON DUPLICATE KEY UPDATE at = VALUES(at), state = VALUES(state), expires = VALUES(expires)"
 	}
 	in := func(text string) string {

@@ -76,7 +76,7 @@ func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
 }
 
-// standing returns the result of Peek of a row for a cost of 1.
+// standing returns what Peek of a row returns for a cost of 1.
 func (l *Limiter) standing(key string, r row) (d ratelimit.Decision, err error) {
 	p, err := l.planFor(key)
 	if err != nil {

@@ -16,13 +16,13 @@ func ended(cause error, sent bool) error { return outcome.Ended("sqllimit", caus
 // inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
 var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
 
-// The numbers of MySQL's errors that have a meaning here.
+// The numbers of MySQL's errors that this package treats specially.
 const (
 	duplicateKey    = "1062"
 	statementLogged = "1665" // READ COMMITTED, and binlog_format is STATEMENT
 )
 
-// mysqlCode returns the number of a MySQL server's error, "" of any other.
+// mysqlCode returns the number of a MySQL server's error, or "" for any other error.
 func mysqlCode(err error) string {
 	number, _ := mysqlError(err)
 	return number
@@ -37,7 +37,7 @@ func mysqlError(err error) (number, state string) {
 	return "", ""
 }
 
-// sqlState returns the SQLSTATE of an error that is the database's answer, "" of any other.
+// sqlState returns the SQLSTATE of an error that the database has returned, or "" for any other error.
 func sqlState(err error) string {
 	var answer interface{ SQLState() string } // of pgx and lib/pq
 	if errors.As(err, &answer) {
@@ -63,11 +63,12 @@ func conflict(err error) bool {
 	return false
 }
 
-// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed: others pass.
+// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed. Other errors pass.
 var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "3F": true, "42": true}
 
-// advice returns the action that ends a database's refusal of the connection's user, password, database or rights, "" for any other error.
-// Such a refusal is no decision: rights change while a program runs, as a password is replaced, and a stand-in may decide in the meantime.
+// advice returns the remedy if the database refuses the connection's user, password, database
+// or rights, and "" for any other error. Such a refusal is no decision. Rights change while a
+// program runs, for example when a password is replaced, and a stand-in may decide meanwhile.
 func (s *store) advice(err error) string {
 	const noDatabase = "check the database's name in the connection string"
 	switch mysqlCode(err) {

@@ -21,7 +21,7 @@ type units struct {
 	// since. If another write came first, an operation is repeated, and its caller may not learn that it was written.
 	mu    sync.Mutex
 	at    []meter.Spending
-	tried []meter.Spending // of the extension that is under way
+	tried []meter.Spending // spendings of the extension that is under way
 	lost  bool             // according to the last attempt
 }
 
@@ -62,8 +62,8 @@ func (u *units) extended(err error) error {
 	return err
 }
 
-// held returns the state in which an operation's units are, and its plan, or none if they were spent before a reset or under another
-// algorithm.
+// held returns the state that has an operation's units, and its plan. If the
+// units were spent before a reset or under another algorithm, it returns none.
 func (a *account) held(o *operation) (*meter.State, *plan, error) {
 	if a.plan == nil || a.mark != o.mark || !a.plan.meter.Holds() {
 		return nil, nil, nil
@@ -122,7 +122,7 @@ func (p *plan) endless(cost int) error {
 	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }
 
-// extends gives the first charge under Concurrent the function that extends all of them in one transaction.
+// extends makes the first charge under Concurrent extend all of them in one transaction.
 func (j *joint) extends(charges []ratelimit.Charge, parts []*part) {
 	var of []*part
 	for i, p := range parts {
@@ -135,7 +135,7 @@ func (j *joint) extends(charges []ratelimit.Charge, parts []*part) {
 	}
 }
 
-// extend begins the hold of the units of one request anew.
+// extend begins the hold of one request's units anew.
 func (j *joint) extend(ctx context.Context, spent []*part) error {
 	parts := make([]*part, len(spent))
 	for i, s := range spent {

@@ -260,7 +260,7 @@ func (j *joint) correct(ctx context.Context, parts []*part) error {
 	}))
 }
 
-// watched makes the parts of a call follow the keys that its caller wants to follow.
+// watched makes a call's parts follow the keys that its caller follows.
 func watched(ctx context.Context, parts []*part) *estimates.Watch {
 	w := estimates.Of(ctx)
 	if w == nil {

@@ -33,7 +33,7 @@ type Limiter struct {
 	plan       atomic.Pointer[plan] // New's or SetLimit's
 
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
-	lines map[string]*line // of the keys that are decided on
+	lines map[string]*line // the lines of the keys with waiting operations
 
 	waiting  turns.Lines[string]    // the callers that wait in this process
 	bookings turns.Bookings[string] // of its reservations
@@ -112,7 +112,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	return p, nil
 }
 
-// checked returns a context that has not ended, and the plan of a key that a row can have.
+// checked returns the context and the key's plan, or an error if the context has ended or no row can have the key.
 func (l *Limiter) checked(ctx context.Context, key string) (context.Context, *plan, error) {
 	ctx = wait.OrBackground(ctx)
 	if err := ctx.Err(); err != nil {
@@ -161,7 +161,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	return o.decision, o, nil
 }
 
-// behind has the RetryAfter of a denial count the callers of this process that wait without a booking.
+// behind adds the callers of this process that wait without a booking to the RetryAfter of a denial.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.waiting.Expected(key, cost))
@@ -311,7 +311,7 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 	}
 }
 
-// latest returns the present plan of a key, or the given one if that counts nothing.
+// latest returns a key's present plan, or the given one if the present one counts nothing.
 func (l *Limiter) latest(key string, p *plan) *plan {
 	if now, err := l.planFor(key); err == nil && now.tracks() {
 		return now
@@ -395,7 +395,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.store.classify(err, sent)
 }
 
-// resetStays is the time for which a row records that its key was reset, in µs: for as long, reservations made before are known to be over.
+// resetStays is the time for which a row records that its key was reset, in µs.
+// During that time, reservations from before the reset are recognized as over.
 const resetStays = int64(time.Hour / time.Microsecond)
 
 // SetLimit replaces the limit that New was given, in this process, and writes nothing. Spending stays spent. A key is under the new limit

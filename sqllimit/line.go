@@ -46,7 +46,8 @@ type booking struct {
 	changes  uint64
 }
 
-// followed is the answer of a correction that is followed: the spending and the sum before and after it, and how the key stands then.
+// followed is the answer to a correction that is followed: the
+// spending and the sum before and after it, and the key's state then.
 type followed struct {
 	gone                  bool // the key has no spending, and nothing was corrected
 	before                int64
@@ -108,7 +109,7 @@ func (l *Limiter) together(key []byte, operations []*operation) {
 	}
 }
 
-// batch is operations of one key that are carried out together.
+// batch is the operations of one key that are written together.
 type batch struct {
 	l          *Limiter
 	key        []byte
@@ -214,8 +215,8 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
 	return attempt{err: err, sent: sent}
 }
 
-// mostLost is the number of times in a row that a key may be missing when it is read and present when it is inserted. Each
-// time it would have to be inserted and deleted by others in between.
+// mostLost is the maximum number of times in a row that a key may be missing when it is read and
+// present when it is inserted. Each time, others would have to insert and delete it in between.
 const mostLost = 20
 
 var (

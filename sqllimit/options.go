@@ -42,7 +42,7 @@ const (
 	maxName = 200
 	maxKey  = 1024
 
-	// maxLog bounds Rate.Units of a sliding log and of units in use: all spendings of a key are in its row.
+	// maxLog bounds Rate.Units of a sliding log and of units in use, because a key's row holds all its spendings.
 	maxLog = 10_000
 )
 

@@ -109,8 +109,8 @@ func (p *pending) recall() {
 
 func (p *pending) wait() *pending { return p }
 
-// untilLast returns a context that ends when the last of the callers has to be answered. If a caller has no such time, the context ends when no
-// caller waits any more.
+// untilLast returns a context that ends when the last caller must have its answer.
+// If a caller has no such time, the context ends when no caller waits any more.
 func untilLast[P interface{ wait() *pending }](timeout time.Duration, all []P) (context.Context, func()) {
 	ctx := context.WithoutCancel(all[0].wait().ctx)
 	if timeout >= 0 {

@@ -21,7 +21,7 @@ const (
 	leastRetry = 10_000 // the shortest estimate of the time until units in use come back
 )
 
-// A row is kept after its key is fresh for the time in which the limit's capacity is regained, and in these bounds.
+// A row is kept after its key is fresh, for the time in which the limit's capacity is regained, within these bounds.
 const (
 	leastKept = 5 * int64(1e6)
 	mostKept  = 24 * 3600 * int64(1e6)
@@ -146,7 +146,7 @@ func datesOf(p ratelimit.Period) (*dates, error) {
 	return d.(*dates), nil
 }
 
-// ordinalZero is the number of seconds before 1970 from which ordinals are counted: the ordinals of all windows are above 0.
+// ordinalZero shifts ordinals, which are seconds since 1970, so that the ordinals of all windows are above 0.
 const ordinalZero = 1 << 37
 
 func micros(w calendar.Window) meter.Window {

@@ -107,7 +107,7 @@ func (q *queue) begin() {
 	}
 }
 
-// mostTogether is the maximum number of demands that share a transaction.
+// mostTogether is the maximum number of demands in a transaction.
 const mostTogether = 128
 
 // group is demands that share a transaction.
@@ -334,7 +334,7 @@ func (q *queue) look(d *demand) error {
 	return nil
 }
 
-// isBroken reports whether an error is of the connection.
+// isBroken reports whether an error means that the connection is broken.
 func isBroken(err error) bool {
 	return err != errAgain && err != errNothing && sqlState(err) == "" && !hopeless(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }

@@ -57,7 +57,7 @@ type account struct {
 	mark    uint32
 	changes uint64
 	open    openSum
-	edits   int // how often the key was changed; if above 0, it is to be written
+	edits   int // the number of changes of the key; if above 0, the key must be written
 
 	other      *plan // another limit than plan, under which the state was looked at last
 	otherState meter.State
@@ -124,8 +124,7 @@ func (a *account) asOf(at int64) (meter.State, error) {
 	return s, nil
 }
 
-// before returns the state under the plan that the key is under, at the instant from which on it is
-// under p.
+// before returns the state under the key's present plan, at the instant from which on the key is under p.
 func (a *account) before(p *plan) (meter.State, int64, error) {
 	if a.edits > 0 {
 		a.plan.meter.Refresh(&a.meters)
@@ -161,7 +160,7 @@ func (a *account) under(p *plan) (*meter.State, error) {
 	return &a.otherState, nil
 }
 
-// change makes a state that under has returned, and that was changed, the key's.
+// change makes a changed state, which under has returned, the key's state.
 func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
 		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use are no spending: nothing is left to settle
@@ -246,7 +245,7 @@ func (a *account) take(o *operation) error {
 	return nil
 }
 
-// without returns a copy of a state under a plan without a booking, or the state if that is gone.
+// without returns a copy of a state under a plan, less a booking. If the booking is gone, it returns the state itself.
 func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, error) {
 	sp := b.spending
 	if a.plan == nil || a.mark != b.mark || p.meter.Holds() {
@@ -303,8 +302,8 @@ func (a *account) adjust(p *plan, delta int64) error {
 	return nil
 }
 
-// ends returns the instant from which on the row may be deleted, under the limit that the key has now. A row is kept for
-// some time after the key is fresh: without it, a clock that steps back would have the key spend again.
+// ends returns the instant from which on the row may be deleted, under the key's present limit. A row stays
+// for some time after its key is fresh: otherwise a clock that steps back would let the key spend again.
 func (a *account) ends(p *plan) (int64, error) {
 	at := a.at // the time of the write: spending that has ended since then is not to be advanced
 	s, err := a.asOf(at)
@@ -390,7 +389,7 @@ func (a *account) setOpen(sum int64) {
 	}
 }
 
-// carryOut has an operation change the account, and answers what it follows.
+// carryOut makes an operation change the account, and returns the figures that it follows.
 func (a *account) carryOut(o *operation) error {
 	if !o.follows {
 		return o.do(a, o)

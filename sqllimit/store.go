@@ -96,8 +96,8 @@ func (s *store) write(ctx context.Context, q querier, key []byte, old, next row)
 	return n > 0, err
 }
 
-// stale is the number of times that a connection may turn out to be broken when it is first used: the connections of a pool are, after the
-// server was restarted.
+// stale is the maximum number of pooled connections that may turn out
+// to be broken at their first use, as after a restart of the server.
 const stale = 3
 
 // connected takes a connection, and reads a key's row on it.

@@ -17,7 +17,7 @@ type sweeper struct {
 	lowest   int64     // reading of the database's clock since then
 	until    int64     // the lowest reading of the whole period before
 	known    bool      // there was such a period
-	more     bool      // there were as many rows to look at as fit
+	more     bool      // the last look was full: there may be more rows
 	inserted int       // rows since the last time
 }
 
@@ -92,8 +92,8 @@ func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	return n, err
 }
 
-// ends returns when a row that was due at its reading may be deleted: a day later if that is not known, or if LimitFor panics, whose
-// panic no caller could recover here.
+// ends returns when a row that was due at its reading may be deleted. If that is not known,
+// it is a day later, and also if LimitFor panics: no caller could recover that panic here.
 func (l *Limiter) ends(r keyRow) (at int64) {
 	unknown := r.reading + mostKept
 	defer func() {
