@@ -151,6 +151,9 @@ const (
 	opPeek = 2
 	opKeep = 4 // a booking ahead may be given back
 	opOpen = 8 // and the real cost follows in a settlement
+
+	// opBetween is opKeep of a charge for which there is room before bookings, loose or not, from an instant on: 7 bytes at the end.
+	opBetween = 12
 )
 
 // … and for the script that settles.
@@ -255,7 +258,7 @@ var names = map[string]int64{
 	"MOST": most, "TOP": 2 * most, "LATEST": 2*most - century, "CENTURY": century,
 	"HEAD_SIZE": headSize, "CHARGE_ID": chargeID, "CHARGE_FIRST": chargeFirst, "CHARGE_SECOND": chargeSecond, "CHARGE_COST": chargeCost, "CHARGE_OWNER": chargeOwner, "CHARGE_AHEAD": chargeAhead, "CHARGE_SINCE": chargeSince, "CHARGE_SIZE": chargeSize,
 	"SETTLE_SIZE": settleSize, "ADJUST_SIZE": adjustSize, "DIGEST_SIZE": digestSize,
-	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
+	"TAKE": opTake, "PEEK": opPeek, "KEEP": opKeep, "OPEN": opOpen, "BETWEEN": opBetween, "OPEN_KIND": kindOpen, "MAX_OPENS": maxOpens, "OLDER": olderFlag, "ADJUST": opAdjust, "EXTEND": opExtend, "SETTLE_OPEN": opSettleOpen, "SHADOW": howShadow, "BEFORE": howBefore, "BEHIND": howBehind,
 	"WRONG_TYPE": answerWrongType, "NOT_OURS": answerNotOurs, "OTHER": answerOther, "FULL": answerFull, "OUTSIDE": answerOutside,
 	"DATES_SIZE": datesSize, "ORDINAL_ZERO": ordinalZero,
 

@@ -408,7 +408,7 @@ func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Du
 		r.oneCharge[0].owner = newOwner()
 	}
 	r.keys, r.charges = r.oneKey[:], r.oneCharge[:]
-	if p.kind == kindLeaky || op == opKeep || op == opOpen {
+	if p.kind == kindLeaky || op == opKeep || op == opOpen || op == opBetween {
 		r.charges[0].ahead = p.clampAhead(ahead)
 		r.charges[0].instead, r.charges[0].behind = r.instead, r.behind
 	}

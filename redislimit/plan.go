@@ -104,6 +104,10 @@ func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 	return min(max(0, int64(maxDelay))/1000, p.meter.MaxAhead(), most)
 }
 
+// gaps reports whether a call may look for room before bookings that are not loose.
+// In a leaky bucket there is none, and a sliding log would be read whole for it.
+func (p *plan) gaps() bool { return p.kind != kindLeaky && p.kind != kindLog && p.kind != kindHeld }
+
 // putDates appends the data of the plan's calendar for a script. It also appends
 // those of the limiter's previous calendar, because a key may still be under that.
 func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/weir-go/ratelimit"
@@ -54,6 +55,23 @@ func realStore(t *testing.T) linetest.Bubble {
 			return l
 		}
 	}}
+}
+
+// Each process has one or two callers in line, most of whom hang up while they have a booking: other processes book in the gaps.
+func TestCallersOfMixedCostsThatHangUpUseTheRateOnRedis(t *testing.T) {
+	testsize.Sequential(t)
+	s := realStore(t)
+	for _, c := range []struct {
+		rate  int
+		takes time.Duration
+		least float64
+	}{{20, 200 * time.Millisecond, .94}, {5, time.Millisecond, .9}} {
+		l := linetest.Leavers{Rate: c.rate, Burst: 10, Processes: 5, Most: 8, Takes: c.takes, For: testsize.Of[time.Duration](2, 10) * time.Minute, Seed: testsize.Seed(1)}
+		used := s.Leavers(t, l)
+		t.Logf("%v: %.1f %% used", l, 100*used)
+		assert.GreaterOrEqual(t, used, c.least, l)
+		assert.LessOrEqual(t, used, 1.03, l)
+	}
 }
 
 func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {

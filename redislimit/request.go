@@ -21,6 +21,7 @@ type request struct {
 	open    bool        // the charge is an open reservation
 	instead *settlement // the booking that the charge replaces, before others; nil if there is none
 	behind  bool        // the charge goes behind all bookings: callers of this process wait for some
+	after   int64       // of opBetween: the charge comes no earlier
 	follows bool        // the answer has the sums of open estimates
 	opens   []int64     // these, by key
 
@@ -103,6 +104,9 @@ func (r *request) prepare(c *call, op byte) {
 	for i := range r.charges {
 		b, now = r.charges[i].plan.putDates(b, r.store, now)
 	}
+	if op == opBetween {
+		b = put7(b, r.after)
+	}
 	c.payload = b
 }
 
@@ -150,7 +154,7 @@ func (r *request) scriptFor(op byte) *script {
 		return r.store.scripts.many.open
 	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
 		return d.open
-	case (op == opKeep || op == opOpen) && r.charges[0].ahead > 0:
+	case (op == opKeep || op == opOpen || op == opBetween) && r.charges[0].ahead > 0:
 		return d.keep
 	}
 	return d.take

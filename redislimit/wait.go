@@ -2,10 +2,10 @@ package redislimit
 
 import (
 	"context"
-	"time"
 
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/internal/outcome"
+	"github.com/weir-go/ratelimit/internal/turns"
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
@@ -30,6 +30,11 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 		return err
 	}
 	d, err := l.wait(ctx, key, cost)
+	if err == nil && d.Limit == (ratelimit.Limit{}) { // it was served without a call
+		if p, failed := l.planFor(key); failed == nil {
+			d.Limit = p.limit
+		}
+	}
 	l.report(ctx, key, cost, d, err)
 	return err
 }
@@ -38,13 +43,13 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return outcome.InLine(ctx, &l.lines, key, cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
+	return outcome.InLine(ctx, &l.lines, key, cost, func(q turns.Request) (made outcome.Made, err error) {
+		cost, ahead := q.Cost, q.Ahead
 		p, err := l.planOfCost(key, cost)
 		if err == nil {
 			err = p.endless(cost)
 		}
 		if err != nil {
-			var made outcome.Made
 			if p != nil {
 				made.Limit = p.limit
 			}
@@ -52,15 +57,23 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 		}
 		r := new(request)
 		r.call.undone = true
-		d, err := l.decideUnder(ctx, r, p, key, cost, ahead, opKeep)
-		if err == nil && !d.Allowed && p.dates != nil {
+		op := byte(opKeep)
+		if q.Between && p.gaps() {
+			op, r.after = opBetween, q.After
+		}
+		made.Decision, err = l.decideUnder(ctx, r, p, key, cost, ahead, op)
+		made.Life = r.life()
+		switch {
+		case err != nil:
+		case made.Allowed:
+			made.Settle = r.settlerFor(max(cost, 1))
+			if len(r.charges) > 0 {
+				made.At = r.charges[0].offer.At
+			}
+		case p.dates != nil:
 			if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking reaches beyond the next window
 				err = &outcome.Beyond{In: in}
 			}
-		}
-		made := outcome.Made{Decision: d, Life: r.life()}
-		if err == nil && d.Allowed {
-			made.Settle = r.settlerFor(max(cost, 1))
 		}
 		return made, err
 	})

@@ -327,6 +327,11 @@ func (l *Limiter) latest(key string, p *plan) *plan {
 // ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
+	if err == nil && d.Limit == (ratelimit.Limit{}) { // it was served without a call
+		if p, failed := l.planFor(key); failed == nil {
+			d.Limit = p.limit
+		}
+	}
 	l.report(ctx, key, cost, d, err)
 	return err
 }
@@ -336,14 +341,15 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 	if _, err := wait.Left(ctx); err != nil {
 		return ratelimit.Decision{}, ended(err, false)
 	}
-	return outcome.InLine(ctx, &l.waiting, key, cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
-		d, o, err := l.decide(ctx, key, cost, &operation{pending: pending{undone: true}, ahead: int64(ahead) / 1000, keep: meter.Booked})
+	return outcome.InLine(ctx, &l.waiting, key, cost, func(q turns.Request) (outcome.Made, error) {
+		d, o, err := l.decide(ctx, key, q.Cost, &operation{pending: pending{undone: true}, ahead: int64(q.Ahead) / 1000, keep: meter.Booked,
+			between: q.Between, from: q.After})
 		made := outcome.Made{Decision: d}
 		if err == nil && o != nil {
-			made.Life = o.life()
+			made.Life, made.At = o.life(), o.spending.At
 		}
-		if err == nil && d.Allowed && cost > 0 {
-			made.Settle = l.settler(key, cost, o)
+		if err == nil && d.Allowed && q.Cost > 0 {
+			made.Settle = l.settler(key, q.Cost, o)
 		}
 		return made, err
 	})

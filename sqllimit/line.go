@@ -26,6 +26,8 @@ type operation struct {
 	peek        bool
 	instead     *booking // in whose place it books, before others; nil if there is none
 	behind      bool     // it goes behind all bookings, loose or not
+	between     bool     // it may go before bookings, loose or not
+	from        int64    // but not before this instant, if that of the last booking is not earlier
 	actual      int64    // of a settlement; of an adjustment the delta
 
 	decision ratelimit.Decision

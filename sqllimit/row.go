@@ -191,6 +191,8 @@ func (a *account) take(o *operation) error {
 		if s, err = a.without(p, s, o.instead); err != nil {
 			return err
 		}
+	}
+	if o.instead != nil || o.between {
 		tight = p.meter.Loosen(s, a.now)
 	}
 	if o.behind && p.meter.Tighten(s) {
@@ -201,7 +203,7 @@ func (a *account) take(o *operation) error {
 		if !p.meter.Delays() && o.keep == meter.Final {
 			ahead = 0
 		}
-		offer = p.meter.Offer(*s, m, o.cost, ahead)
+		offer = p.meter.OfferAfter(*s, m, o.from, o.cost, ahead)
 	}
 	d := &o.decision
 	*d = ratelimit.Decision{Limit: p.limit, Allowed: !offer.Denied(a.reading)}

@@ -117,6 +117,24 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	return o
 }
 
+// OfferAfter is Offer for a cost that goes before bookings, but comes no earlier than an instant, or than the last booking if that is earlier.
+// It is Offer in a leaky bucket, in whose queue nothing goes before bookings.
+func (m *Meter) OfferAfter(s State, mo Moment, after, cost, ahead int64) Offer {
+	o := m.Offer(s, mo, cost, ahead)
+	if after <= mo.Now || s.detail == nil || m.leaky != nil {
+		return o
+	}
+	s = m.view(s)
+	if after = min(after, m.newest(s, mo.Now)); o.At >= after {
+		return o
+	}
+	o = Offer{At: m.first(s, after, cost), Retry: mo.Reading}
+	if ahead = min(ahead, m.maxAhead); ahead < farAhead {
+		o.Retry = max(o.Retry, o.At-ahead)
+	}
+	return o
+}
+
 // Take is Advance, Offer, and Accept if the offer is not a denial.
 func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 	m.Advance(s, mo.Now)

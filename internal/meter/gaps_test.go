@@ -235,3 +235,27 @@ func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	}
 	require.Positive(t, before)
 }
+
+// Of two bookings the second one is given back. Whoever comes goes into the gap, but not before an instant that it names, unless nothing is
+// booked as late.
+func TestAnOfferBetweenBookingsComesNoEarlierThanItMay(t *testing.T) {
+	m := New(Limit{Kind: TokenBucket, Units: 1, Per: 100, Burst: 2, Horizon: 1 << 40, Most: 1 << 40})
+	var s State
+	var booked []Spending
+	for range 5 { // the first one spends the burst, the others are booked at 200, 400, 600 and 800
+		o := m.Take(&s, Moment{}, 2, 1<<30, Booked)
+		booked = append(booked, o.Spending(2))
+	}
+	m.Settle(&s, 0, booked[1], 0)
+	m.Settle(&s, 0, booked[3], 0)
+	m.Advance(&s, 0)
+	require.True(t, m.Loosen(&s, 0))
+	for after, want := range map[int64]int64{0: 200, 150: 200, 201: 600, 401: 600, 600: 600, 601: 1000, 5000: 1000} {
+		o := m.OfferAfter(s, Moment{}, after, 2, 1<<30)
+		require.Equal(t, want, o.At, "after %d", after)
+		require.False(t, o.Denied(0))
+	}
+	o := m.OfferAfter(s, Moment{}, 401, 2, 500)
+	require.Equal(t, int64(100), o.Retry, "600 is too far ahead")
+	require.True(t, o.Denied(0))
+}

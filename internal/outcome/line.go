@@ -26,29 +26,29 @@ type Beyond struct {
 
 func (e *Beyond) Error() string { return "no booking reaches as far yet as " + e.In.String() }
 
-// InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books the cost that it
-// gets, by up to a time ahead, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later.
-// The context has not ended.
-func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int,
-	book func(cost int, ahead time.Duration) (Made, error)) (d ratelimit.Decision, err error) {
+// InLine is a store's Wait: it books in the turn of its caller, and waits for the booked instant. The book function books what is
+// requested, as Reserve does. If its error is a [*Beyond], the caller stays first, and books later. The context has not ended.
+func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost int, book func(turns.Request) (Made, error)) (d ratelimit.Decision, err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
 		return d, err
 	}
-	one := func(ahead time.Duration, cost int) (a turns.Answer[string], err error) {
+	one := func(q turns.Request) (a turns.Answer[string], err error) {
 		left, err := wait.Left(ctx)
 		if err != nil {
 			return a, err
 		}
-		ahead = min(ahead, left)
-		made, err := book(cost, ahead)
+		cost, ahead := q.Cost, min(q.Ahead, left)
+		q.Ahead = ahead
+		made, err := book(q)
 		d = made.Decision
 		var beyond *Beyond
 		if err != nil && !errors.As(err, &beyond) {
 			return a, err
 		}
 		a.Pace = PaceOf(d.Limit)
-		a.Allowed, a.Delay, a.Remaining, a.Settle, a.Life = d.Allowed, d.Delay, d.Remaining, made.Settle, made.Life
+		a.Allowed, a.Delay, a.At, a.Remaining = d.Allowed, d.Delay, made.At, d.Remaining
+		a.Settle, a.Life = made.Settle, made.Life
 		if d.Limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
 			a.Remaining = 0 // what remains of a queue can enter, and is let out later
 		}
@@ -69,10 +69,13 @@ func InLine(ctx context.Context, lines *turns.Lines[string], key string, cost in
 		return a, nil
 	}
 	if cost <= 0 { // there is nothing to wait for
-		_, err = one(left, cost)
+		_, err = one(turns.Request{Cost: cost, Ahead: left})
 		return d, err
 	}
 	err = lines.Wait(ctx, key, cost, one)
+	if err == nil && !d.Allowed { // it has what another caller had booked
+		d.Allowed, d.RetryAfter = true, 0
+	}
 	if e, ok := err.(*turns.LateError); ok { // behind other callers of this process
 		d.Allowed, d.Delay, d.RetryAfter = false, 0, e.In-left
 		err = late(d.Limit, e.In)

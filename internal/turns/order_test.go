@@ -48,7 +48,7 @@ func (s *scriptedLine) wait(t *testing.T, i int, c scripted) {
 	}
 	begin := time.Now().Add(-c.comes)
 	calls := 0
-	err := s.lines.Wait(ctx, "k", c.cost, func(time.Duration, int) (turns.Answer[string], error) {
+	err := s.lines.Wait(ctx, "k", c.cost, func(turns.Request) (turns.Answer[string], error) {
 		require.Less(t, calls, len(c.answers), "caller %d calls once more", i)
 		a := c.answers[calls]
 		calls++

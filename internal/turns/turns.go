@@ -7,8 +7,9 @@
 // A call of the store either books an instant or is denied. A denied caller stays first, and calls again when it
 // may succeed. The first caller of a line books as far ahead as necessary, so that it keeps its place. Those
 // behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the
-// caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within
-// four round trips, to bridge its own round trips and those of other processes. Processes take turns at a budget.
+// caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within one
+// and a half round trips, to bridge its own one. The later it books, the fewer callers leave with a booking.
+// Processes take turns at a budget.
 //
 // At low load a caller calls the store in one round trip, as if there were no line.
 package turns
@@ -49,11 +50,23 @@ func (p Pace) span(cost int64) time.Duration {
 	return time.Duration(min(float64(cost)*float64(p.Per)/float64(max(1, p.Units)), math.MaxInt64/4))
 }
 
+// Request is what a caller wants of the store.
+type Request struct {
+	Cost  int           // of which another caller, who has left, may have booked a part before
+	Ahead time.Duration // how far ahead it may book
+
+	// Between allows an instant before bookings of other processes that all keep theirs, but none before After: there is room where a caller
+	// has left. Else the instant comes behind all bookings.
+	Between bool
+	After   int64 // the latest booking of this line, as its answer has named it: see [Answer.At]; 0 if there is none
+}
+
 // Answer is the store's answer to a caller.
 type Answer[K comparable] struct {
 	Allowed bool
 	Delay   time.Duration // of an allowed call: until the booked instant
 	Retry   time.Duration // of a denied call: until another one may succeed
+	At      int64         // of an allowed call: the booked instant by the store's clock, in the store's units
 	Pace    Pace
 
 	Remaining int // of an allowed call: the units that the budget has left
@@ -111,6 +124,7 @@ type line[K comparable] struct {
 	giving      []*caller[K] // those of them whose calls to do so are under way
 	booking     uint64       // the number of the latest booking
 	sorted      []*caller[K] // room for a list
+	ends        bool         // a timer looks whether it still has parts
 }
 
 // caller is a waiting caller.
@@ -120,6 +134,8 @@ type caller[K comparable] struct {
 	need       int // what it has to book: the cost without its shares
 	shares     []share
 	far        bool          // it may book as far ahead as necessary
+	between    bool          // it may book before bookings of others
+	after      int64         // and then not before this instant
 	tries      bool          // its calls book nothing
 	changes    int           // those of the line when its call began
 	moves      int           // likewise
@@ -135,6 +151,7 @@ type caller[K comparable] struct {
 type part struct {
 	settle     func(actual int) error
 	due        time.Time
+	at         int64 // the same by the store's clock
 	cost, free int
 	users      int    // callers that wait for it
 	void       bool   // it is to be given back, and not to be taken
@@ -170,11 +187,10 @@ func (e *LateError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
-// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The arguments of the call are
-// how far ahead it may book, and the cost. If a caller that has left had booked a part of that cost, the call books only
-// the rest. Wait returns the error of the call. If the context ends before the turn, it returns the context's error joined
+// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The call books what is requested,
+// or is denied. Wait returns the error of the call. If the context ends before the turn, it returns the context's error joined
 // with the error of giving the booking back. If the turn would come after the deadline, it returns a [LateError] at once.
-func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(ahead time.Duration, cost int) (Answer[K], error)) error {
+func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
 }
@@ -188,7 +204,7 @@ func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], e
 	c.number = ls.arrived
 	key, busy := ls.busyLocked(c, nil)
 	ls.mu.Unlock()
-	again := func(time.Duration, int) (Answer[K], error) { return call() }
+	again := func(Request) (Answer[K], error) { return call() }
 	if !busy { // at low load
 		if _, err := wait.Left(ctx); err != nil {
 			return err
@@ -252,7 +268,7 @@ func also(err, second error) error {
 }
 
 // wait serves a caller in its turn.
-func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(time.Duration, int) (Answer[K], error)) error {
+func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(Request) (Answer[K], error)) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
 		return err
@@ -337,7 +353,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 }
 
 // serve calls the store for a caller and waits for what it has booked. It reports false if the caller waits again, in the line that it sets.
-func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call func(time.Duration, int) (Answer[K], error)) (done bool, err error) {
+func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call func(Request) (Answer[K], error)) (done bool, err error) {
 	l := *lp
 	left, err := wait.Left(ctx)
 	ended := false
@@ -359,7 +375,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 		if c.far {
 			ahead = left
 		}
-		if a, err = call(ahead, c.need); err != nil {
+		if a, err = call(Request{Cost: c.need, Ahead: ahead, Between: c.between, After: c.after}); err != nil {
 			return false, err
 		}
 	}
@@ -409,7 +425,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 			l.bookedAt(now, a)
 		}
 		l.booking++
-		p := &part{settle: a.Settle, due: now.Add(a.Delay), cost: c.need, users: 1, void: stale, life: a.Life, number: l.booking}
+		p := &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, users: 1, void: stale, life: a.Life, number: l.booking}
 		c.shares = append(c.shares, share{p, c.need})
 	}
 	yields := (stale || forgot) && l.behind(c)
@@ -496,7 +512,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 	l.anew++ // nobody calls until it has given back
 	l.giving = append(l.giving, c)
 	l.release(c)
-	spare := l.spare()
+	spare := l.spare(time.Now())
 	ls.mu.Unlock()
 	err = giveBack(spare)
 	ls.mu.Lock()
@@ -518,6 +534,16 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
 		at = later(at, s.of.due)
+	}
+	return at
+}
+
+// latestAt returns the instant of the last booking by the store's clock, 0 if there is none.
+func (l *line[K]) latestAt() (at int64) {
+	for b := l.booked; b != nil; b = b.next {
+		for _, s := range b.shares {
+			at = max(at, s.of.at)
+		}
 	}
 	return at
 }
@@ -592,16 +618,29 @@ func (l *line[K]) use(c *caller[K]) {
 	c.shares = nil
 }
 
-// spare takes the parts out of the pool that are to be given back: all, if nobody waits.
-func (l *line[K]) spare() (parts []*part) {
+// spare takes the parts out of the pool that are to be given back: all, if nobody waits, but for those that stay for a while.
+func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
-		spare := p.users == 0 && (p.void || l.first == nil && l.anew == 0)
-		if spare {
+		switch {
+		case p.users > 0 || !p.void && (l.first != nil || l.anew > 0 || l.stays(p, now)):
+			return false
+		case p.void || !l.regained(p, now):
 			parts = append(parts, p)
 		}
-		return spare
+		return true
 	})
 	return parts
+}
+
+// stays reports whether a part stays for the next caller though nobody waits. Such a part is due, and a bucket gives back less of it each moment:
+// what comes back of it late is lost to all. After the horizon it would be nothing.
+func (l *line[K]) stays(p *part, now time.Time) bool {
+	return !p.due.After(now) && now.Before(p.due.Add(Horizon)) && l.regained(p, p.due.Add(Horizon))
+}
+
+// regained reports whether a bucket has regained a part, which cannot be given back then.
+func (l *line[K]) regained(p *part, now time.Time) bool {
+	return l.pace.Units > 0 && !l.pace.AtOnce && !now.Before(p.due.Add(l.pace.span(int64(p.cost))))
 }
 
 // Expected returns the time until a cost could be spent behind all that wait in a line, 0 if none does.
@@ -663,7 +702,7 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 		for _, p := range l.pool {
 			p.void = true
 		}
-		goBack(l.spare())
+		goBack(l.spare(now))
 		ls.pumpLocked(l, now)
 	}
 }
@@ -717,16 +756,34 @@ func later(a, b time.Time) time.Time {
 
 // leftLocked lets the next callers of a line go on, after a call has ended, or a caller has left. It returns what is to be given back.
 func (ls *Lines[K]) leftLocked(l *line[K]) []*part {
-	ls.pumpLocked(l, time.Now())
-	spare := l.spare()
+	now := time.Now()
+	ls.pumpLocked(l, now)
+	spare := l.spare(now)
 	ls.dropLocked(l)
 	return spare
 }
 
+// dropLocked forgets a line that has no callers. If parts stay in it, nothing else does, and it is forgotten later.
 func (ls *Lines[K]) dropLocked(l *line[K]) {
-	if l.first == nil && l.calls == 0 && l.bookings == 0 && l.anew == 0 && ls.lines[l.key] == l {
-		delete(ls.lines, l.key)
+	if l.first != nil || l.calls > 0 || l.bookings > 0 || l.anew > 0 || ls.lines[l.key] != l {
+		return
 	}
+	if len(l.pool) == 0 {
+		delete(ls.lines, l.key)
+		return
+	}
+	*l = line[K]{key: l.key, pool: l.pool, pace: l.pace, trip: l.trip, booking: l.booking, ends: l.ends}
+	if l.ends {
+		return
+	}
+	l.ends = true
+	time.AfterFunc(Horizon, func() {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		l.ends = false
+		goBack(l.spare(time.Now()))
+		ls.dropLocked(l)
+	})
 }
 
 // pumpLocked lets the first callers call for whom it is time.
@@ -741,6 +798,9 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		c.state = isCalling
 		l.take(c)
 		c.far = l.bookings == 0 && l.calls == 0
+		if c.between = l.calls == 0; c.between { // of a call under way the instant is not known
+			c.after = l.latestAt()
+		}
 		if l.calls == 0 {
 			l.equal = c.cost
 		} else if l.equal != c.cost {
@@ -791,7 +851,7 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 }
 
 // ahead is how long before the last booking is due the next one is made.
-func (l *line[K]) ahead() time.Duration { return min(minAhead+4*l.trip, Horizon) }
+func (l *line[K]) ahead() time.Duration { return min(minAhead+l.trip+l.trip/2, Horizon) }
 
 // estimate returns the least time until a cost at the end of the line is served, 0 if it may call.
 func (l *line[K]) estimate(now time.Time, cost int) time.Duration {

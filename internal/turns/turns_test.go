@@ -38,10 +38,10 @@ func (r *remote) half() { time.Sleep(r.trip / 2) }
 
 // wait waits in one process.
 func (r *remote) wait(ctx context.Context, process *turns.Lines[string], cost int) error {
-	_, err := outcome.InLine(ctx, process, "k", cost, func(cost int, ahead time.Duration) (outcome.Made, error) {
+	_, err := outcome.InLine(ctx, process, "k", cost, func(q turns.Request) (outcome.Made, error) {
 		r.trips.Add(1)
 		r.half()
-		res, err := r.limiter.Reserve(context.Background(), "k", cost, ahead)
+		res, err := r.limiter.Reserve(context.Background(), "k", q.Cost, q.Ahead)
 		r.half()
 		made := outcome.Made{Decision: res.Decision}
 		if err == nil {
@@ -119,7 +119,7 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	least := .95
 	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
 		// Each line has one or two callers. What one of them gives back is a gap before the bookings of other processes, which keep their
-		// instants: whoever comes later cannot use it without more than a burst at one instant.
+		// instants. This limiter books behind these: see [turns.Request].
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)
@@ -412,4 +412,97 @@ func TestProcessesTakeTurns(t *testing.T) {
 		require.InDelta(t, 2000, served[0].Load()+served[1].Load(), 40)
 		require.InDelta(t, 1, float64(served[0].Load())/float64(served[1].Load()), .3, "of %d and %d", served[0].Load(), served[1].Load())
 	})
+}
+
+// stub is a store that gives the answers of a test, in their order, and records the requests.
+type stub struct {
+	pace     turns.Pace
+	answers  []turns.Answer[string]
+	requests []turns.Request
+	back     map[int64]int // what is left of the bookings that were given back, by their instants
+}
+
+func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
+	a := s.answers[len(s.requests)]
+	s.requests = append(s.requests, q)
+	a.Pace = s.pace
+	a.Settle = func(actual int) error {
+		s.back[a.At] = actual
+		return nil
+	}
+	time.Sleep(20 * time.Millisecond)
+	return a, nil
+}
+
+// comes has a caller come that leaves after a time if it is not served by then.
+func (s *stub) comes(line *turns.Lines[string], cost int, patience time.Duration) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, leave := context.WithCancel(context.Background())
+		defer leave()
+		defer time.AfterFunc(patience, leave).Stop()
+		done <- line.Wait(ctx, "k", cost, s.call)
+	}()
+	return done
+}
+
+func bookedAt(at int64, delay time.Duration) turns.Answer[string] {
+	return turns.Answer[string]{Allowed: true, At: at, Delay: delay}
+}
+
+// Bookings of one process keep their order, so none is made before another one of it, nor while it is not known where another one is.
+func TestACallGoesBeforeBookingsOfOtherProcessesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{pace: turns.Pace{Units: 20, Per: time.Second}, answers: []turns.Answer[string]{bookedAt(5, 50*time.Millisecond), bookedAt(9, 40*time.Millisecond), bookedAt(7, 0)}}
+		var line turns.Lines[string]
+		first, second := s.comes(&line, 1, time.Minute), s.comes(&line, 1, time.Minute)
+		time.Sleep(10 * time.Millisecond)
+		require.Len(t, s.requests, 2)
+		require.Equal(t, turns.Request{Cost: 1, Ahead: s.requests[0].Ahead, Between: true}, s.requests[0])
+		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon}, s.requests[1])
+		time.Sleep(30 * time.Millisecond)
+		third := s.comes(&line, 1, time.Minute)
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
+		require.NoError(t, <-third)
+		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon, Between: true, After: 9}, s.requests[2])
+	})
+}
+
+// A bucket takes back the less of a booking the longer that is due. So what is due, and soon worth nothing, stays for the next caller for a second.
+func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		pace  turns.Pace
+		next  time.Duration // after which another caller comes
+		cost  int           // of its call
+		stays bool
+	}{
+		{"soon", turns.Pace{Units: 20, Per: time.Second}, 100 * time.Millisecond, 1, true},
+		{"late", turns.Pace{Units: 20, Per: time.Second}, 3 * time.Second, 4, true},
+		{"slow", turns.Pace{Units: 2, Per: time.Second}, 100 * time.Millisecond, 4, false},
+		{"windows", turns.Pace{Units: 20, Per: time.Second, AtOnce: true}, 100 * time.Millisecond, 4, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stub{pace: c.pace, back: map[int64]int{}, answers: []turns.Answer[string]{bookedAt(1, 300*time.Millisecond), bookedAt(2, 900*time.Millisecond), bookedAt(3, 0)}}
+				var line turns.Lines[string]
+				first := s.comes(&line, 3, 200*time.Millisecond)
+				time.Sleep(100 * time.Millisecond)
+				second := s.comes(&line, 5, 400*time.Millisecond) // it takes what the first one leaves, and books the rest
+				require.ErrorIs(t, <-first, context.Canceled)
+				require.ErrorIs(t, <-second, context.Canceled)
+				time.Sleep(50 * time.Millisecond)
+				require.Equal(t, 2, s.requests[1].Cost)
+				left, back := s.back[1]
+				require.Equal(t, !c.stays, back, "of what is due %d is left", left)
+				require.Contains(t, s.back, int64(2), "what is not due goes back")
+				time.Sleep(c.next)
+				require.NoError(t, <-s.comes(&line, 4, time.Minute))
+				require.Equal(t, c.cost, s.requests[2].Cost)
+				_, back = s.back[1]
+				require.Equal(t, !c.stays, back, "there is nothing to give back after a second")
+			})
+		})
+	}
 }

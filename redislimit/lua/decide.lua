@@ -1,5 +1,5 @@
 -- One decision over several keys: all are read and checked first, and written last.
-local PEEK, KEEP, OPEN = $PEEK, $KEEP, $OPEN
+local PEEK, KEEP, OPEN, BETWEEN = $PEEK, $KEEP, $OPEN, $BETWEEN
 
 -- A shared call has no count, and nothing that counts by a calendar.
 local outside = count > 0 and readDates($HEAD_SIZE + 1 + $CHARGE_SIZE * count)
@@ -80,12 +80,15 @@ local function weigh(q, s)
   end
   q.state = s
   if q.kind == LEAKY or q.kind == LOG or q.kind == HELD then a.advance(q, s, s.now) end
-  if q.before and not s.loose and (s.base or q.kind == LOG and newestEntry(s) > s.now) then s.loose, s.tight = true, true end
+  local between = op == BETWEEN and s.base
+  if (between or q.before) and not s.loose and (s.base or q.kind == LOG and newestEntry(s) > s.now) then s.loose, s.tight = true, true end
   if q.behind and s.loose then s.loose, s.parted = false, true end
   q.at = s.now
   local retry = reading
   if q.cost > 0 then
-    q.at, q.between, q.merged = first(a, q, s, s.now, q.cost)
+    local from = s.now
+    if between then from = max(from, min(unpack('>I7', payload, #payload - 6), s.newest)) end
+    q.at, q.between, q.merged = first(a, q, s, from, q.cost)
     if q.kind == LEAKY then
       if q.at > s.now then retry = q.at end
       q.at = leaves(q, s, s.now)
@@ -114,7 +117,7 @@ local function spend(q, s)
   if not same then s.bar = nil end
   local a = algorithms[q.kind]
   local open = op == OPEN and q.kind == TOKEN
-  if q.at > s.now and (op == KEEP or op == OPEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
+  if q.at > s.now and (op == KEEP or op == OPEN or op == BETWEEN or s.base) and q.kind ~= LOG and q.kind ~= LEAKY then
     return book(a, q, s, q.at, q.cost, open)
   end
   local base = s.base or s -- before loose bookings

@@ -6,7 +6,7 @@ local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 -- readDates reads a call's data about calendars, behind all else. It reports whether the time is outside that data.
 local function readDates(pos)
   local outside = false
-  while pos <= #payload do
+  while pos + $DATES_SIZE - 1 <= #payload do
     local d, per = {}, 0
     per, d.prev, d.from, d.to, d.next, d.mean, d.windows, d.first, d.last = unpack('>I7I7I7I7I7I7I7I7I7', payload, pos)
     dates[per], pos = d, pos + $DATES_SIZE
