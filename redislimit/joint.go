@@ -41,10 +41,7 @@ type joinedLimiter struct {
 // Join makes All decide on all layers in one script call, within the shortest of their Timeouts. The call goes to the
 // first layer's client. All limiters must reach the same server; in a cluster their keys must share a slot. On a Ring or a
 // ClusterClient it refuses a Global layer whose key would be on another server.
-func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
-	l.check()
-	return join(limiters)
-}
+func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) { return join(limiters) }
 
 func join(limiters []ratelimit.Joining) (*joint, error) {
 	j := &joint{limiters: make([]joinedLimiter, len(limiters))}

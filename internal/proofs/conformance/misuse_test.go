@@ -152,9 +152,11 @@ var made = []any{
 }
 
 // arguments returns a value for each parameter of a method.
-func arguments(ctx context.Context, method reflect.Type) (all []reflect.Value) {
+func arguments(ctx context.Context, zero any, method reflect.Type) (all []reflect.Value) {
+	layer, _ := zero.(ratelimit.Limiter[string])
 	given := []any{ctx, "k", 1, time.Second, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), http.NotFoundHandler(),
-		httptest.NewRequest(http.MethodGet, "http://localhost/", nil), policy.Attributes{}, &policy.Set{}, policy.Decision{}}
+		httptest.NewRequest(http.MethodGet, "http://localhost/", nil), policy.Attributes{}, &policy.Set{}, policy.Decision{},
+		[]ratelimit.Joining{{Limiter: layer}}}
 	for i := range method.NumIn() {
 		if method.IsVariadic() && i == method.NumIn()-1 {
 			continue
@@ -186,7 +188,7 @@ func panics(call func()) (text string) {
 // counters a program may read where it has no limit.
 func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 	testsize.Arithmetic(t)
-	const form = `^$|^[\w/]+: this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
+	const form = `^$|^([\w/]+|layer 0): this \w+ is nil or zero: make one with \w+((, \w+)? or \w+)?$`
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for _, zero := range made {
@@ -199,7 +201,7 @@ func TestZeroValuesNameTheirConstructorInOneForm(t *testing.T) {
 			for i := range value.NumMethod() {
 				m := value.Method(i)
 				text := panics(func() {
-					for _, result := range m.Call(arguments(ended, m.Type())) { // the error of a RoundTrip
+					for _, result := range m.Call(arguments(ended, zero, m.Type())) { // the error of a RoundTrip or a Join
 						if err, ok := result.Interface().(error); ok && strings.Contains(err.Error(), "nil or zero") {
 							panic(err)
 						}
