@@ -111,8 +111,8 @@ func checkIP(v string) error {
 	return nil
 }
 
-// addressOf returns an error if a value of a list is neither an address nor a network. In a rule a text in place of an address is a value like
-// others; in a file of addresses it is a mistake.
+// addressOf returns an error if a value of a list is neither an address nor a network. A
+// rule may have such a text as a plain value, but in a file of addresses it is a mistake.
 func addressOf(v string) error {
 	if strings.Contains(v, "/") {
 		return checkIP(v)

@@ -64,7 +64,7 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	}
 	var d ratelimit.Decision
 	var err error
-	if q.looksAndCharges() { // the stack would charge the other rules before the budget that is asked for is known
+	if q.looksAndCharges() { // the stack would charge the other rules before the remaining budget is known
 		denied := false
 		if d, err, denied = q.lookAtEmpty(ctx); !denied && err == nil {
 			d, err = decide()
@@ -113,8 +113,8 @@ func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err
 	return denial, nil, denied
 }
 
-// emptyIn returns the decision of a stack that has allowed a query. If a rule was asked for a cost of 0 and has no budget left, emptyIn returns its
-// denial instead.
+// emptyIn returns the decision of a stack that has allowed a query. If a rule
+// with a cost of 0 has no budget left, emptyIn returns its denial instead.
 func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	d := allowed
 	for i := range q.charges.List {
@@ -196,7 +196,7 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 			now.Allowed = false
 			q.note(i, now, true)
 		} else {
-			own := now // the rule itself has allowed the cost, or was not asked
+			own := now // the rule itself has allowed the cost, or did not decide
 			own.Allowed, own.RetryAfter = true, 0
 			q.note(i, own, true)
 		}
@@ -209,8 +209,8 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 	return d, exceeds
 }
 
-// decisionAfter returns the decision on a cost of one charge that was adjusted. It asks the store only if the answer of the adjustment does not
-// show it.
+// decisionAfter returns the decision on the cost of an adjusted charge. It
+// calls the store only if the answer to the adjustment does not show it.
 func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ratelimit.Decision, error) {
 	if one.adjusted != nil && one.adjusted.after != nil {
 		now := *one.adjusted.after

@@ -76,8 +76,7 @@ func (d *decider) reset(ctx context.Context, c *charges) error {
 	return errors.Join(errs...)
 }
 
-// each visits the keys of a rule, under the limit that limitFor returns for a key and the limit of its last
-// decision.
+// each visits a rule's keys, each under the limit that limitFor returns for the key and its last decision's limit.
 func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit visitor) error {
 	var failed error
 	show := func(key string, standing ratelimit.Decision) (more bool) {

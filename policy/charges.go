@@ -23,7 +23,7 @@ type charges struct {
 
 	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
-	beside  []int                // the charges that were made beside the stack's, of rules that are charged always
+	beside  []int                // the charges beside the stack's, of rules that are always charged
 	rest    []int                // charges of shadows that a reservation settles
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
@@ -81,7 +81,7 @@ func (c *charges) drop() {
 	c.List = c.List[:n]
 }
 
-// of returns the charge of a rule that applies, nil for another.
+// of returns a rule's charge, or nil if the rule does not apply.
 func (c *charges) of(rule int) *charge {
 	if i, ok := c.position(rule); ok {
 		return &c.List[i]
@@ -134,7 +134,7 @@ func (c *charges) position(rule int) (int, bool) {
 	return 0, false
 }
 
-// fewCharges is the maximum number of charges that are searched one by one, which is faster than a map.
+// fewCharges is the maximum number of charges for which a linear search is faster than a map.
 const fewCharges = 8
 
 // change is how a call has changed the spending of a charge's key.

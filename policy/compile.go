@@ -97,7 +97,8 @@ func (e Engine) limiterFor(r *rule, b Budget, before func(id string) (ratelimit.
 	return p.Limiter, p, nil
 }
 
-// refusals returns the errors for which an engine refuses a valid set: about single limits, or else about the rules together.
+// refusals returns the errors with which an engine refuses a valid
+// set: errors of single limits, or else errors of the rules together.
 func (s *Set) refusals(e Engine) (all []*Error) {
 	if e == nil {
 		e = Memory(nil)
@@ -142,7 +143,7 @@ func (s *Set) refusals(e Engine) (all []*Error) {
 	return all
 }
 
-// ruleOf returns the rule with the parts of its limits that each of several processes enforces.
+// ruleOf returns the rule with the shares of its limits that each of several processes enforces.
 func ruleOf(whole *rule, processes int) *rule {
 	if processes <= 1 || whole.Allow {
 		return whole

@@ -81,8 +81,9 @@ func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 
 var priceMemories = sync.Pool{New: func() any { return new(match.Memory) }}
 
-// of returns the charge if the caller's cost is cost: of the first price that matches, else of the rule. A client cannot choose a lower
-// one by a path that is read in several ways: the highest counts of the prices that match by one reading, up to the first that matches by all.
+// of returns the charge for a caller's cost: by the first price that matches, or else by the
+// rule. If servers may read the path in several ways, the highest of the matching prices applies,
+// up to the first one that matches every reading. So a client cannot choose a lower price.
 func (p *pricing) of(r Request, cost int) (n int, fixed bool, err error) {
 	if p.prices == nil {
 		return p.base.of(r, cost)

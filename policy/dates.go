@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// span is a time in which something is in force: from its beginning, and before its end. The zero span is always.
+// span is the time in which something is in force: from its beginning, and before its end. The zero span is unbounded.
 type span struct{ from, until time.Time }
 
 func (s span) always() bool { return s == span{} }

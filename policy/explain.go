@@ -32,7 +32,7 @@ type Explained struct {
 	Override bool            // an override's limit holds
 	Given    string          // the attribute of LimitFrom, if its limit holds
 	Limit    ratelimit.Limit // the limit that holds
-	Share    int             // the weight by which the key shares Limit with others; 0 if it has a budget of its own
+	Share    int             // the key's weight in Limit, which it shares with others; 0 if it has its own budget
 	Cost     int
 	Grace    string              // the share of the limit that is allowed above it, or ""
 	Charge   string              // "always" if the rule is charged whatever the decision, or ""

@@ -31,7 +31,7 @@ const (
 	// still is the time without a change after which a file is read: a program that writes
 	// in place writes in parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost bounds the time by which writing delays the reading.
+	// atMost is the longest time for which repeated writing delays the reading of a file.
 	atMost = 10 * time.Second
 )
 
@@ -171,7 +171,7 @@ func readText(path string) (t text) {
 	return text{data: data}
 }
 
-// hash returns a hash of all of a content. Without lists it is that of the rules.
+// hash returns a hash of the whole content. Without lists it is the hash of the rules.
 func (c *content) hash() hash {
 	own := c.text.hash()
 	if len(c.lists) == 0 {

@@ -164,8 +164,8 @@ func (f *follower) warn(all []*Error) {
 	}
 }
 
-// limitsNothing reports whether no request can be limited: an empty table, or a match that was forgotten in a rule that
-// exempts, looks like rules that are never exceeded. A shadow rule counts as a rule that limits.
+// limitsNothing reports whether the set can limit no request. An empty table looks like rules that are
+// never exceeded, and so does an exempting rule whose match was forgotten. A shadow rule counts as a limit.
 func (s *Set) limitsNothing() bool {
 	counts := false
 	for _, r := range s.complete() {

@@ -76,7 +76,8 @@ type left struct {
 	at time.Time
 }
 
-// remembered is the time for which limiters of earlier sets are flushed. Leases give units back by themselves within a few seconds.
+// remembered is the time for which limiters of earlier sets are still
+// flushed. Leases give units back by themselves within a few seconds.
 const remembered = time.Minute
 
 // position returns the index of the rule with an id, -1 if there is none.

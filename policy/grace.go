@@ -47,7 +47,7 @@ func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	return shown
 }
 
-// peekShown is a peek of the charges of a query, each by itself.
+// peekShown peeks at each charge of a query by itself.
 func (q *query) peekShown(ctx context.Context) (d ratelimit.Decision, err error) {
 	sum := merge.Of((*merge.Decision[ratelimit.Limit])(&d), ratelimit.Unlimited())
 	for i := range q.charges.List {

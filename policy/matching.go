@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// matchOf returns which requests a rule is for. The rule is valid. Routes are those whose wildcards its conditions may be on.
+// matchOf returns the condition on requests of a valid rule. Its conditions on wildcards refer to the given routes.
 func matchOf(r *Rule, named lists, routes []match.Pattern) match.Rule {
 	m := match.Rule{Disabled: r.Disabled, Exempts: r.Allow}
 	m.Patterns = patternsOf(named.of(r.Match.Route))

@@ -22,8 +22,8 @@ var methods = []string{
 	"SOURCE", "SUBSCRIBE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UNSUBSCRIBE", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 }
 
-// oddMethod returns the method that was meant by one that no request has, "" for every method, and the reason; no reason if the method is
-// one of [methods]. Several alternatives are a list with commas.
+// oddMethod returns the method that the author of a text probably meant, and why no request has the text as its method.
+// Without a reason, the text is one of [methods]; "" stands for every method. Several alternatives are a list with commas.
 func oddMethod(method string) (meant, why string) {
 	upper := strings.ToUpper(method)
 	switch {
@@ -90,7 +90,7 @@ func betterRoute(route string) (better []string, why []string) {
 	return better, why
 }
 
-// betterHost returns the host that was meant in a pattern, and whether a pattern can have it.
+// betterHost returns the host that the author of a pattern probably meant, and whether a pattern can have it.
 func betterHost(host string, why *[]string) (string, bool) {
 	if reason := oddHost(host); reason != "" {
 		*why = append(*why, reason)
@@ -101,7 +101,7 @@ func betterHost(host string, why *[]string) (string, bool) {
 	return match.Host(http.MethodGet, host), true
 }
 
-// oddHost returns the reason for which no request has a host, "" if one may.
+// oddHost returns why no request has this host, or "" if one may.
 func oddHost(host string) string {
 	switch {
 	case strings.Contains(host, "://"):
@@ -123,7 +123,7 @@ var (
 	identifier  = regexp.MustCompile(`[A-Za-z_][A-Za-z_0-9]*`)
 )
 
-// betterPath returns the path that was meant in a pattern, and whether a pattern can have it.
+// betterPath returns the path that the author of a pattern probably meant, and whether a pattern can have it.
 func betterPath(path string, why *[]string) (better string, ok bool) {
 	add := func(format string, args ...any) { *why = append(*why, fmt.Sprintf(format, args...)) }
 	if i := strings.IndexAny(path, "?#"); i >= 0 && !strings.ContainsAny(path[strings.LastIndexByte(path[:i], '/'):i], ":{(") { // no optional part

@@ -83,7 +83,7 @@ type Policies struct {
 	debts   atomic.Pointer[debts] // of these as a StandIn; nil if they are none
 
 	updating sync.Mutex // held while a set is put in force; before the StandIn's, and before mu
-	lead     *Policies  // that these stand in for, or nil; guarded by updating
+	lead     *Policies  // the policies for which these stand in, or nil; guarded by updating
 	gone     gone
 	forget   *time.Timer // ends the time of the rules in gone; nil if there are none; guarded by updating
 

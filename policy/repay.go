@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// debts are what an [Options.StandIn] has let pass, by rule, until the policies that it stands in for are charged with it.
+// debts record what an [Options.StandIn] has let pass, by rule, until the policies behind it are charged.
 type debts struct {
 	to creditor
 
@@ -19,7 +19,7 @@ type debts struct {
 	rules map[string]*owed.Ledger[debtor] // by the rule's id
 }
 
-// creditor is charged with the debts of a stand-in: the policies that it stands in for.
+// creditor is charged with the debts of a stand-in: the policies for which it stands in.
 type creditor interface {
 	now() *generation
 	adjust(ctx context.Context, g *generation, c *charges, delta int) error
@@ -36,8 +36,8 @@ type debt struct {
 	ledger *owed.Ledger[debtor]
 	debtor
 	cost  int
-	fixed bool            // the rule has a cost of its own, which only a cancelled reservation gives back
-	real  *int            // the real cost of a rule that settles by itself, else nil
+	fixed bool            // the rule has its own cost, which only a cancelled reservation gives back
+	real  *int            // the real cost, if the rule determines it; else nil
 	share ratelimit.Limit // the stand-in's limit
 }
 
@@ -77,7 +77,7 @@ func (b *debts) ledger(id string, clock ratelimit.Clock) *owed.Ledger[debtor] {
 	return l
 }
 
-// record records debts of a charge that stays as it is.
+// record records the debts of a charge that will not be settled.
 func record(all []debt) {
 	for i := range all {
 		all[i].record(all[i].cost)

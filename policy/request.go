@@ -25,7 +25,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// plan is a [Request] of which nothing but its plan is known.
+// plan is a [Request] that has a plan, and nothing else.
 type plan string
 
 func (p plan) Attribute(name string) (string, bool) { return string(p), name == attrPlan && p != "" }

@@ -21,7 +21,7 @@ type rule struct {
 	*Rule
 	lists     lists                                 // of the set
 	id        string                                // of the budget
-	limit     ratelimit.Limit                       // with the rule's name; this and the others are those by which it denies: see Grace
+	limit     ratelimit.Limit                       // the limit by which the rule denies, with its name: see Grace. The following limits are such limits, too
 	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
 	part      func(ratelimit.Limit) ratelimit.Limit // the share of a limit in such a stand-in, else nil
 	plans     map[string]*ratelimit.Limit
@@ -44,7 +44,7 @@ type rule struct {
 	plain   bool     // the key is one attribute, and whole
 	pricing pricing  // its cost
 	actual  needed   // the attribute that holds its real cost
-	ownCost bool     // it has a cost of its own, for some requests at least
+	ownCost bool     // for some requests at least, the rule has its own cost
 	varies  bool     // some keys have another limit
 	moved   bool     // earlier sets had another limit
 	grace   limits.Grace
@@ -230,7 +230,7 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 	return &c.limit, ""
 }
 
-// countPlan counts the plan of a request if the rule does not know it.
+// countPlan counts a request's plan if the rule has no such plan.
 func (c *rule) countPlan(r Request) {
 	plan, ok := r.Attribute(attrPlan)
 	if !ok || plan == "" {

@@ -193,9 +193,9 @@ func tooMany(w http.ResponseWriter, retryAfter time.Duration, text string) {
 	http.Error(w, text, http.StatusTooManyRequests)
 }
 
-// forward sends the request to the model, and settles the reservation. Where the number of tokens that the model has counted is not known,
-// the estimate stays charged. That includes a figure above most, the largest number of tokens that the request can have: an error of the
-// upstream must not bar the tenant.
+// forward sends the request to the model, and settles the reservation. If the model's count
+// of tokens is not known, the estimate stays charged. A count above most, the maximum for
+// this request, is treated as unknown: an error of the upstream must not bar the tenant.
 func (g *gateway) forward(w http.ResponseWriter, r *http.Request, body []byte, most int, reserved *ratelimit.Reservation) {
 	request, err := http.NewRequestWithContext(r.Context(), http.MethodPost, g.upstream, bytes.NewReader(body))
 	if err != nil {

@@ -39,7 +39,7 @@ func (a *admin) post(w http.ResponseWriter, r *http.Request, v *view) error {
 		return refuse(http.StatusBadRequest, "the form cannot be read")
 	}
 	form := r.PostForm // never the URL's values
-	if a.ShowKeys {    // else something that is a key may stand in a wrong field
+	if a.ShowKeys {    // otherwise a key in a wrong field might be shown
 		v.form = fields{
 			Rule: form.Get("rule"), Key: form.Get("key"), Plan: form.Get("plan"), Cost: form.Get("cost"),
 			Delta: form.Get("delta"), Request: form.Get("request"),
@@ -177,7 +177,7 @@ func (a *admin) parts(name string) int {
 	return 0
 }
 
-// standing answers how a key stands, under one rule or under all whose key has as many values.
+// standing answers with a key's state: under one rule, or under all rules whose keys have as many values.
 func (a *admin) standing(r *http.Request, v *view) error {
 	cost, err := number(r, "cost", 1)
 	if err != nil {

@@ -91,8 +91,8 @@ type Filter struct {
 // maxResults is the Max of a Filter that gives none.
 const maxResults = 1000
 
-// Violation is a row: the denials of a key by a rule in one minute. With [Filter].ByKey or ByRule it is a sum, of which only Denials is set,
-// without Key if it is that of a rule.
+// Violation is a row: the denials of a key by a rule in one minute. With [Filter].ByKey
+// or ByRule it is a sum: only Denials is set, and ByRule leaves Key empty.
 type Violation struct {
 	policy.Denials
 	FirstAt, LastAt time.Time

@@ -12,9 +12,9 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Moves plays calls of a language model while the figures of their limit change: once while nine calls are under way, by 1 % each second,
-// and with each call, as by two versions of a service. The refunds of open reservations survive that. New returns a limiter that shares
-// the keys of others with its name.
+// Moves plays calls of a language model while the figures of their limit change: once while nine calls are
+// under way, by 1 % each second, and with each call, as if two versions of a service alternate. The open
+// reservations must still give their refunds. New returns a limiter; limiters of one name share their keys.
 func Moves(t *testing.T, clock Clock, new func(name string, l ratelimit.Limit) Flipped) {
 	t.Run("once", func(t *testing.T) {
 		l := new("once", perMinute(1_000_000))

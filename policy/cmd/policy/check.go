@@ -41,7 +41,7 @@ var engines = map[string]func() policy.Engine{
 // engineNames returns the names of the engines, for people.
 func engineNames() string { return strings.Join(slices.Sorted(maps.Keys(engines)), ", ") }
 
-// noDatabase is a database that a check never asks.
+// noDatabase is a database for a check, which never calls it.
 type noDatabase struct{}
 
 func (noDatabase) Connect(context.Context) (driver.Conn, error) {

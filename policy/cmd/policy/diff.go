@@ -234,8 +234,8 @@ func conditions(m policy.Match) []question {
 	return []question{{" ", m.Attributes}, {" not ", m.Not}, {" beginning with ", m.Prefix}, {" ending with ", m.Suffix}}
 }
 
-// sameMatch reports whether two rules are for the same requests: the order of patterns and values, and
-// how often they are there, plays no part.
+// sameMatch reports whether two rules apply to the same requests,
+// regardless of the order and the repetition of patterns and values.
 func sameMatch(a, b policy.Match) bool {
 	if !sameSet(a.Route, b.Route) || !sameSet(a.Absent, b.Absent) {
 		return false
@@ -289,7 +289,7 @@ func names[V any](a, b map[string]V) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// planLimit returns the limit of a plan, which is the rule's if it has none of its own.
+// planLimit returns a plan's own limit, or else the rule's.
 func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	if l, ok := r.Plans[plan]; ok {
 		return l.Named("")
@@ -297,7 +297,7 @@ func planLimit(r *policy.Rule, plan string) ratelimit.Limit {
 	return r.Limit.Named("")
 }
 
-// planShare returns the weight of a plan, which is the rule's if it has none of its own.
+// planShare returns a plan's own weight, or else the rule's.
 func planShare(r *policy.Rule, plan string) int { return cmp.Or(r.Shares[plan], r.Share) }
 
 // shareChange describes a change of a rule's weight.

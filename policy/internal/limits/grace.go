@@ -18,7 +18,7 @@ func (g Grace) of(units int) int {
 	return int(min(extra, uint64(math.MaxInt-max(0, units))))
 }
 
-// Enforced returns the limit by which the rule denies in place of a limit.
+// Enforced returns the limit by which the rule denies, given the limit of the file.
 func (g Grace) Enforced(l ratelimit.Limit) ratelimit.Limit {
 	if g == 0 || !Counts(l) {
 		return l

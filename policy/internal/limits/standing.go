@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/merge"
 )
 
-// Empty reports whether a decision leaves nothing, under the limit by which the rule denies: then a cost of 0 is denied.
+// Empty reports whether nothing is left under the limit by which the rule denies. Then even a cost of 0 is denied.
 func Empty(d *ratelimit.Decision) bool {
 	return d.Remaining <= 0 && d.Limit.Algorithm != ratelimit.AlgorithmUnlimited
 }
@@ -26,9 +26,9 @@ func Longer(a, b *ratelimit.Decision) bool {
 	return !endless(b) && (endless(a) || a.RetryAfter > b.RetryAfter)
 }
 
-// RoomAfter returns the time until a key has room for a cost for which it has none now. It computes the time from a
-// decision's figures. They are not enough for sliding windows, for leaky buckets, which delay, and for a debt under
-// periods of different length.
+// RoomAfter returns the time until a key has room for a cost that does not fit now. It
+// computes the time from a decision's figures. They are not enough for sliding windows,
+// for leaky buckets, which delay, and for a debt under periods of different length.
 func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	const longest = 50 * 365 * 24 * time.Hour // later instants may be cut
 	units, per := int64(d.Limit.Rate.Units), int64(d.Limit.Rate.Per)
@@ -55,7 +55,7 @@ func RoomAfter(d *ratelimit.Decision, cost int) (time.Duration, bool) {
 	return 0, false
 }
 
-// SpentOf returns the units that a key has spent, of which a decision is the standing.
+// SpentOf returns the spending of a key, given a decision on it.
 func SpentOf(d *ratelimit.Decision) int64 {
 	return int64(max(0, d.Limit.Capacity()-d.Remaining)) + int64(d.Debt)
 }

@@ -42,7 +42,8 @@ func crossed(thresholds []int, before, after int64, capacity int) []int {
 	return thresholds[first:last]
 }
 
-// maxNotices bounds the keys of which notices are remembered. A key beyond it may be notified of a further crossing, or denial, too early.
+// maxNotices is the maximum number of keys whose notices are remembered.
+// Beyond it, a notice of a further crossing or denial may be sent too early.
 const maxNotices = 1 << 16
 
 // Notices remember, until keys have regained their budgets, of what this process has notified: of denials, and under limits that regain all
@@ -61,7 +62,7 @@ type notice struct {
 	until  time.Duration // when the key is fresh again, by the policies' clock
 }
 
-// share is the highest threshold of a limit that was notified of.
+// share is the highest threshold of a limit for which a notice was sent.
 type share struct {
 	capacity, percent int
 	denied            bool // of a denial
@@ -81,7 +82,7 @@ func (n *notice) notified(capacity int) (percent int) {
 	return percent
 }
 
-// denied reports whether a denial was the notice of all of a limit, or of a larger one.
+// denied reports whether a notice of a denial was sent for all of this limit, or of a larger one.
 func (n *notice) denied(capacity int) bool {
 	return slices.ContainsFunc(n.shares, func(s share) bool { return s.denied && s.capacity >= capacity })
 }
@@ -107,7 +108,7 @@ type Change struct {
 	Lacks         bool               // the key was denied for lack of budget
 }
 
-// Due returns the thresholds of which to notify after a change, and remembers them.
+// Due returns the thresholds whose notices are due after a change, and remembers them.
 func (n *Notices) Due(id Key, thresholds []int, x *Change, now time.Duration) []int {
 	capacity := x.Decision.Limit.Capacity()
 	all := crossed(thresholds, x.Before, x.After, capacity)

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Limiter is a limiter whose keys share its limit, as those of packages fair and redislimit do.
+// Limiter is a limiter whose keys share its limit, for example one of package fair or redislimit.
 type Limiter interface {
 	ratelimit.Reserver[string]
 	SetLimit(limit ratelimit.Limit) error
