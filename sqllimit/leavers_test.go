@@ -2,6 +2,7 @@ package sqllimit
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,15 +34,22 @@ func TestCallersOfMixedCostsThatHangUpUseTheRateOfADatabase(t *testing.T) {
 func TestACallThatIsServedByTheBookingOfOneThatLeavesIsReportedAsAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
+		var mu sync.Mutex // guards events
 		var events []ratelimit.Event[string]
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(1), 1).Named("calls")
-		l := newLimiter(t, db, limit, &Options{OnDecision: func(e ratelimit.Event[string]) { events = append(events, e) }})
+		l := newLimiter(t, db, limit, &Options{OnDecision: func(e ratelimit.Event[string]) {
+			mu.Lock()
+			defer mu.Unlock()
+			events = append(events, e)
+		}})
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
 		ctx, leave := context.WithCancel(t.Context())
 		go func() { _ = l.Wait(ctx, "k", 1) }()
 		time.Sleep(100 * time.Millisecond)
 		time.AfterFunc(100*time.Millisecond, leave)
 		require.NoError(t, l.Wait(t.Context(), "k", 1))
+		mu.Lock()
+		defer mu.Unlock()
 		require.Len(t, events, 3)
 		require.True(t, events[2].Decision.Allowed)
 		require.True(t, events[2].Spent)
