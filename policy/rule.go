@@ -100,7 +100,8 @@ func newRule(r *Rule, named lists) *rule {
 	return c
 }
 
-// eachOverride calls f for each override, and its key as it is in requests. An address, a host or a path is the same however it is spelt there.
+// eachOverride calls f for each override, with its key in the spelling
+// of requests. There each address, host and path has one spelling.
 func (r *Rule) eachOverride(f func(key string, o *Override)) {
 	written := make(map[string]bool, len(r.Overrides))
 	for i := range r.Overrides {

@@ -226,8 +226,8 @@ func (l *latest) learnKind(b *Budget) {
 	b.Refills, b.inferred = l.refills, l.refills
 }
 
-// refused records that a request was refused until an instant: of a budget that comes back bit by bit, nothing is left until then. The
-// others are forgotten: the server's time is more precise than the end of a window.
+// refused records that a request was refused until an instant. Budgets that come back bit by bit have nothing
+// left until then. Other budgets are forgotten: the server's time is more precise than the end of a window.
 func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	kept := bs.list[:0]
 	for _, b := range bs.list {
