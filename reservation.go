@@ -271,7 +271,7 @@ type spending struct {
 	number  uint64 // of its arrival, if it is booked for later
 }
 
-// spendingOf records what an account spends when a decision accepts its offer.
+// spendingOf returns what an account spends when a decision accepts its offer.
 func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 	sp := o.Spending(cost)
 	sp.Open = keep == meter.Open

@@ -100,8 +100,7 @@ func newRule(r *Rule, named lists) *rule {
 	return c
 }
 
-// eachOverride calls f for each override, with its key in the spelling
-// of requests. There each address, host and path has one spelling.
+// eachOverride calls f for each override: with its key as the file has it, and with the key as requests spell it, if that differs.
 func (r *Rule) eachOverride(f func(key string, o *Override)) {
 	written := make(map[string]bool, len(r.Overrides))
 	for i := range r.Overrides {
