@@ -75,7 +75,11 @@ func TestCallersOfMixedCostsThatHangUpUseTheRateOnRedis(t *testing.T) {
 }
 
 func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {
-	realStore(t).Random(t, testsize.Of[uint64](10, 50))
+	realStore(t).Random(t, testsize.Of[uint64](10, 800))
+}
+
+func TestCallersInLineAreChargedAgainAfterAnotherProcessHasResetTheirKey(t *testing.T) {
+	realStore(t).Reset(t)
 }
 
 // An operator changes the limit each minute while the reservations of three processes wait.

@@ -31,6 +31,10 @@ func TestRandomLinesInADatabaseAreServedAsInMemory(t *testing.T) {
 	fakeStore.Random(t, 10)
 }
 
+func TestCallersInLineAreChargedAgainAfterAnotherProcessHasResetTheirKey(t *testing.T) {
+	fakeStore.Reset(t)
+}
+
 // An operator raises, brakes, grants, resets, blocks or lifts each minute while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)

@@ -15,8 +15,8 @@ func PaceOf(l ratelimit.Limit) turns.Pace {
 	if l.Rate.Units <= 0 {
 		return turns.Pace{}
 	}
-	bucket := l.Algorithm == ratelimit.AlgorithmTokenBucket || l.Algorithm == ratelimit.AlgorithmLeakyBucket
-	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}
+	queue := l.Algorithm == ratelimit.AlgorithmLeakyBucket
+	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !queue && l.Algorithm != ratelimit.AlgorithmTokenBucket, Spaced: queue}
 }
 
 // Beyond is the error of a booking whose instant is in time, but which the store can make only after the RetryAfter of its decision.

@@ -47,7 +47,7 @@ func (l *line[K]) disordered(booked []*caller[K]) bool {
 		}
 		last = due
 	}
-	return slices.ContainsFunc(l.pool, func(p *part) bool { return !p.void && p.due.Before(last) })
+	return slices.ContainsFunc(l.pool, func(p *part) bool { return !p.void && p.next().Before(last) })
 }
 
 // exchange gives the callers the first units in the order of their arrival.

@@ -205,6 +205,32 @@ func TestASmallCostIsServedAtOnceWhenALargeOneBeforeItLeaves(t *testing.T) {
 	}
 }
 
+// They would be let out at once otherwise, since one booking was made for both.
+func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemote(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 100), time.Millisecond)
+		require.True(t, r.limiter.Allow("k", 1))
+		var process turns.Lines[string]
+		ctx, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		begin := time.Now()
+		wg.Go(func() { require.ErrorIs(t, r.wait(ctx, &process, 4), context.Canceled) })
+		var at []time.Duration
+		for range 2 {
+			time.Sleep(10 * time.Millisecond)
+			wg.Go(func() {
+				require.NoError(t, r.wait(t.Context(), &process, 2))
+				at = append(at, time.Since(begin))
+			})
+		}
+		time.Sleep(10 * time.Millisecond)
+		leave()
+		wg.Wait()
+		require.InDeltaSlice(t, []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}, at, float64(3*time.Millisecond))
+		require.LessOrEqual(t, r.peek(t).ResetAfter, 200*time.Millisecond)
+	})
+}
+
 // The next window would begin with what this one still has room for.
 func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

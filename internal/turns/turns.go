@@ -43,6 +43,7 @@ type Pace struct {
 	Units  int
 	Per    time.Duration
 	AtOnce bool
+	Spaced bool // a queue lets each unit out after the one before it
 }
 
 // span returns the time in which a cost is regained, on average.
@@ -153,16 +154,27 @@ type part struct {
 	due        time.Time
 	at         int64 // the same by the store's clock
 	cost, free int
+	pace       Pace   // that of the limit under which it was booked
 	users      int    // callers that wait for it
 	void       bool   // it is to be given back, and not to be taken
 	life       uint64 // of the key
 	number     uint64 // of the booking
 }
 
+// next returns when the units that nobody holds are due. Those of a queue that come first go out first.
+func (p *part) next() time.Time {
+	n := int64(p.cost - p.free)
+	if !p.pace.Spaced || n == 0 {
+		return p.due
+	}
+	return p.due.Add(p.pace.span(n) + time.Microsecond) // at least, by the store's clock
+}
+
 // share is units of a part.
 type share struct {
-	of *part
-	n  int
+	of  *part
+	n   int
+	due time.Time
 }
 
 type state uint8
@@ -425,8 +437,8 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 			l.bookedAt(now, a)
 		}
 		l.booking++
-		p := &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, users: 1, void: stale, life: a.Life, number: l.booking}
-		c.shares = append(c.shares, share{p, c.need})
+		p := &part{settle: a.Settle, due: now.Add(a.Delay), at: a.At, cost: c.need, pace: a.Pace, users: 1, void: stale, life: a.Life, number: l.booking}
+		c.shares = append(c.shares, share{p, c.need, p.due})
 	}
 	yields := (stale || forgot) && l.behind(c)
 	l.putBooked(c)
@@ -533,7 +545,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 // due returns the latest instant of what a caller has booked.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
-		at = later(at, s.of.due)
+		at = later(at, s.due)
 	}
 	return at
 }
@@ -574,16 +586,19 @@ func (l *line[K]) take(c *caller[K]) {
 			n = 0
 		}
 		if n > 0 {
+			c.shares = append(c.shares, share{p, n, p.next()})
 			p.free -= n
 			p.users++
 			c.need -= n
-			c.shares = append(c.shares, share{p, n})
 		}
 		if p.free == 0 {
 			l.pool = slices.Delete(l.pool, i, i+1)
 		} else {
 			i++
 		}
+	}
+	if len(l.pool) > 1 {
+		l.sortPool()
 	}
 }
 
@@ -607,7 +622,11 @@ func (l *line[K]) release(c *caller[K]) {
 		s.of.users--
 	}
 	c.shares = nil
-	slices.SortStableFunc(l.pool, func(a, b *part) int { return a.due.Compare(b.due) })
+	l.sortPool()
+}
+
+func (l *line[K]) sortPool() {
+	slices.SortStableFunc(l.pool, func(a, b *part) int { return a.next().Compare(b.next()) })
 }
 
 // use has a served caller use what it holds.
@@ -802,8 +821,8 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 			c.after = l.latestAt()
 		}
 		if l.calls == 0 {
-			l.equal = c.cost
-		} else if l.equal != c.cost {
+			l.equal = c.need
+		} else if l.equal != c.need {
 			l.equal = 0
 		}
 		l.calls++
