@@ -75,7 +75,7 @@ func TestCallersOfMixedCostsThatHangUpUseTheRateOnRedis(t *testing.T) {
 }
 
 func TestRandomLinesOnRedisAreServedAsInMemory(t *testing.T) {
-	realStore(t).Random(t, testsize.Of[uint64](10, 800))
+	realStore(t).Random(t, testsize.Of[uint64](10, 200))
 }
 
 func TestCallersInLineAreChargedAgainAfterAnotherProcessHasResetTheirKey(t *testing.T) {
