@@ -254,7 +254,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return nil
 	}
 	if late := a.last - at; late > 0 {
-		// The key may not be created before that, so its spending moves by as much.
+		// The account begins later than the clock reads, so all that it has spent moves later by the difference.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
 	a.last, a.State = max(a.last, last), p.begins(s)

@@ -139,7 +139,7 @@ func (f *fetcher[K]) leaves(err error) result[K] {
 	return result[K]{err: err}
 }
 
-// waitAlong waits for a fetch of another caller, or ahead of need.
+// waitAlong waits for a fetch that another caller began, or that began ahead of need. Then the caller decides again.
 func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) result[K] {
 	err := f.until(ctx, ft)
 	h.mu.Lock()

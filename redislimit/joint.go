@@ -329,7 +329,7 @@ func (x *jointCall) conclude(spent bool) {
 	}
 }
 
-// concludeLeased corrects the results of leases whose charge is put back.
+// concludeLeased adds the costs that are put back into leases to what their results say remains.
 func (x *jointCall) concludeLeased(spent bool) {
 	for i, res := range x.leased {
 		if c := &x.charges[i]; res != nil && res.Allowed && !spent {
