@@ -215,11 +215,14 @@ func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T)
 		var wg sync.WaitGroup
 		begin := time.Now()
 		wg.Go(func() { require.ErrorIs(t, r.wait(ctx, &process, 4), context.Canceled) })
+		var mu sync.Mutex // guards at
 		var at []time.Duration
 		for range 2 {
 			time.Sleep(10 * time.Millisecond)
 			wg.Go(func() {
 				require.NoError(t, r.wait(t.Context(), &process, 2))
+				mu.Lock()
+				defer mu.Unlock()
 				at = append(at, time.Since(begin))
 			})
 		}

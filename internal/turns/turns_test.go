@@ -416,17 +416,23 @@ func TestProcessesTakeTurns(t *testing.T) {
 
 // stub is a store that gives the answers of a test, in their order, and records the requests.
 type stub struct {
-	pace     turns.Pace
-	answers  []turns.Answer[string]
+	pace    turns.Pace
+	answers []turns.Answer[string]
+
+	mu       sync.Mutex // guards the fields below
 	requests []turns.Request
 	back     map[int64]int // what is left of the bookings that were given back, by their instants
 }
 
 func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
+	s.mu.Lock()
 	a := s.answers[len(s.requests)]
 	s.requests = append(s.requests, q)
+	s.mu.Unlock()
 	a.Pace = s.pace
 	a.Settle = func(actual int) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.back[a.At] = actual
 		return nil
 	}
@@ -443,7 +449,23 @@ func (s *stub) comes(line *turns.Lines[string], cost int, patience time.Duration
 		defer time.AfterFunc(patience, leave).Stop()
 		done <- line.Wait(ctx, "k", cost, s.call)
 	}()
+	synctest.Wait()
 	return done
+}
+
+// received returns the requests so far.
+func (s *stub) received() []turns.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// returned returns what is left of the booking of an instant, and whether it was given back.
+func (s *stub) returned(at int64) (left int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left, ok = s.back[at]
+	return left, ok
 }
 
 func bookedAt(at int64, delay time.Duration) turns.Answer[string] {
@@ -457,15 +479,16 @@ func TestACallGoesBeforeBookingsOfOtherProcessesAlone(t *testing.T) {
 		var line turns.Lines[string]
 		first, second := s.comes(&line, 1, time.Minute), s.comes(&line, 1, time.Minute)
 		time.Sleep(10 * time.Millisecond)
-		require.Len(t, s.requests, 2)
-		require.Equal(t, turns.Request{Cost: 1, Ahead: s.requests[0].Ahead, Between: true}, s.requests[0])
-		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon}, s.requests[1])
+		requests := s.received()
+		require.Len(t, requests, 2)
+		require.Equal(t, turns.Request{Cost: 1, Ahead: requests[0].Ahead, Between: true}, requests[0])
+		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon}, requests[1])
 		time.Sleep(30 * time.Millisecond)
 		third := s.comes(&line, 1, time.Minute)
 		require.NoError(t, <-first)
 		require.NoError(t, <-second)
 		require.NoError(t, <-third)
-		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon, Between: true, After: 9}, s.requests[2])
+		require.Equal(t, turns.Request{Cost: 1, Ahead: turns.Horizon, Between: true, After: 9}, s.received()[2])
 	})
 }
 
@@ -493,14 +516,15 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 				require.ErrorIs(t, <-first, context.Canceled)
 				require.ErrorIs(t, <-second, context.Canceled)
 				time.Sleep(50 * time.Millisecond)
-				require.Equal(t, 2, s.requests[1].Cost)
-				left, back := s.back[1]
+				require.Equal(t, 2, s.received()[1].Cost)
+				left, back := s.returned(1)
 				require.Equal(t, !c.stays, back, "of what is due %d is left", left)
-				require.Contains(t, s.back, int64(2), "what is not due goes back")
+				_, early := s.returned(2)
+				require.True(t, early, "what is not due goes back")
 				time.Sleep(c.next)
 				require.NoError(t, <-s.comes(&line, 4, time.Minute))
-				require.Equal(t, c.cost, s.requests[2].Cost)
-				_, back = s.back[1]
+				require.Equal(t, c.cost, s.received()[2].Cost)
+				_, back = s.returned(1)
 				require.Equal(t, !c.stays, back, "there is nothing to give back after a second")
 			})
 		})
