@@ -10,9 +10,6 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// ended is the error of a caller whose own context has ended.
-func ended(cause error, sent bool) error { return outcome.Ended("sqllimit", cause, sent) }
-
 // inText is how go-sql-driver/mysql writes an error's number and SQLSTATE.
 var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
 

@@ -61,6 +61,9 @@ func (p *pending) await(timeout time.Duration, begin func()) error {
 	return p.err
 }
 
+// ended is the error of a caller whose own context has ended.
+func ended(cause error, sent bool) error { return outcome.Ended("sqllimit", cause, sent) }
+
 func late(timeout time.Duration) error {
 	return fmt.Errorf("no answer within %v (Options.Timeout)", timeout)
 }
