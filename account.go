@@ -6,8 +6,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// account is one key's lock and spending. On 64-bit machines it is exactly one cache line long. It has no pointer to
-// its key, which is allocated beside it, and none to its table.
+// account is the lock and the spending of one key. On 64-bit machines it is exactly one cache
+// line long. It refers neither to its key, which is allocated beside it, nor to its table.
 //
 // Lock order: an account before one of a higher address, the accounts of [Global] limiters
 // after all others, and any account before a shard of the key table. Code that holds a shard
@@ -19,7 +19,7 @@ type account struct {
 	last        int64 // the highest clock reading recorded
 	meter.State       // the spending as of last
 	use         usage // the other facts that eviction depends on
-	held        bool  // a call has kept the account beyond its decision, so no other key may have it
+	held        bool  // a call keeps the account beyond its decision, so no other key may get it
 
 	changes uint32 // how often the limit's figures have changed under it; its highest bits count the changes to and from Concurrent
 }
@@ -43,12 +43,12 @@ func (a *account) expired(reading, idle int64) bool {
 	return !a.use.isPinned() && a.fresh(reading) && reading-a.last >= idle
 }
 
-// unknown reports whether a fresh key is just like a new one: it has not even left a limit. The caller holds the lock.
+// unknown reports whether a fresh key is just like a new one: it has no former limits either. The caller holds the lock.
 func (a *account) unknown(reading int64) bool { return a.plan.Kept(a.State) <= reading }
 
-// floor returns the time before which the key must not be created anew if it is dropped at a reading. A fresh key must not
-// spend again the budget that it had regained by then. A key that is not fresh loses its spending anyway: its floor is its last
-// reading, or the present one if the clock has stepped back since. The caller holds the lock.
+// floor returns the time before which the key must not be created anew if it is dropped at a reading. Otherwise a fresh
+// key could spend twice the budget that it had regained by then. A key that is not fresh loses its spending anyway: its
+// floor is its last reading, or the present one if the clock has stepped back since. The caller holds the lock.
 func (a *account) floor(reading int64) int64 {
 	if at := a.freshAt(); at <= reading {
 		return at
@@ -56,12 +56,12 @@ func (a *account) floor(reading int64) int64 {
 	return min(a.last, reading)
 }
 
-// remembered returns the record to keep of the key when it is evicted at a reading from a shard with this floor. The record
-// holds the key's spending, but not a later reading that the key has seen: see floor. The caller holds the lock, and has called
-// fresh.
+// remembered returns the record to keep of the key when it is evicted at a reading from a
+// shard with this floor. The record holds the key's spending. It does not hold the key's
+// last reading if that is later: see floor. The caller holds the lock, and has called fresh.
 //
-// When the key comes back, its time is not before the floor. If the key's own time is, since the clock has stepped back after a
-// drop, its spending is moved up to the floor: otherwise the difference would count as regained.
+// When the key comes back, its time is at least the floor. The key's own time may be earlier, because the clock has stepped
+// back after a drop. Then remembered moves the spending up to the floor: otherwise the key would regain the difference.
 func (a *account) remembered(reading, floor int64) meter.Remembered {
 	now := max(reading, a.last)
 	r := a.plan.Remember(a.State, now)
@@ -94,15 +94,14 @@ func (a *account) mayBeFresher() {
 	}
 }
 
-// at returns the moment that a reading counts as. The key's time never goes back. The caller holds the lock, but may
-// have read the clock before, so that others do not wait for the reading.
+// at returns the moment that a reading counts as. The key's time never goes back. The caller holds the
+// lock. It may have read the clock before it took the lock, so that others do not wait for the reading.
 func (a *account) at(reading int64) meter.Moment {
 	return meter.Moment{Reading: reading, Now: max(reading, a.last)}
 }
 
-// unlock unlocks the account after a decision, and fills in how the key stands. That takes
-// divisions, so it is done with a copy after the lock is released, unless the copy shares memory with
-// the state.
+// unlock unlocks the account after a decision, and fills in the standing of the key. That takes divisions,
+// so unlock first copies the state and releases the lock, unless the copy would share memory with the state.
 func (a *account) unlock(p *plan, m meter.Moment, d *Decision) {
 	s := a.State
 	if s.OnHeap() {
@@ -124,15 +123,15 @@ func (a *account) arrive(reading int64) meter.Moment {
 	return m
 }
 
-// offer returns how a cost would be spent up to ahead after now, or the time at which it could be. It spends nothing. The caller
-// holds the lock, and has let the moment arrive.
+// offer returns how the key would spend a cost within ahead after now, or the time at
+// which it could. It spends nothing. The caller holds the lock and has called arrive.
 func (a *account) offer(m meter.Moment, cost, ahead int64) meter.Offer {
 	o := a.plan.Offer(a.State, m, cost, ahead)
 	o.Changes = a.changes
 	return o
 }
 
-// adjust charges, or forgives, and records the time. The caller holds the lock.
+// adjust charges delta, or forgives it if negative, and records the time. The caller holds the lock.
 func (a *account) adjust(now, delta int64) {
 	a.last = now
 	a.use.touched()

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// alone is the decider of a stack of one layer whose limiter cannot be decided together with others. It calls
-// the limiter's methods. The limiter has its own limits, checks costs, and reports its decisions itself.
+// alone decides for a stack of one layer whose limiter cannot decide together with others. It calls the
+// limiter's methods. The limiter has its own limits, checks costs, and reports its decisions itself.
 type alone[K any] struct{ l Limiter[K] }
 
 func (a alone[K]) Limit(int, string, Limit) (limit Limit, plan any, err error) { return }
@@ -56,7 +56,7 @@ func (a alone[K]) reserve(ctx context.Context, key K, c *Charge, q JointRequest)
 	return func(costs []int) error { return res.Settle(costs[0]) }, err
 }
 
-// wait waits as the limiter does, which may serve its callers in order.
+// wait calls the limiter's own wait, which may serve its callers in order.
 func (a alone[K]) wait(ctx context.Context, c *Charge) error {
 	l, ok := a.l.(Reserver[K])
 	if !ok {

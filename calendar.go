@@ -27,15 +27,15 @@ type period struct {
 // Period makes its limit invalid.
 func Day(zone string) Period { return newPeriod(calendar.Day, zone, 0) }
 
-// Week returns the weeks of a time zone that begin on that day. See [Day].
+// Week returns the weeks of a time zone that begin on the given day. See [Day].
 func Week(zone string, from time.Weekday) Period { return newPeriod(calendar.Week, zone, int(from)) }
 
-// Month returns the months of a time zone that begin on that day, from 1 to 31; in a shorter month, on its last day.
-// See [Day].
+// Month returns the months of a time zone that begin on the given day, from 1
+// to 31. In a month without that day, they begin on its last day. See [Day].
 func Month(zone string, from int) Period { return newPeriod(calendar.Month, zone, from) }
 
-// Hour returns the hours of a time zone's clock, such as 9:00 to 10:00. Where clocks are set by a part of an hour, that hour is
-// longer. See [Day].
+// Hour returns the hours of a time zone's clock, such as 9:00 to 10:00. An
+// hour in which the clock is set by a part of an hour is longer. See [Day].
 func Hour(zone string) Period { return newPeriod(calendar.Hour, zone, 0) }
 
 // Minute returns the minutes of a time zone's clock. See [Day].
@@ -48,9 +48,9 @@ func newPeriod(unit calendar.Unit, zone string, from int) Period {
 	return Period{unique.Make(period{unit, zone, from, 0})}
 }
 
-// At returns the period whose windows begin when the clock of the time zone shows the given time of the day, instead of
-// at midnight. For example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that
-// time, the window begins at the step; if it shows that time twice, the first one counts. The time must be whole
+// At returns the period whose windows begin when the clock of the time zone shows the given time of the day, instead of at
+// midnight. For example, Day("Europe/Berlin").At(4*time.Hour) are days from 4:00 to 4:00. If the clock skips that time, the
+// window begins at the step. If the clock shows that time twice, the window begins at the first. The time must be whole
 // minutes below 24 h. Any other time makes the Period invalid, and so does At on [Hour] and [Minute]. Zero is midnight.
 func (p Period) At(after time.Duration) Period {
 	if p == (Period{}) {
@@ -94,10 +94,11 @@ func (p Period) calendar() (*calendar.Calendar, error) {
 	return calendar.NewAt(v.unit, v.zone, v.from, v.at)
 }
 
-// Calendar returns a limit of units in each minute, hour, day, week, month or year of the calendar: a quota. At the end of a window,
-// the remaining units expire, and all keys get their units back at one instant. Around a boundary twice the units may pass: put
-// a [TokenBucket] beside it to protect a service. If no contract names the clock or a date, use a [FixedWindow], whose windows
-// begin with each key's first spending: clients that are denied then do not come back all at once.
+// Calendar returns a limit of units in each minute, hour, day, week, month or year of the calendar: a quota. At the
+// end of a window, the remaining units expire, and all keys get their units back at one instant. Around a boundary
+// twice the units may pass, for example 1000 at the end of a day and 1000 at the beginning of the next. To protect
+// a service, put a [TokenBucket] beside it. If no contract names the clock or a date, use a [FixedWindow], whose
+// windows begin with each key's first spending: clients that are denied then do not come back all at once.
 //
 // It needs a [Clock] that also has the method Wall() time.Time, as the system's has. A wall clock that is set forward over a
 // boundary begins the next window early; if it is set back, the window lasts longer. No window is granted twice.
@@ -118,7 +119,7 @@ func (l Limit) validateCalendar() error {
 	return nil
 }
 
-// longest returns how long a calendar's windows are at most, 0 if it is invalid.
+// longest returns the maximum length of a calendar's windows, 0 if the limit is invalid.
 func (l Limit) longest() time.Duration {
 	c, err := l.Period.calendar()
 	if err != nil {

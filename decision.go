@@ -10,7 +10,7 @@ import (
 
 // Decision is the answer of a limiter. Times count from the moment of the decision. The zero Decision denies.
 type Decision struct {
-	// Allowed reports whether the cost was spent.
+	// Allowed reports whether the cost was charged.
 	Allowed bool
 	// Degraded reports that a stand-in decided because no decision of a shared store was available: see package failover.
 	Degraded bool
@@ -18,13 +18,14 @@ type Decision struct {
 	Limit Limit
 	// Remaining is the largest cost that would be allowed now.
 	Remaining int
-	// Debt is the number of units that the key has spent or booked above the limit's capacity and not regained yet, rounded up;
-	// of several limits, the largest debt. [Keyed.Adjust], settlements above the reserved cost and bookings ahead make debts. A
-	// window that lies before a booking counts as full, unless the limit has changed since the booking was made: then a booking that fits at
-	// its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
+	// Debt is the number of units that the key has spent or booked above the limit's capacity and not
+	// regained yet, rounded up; of several limits, the largest debt. [Keyed.Adjust], settlements above
+	// the reserved cost and bookings ahead make debts. A booking in a later window makes a debt,
+	// because the windows before it count as full. If the limit has changed since, a booking that fits
+	// at its instant is no debt. Each call fills Debt in. Engines that do not know debts leave it 0.
 	Debt int
-	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then; it does not succeed a
-	// nanosecond earlier. It is 0 if Allowed, or if the error means that the call can never succeed.
+	// RetryAfter is how long to wait before the same call succeeds, if nothing else is charged by then. The call does not
+	// succeed a nanosecond earlier. RetryAfter is 0 if Allowed, or if the error means that the call can never succeed.
 	RetryAfter time.Duration
 	// ResetAfter is the time until the key is fresh, if nothing else is charged: until it has its full budget again.
 	ResetAfter time.Duration
@@ -43,13 +44,15 @@ type Event[K any] struct {
 	Cost int
 	// Decision is the decision of the call; in a stack of layers, the decision of this layer alone.
 	Decision Decision
-	// Spent reports whether the cost stays charged: not if another layer denies, if a Wait failed, or if nothing is tracked.
+	// Spent reports whether the cost stays charged. It is false if another
+	// layer denies, if a Wait failed, or if the limit tracks nothing.
 	Spent bool
-	// Err is the error that was returned, nil for a denial. For a shadow layer it is the layer's own, which is not returned.
+	// Err is the error that was returned, nil for a denial. For a
+	// shadow layer it is the layer's own error, which no call returns.
 	Err error
 }
 
-// verdict fills in the caller's result of an offer.
+// verdict fills in what an offer means for the caller: allowed or not, and when.
 func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	if d.Allowed = !o.Denied(m.Reading); !d.Allowed {
 		d.RetryAfter = between(m.Reading, o.Retry)
@@ -58,7 +61,7 @@ func (d *Decision) verdict(m meter.Moment, o meter.Offer) {
 	}
 }
 
-// stands fills in the standing of a key after a decision: see [meter.Meter.Standing]. The instant of the next unit counts if none remains.
+// stands fills in the standing of a key after a decision: see [meter.Meter.Standing]. next is used only if nothing remains.
 func (d *Decision) stands(m meter.Moment, remaining, debt, regained, next int64) {
 	d.Remaining, d.Debt, d.ResetAfter = int(remaining), int(min(debt, math.MaxInt)), between(m.Reading, max(regained, m.Now))
 	if remaining == 0 {
@@ -75,7 +78,7 @@ func between(from, to int64) time.Duration {
 	return time.Duration(d)
 }
 
-// sumOf returns the sum of no decision at all, kept in d.
+// sumOf returns an empty sum of decisions, which stores its result in d.
 func sumOf(d *Decision) merge.Sum[Limit] {
 	return merge.Of((*merge.Decision[Limit])(d), Limit{Algorithm: AlgorithmUnlimited})
 }

@@ -24,22 +24,22 @@ var (
 	// ErrTableFull is for a new key in a full table, if no key in it is fresh: see [RefuseNew].
 	ErrTableFull = errors.New("ratelimit: key table full")
 
-	// ErrLimited is the error of a Wait that is refused for another reason than its deadline: a leaky bucket's queue is full,
-	// too many calls wait, or there is no known time at which the cost would be allowed.
+	// ErrLimited is the error of a Wait that fails for another reason than its deadline: a leaky bucket's
+	// queue is full, too many calls wait, or no time is known at which the cost would be allowed.
 	ErrLimited = errors.New("ratelimit: limited")
 
 	// ErrBlocked is for a cost above 0 under [Blocked]. It is an [ErrExceedsLimit] too.
 	ErrBlocked error = blockedError{}
 
-	// ErrLost means that the call no longer holds the units of a [Concurrent] limit, or the
-	// slots of a semaphore, that it was given: their hold has passed, or they were given back.
+	// ErrLost means that the call no longer holds the units of a [Concurrent] limit,
+	// or the slots of a semaphore: their hold has passed, or they were given back.
 	ErrLost = errors.New("ratelimit: units are no longer held")
 
 	// ErrUnavailable is for an engine that could not decide: its store is down, slow or full. It never comes from memory.
 	ErrUnavailable = errors.New("ratelimit: unavailable")
 
-	// ErrUnanswered is for a call that an engine's store did not answer, and may have charged or may charge yet. An error that
-	// does not wrap it has charged nothing. It never comes from memory.
+	// ErrUnanswered is for a call that an engine's store did not answer: the store may have charged it, or may
+	// charge it yet. A call whose error does not wrap ErrUnanswered has charged nothing. It never comes from memory.
 	ErrUnanswered = errors.New("ratelimit: sent and not answered, so it may have been charged")
 )
 
@@ -50,8 +50,8 @@ func (blockedError) Error() string { return "ratelimit: blocked" }
 
 func (blockedError) Is(target error) bool { return target == ErrExceedsLimit }
 
-// These types format their messages when they are read: a client that is banned,
-// or that requests too much, must not cost more than a client that is denied.
+// These types format their messages only when a caller reads them. So a banned
+// client, or one that requests too much, costs no more than a client that is denied.
 
 // exceedsError is the error for a cost above the capacity: [ErrExceedsLimit], or [ErrBlocked]. It names
 // the limit and the figures, and never the key, which may be a secret.
@@ -86,17 +86,17 @@ func (e negativeCostError) Unwrap() error { return ErrNegativeCost }
 
 func (e negativeCostError) Error() string { return fmt.Sprintf("%v: %d", ErrNegativeCost, int(e)) }
 
-// LateError is the error of a call that would have to wait for longer than it can: a Wait until after its deadline, or a client's request
-// beyond a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or [ErrLimited]. Its text is the same for all such calls under a limit.
-// [errors.As] finds it.
+// LateError is the error of a call that would have to wait too long: a Wait until after its deadline,
+// or a client's request until after a MaxWait or a deadline. It wraps [context.DeadlineExceeded] or
+// [ErrLimited]. Its text is the same for all such calls under a limit. [errors.As] finds it.
 type LateError struct {
-	Package string        // with which the text begins; empty if it does not name one
+	Package string        // the beginning of the text; empty if the text names no package
 	Limit   Limit         // the limit under which the call waits; zero if a server demands the wait
 	After   time.Duration // see RetryAfter
 	Reason  error         // context.DeadlineExceeded or ErrLimited
 }
 
-// RetryAfter returns the time after which the same call could go on, counted from the moment of the error.
+// RetryAfter returns the time after which the same call could succeed, counted from the moment of the error.
 func (e *LateError) RetryAfter() time.Duration { return e.After }
 
 // Unwrap returns the reason.
@@ -117,8 +117,8 @@ func (e *LateError) Error() string {
 type layerError struct {
 	layer int
 	err   error
-	over  overrun   // if the request can never be allowed: why the layer cannot allow it
-	more  []overrun // of other layers that cannot either
+	over  overrun   // if the request can never be allowed: the layer's cost, which is too large
+	more  []overrun // the other layers with a cost that is too large
 }
 
 // overrun is a cost above the maximum of a layer.
@@ -150,6 +150,6 @@ func (e *keyError) Unwrap() error { return e.err }
 
 func (e *keyError) Error() string { return fmt.Sprintf("key: %v", e.err) }
 
-// errDiscarded stands for an error where the caller needs only the yes or no and no observer is called: making the error would
-// take longer than the refusal.
+// errDiscarded replaces an error if the caller needs only the yes or no and
+// no observer is called: making the error would take longer than the refusal.
 var errDiscarded = errors.New("ratelimit: an error that is not reported")

@@ -3,29 +3,29 @@ package ratelimit
 import "github.com/weir-go/ratelimit/internal/meter"
 
 // follower is an [answerTaker] that follows the spending of its keys, charge by charge.
-// Requests of package policy implement it for rules that notify. For a key in memory it
-// receives all charges and corrections in the order in which they take effect.
+// In package policy, the requests under rules that notify implement it. For a key in
+// memory it receives all charges and corrections in the order in which they take effect.
 type follower interface {
-	// Following reports whether the request follows keys, and Follows whether it follows a layer's. The other methods are called only for
-	// keys that it follows.
+	// Following reports whether the request follows any key, and Follows whether it follows
+	// the key of a layer. The other methods are called only for keys that it follows.
 	Following() bool
 	Follows(layer int) bool
 
-	// Charged is called when the cost of a layer has been spent, with the spending of the key before it. In memory it is called under the
-	// lock of the key's account, so it must be quick and must not call the limiter. Of another store, open is the sum of the key's
-	// open estimates before the charge, and -1 if the store does not keep it.
+	// Charged is called when the cost of a layer has been spent, with the spending of the key before it. In memory it
+	// is called under the lock of the key's account, so it must be quick and must not call the limiter. For another
+	// store, open is the sum of the key's open estimates before the charge, or -1 if the store does not keep that sum.
 	Charged(layer int, before, open int64)
 
-	// Opened is called if another store has denied a charge, with the sum of the key's open estimates.
+	// Opened is called if another store has denied a charge. It receives the sum of the key's open estimates.
 	Opened(layer int, open int64)
 
-	// Corrected is called when a settlement or an adjustment of a layer's key has taken effect, likewise, with the spending before it, and with
-	// how the key stands after it: d has Limit, Remaining, Debt and ResetAfter. It is nil if the key has no spending, and nothing was
-	// corrected.
+	// Corrected is called when a settlement or an adjustment of a layer's key has taken effect, under the same
+	// conditions as Charged. It receives the spending before the correction, and the standing of the key after it:
+	// d has Limit, Remaining, Debt and ResetAfter. If the key has no spending, nothing was corrected, and d is nil.
 	Corrected(layer int, before, openBefore, openAfter int64, d *Decision)
 }
 
-// followed is one key's layer of a request that follows it.
+// followed is the part of a request that follows one layer's key.
 type followed struct {
 	follower
 	layer int
@@ -41,7 +41,7 @@ func (p *plan) spent(s meter.State, now int64) int64 {
 	return meter.Add(max(0, p.capacity-remaining), debt)
 }
 
-// before returns an account's spending as of an instant, if its correction is followed. The caller holds the lock.
+// before returns an account's spending at an instant, if the request follows its key. The caller holds the lock.
 func (f *followed) before(a *account, now int64) int64 {
 	if f == nil || a.plan == nil {
 		return 0
@@ -65,14 +65,14 @@ func (f *followed) after(a *account, now, before int64) {
 	f.Corrected(f.layer, before, unknownOpen, unknownOpen, &d)
 }
 
-// unspent reports a correction of a key that has no spending.
+// unspent reports that there was no spending to correct.
 func (f *followed) unspent() {
 	if f != nil {
 		f.Corrected(f.layer, 0, unknownOpen, unknownOpen, nil)
 	}
 }
 
-// followedBy returns a layer of a request that follows it, nil if it does not.
+// followedBy returns the part of a request that follows a layer's key, or nil if the request does not follow it.
 func followedBy(f follower, layer int) *followed {
 	if f == nil || !f.Follows(layer) {
 		return nil

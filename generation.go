@@ -17,14 +17,14 @@ import (
 // an old generation in memory.
 type generation struct {
 	seq   uint64
-	dirty *dirtyList                // for the plans; nil if the table has none
-	dates *calendars                // for the plans that count by the calendar
-	def   *plan                     // of New's or SetLimit's limit
-	first sync.Once                 // makes the next
-	plans *keys.Map[planKey, *plan] // for limits that LimitFor or Layer.Limit returned; most limiters have none
-	made  atomic.Int64              // how many plans have been made for these
+	dirty *dirtyList                // the dirty list for the plans; nil if the table has none
+	dates *calendars                // the calendars for the plans
+	def   *plan                     // the plan of New's or SetLimit's limit
+	first sync.Once                 // guards the creation of the next generation
+	plans *keys.Map[planKey, *plan] // the plans for limits that LimitFor or Layer.Limit returned; most limiters have none
+	made  atomic.Int64              // the number of plans made for such limits
 
-	changed chan struct{} // is closed when another generation has replaced this one: the first calls of lines wait for that
+	changed chan struct{} // closed when another generation replaces this one; the first calls of lines wait for that
 }
 
 // maxPlans is the maximum number of plans that a generation remembers. So a LimitFor that always returns new limits
@@ -56,7 +56,7 @@ func (g *generation) newPlan(k planKey) (*plan, error) {
 	return p, err
 }
 
-// forKey returns the one plan of this generation for a key's limit. The zero Limit is the default.
+// forKey returns this generation's plan for a key's limit. The zero Limit means the default.
 func (g *generation) forKey(limit Limit) (*plan, error) {
 	if limit == (Limit{}) {
 		return g.def, nil
@@ -67,9 +67,8 @@ func (g *generation) forKey(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq})
 }
 
-// forRequest returns the one plan of this generation for a limit that a request brings along. Its
-// number differs from the generation's, so a later call without a limit does not take it
-// for the limiter's own plan.
+// forRequest returns this generation's plan for a limit that a request has brought. The plan's number differs
+// from the generation's, so a later call without a limit does not take it for the limiter's own plan.
 func (g *generation) forRequest(limit Limit) (*plan, error) {
 	return g.cachedPlan(planKey{limit, g.seq | requestBit})
 }
@@ -108,9 +107,9 @@ func (g *generation) cachedPlan(k planKey) (*plan, error) {
 // spent of 500, a limit of 50 leaves nothing until enough is regained. An invalid limit changes nothing, and the error wraps
 // [ErrInvalidLimit].
 //
-// Each key is under the new limit from its next decision on. Its spending keeps its age, and bookings keep their instants. For
-// another algorithm, the spending is rounded up. A key's first decision after a change takes time linear in its bookings. A
-// change also calls [Options.LimitFor] again for every key, each at its next decision.
+// Each key is under the new limit from its next decision on. Its spending keeps its age, and bookings keep their
+// instants. If the algorithm changes, the spending is rounded up. A key's first decision after a change takes time
+// linear in its bookings. A change also calls [Options.LimitFor] again for every key, each at its next decision.
 func (l *Keyed[K]) SetLimit(limit Limit) error {
 	l.requireInit()
 	for {
@@ -155,8 +154,8 @@ func (l *Keyed[K]) refreshAll() {
 	}
 }
 
-// refresh counts first, drops the result of LimitFor and marks the account then. A decision that has called LimitFor before and has
-// not finished either sees the count, or its account is marked here.
+// refresh first increments the counter, then drops the result of LimitFor and marks the account. A concurrent
+// decision may have called LimitFor before: it sees the new count, or refresh finds its account and marks it.
 func (l *Keyed[K]) refresh(key K) {
 	l.refreshed.Add(1)
 	if l.lookups != nil {
@@ -187,15 +186,15 @@ func (l *Keyed[K]) markStale(key K) {
 	}
 }
 
-// This part determines the plan of a decision. If the request has a limit, its plan holds (forRequest). Otherwise the
-// key's plan holds, which LimitFor returns (forKey), and without LimitFor the limiter's (def). An account keeps the
-// plan of its last decision. So LimitFor is called again only if the generation has changed or the account is stale.
-// When the decision has locked the account, adopt puts it under the new plan, unless another decision has put it under
-// a newer one.
+// This part determines the plan of a decision. If the request has a limit, the decision uses the plan of that
+// limit (forRequest). Otherwise it uses the plan of the limit that LimitFor returns for the key (forKey), and
+// without LimitFor the limiter's plan (def). An account keeps the plan of its last decision. So LimitFor is
+// called again only if the generation has changed or the account is stale. When the decision has locked the
+// account, adopt puts it under the new plan, unless another decision has put it under a newer one.
 //
-// Between the call of LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the plans of
-// keys that no decision puts under their plan: under a limit that counts nothing, after a Peek, a cost above the
-// capacity, or a stack's denial. Concurrent decisions on a key share one call of LimitFor.
+// Between the call of LimitFor and that moment, the limiter keeps the plan itself (asked). It also keeps the
+// plans of keys that no decision puts under their plan: after a Peek, a cost above the capacity, or a stack's
+// denial, and under a limit that counts nothing. Concurrent decisions on a key share one call of LimitFor.
 
 // onePlan returns the plan of all keys, or nil if keys have limits of their own.
 func (l *Keyed[K]) onePlan() *plan {
@@ -217,7 +216,7 @@ func (l *Keyed[K]) planOfKey(key K) (*plan, error) {
 	return l.lookUpPlan(key, g)
 }
 
-// planOfAccount is planOfKey for a key of a stack whose account is a, if it has one.
+// planOfAccount is planOfKey for a key of a stack. a is the key's account, or nil.
 func (l *Keyed[K]) planOfAccount(key K, a *account) (*plan, error) {
 	if p := l.onePlan(); p != nil {
 		return p, nil
@@ -247,7 +246,8 @@ func (l *Keyed[K]) lookUpPlan(key K, g *generation) (*plan, error) {
 	})
 }
 
-// planOf returns the account's plan if it is the limiter's for the key in a generation, or else nil. The account may be nil.
+// planOf returns the account's plan if that is still the limiter's plan
+// for the key in generation g, and nil otherwise. The account may be nil.
 func (a *account) planOf(g *generation) *plan {
 	if a == nil {
 		return nil
@@ -282,14 +282,13 @@ func (l *Keyed[K]) adopted(key K, p *plan) {
 	}
 }
 
-// planOfRequest returns the plan for a limit that a request brings along, for a key whose
-// account is a, if it has one. The plan of the key's last decision is the likely one:
-// then the cost does not depend on how many plans there are.
+// planOfRequest returns the plan for a limit that a request has brought. a is the key's account, or nil. planOfRequest
+// tries the plan of the key's last decision first: then the cost does not depend on the number of plans.
 func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) {
 	refreshed, g := l.refreshed.Load(), l.generation.Load()
 	limit = g.withName(limit)
 	if l.limitFor == nil && limit == g.def.limit {
-		return g.def, nil // a call without a limit would be decided under it too
+		return g.def, nil // a later call without a limit would be decided under this plan, too
 	}
 	if a != nil {
 		a.mu.Lock()
@@ -299,7 +298,7 @@ func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) 
 		case p == nil:
 		case p.seq == g.seq|requestBit && p.limit == limit:
 			return p, nil
-		case p.seq == g.seq && l.lookups != nil: // the key's own limit is needed again when a request brings none
+		case p.seq == g.seq && l.lookups != nil: // a later request without a limit needs the key's own limit
 			l.lookups.Put(key, g.seq, p, func() bool { return l.refreshed.Load() == refreshed })
 		}
 	}
@@ -309,9 +308,9 @@ func (l *Keyed[K]) planOfRequest(key K, a *account, limit Limit) (*plan, error) 
 	return g.forRequest(limit)
 }
 
-// savedPlan returns the plan of the limit that a key was saved under. If that is the limit of all keys, the
-// key is under it; else it is as if the last request of the key had brought it along, and the next one
-// puts the key under its own.
+// savedPlan returns the plan of the limit that a key was saved under. If that is the limit
+// of all keys, the key stays under it. Otherwise the plan counts as a limit that the key's
+// last request has brought, and the next decision puts the key under its own limit.
 func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	g := l.generation.Load()
 	if l.limitFor == nil && limit == g.def.limit.Named("") {
@@ -321,26 +320,25 @@ func (l *Keyed[K]) savedPlan(limit Limit) (*plan, error) {
 	return g.forRequest(limit)
 }
 
-// The two highest bits of plan.seq are not a part of the generation's number. A plan that has one of them differs from its
-// generation in seq, so the next decision looks up the key's limit again. That is the one comparison that a decision makes on
-// its shortest path.
+// The two highest bits of plan.seq are not a part of the generation's number. A plan with
+// one of these bits differs from its generation in seq, so the next decision looks up the
+// key's limit again. The shortest path of a decision makes only this one comparison.
 const (
 	staleBit   = 1 << 63 // Refresh was called for the key
-	requestBit = 1 << 62 // the limit is a request's
+	requestBit = 1 << 62 // the limit came with a request
 )
 
 // stale reports whether a key under the plan must look up its limit again.
 func (p *plan) stale() bool { return p.seq&staleBit != 0 }
 
-// ofRequest reports whether the limit is a request's, rather than the limiter's for the key.
+// ofRequest reports whether the limit came with a request, and is not the limiter's for the key.
 func (p *plan) ofRequest() bool { return p.seq&requestBit != 0 }
 
 // generation returns the number of the generation that the plan was made in.
 func (p *plan) generation() uint64 { return p.seq &^ (staleBit | requestBit) }
 
-// supersedes reports whether a decision under one plan moves a key that is under the
-// old plan. Of two plans of the limiter, the one of the later generation wins: a slow
-// decision must not bring an old limit back. A request's plan gives way to any other.
+// supersedes reports whether a decision under p moves a key that is under the old plan. Of two plans of the limiter, the
+// one of the later generation wins: a slow decision must not restore an old limit. A request's plan gives way to any other.
 func (p *plan) supersedes(old *plan) bool {
 	switch {
 	case p == old:
@@ -351,8 +349,8 @@ func (p *plan) supersedes(old *plan) bool {
 	return p.generation() > old.generation() || p.generation() == old.generation() && old.stale()
 }
 
-// adopt puts the key under the plan, unless it has a newer one. The key's spending stays. If the new plan expresses it in other
-// figures, they are as of now, so this records the time. The caller holds the lock.
+// adopt puts the key under the plan, unless it has a newer one. The key's spending stays. If the new plan
+// expresses it in other figures, these are computed for now, so adopt records the time. The caller holds the lock.
 func (a *account) adopt(p *plan, reading int64) {
 	old := a.plan
 	if !p.supersedes(old) {
@@ -361,7 +359,7 @@ func (a *account) adopt(p *plan, reading int64) {
 	if !old.equals(p) {
 		a.last = max(reading, a.last)
 		if a.waitedFor() {
-			old.Advance(&a.State, a.last) // who is due is served under the old limit
+			old.Advance(&a.State, a.last) // turns that are due are served under the old limit
 		}
 		old.Refresh(&a.State)
 		line := a.State.Line()

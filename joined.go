@@ -25,18 +25,18 @@ import (
 type joined[R any] struct {
 	l          *Layered[R]
 	which      []int
-	demands    []demand // of the layers that apply: the enforcing layers, then the shadows
+	demands    []demand // one for each layer that applies: the enforcing layers, then the shadows
 	charges    []Charge
-	parts      []part // by charge
+	parts      []part // parts[i] belongs to charges[i]
 	d          Decision
-	each       bool // the decision of each layer is wanted, although nothing is charged
+	each       bool // the caller wants the decision of each layer, although nothing is charged
 	sent       bool // the store has decided
 	spent      bool // the decision was allowed and charged
 	failedWait bool // the charge has been given back, because a Wait has failed
 	settle     func(costs []int) error
 
 	follower follower         // the request, if it follows the spending of its keys
-	watch    *estimates.Watch // by which the store answers it
+	watch    *estimates.Watch // receives the spending of these keys from the store
 }
 
 // demand is one layer's part of a request.
@@ -44,16 +44,16 @@ type demand struct {
 	layer  int
 	key    string
 	cost   int
-	own    bool // the cost is the layer's own, whatever the caller's
+	own    bool // the layer charges a cost of its own instead of the caller's
 	alone  any  // the key, if the limiter is called alone
 	limit  Limit
 	plan   any
-	known  bool  // the limit is
+	known  bool  // limit is known
 	charge int   // the index of its charge, or none
-	err    error // of a shadow: why it cannot decide
+	err    error // the reason for which a shadow cannot decide
 }
 
-// part is how a charge's cost comes about: own + shares × the caller's.
+// part holds the terms of a charge's cost: own + shares × the caller's cost.
 type part struct{ own, shares int64 }
 
 func (l *Layered[R]) join() *joined[R] {
@@ -63,7 +63,8 @@ func (l *Layered[R]) join() *joined[R] {
 	return &joined[R]{l: l}
 }
 
-// left gives the memory of a decision back, without the keys. It is not called if a reservation or a settlement still reads it.
+// left returns the memory of a decision to the pool, without the keys. It is
+// not called while a reservation or a settlement still reads that memory.
 func (l *Layered[R]) left(s *joined[R]) {
 	clear(s.demands)
 	clear(s.charges)
@@ -120,7 +121,8 @@ func (s *joined[R]) take(ctx context.Context, r R, cost int, q JointRequest) err
 	return nil
 }
 
-// load finds out the keys, costs and limits, first of the enforcing layers. A shadow's error is its own; any other's ends the decision.
+// load determines the keys, costs and limits, first of the enforcing layers. The error
+// of an enforcing layer ends the decision. The error of a shadow stays with the shadow.
 func (s *joined[R]) load(r R, cost int) error {
 	if cost < 0 {
 		return negativeCostError(cost)
@@ -155,8 +157,8 @@ func (s *joined[R]) load(r R, cost int) error {
 	return nil
 }
 
-// endless returns the error of an enforcing layer under Concurrent, whose units a call without an end cannot give back. A shadow layer
-// has the error for itself.
+// endless returns an error if an enforcing layer is under Concurrent: a call without
+// an end could not give the units back. A shadow layer keeps the error for itself.
 func (s *joined[R]) endless() error {
 	for i := range s.demands {
 		a := &s.demands[i]
@@ -173,7 +175,7 @@ func (s *joined[R]) endless() error {
 	return nil
 }
 
-// followerOf returns a request that follows the spending of its keys, nil for another.
+// followerOf returns r as a follower if it follows the spending of its keys, and nil otherwise.
 func (l *Layered[R]) followerOf(r R) follower {
 	if l.takes {
 		if f, ok := any(r).(follower); ok && f.Following() {
@@ -183,7 +185,7 @@ func (l *Layered[R]) followerOf(r R) follower {
 	return nil
 }
 
-// loadOne reports false if the layer does not apply.
+// loadOne determines the key, the cost and the limit of one layer. It reports false if the layer does not apply.
 func (s *joined[R]) loadOne(y *layer[R], r R, cost int, a *demand) (bool, error) {
 	var err error
 	if s.l.alone {
@@ -226,8 +228,9 @@ func counts(l Limit) bool {
 // exceeds reports whether a cost is more than the limit can ever allow. A limiter that is called alone checks that itself.
 func exceeds(l Limit, cost int) bool { return l.Algorithm != 0 && cost > l.Capacity() }
 
-// sum makes the charges: of each key one for the enforcing layers, then one for each shadow. A key has one limit in one decision, the
-// limit of its first layer. If each layer's decision is wanted, a cost that can never be allowed is counted as 0, and the layer's own error.
+// sum makes the charges: for each key one for all enforcing layers, then one for each shadow.
+// A key has one limit in one decision, the limit of its first layer. If each layer's decision
+// is wanted, a cost that can never be allowed is counted as 0, and the layer's own error.
 func (s *joined[R]) sum(peek bool) error {
 	for i := range s.demands {
 		a := &s.demands[i]
@@ -275,7 +278,7 @@ func (s *joined[R]) add(a *demand) {
 	}
 }
 
-// firstOf returns the first ask on the i-th's key.
+// firstOf returns the index of the first demand on the same key as the i-th demand.
 func (s *joined[R]) firstOf(i int) int {
 	a := &s.demands[i]
 	for j := range i {
@@ -286,7 +289,7 @@ func (s *joined[R]) firstOf(i int) int {
 	return i
 }
 
-// shadowsFail assigns the store's error to the shadows, if there is nothing else that it could have decided.
+// shadowsFail assigns the store's error to the shadows if the store had nothing else to decide, and reports whether it did.
 func (s *joined[R]) shadowsFail(err error) bool {
 	if slices.ContainsFunc(s.charges, func(c Charge) bool { return !c.Shadow }) {
 		return false
@@ -300,8 +303,9 @@ func (s *joined[R]) shadowsFail(err error) bool {
 	return true
 }
 
-// afterFor returns the time until a key has room for so many units, by a decision that has the time until it is fresh: of a bucket they come
-// back evenly, and of a window at its end. It is 0 for more units than the limit has, and for sliding windows and debts, whose decision does not show it.
+// afterFor computes, from the decision on a key, the time until the key has room for the units.
+// A bucket regains them evenly, a window all at its end. afterFor returns 0 if the limit has
+// fewer units, or if the decision does not show the time, as with sliding windows and debts.
 func afterFor(d *Decision, units int64) time.Duration {
 	capacity := int64(d.Limit.Capacity())
 	if units > capacity {
@@ -334,7 +338,7 @@ func (s *joined[R]) answer(allowed bool) {
 		a := &s.demands[i]
 		switch {
 		case s.l.layers[a.layer].shadow:
-		case a.charge == none && a.counts(): // it failed, and each layer's decision is wanted
+		case a.charge == none && a.counts(): // the layer failed, and the caller wants each layer's decision
 		case !a.counts():
 			p := part{own: int64(a.cost)}
 			if !a.own {
@@ -345,7 +349,7 @@ func (s *joined[R]) answer(allowed bool) {
 		case s.charges[a.charge].Decided && s.firstOf(i) == i:
 			c, p := &s.charges[a.charge], s.parts[a.charge]
 			d := c.Decision
-			if n := p.own + p.shares; n != 1 { // the store has answered for one unit
+			if n := p.own + p.shares; n != 1 { // the store's NextAfter is for one unit
 				d.NextAfter = afterFor(&d, n)
 			}
 			sum.Add((*merge.Decision[Limit])(&d), merge.Room(int64(d.Remaining), p.own, p.shares))
@@ -378,7 +382,7 @@ func (s *joined[R]) report(ctx context.Context, r R, err error) {
 			kept.Add(s.l.reporter(a.layer, e))
 		}
 		if taker != nil {
-			d := e.Decision // on the heap
+			d := e.Decision // a copy on the heap
 			taker.TakeAnswer(a.layer, &d, e.Spent, e.Err)
 		}
 		if f := y.observe; f != nil {
@@ -392,7 +396,7 @@ func (l *Layered[R]) reporter(layer int, e Event[string]) func() {
 	return func() { l.joint.Report(layer, e) }
 }
 
-// decided returns the ask's charge, if the store has decided on it.
+// decided returns the demand's charge, if the store has decided on it.
 func (s *joined[R]) decided(a *demand) *Charge {
 	if !s.sent || a.charge == none || !s.charges[a.charge].Decided {
 		return nil
@@ -420,7 +424,7 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 			e.Decision = c.Decision
 			e.Decision.Allowed = false
 		}
-	case err != nil && !y.shadow && !(s.failedWait && s.sent): // there is no answer
+	case err != nil && !y.shadow && !(s.failedWait && s.sent): // there is no decision to report
 	case a.known && !a.counts():
 		e.Decision = Decision{Allowed: true, Limit: a.limit, Remaining: a.limit.Capacity()}
 	case c != nil:
@@ -429,17 +433,18 @@ func (s *joined[R]) event(a *demand, y *layer[R], err error) Event[string] {
 	case a.charge != none && a.charge < len(s.charges) && s.charges[a.charge].Err != nil:
 		e.Err = s.charges[a.charge].Err
 	default:
-		e.Decision.Allowed = err == nil // it did not decide, because nothing is charged
+		e.Decision.Allowed = err == nil // the store did not decide, because nothing is charged
 	}
 	if !a.known {
 		e.Decision.Limit = Limit{}
-	} else if a.limit.Algorithm != 0 { // otherwise the limiter, which is called alone, does this
+	} else if a.limit.Algorithm != 0 { // a limiter that is called alone reports itself
 		e.Decision.Limit = a.limit
 	}
 	return e
 }
 
-// settler returns how to settle the charges. The real costs of layers with an Actual are read from the request then.
+// settler returns the function that settles the charges. When it is called,
+// it reads the real costs of layers with an Actual from the request.
 func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	j, charges, parts, f := s.l.joint, s.charges, s.parts, s.l.followerOf(r)
 	switch {
@@ -471,8 +476,8 @@ func (s *joined[R]) settler(r R, cost int) func(actual int) error {
 	}
 }
 
-// back sets the costs of units in use to 0: they are given back,
-// or were not held. A limiter that is called alone does so itself.
+// back sets the costs of units in use to 0, since they are given back
+// or were not held. A limiter that is called alone does this itself.
 func back(charges []Charge, costs []int) {
 	for i := range charges {
 		if c := &charges[i]; c.alone == nil && c.Limit.Algorithm == AlgorithmConcurrent {
@@ -517,8 +522,8 @@ func (s *joined[R]) extends(res *Reservation, cost int) {
 	}
 }
 
-// actuals takes the layers with an Actual out of the parts, and returns their real costs. Without a charge, what is not charged because
-// it is a layer's own cost or a shadow's stays out.
+// actuals removes the layers with an Actual from the parts, and returns their real costs. If
+// nothing was charged (uncharged), it also removes shadows and layers with a cost of their own.
 func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
 	for i := range s.demands {
 		a := &s.demands[i]
@@ -537,7 +542,7 @@ func (s *joined[R]) actuals(r R, uncharged bool) (all actuals) {
 	return all
 }
 
-// remove takes a layer out of the cost.
+// remove subtracts a layer from the cost.
 func (p *part) remove(a *demand) {
 	if a.own {
 		p.own -= int64(a.cost)
@@ -546,7 +551,8 @@ func (p *part) remove(a *demand) {
 	}
 }
 
-// costs returns the real cost of each charge, if the caller's cost was the given one. With a cost of 0 nothing was done, and all are 0.
+// costs returns the real cost of each charge, given the caller's real cost.
+// A given cost of 0 means that nothing was done, and all costs are 0.
 func (all actuals) costs(parts []part, given int) ([]int, error) {
 	own, err := all.read(given)
 	if err != nil {
@@ -562,7 +568,7 @@ func (all actuals) costs(parts []part, given int) ([]int, error) {
 	return costs, nil
 }
 
-// cost returns the charge for the caller's cost.
+// cost returns the cost of the charge for the caller's real cost.
 func (p part) cost(actual int) int {
 	cost, over := meter.Mul(p.shares, int64(actual))
 	if over {
@@ -574,7 +580,7 @@ func (p part) cost(actual int) int {
 	return int(min(cost, math.MaxInt))
 }
 
-// adjustJoint charges the costs that are not 0, for a request that follows the keys, or nil.
+// adjustJoint charges the costs that are not 0. It reports them to f, the request that follows the keys, unless f is nil.
 func adjustJoint(ctx context.Context, j Joint, charges []Charge, costs []int, f follower) error {
 	var all []Charge
 	for i, c := range charges {
@@ -696,7 +702,7 @@ func (l *Layered[R]) waitJoined(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// waitAlone waits with the Wait of a limiter that is called alone.
+// waitAlone calls the wait of a limiter that is called alone.
 func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
 	if err := s.load(r, cost); err != nil {
 		return err
@@ -713,8 +719,8 @@ func (s *joined[R]) waitAlone(r R, cost int, wait func(*Charge) error) error {
 	return nil
 }
 
-// wait takes the cost in its turn, and waits out the delay. A call that is denied waits in the line of its slowest key in this process, and
-// tries again when it is the first there and the key may have room: so an exhausted key holds back its own callers alone.
+// wait takes the cost in its turn, and waits out the delay. A denied call waits in this process, in the line of its slowest
+// key. It tries again when it is the first there and the key may have room. So an exhausted key delays only its own callers.
 func (s *joined[R]) wait(ctx context.Context, r R, cost int) error {
 	if _, err := wait.Left(ctx); err != nil {
 		return fmt.Errorf("ratelimit: %w", err)
@@ -749,7 +755,7 @@ type lineKey struct {
 
 func (l *Layered[R]) lineOf(c *Charge) lineKey { return lineKey{l.layers[c.Limiter].limiter, c.Key} }
 
-// try takes the cost, or finds out which key is the slowest.
+// try takes the cost, or returns the key that denies it longest.
 func (s *joined[R]) try(ctx context.Context, r R, cost int) (a turns.Answer[lineKey], err error) {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -784,7 +790,7 @@ func paceOf(l Limit) turns.Pace {
 	return turns.Pace{Units: l.Rate.Units, Per: l.Rate.Per, AtOnce: !bucket}
 }
 
-// undo returns how to give the charges back.
+// undo returns the function that gives the charges back.
 func (s *joined[R]) undo() func(int) error {
 	settle, charges := s.settle, len(s.charges)
 	if settle == nil {
@@ -798,9 +804,10 @@ type localizer interface {
 	Local(share func(Limit) Limit, maxKeys int) (*Keyed[string], error)
 }
 
-// Local returns a stack in memory of the same layers, for package failover. The share function returns the part of a limit that
-// this process enforces alone, such as failover.Share; Unlimited and Blocked stay. A later SetLimit does not change the stack.
-// Each limiter tracks at most maxKeys keys; 0 means the default of [Options]. The error names the layer that is wrong.
+// Local returns a stack in memory of the same layers, for package failover. The share function
+// returns the part of a limit that this process enforces alone, such as failover.Share; Unlimited
+// and Blocked stay. A later SetLimit does not change the stack. Each limiter tracks at most maxKeys
+// keys; 0 means the default of [Options]. The error names the layer that cannot be in memory.
 func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], error) {
 	if l == nil || l.joint == nil {
 		return nil, errors.New("ratelimit: Local of a Layered that is none of another store, made by All or AllOf")
@@ -836,7 +843,8 @@ func (l *Layered[R]) Local(share func(Limit) Limit, maxKeys int) (*Layered[R], e
 	return All(layers...)
 }
 
-// shareOf returns the share of a limit. The zero Limit means another one, whose share is taken.
+// shareOf returns the share of a limit. The zero Limit stands for
+// another limit, whose share is taken elsewhere, and stays zero.
 func shareOf(share func(Limit) Limit, limit Limit) Limit {
 	switch limit.Algorithm {
 	case 0, AlgorithmUnlimited, AlgorithmBlocked:
@@ -849,12 +857,12 @@ func shareOf(share func(Limit) Limit, limit Limit) Limit {
 	return local
 }
 
-// spentOf returns the spending that a decision's figures imply.
+// spentOf computes the spending from a decision's figures.
 func spentOf(d *Decision) int64 {
 	return meter.Add(max(0, int64(d.Limit.Capacity())-int64(d.Remaining)), int64(d.Debt))
 }
 
-// watch makes a call of the store return the spending of the keys that the request follows.
+// watch returns a context that makes a call of the store return the spending of the keys that the request follows.
 func watch(ctx context.Context, f follower, charges []Charge) (context.Context, *estimates.Watch) {
 	if f == nil {
 		return ctx, nil
@@ -870,7 +878,7 @@ func watch(ctx context.Context, f follower, charges []Charge) (context.Context, 
 	return watched, w
 }
 
-// decided reports the charges of a decision of the store.
+// decided reports the charges of the store's decision to the request.
 func decided(f follower, charges []Charge, w *estimates.Watch, spent bool) {
 	if w == nil {
 		return
@@ -887,7 +895,7 @@ func decided(f follower, charges []Charge, w *estimates.Watch, spent bool) {
 	}
 }
 
-// corrected reports the settlement or the adjustment of charges.
+// corrected reports the settlement or the adjustment of charges to the request.
 func corrected(f follower, charges []Charge, w *estimates.Watch) {
 	if w == nil {
 		return

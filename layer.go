@@ -16,10 +16,10 @@ import (
 //
 // The functions run on the caller's goroutine, outside every lock, and once for each decision.
 type Layer[R any] struct {
-	// Cost returns the layer's own cost of a request, which replaces the caller's. For example, it is 1 for each
-	// request beside a limit of LLM tokens per minute. If nil, the layer charges the caller's cost. Settle does not
-	// change an own cost, except at 0, which is Cancel. If the caller's cost is 0, nothing is charged in any layer,
-	// Cost is not called, and Remaining is computed from the other layers.
+	// Cost returns the layer's own cost of a request, which replaces the caller's. For example, it is
+	// 1 for each request beside a limit of LLM tokens per minute. If nil, the layer charges the
+	// caller's cost. Settle does not change an own cost, except at 0, which is Cancel. If the caller's
+	// cost is 0, no layer is charged, Cost is not called, and the other layers determine Remaining.
 	Cost func(R) int
 
 	// Actual returns the layer's real cost of a request when a [Reservation] is settled, instead of the argument of Settle.
@@ -33,9 +33,10 @@ type Layer[R any] struct {
 	// Limit, the limiter's own limit applies. A limit without a name takes the name of the limiter's. An invalid limit
 	// denies the request with [ErrInvalidLimit] and charges nothing in any layer.
 	//
-	// A key has one budget, whatever the limit. If the limit differs from the one of the key's last decision, the
-	// spending carries over as by [Keyed.SetLimit]; [Unlimited] and [Blocked] leave it as it is. If several layers of one
-	// request count the same key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
+	// A key has one budget, even if its requests have different limits. If the limit differs from
+	// the one of the key's last decision, the spending carries over as by [Keyed.SetLimit];
+	// [Unlimited] and [Blocked] leave it as it is. If several layers of one request count the same
+	// key, the first limit that is neither Unlimited nor Blocked applies; Shadow layers come last.
 	Limit func(R) Limit
 
 	// Shadow keeps the layer from denying: to try a limit out on real requests. Give it a limiter of its own. The other
@@ -44,38 +45,38 @@ type Layer[R any] struct {
 	// receive its decisions. Settle and Cancel settle its charge.
 	Shadow bool
 
-	// Observe receives each decision of the layer, with the request as the Key and the layer's own Decision, cost and error. It
-	// is called after the decision, besides [Options.OnDecision] of the limiter, but not for Peek nor where the layer does
-	// not apply. If nil, only OnDecision is called.
+	// Observe receives each decision of the layer, with the request as the Key and the layer's own Decision,
+	// cost and error. It is called after the decision, besides [Options.OnDecision] of the limiter. It is not
+	// called for Peek, or for a request that the layer does not apply to. If nil, only OnDecision is called.
 	Observe func(Event[R])
 
 	//lint:ignore U1000 Package merge uses its promoted method.
 	source
 }
 
-// source is the limiter and the key function of a layer: a made[R] in this package. Its name is unexported and its type is not,
-// so that package redislimit has a source of its own in the same Layer.
+// source is the limiter and the key function of a layer: a made[R] in this package. The unexported name keeps the field
+// out of the API, and the type from package merge lets package redislimit put a source of its own into the same Layer.
 //
 //lint:ignore U1000 It is the name of the embedded field.
 type source = merge.Source
 
-// made is the source of a layer that By has made. It holds the layer's error if it has one, which All returns.
+// made is the source of a layer that By has made. If By was given invalid arguments, it holds the error, which All returns.
 type made[R any] struct {
 	limiter     any              // a *Keyed of any type: to detect a limiter that is held twice
-	clock       Clock            // the limiter's
-	own         func() Limit     // the limiter's limit; the zero Limit if each key has its own
-	newKey      func() anyKey[R] // for the keys of a stack's requests
+	clock       Clock            // the clock of the limiter
+	own         func() Limit     // returns the limiter's limit, or the zero Limit if each key has its own
+	newKey      func() anyKey[R] // makes the place for the key of a stack's request
 	hasObserver bool             // the limiter has an OnDecision
 	shared      bool             // the limiter has one key, which all requests have
 
 	// Of a limiter of another store:
 	joins  Joinable                // if its store decides on several limiters at once
-	key    func(R) (string, error) // its key function
-	global bool                    // made by Global
+	key    func(R) (string, error) // the limiter's key function
+	global bool                    // Global made the layer
 
 	// Of a limiter of another store, if it is asked alone:
 	alone Joint
-	boxed func(R) (any, error) // its key function
+	boxed func(R) (any, error) // the limiter's key function
 
 	err error
 }
@@ -85,14 +86,14 @@ type layer[R any] struct {
 	made[R]
 	meets bool // another layer of the stack has the same limiter
 
-	cost    func(R) int    // the layer's own cost, whatever the caller's; or nil
-	actual  func(R) int    // the layer's own real cost, at a settlement; or nil
-	limit   func(R) Limit  // the limit of each request, or nil for the limiter's
+	cost    func(R) int    // returns the layer's own cost instead of the caller's; or nil
+	actual  func(R) int    // returns the layer's own real cost at a settlement; or nil
+	limit   func(R) Limit  // returns the limit of each request; nil if the limiter's own applies
 	observe func(Event[R]) // receives each decision; or nil
 	shadow  bool           // it never denies
 }
 
-// layerOf returns a layer for a stack, or the error that its maker was given.
+// layerOf returns a layer for a stack, or the error of By or Global.
 func layerOf[R any](y Layer[R]) (layer[R], error) {
 	m, ok := merge.SourceOf[made[R]](&y)
 	if !ok {
@@ -101,7 +102,7 @@ func layerOf[R any](y Layer[R]) (layer[R], error) {
 	return layer[R]{made: m, cost: y.Cost, actual: y.Actual, limit: y.Limit, observe: y.Observe, shadow: y.Shadow}, m.err
 }
 
-// cannotJoin reports whether the limiter can only be asked alone.
+// cannotJoin reports whether the limiter can only decide alone.
 func (y *layer[R]) cannotJoin() bool { return y.alone != nil && y.joins == nil }
 
 // limits returns the layer's limit, or the zero Limit if each request or key has its own.
@@ -123,9 +124,9 @@ func (y *layer[R]) limits() Limit {
 //lint:ignore ST1012 It is a signal rather than a failure, and named like fs.SkipDir.
 var SkipLayer = errors.New("ratelimit: layer does not apply")
 
-// By returns the layer that charges l for the key that the function finds in a request. The function's error denies the
-// request, charges nothing in any layer, and is returned wrapped; [SkipLayer] leaves the layer out. A nil limiter or key function
-// is an error of [All] and [AllOf].
+// By returns the layer that charges l for the key that the function returns for a request. If the function
+// returns an error, the request is denied, no layer is charged, and the error is returned wrapped. The error
+// [SkipLayer] only leaves this layer out. A nil limiter or key function is an error of [All] and [AllOf].
 //
 // The limiter may use any store. Limiters of [New] can stand beside each other, whatever
 // the types of their keys. Limiters of another store can stand beside each other if they

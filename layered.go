@@ -29,11 +29,11 @@ type Layered[R any] struct {
 	enforcing []int                // the indices of the layers that are no shadows
 	joint     Joint                // of another store; nil for memory
 	takes     bool                 // requests take the answers of a joint themselves: see answerTaker
-	alone     bool                 // the joint asks one limiter, with its own type of keys
-	lines     turns.Lines[lineKey] // of the callers that wait for the joint
+	alone     bool                 // the joint calls one limiter, which has its own type of keys
+	lines     turns.Lines[lineKey] // the callers that wait for the joint
 	every     []int                // the indices of all layers
-	stacks    sync.Pool            // of *stack[R]: the working memory of one decision, so that it allocates nothing
-	joins     sync.Pool            // of *joined[R]: the same for a joint
+	stacks    sync.Pool            // holds *stack[R]: the working memory of one decision, so that it allocates nothing
+	joins     sync.Pool            // holds *joined[R]: the same for a joint
 }
 
 var _ Reserver[string] = (*Layered[string])(nil)
@@ -42,8 +42,8 @@ var _ Reserver[string] = (*Layered[string])(nil)
 // zero, or if their limiters have different clocks. Clocks that cannot be compared, such as functions, count as different
 // unless they are one limiter's.
 //
-// All limiters are in memory, or in one store that can decide on them at once: see [Joinable]. Package chain asks others one after the
-// other. A layer alone may have any limiter.
+// All limiters are in memory, or in one store that can decide on them at once: see [Joinable]. For other
+// limiters use package chain, which calls them one after the other. A single layer may have any limiter.
 func All[R any](layers ...Layer[R]) (*Layered[R], error) { return newLayered("All", nil, layers) }
 
 // AllOf is [All] for requests to which only some of many layers apply. For each decision, pick appends the indexes of
@@ -208,9 +208,9 @@ func (l *Layered[R]) Peek(ctx context.Context, r R, cost int) (d Decision, err e
 // included. A layer that does not apply to the request has the zero Decision, whose Limit has no Algorithm. Layers with
 // a common key have the same Decision, for the sum of their costs.
 //
-// The errors are those of [Layered.Peek]. With most errors there are no decisions. With
-// [ErrExceedsLimit] there are, and the layer that the error names has a denial with the present
-// figures. If a store has no answer for a shadow layer, its error comes with the decisions, too.
+// The errors are those of [Layered.Peek]. Most errors come without decisions. With [ErrExceedsLimit]
+// there are decisions, and the layer that the error names has a denial with its present figures. If
+// a store has no answer for a shadow layer, its error comes with the decisions, too.
 func (l *Layered[R]) PeekEach(ctx context.Context, r R, cost int) ([]Decision, error) {
 	if l != nil && l.joint != nil {
 		return l.peekEachJoined(ctx, r, cost)
@@ -237,8 +237,8 @@ func (l *Layered[R]) Reserve(ctx context.Context, r R, cost int, maxDelay time.D
 	return res, err
 }
 
-// Adjust is [Keyed.Adjust] in all layers but shadows and layers with a Cost of their own, which do not charge the caller's
-// cost.
+// Adjust calls [Keyed.Adjust] in all layers that charge the caller's
+// cost: not in shadows, and not in layers with a Cost of their own.
 func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	if l != nil && l.joint != nil {
 		return l.adjustJoined(ctx, r, delta)
@@ -251,8 +251,9 @@ func (l *Layered[R]) Adjust(ctx context.Context, r R, delta int) error {
 	return s.debit(nil)(delta)
 }
 
-// Describe returns the limit of each layer in order, without Shadow layers, and the zero Limit where each request or key has its own;
-// whether a layer has a Cost of its own, and whether one is [Concurrent]. BooksAhead is false.
+// Describe returns the limit of each layer in order, without Shadow layers. The limit is
+// the zero Limit where each request or key has its own. Describe also returns whether a
+// layer has a Cost of its own, and whether a limit is [Concurrent]. BooksAhead is false.
 func (l *Layered[R]) Describe() Description {
 	limits := l.limits()
 	return Description{
@@ -287,7 +288,7 @@ func (l *Layered[R]) Wait(ctx context.Context, r R, cost int) error {
 	return err
 }
 
-// wait takes the cost as soon as that is possible, and sleeps out the delay.
+// wait takes the cost as soon as possible, and sleeps until the delay has passed.
 func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error {
 	var x attempts
 	defer x.end(l.clock())
@@ -298,7 +299,7 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 		}
 		s.clear()
 		q := queueRequest(left, meter.Open)
-		q.delay = true // without a delay there is nothing left to settle
+		q.delay = true // without a delay nothing is left to settle
 		q.first, q.number = x.turn, x.number
 		if err := s.take(r, cost, q); err != nil {
 			return err
@@ -330,10 +331,10 @@ func (l *Layered[R]) wait(ctx context.Context, s *stack[R], r R, cost int) error
 // clock returns the layers' clock.
 func (l *Layered[R]) clock() Clock { return l.layers[0].clock }
 
-// attempts are a call that waits for several keys: in the line of one of them at a time.
+// attempts is a call that waits for several keys. It stands in the line of one of them at a time.
 type attempts struct {
 	turn   *turn  // nil if it is in no line
-	number uint64 // of its arrival, 0 before the first line
+	number uint64 // the number of its arrival, 0 before the first line
 }
 
 // stand puts the call into the line of a charge that was denied, and reports true. If the key is not in the table,
@@ -374,7 +375,7 @@ func (x *attempts) end(clock Clock) {
 	}
 }
 
-// sleepOut waits for the request's turn in leaky buckets, and cancels the charges if the context ends first.
+// sleepOut waits until the request may leave its leaky buckets, and cancels the charges if the context ends first.
 func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error {
 	if s.d.Delay == 0 {
 		return nil
@@ -382,6 +383,6 @@ func (l *Layered[R]) sleepOut(ctx context.Context, s *stack[R], cost int) error 
 	x := s.charged()
 	res := &x.Reservation
 	err := res.Wait(ctx)
-	_ = res.Settle(cost) // unless it was cancelled; in memory it cannot fail
+	_ = res.Settle(cost) // a cancelled reservation ignores it; in memory it cannot fail
 	return err
 }

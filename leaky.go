@@ -14,8 +14,8 @@ package ratelimit
 // 200ms: that is Delay. The fourth finds the queue full. At 100ms the first has drained, so one more may enter; it
 // leaves behind the two before it. At 1s the queue is empty.
 //
-// A cost that enters is counted like the cost of a token bucket whose burst is the queue. This proves
-// the bound. Each cost leaves when all earlier costs have drained. See internal/meter/leaky.go.
+// A cost that enters is counted like the cost of a token bucket whose burst is the queue. So the bound of
+// the token bucket holds. Each cost leaves when all earlier costs have drained. See internal/meter/leaky.go.
 
 // LeakyBucket returns a limit that takes in up to queue at once and lets it out evenly, at the rate. [Decision.Delay] is the
 // time until the work may start; [Keyed.Wait] waits that long. Over any interval t at most queue + rate·t enters.

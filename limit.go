@@ -45,7 +45,7 @@ const (
 	AlgorithmBlocked
 	AlgorithmCalendar
 	AlgorithmConcurrent
-	// A Saved has these numbers in it, so a new one comes here.
+	// A Saved stores these numbers, so a new algorithm comes here, at the end.
 )
 
 var algorithmNames = [...]string{
@@ -76,8 +76,8 @@ type Limit struct {
 	Name string
 	// Algorithm is the way of counting.
 	Algorithm Algorithm
-	// Rate is the pace at which a bucket regains, or the number of units in each window. A calendar's Per is zero. Of Concurrent,
-	// Units may be in use at the same time, and Per is hold.
+	// Rate is the pace at which a bucket regains, or the number of units in each window. The Per of a
+	// calendar is zero. Under Concurrent, Units is the maximum in use at the same time, and Per is the hold.
 	Rate Rate
 	// Burst is a token bucket's burst or a leaky bucket's queue; else zero.
 	Burst int
@@ -111,9 +111,9 @@ func (l Limit) Capacity() int {
 	return 0
 }
 
-// RefillTime returns the time in which a key that has spent its capacity is fresh again: burst·per/units for a bucket, rounded
-// up; the window of a fixed window or a log; twice the window of a sliding counter; the longest window of a calendar; the hold of
-// [Concurrent]. It is 0 for [Unlimited], [Blocked] and an invalid limit.
+// RefillTime returns the time after which a key that has spent its capacity is fresh again: burst·per/units for a
+// bucket, rounded up; the window of a fixed window or a log; twice the window of a sliding counter; the longest
+// window of a calendar; the hold of [Concurrent]. It is 0 for [Unlimited], [Blocked] and an invalid limit.
 func (l Limit) RefillTime() time.Duration {
 	if l.Validate() != nil {
 		return 0

@@ -18,20 +18,20 @@ import (
 // Keyed is the limiter in memory: one budget for each key. Make one with [New]. It starts no goroutine and needs no closing.
 // The methods of the zero Keyed panic.
 //
-// A decision on a known key does not allocate, if the key's type is [net/netip.Addr] or has no pointers except in strings. The
-// text of keys is copied when a key is inserted, except of strings in interfaces. In a bubble of testing/synctest, make the
-// limiter inside.
+// A decision on a known key does not allocate, if the key's type is [net/netip.Addr] or has
+// no pointers except in strings. When a key is inserted, the text of its strings is copied,
+// except strings in interfaces. In a bubble of testing/synctest, make the limiter inside.
 type Keyed[K comparable] struct {
 	clock      Clock
 	generation atomic.Pointer[generation]
 	refreshed  atomic.Uint64 // the number of times that Refresh was called for single keys
 	keys       *table[K]
 	limitFor   func(K) Limit
-	lookups    *lookup.Calls[K, *plan] // of limitFor; nil without one
+	lookups    *lookup.Calls[K, *plan] // calls of limitFor; nil without one
 	onDecision func(Event[K])
 
-	// fastKeys is the map of accounts if no key can fail to be comparable: its type holds no interfaces. Otherwise
-	// it is nil, and a key is checked before it is looked up.
+	// fastKeys is the map of accounts if all keys can be compared, because their type holds
+	// no interfaces. Otherwise it is nil, and each key is checked before it is looked up.
 	fastKeys *keys.Map[K, account]
 
 	waiting waitingRoom
@@ -78,8 +78,8 @@ func New[K comparable](limit Limit, opts *Options[K]) (*Keyed[K], error) {
 	return l, nil
 }
 
-// Must returns the limiter, or panics if there is an error: for limits that the program itself contains. It accepts the results
-// of any constructor of a limiter.
+// Must returns the limiter, or panics if there is an error. Use it for limits that the
+// program itself contains. It accepts the results of any constructor of a limiter.
 func Must[L any](l L, err error) L {
 	if err != nil {
 		panic(err)
@@ -90,7 +90,7 @@ func Must[L any](l L, err error) L {
 // Allow spends cost of the key's budget and reports true, or spends nothing and reports false. An error counts as
 // false. [Keyed.Take] also returns the delay of a leaky bucket.
 func (l *Keyed[K]) Allow(key K, cost int) bool {
-	// decide begins with the same lines: to call a function for them would cost as much as they do.
+	// decide begins with the same lines: a function for them would cost as much as they do.
 	var e *entry[K]
 	if m := l.fastKeys; m != nil {
 		e = m.Candidate(key)
@@ -129,12 +129,12 @@ func (l *Keyed[K]) allowSlow(key K, cost int, now int64) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. The error is nil
-// for a denial too: see [Decision.RetryAfter]. It wraps [ErrExceedsLimit] if the cost can never be allowed,
-// [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned such a limit, or [ErrTableFull]. Under [Concurrent]
-// every cost above 0 is an error: call Reserve.
+// Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry.
+// A denial is no error: see [Decision.RetryAfter]. The error wraps [ErrExceedsLimit] if the cost
+// can never be allowed, [ErrNegativeCost], [ErrInvalidKey], [ErrInvalidLimit] if LimitFor returned
+// such a limit, or [ErrTableFull]. Under [Concurrent] every cost above 0 is an error: call Reserve.
 func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err error) {
-	// decide and Allow begin with the same lines: to call a function for them would cost as much as they do.
+	// decide and Allow begin with the same lines: a function for them would cost as much as they do.
 	var e *entry[K]
 	if m := l.fastKeys; m != nil {
 		e = m.Candidate(key)
@@ -163,7 +163,7 @@ func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err e
 		var owed meter.Owed
 		at, owed = p.SpendBucket(&a.State, m.Now, int64(cost))
 		a.use.decided(at == m.Now)
-		a.mu.Unlock() // before the division
+		a.mu.Unlock() // the division below needs no lock
 		remaining, debt, regained, next = p.StandingOf(owed, m.Now)
 	} else {
 		at = p.Spend(&a.State, m.Now, int64(cost))
@@ -174,7 +174,7 @@ func (l *Keyed[K]) Take(ctx context.Context, key K, cost int) (d Decision, err e
 			next = p.next(&s, m.Now, remaining)
 			a.mu.Unlock()
 		} else {
-			a.mu.Unlock() // before the divisions, which are done with a copy
+			a.mu.Unlock() // the divisions below use a copy, and need no lock
 			remaining, debt, regained = p.Standing(s, m.Now)
 			next = p.next(&s, m.Now, remaining)
 		}
@@ -225,8 +225,8 @@ func (l *Keyed[K]) decide(key K, cost int, q request, d *Decision) (a *account, 
 	return a, o, nil
 }
 
-// decideSlow is decide for new keys, for changed limits, and for costs that are 0 or
-// invalid or above the capacity. It decides at a reading of the clock, if that has been read.
+// decideSlow is decide for new keys, for changed limits, and for costs that are 0,
+// negative or above the capacity. If the clock has been read, it decides at that reading.
 func (l *Keyed[K]) decideSlow(key K, cost int, q request, now int64, d *Decision) (*account, meter.Offer, error) {
 	if q.brief && cost < 0 {
 		l.requireInit()
@@ -307,7 +307,7 @@ func (l *Keyed[K]) reading(now int64) int64 {
 	return now
 }
 
-// look fills in the decision that the key would make on a cost under the plan. It spends nothing.
+// look fills in the decision of the key on a cost under the plan. It spends nothing.
 func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Decision) {
 	if !p.tracks() {
 		d.Allowed, d.Limit, d.Remaining = true, p.limit, p.limit.Capacity()
@@ -330,9 +330,9 @@ func (l *Keyed[K]) look(key K, p *plan, cost int64, q request, now int64, d *Dec
 	p.answer(s, meter.Moment{Reading: now, Now: at}, cost, d)
 }
 
-// Peek returns the decision that Take would return, with Remaining and ResetAfter as they are before the charge. It changes
-// nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the key's next decision its times hold
-// for this instant only. The context is not used.
+// Peek returns the decision that Take would return. Remaining and ResetAfter are as before the charge.
+// It changes nothing. The errors are Take's, without [ErrTableFull]. Between [Keyed.SetLimit] and the
+// key's next decision, the times that Peek returns hold for this instant only. The context is not used.
 func (l *Keyed[K]) Peek(_ context.Context, key K, cost int) (d Decision, err error) {
 	if err = l.check(key, cost); err != nil {
 		return d, err
@@ -374,7 +374,7 @@ func (l *Keyed[K]) Adjust(_ context.Context, key K, delta int) error {
 	return l.debit(key, int64(delta), nil)
 }
 
-// debit is Adjust, of any number of units.
+// debit is Adjust for any number of units.
 func (l *Keyed[K]) debit(key K, delta int64, f *followed) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -387,7 +387,8 @@ func (l *Keyed[K]) debit(key K, delta int64, f *followed) error {
 	return l.adjust(key, p, delta, refreshed, f)
 }
 
-// adjust is Adjust under a plan that was found when the counter stood at refreshed. A request that follows the key gets the change, unless f is nil.
+// adjust is Adjust under a plan that was looked up when l.refreshed had the value
+// refreshed. The request that follows the key receives the change, unless f is nil.
 func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *followed) error {
 	if delta == 0 || !p.tracks() {
 		return nil
@@ -403,7 +404,7 @@ func (l *Keyed[K]) adjust(key K, p *plan, delta int64, refreshed uint64, f *foll
 	defer a.mu.Unlock()
 	if !created {
 		now = reading(l.clock)
-		if !p.ofRequest() && !a.plan.ofRequest() { // only a decision puts a key under a request's limit, and ends that
+		if !p.ofRequest() && !a.plan.ofRequest() { // only a decision puts a key under a request's limit, or ends that
 			a.adopt(p, now)
 		}
 	}
@@ -431,7 +432,7 @@ func (l *Keyed[K]) Reset(_ context.Context, key K) error {
 		l.lookups.Drop(key)
 	}
 	if line := l.keys.forget(key); line != nil {
-		_ = keyHome[K]{l, key}.renew(line) // otherwise the line's first call tries again, and returns the error
+		_ = keyHome[K]{l, key}.renew(line) // if this fails, the line's first call tries again, and returns the error
 	}
 	return err
 }
@@ -456,7 +457,6 @@ func (l *Keyed[K]) Stats() Stats {
 	return s
 }
 
-// table returns the key table, or panics if there is none.
 // requireInit panics if New has not made the Keyed.
 func (l *Keyed[K]) requireInit() {
 	if l == nil || l.keys == nil {
@@ -469,11 +469,10 @@ func (l *Keyed[K]) table() *table[K] {
 	return l.keys
 }
 
-// Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is negative, it succeeds only
-// if the work can begin now. Delay is how long to wait before the work begins; later callers queue behind it, unless the limit
-// changes and leaves room before it. On a leaky bucket Delay is the time in the queue. RetryAfter is for the same call with the
-// same maxDelay. Nothing is booked more than 100 years
-// ahead.
+// Reserve is like [Keyed.Take], but may book budget up to maxDelay ahead. With 0, or if maxDelay is negative,
+// it succeeds only if the work can begin now. Delay is how long to wait before the work begins. Later callers
+// queue behind it, unless a changed limit leaves room before it. On a leaky bucket Delay is the time in the
+// queue. RetryAfter is for the same call with the same maxDelay. Nothing is booked more than 100 years ahead.
 //
 // Settle the reservation when the real cost is known, or cancel it. A cost of 0 is allowed and charges nothing; Settle then
 // charges the actual cost as [Keyed.Adjust] does. The reservation is never nil. The errors are the same as Take's.

@@ -10,43 +10,44 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes keys. lru_order.go
-// keeps the order in which they leave, lru_usage.go ranks keys by the cost of dropping them, lru_expiry.go drops keys that are
-// fresh, and lru_evict.go chooses the key that makes room.
+// table maps keys to accounts, and never has more than max of them. This file finds, inserts and removes
+// keys. lru_order.go keeps the order in which keys leave, lru_usage.go ranks keys by the cost of dropping
+// them, lru_expiry.go drops keys that are fresh, and lru_evict.go chooses the key that makes room.
 //
 // To find a known key takes no lock and moves nothing. Keys stay in the order in which they were inserted. Eviction
 // examines the oldest keys, and gives a second chance to those that were used since (the CLOCK policy, after F. J.
 // Corbató's paging experiment of 1968). The table starts no goroutine: old keys leave as new ones come.
 //
-// Locks. To insert or remove a key takes the lock of its shard. Code that holds a shard's lock never waits for an account's: an
-// account may be busy for long, and all new keys of the shard would wait with it. So under a shard's lock an account's lock is
-// only tried, and an account that is busy counts as in use. The other way round, code that holds an account's lock may wait for
-// a shard's.
+// Locks. To insert or remove a key takes the lock of its shard. Code that holds a shard's lock
+// never waits for an account's: an account may be busy for long, and all new keys of the shard
+// would wait with it. So code that holds a shard's lock only tries an account's lock, and treats
+// an account that is busy as in use. Code that holds an account's lock may wait for a shard's.
 //
-// A key has at most one account that is not dropped. That holds because an account is inserted and removed under the lock of
-// its key's shard, and because it is marked as dropped (its plan is nil) under its own lock before another one can take its
-// place. A decision that has found an account and then finds it dropped looks the key up again.
+// A key has at most one account that is not dropped, for two reasons. An account is inserted and removed under
+// the lock of its key's shard. And it is marked as dropped (its plan is nil) under its own lock before another
+// account can take its place. A decision may find an account that is then dropped: it looks the key up again.
 //
-// Keys, their order, and the table share one entry for each key: the entry of the map. It holds the account, so that a known
-// key takes one step less to find, and a new key takes one allocation.
+// Each key has one entry, the entry of the map, which the order and the table use, too. The entry
+// holds the account: so a known key takes one step less to find, and a new key takes one allocation.
 //
-// In a full table not even that: the entry of the key that makes room becomes the new key's. A call may have found the entry
-// without a lock while it was the old key's. So a call compares the key when it holds the account's lock, which guards the entry's key, and not
-// before; it is found by its hash alone. If it is another key by then, the call looks its own up under the lock of the shard: an entry is given
-// to another key of the same shard, under that lock. An account is not given to another key if a call may still refer to it: one with a
-// reservation or a line, or any account of a limiter that stands in a stack, whose calls look at accounts before they lock them.
+// In a full table a new key takes no allocation: it gets the entry of the key that makes room. A call may have found
+// that entry, without a lock, for the old key. So a call looks entries up by the hash alone, and compares the key
+// when it holds the account's lock, which guards the entry's key. If the entry is another key's by then, the call
+// looks its own key up under the lock of the shard: an entry passes only to a key of the same shard, under that
+// lock. An account does not pass to another key while a call may refer to it. That is an account with a reservation
+// or a line, and any account of a limiter in a stack, because stacks look at accounts before they lock them.
 type table[K comparable] struct {
-	accounts *keys.Map[K, account] // finds them
+	accounts *keys.Map[K, account] // finds the accounts
 	maker    keys.Maker[K, account]
 	shards   []shard[K]
 	max      int64
-	count    atomic.Int64   // of the keys in the table, or about to be
-	ttl      int64          // for how long an idle key is kept if there is room, in nanoseconds
+	count    atomic.Int64   // the number of keys in the table, or about to be
+	ttl      int64          // the time for which an idle key is kept while there is room, in nanoseconds
 	expiry   *expiryHeap[K] // not nil means RefuseNew: a full table refuses new keys, and drops none that is not fresh
-	full     error          // the error of a refused new key: made once, because a flood of keys meets it
-	memory   *memory        // of keys that were evicted, or nil
+	full     error          // the error of a refused new key, made once, because a flood of keys gets it
+	memory   *memory        // the spending of keys that were evicted, or nil
 	orphans  orphans[K]     // the lines of keys that are not in the table
-	stacked  atomic.Bool    // accounts are kept: see keep
+	stacked  atomic.Bool    // accounts stay with their keys: see keep
 
 	expired, evicted, evictedThrottled, refused atomic.Uint64
 }
@@ -54,36 +55,36 @@ type table[K comparable] struct {
 // entry is a key that is tracked, and its account.
 type entry[K comparable] = keys.Entry[K, account]
 
-// shard is a part of the keys, by hash. New keys of different shards do not wait for each other. A small table has one shard:
-// if it had several, each would have few keys, and eviction a poor choice among them. A large table has so many shards that a
-// walk through one is short. The shards share the table's room, so that exactly max keys fit, whatever their hashes.
+// shard is a part of the keys, by hash. New keys of different shards do not wait for each other. A small table
+// has one shard, because eviction needs many keys to choose from. A large table has so many shards that a walk
+// through one is short. The shards share the table's room, so that exactly max keys fit, whatever their hashes.
 type shard[K comparable] struct {
 	mu    sync.Mutex // guards the fields below
 	order order[K]
 
-	// blocked counts how often the oldest key could not be dropped although it had been
-	// idle for long. There may be keys behind it that can.
+	// blocked counts how often the oldest key could not be dropped
+	// although it had been idle for long. Keys behind it may be droppable.
 	blocked int
 
 	// epoch counts insertions, and removals of remembered spending, in this shard.
 	epoch uint64
 
 	// floor is the time before which no dropped key may be created anew: the latest instant
-	// at which a key was dropped. Without it, a key could spend its budget twice if the
-	// clock steps back behind the drop. It is written under the lock and read without it.
+	// at which a key was dropped. Without it, a key could spend its budget twice if the clock
+	// stepped back to before the drop. It is written under the lock and read without it.
 	floor atomic.Int64
 
 	// kept means that no entry of the shard may be given to another key.
 	kept bool
 
-	_ [64]byte // keeps the locks of two shards off one cache line
+	_ [64]byte // puts the locks of two shards on different cache lines
 }
 
 // maxTries is the maximum number of times that a decision starts again: a key that it needs was dropped, or all keys
 // that could make room are pinned.
 const maxTries = 100
 
-// newTable returns an empty table for options that are valid and have a MaxKeys.
+// newTable returns an empty table. The options are valid, and their MaxKeys is set.
 func newTable[K comparable](o *Options[K], dates *calendars) *table[K] {
 	maxKeys := o.MaxKeys
 	t := &table[K]{
@@ -123,7 +124,8 @@ func (t *table[K]) keep() {
 	t.stacked.Store(true)
 }
 
-// lockEntry locks the account of an entry that was found for a key, or returns nil, unlocked, if it is not the key's any more.
+// lockEntry locks the account of an entry that was found for a key. If the
+// entry is another key's by now, it unlocks the account and returns nil.
 func (t *table[K]) lockEntry(e *entry[K], key K) *account {
 	a := &e.Value
 	a.mu.Lock()
@@ -149,9 +151,8 @@ func (t *table[K]) lockFound(key K) *account {
 	return nil
 }
 
-// find returns the key's account, or nil if the key is not tracked. The account may be dropped before the caller has
-// locked it; then its plan is nil, and to find the key again finds its next account. The caller holds the lock of the shard, or
-// accounts are kept.
+// find returns the key's account, or nil if the key is not tracked. If the account is dropped before the caller has locked
+// it, its plan is nil: then the caller calls find again. The caller holds the lock of the shard, or accounts are kept.
 func (t *table[K]) find(key K) *account {
 	if e := t.accounts.Lookup(key); e != nil {
 		return &e.Value
@@ -159,7 +160,7 @@ func (t *table[K]) find(key K) *account {
 	return nil
 }
 
-// shard returns the shard of the keys of a hash.
+// shard returns the shard for the keys with a hash.
 func (t *table[K]) shard(hash uint64) *shard[K] { return &t.shards[hash%uint64(len(t.shards))] }
 
 // shardOf returns the shard of a key.
@@ -182,15 +183,14 @@ func (t *table[K]) unseen(key K) unseen {
 // acquire returns the key's account, locked, and inserts one if there is none. For a
 // new one it also returns the reading at which it was made.
 //
-// Room, one of max, is taken before the key is inserted, so the table is never too full. It stays
-// taken while the shard is unlocked to evict a key elsewhere. If another call has inserted
-// the key by then, the room is given back.
+// acquire takes room, one of max, before it inserts the key, so the table is never too full. It keeps that room while it
+// unlocks the shard to evict a key elsewhere. If another call has inserted the key by then, acquire gives the room back.
 //
-// The state of a new key is computed before room is made, so the spending that is remembered of the
-// leaving key does not change it. So the key is allowed as much as an earlier Peek has reported.
+// acquire computes the state of a new key before it makes room. So the spending that is remembered of the
+// evicted key does not change that state, and the new key is allowed as much as an earlier Peek has reported.
 func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, created bool, err error) {
 	s := t.shardOf(key)
-	room := false // it is taken for this key
+	room := false // acquire has taken room for this key
 	var x initialState
 	for tries := 0; ; tries++ {
 		if a = t.findOrBegin(s, key, p, clock, &x); a != nil {
@@ -213,13 +213,12 @@ func (t *table[K]) acquire(key K, p *plan, clock Clock) (a *account, now int64, 
 			t.refused.Add(1)
 			return nil, 0, false, t.full
 		}
-		runtime.Gosched() // all are pinned by decisions that are under way
+		runtime.Gosched() // decisions under way have pinned all keys
 	}
 }
 
-// findOrBegin returns the key's account, locked. If the key is not tracked, it returns nil and leaves the shard locked;
-// x is then the state in which the key is to be inserted. It is computed again only if the epoch of the shard has
-// changed since.
+// findOrBegin returns the key's account, locked. If the key is not tracked, it returns nil, leaves the shard locked,
+// and sets x to the state of the new key. It computes x again only if the epoch of the shard has changed since.
 func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *initialState) *account {
 	for {
 		s.mu.Lock()
@@ -230,7 +229,7 @@ func (t *table[K]) findOrBegin(s *shard[K], key K, p *plan, clock Clock, x *init
 			}
 			return nil
 		}
-		s.mu.Unlock() // before the account's lock, which may be held for long
+		s.mu.Unlock() // another call may hold the account's lock for long
 		if a := t.lockEntry(e, key); a != nil {
 			return a
 		}
@@ -267,7 +266,7 @@ type initialState struct {
 	state         meter.State
 	recalled      bool   // it has remembered spending
 	known         bool   // it has been computed
-	epoch         uint64 // the shard's at that time
+	epoch         uint64 // the shard's epoch when the state was computed
 }
 
 // initialStateLocked computes the state of a key that is inserted at a reading. The lock of the shard is held.
@@ -281,9 +280,9 @@ func (t *table[K]) initialStateLocked(s *shard[K], key K, p *plan, now int64, x 
 	x.recalled = t.memory != nil && p.Regained(x.state) > x.last
 }
 
-// insertLocked publishes a new account and releases the shard. The account is locked before any other goroutine can
-// find it. So the decision that has inserted it is the first one, and no eviction finds a key that has not spent
-// anything yet. Spare is nil, or the entry of the key that has made room; the account of that entry is locked.
+// insertLocked publishes a new account and releases the shard. The account is locked before any other goroutine
+// can find it. So the decision that inserts the account is its first one, and no eviction finds a key that has
+// not spent anything yet. spare is nil, or the entry of the key that has made room, with its account locked.
 func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, spare *entry[K]) *account {
 	e := spare
 	if spare == nil || !t.maker.Replace(spare, key) {
@@ -309,9 +308,9 @@ func (t *table[K]) insertLocked(s *shard[K], key K, p *plan, x *initialState, sp
 	return a
 }
 
-// removeLocked takes an account out of the table and raises the shard's floor. Its place in the order has been taken. The locks
-// of account and shard are held. The room of the key stays taken, for a key that replaces it. A call that waits for the
-// account's lock finds its plan to be nil, and the map up to date.
+// removeLocked takes an account out of the table and raises the shard's floor. The caller has taken its place out of
+// the order, and holds the locks of account and shard. The room of the key stays taken, for the key that replaces
+// it. A call that waits for the account's lock then sees that its plan is nil, and finds the map up to date.
 func (t *table[K]) removeLocked(s *shard[K], e *entry[K], floor int64) {
 	a := &e.Value
 	if w := a.plan.wall; w != nil && floor > -maxReading {
@@ -344,8 +343,8 @@ func (t *table[K]) remove(key K, floor int64) {
 	t.count.Add(-1)
 }
 
-// lockListed locks the account of an entry that an iteration has found, or the account that has replaced it, and
-// returns it with the key. If the key is no longer tracked, it returns nil. The key shares no text with the entry.
+// lockListed locks the account of an entry that an iteration has found, or the account that has replaced it, and returns
+// it with the key. If the key is no longer tracked, it returns nil. The returned key shares no text with the entry.
 func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
 	a = &e.Value
 	a.mu.Lock()
@@ -356,8 +355,8 @@ func (t *table[K]) lockListed(e *entry[K]) (key K, a *account) {
 	return key, t.lockFound(key)
 }
 
-// forget removes a key, its spending, and its remembered spending. It raises no floor: the key is to begin anew now.
-// It returns the line of the key, if it has one, which is to be put back.
+// forget removes a key, its spending, and its remembered spending. It raises no floor, because
+// the key begins anew now. If the key has a line, forget returns it, and the caller puts it back.
 func (t *table[K]) forget(key K) *meter.Line {
 	for {
 		a := t.lockFound(key)
@@ -371,7 +370,7 @@ func (t *table[K]) forget(key K) *meter.Line {
 		default:
 			defer a.mu.Unlock()
 			line := a.State.Line()
-			t.forgetPast(key) // before the account is gone, so that no call recalls it
+			t.forgetPast(key) // now, so that no call recalls it once the account is gone
 			t.remove(key, -maxReading)
 			a.use.end()
 			return line
@@ -389,22 +388,22 @@ func (t *table[K]) knows(key K, p *plan, clock Clock) bool {
 	return p.Regained(s) > now
 }
 
-// forgetPast forgets the remembered spending of a key whose account is locked, after a grant or a reset: the key has spent less
-// now. While its account is locked, the key is neither evicted nor inserted.
+// forgetPast forgets the remembered spending of a key after a grant or a reset, because the key
+// has spent less now. The key's account is locked: so the key is neither evicted nor inserted.
 func (t *table[K]) forgetPast(key K) {
 	if t.memory != nil {
 		t.memory.takeOut(t.accounts.Hash(key))
 	}
 }
 
-// limitChanged records that keys may be evicted, or have been, under another limit than the present limit of all keys.
+// limitChanged records that some keys may be evicted, now or before, under another limit than the present limit of all keys.
 func (t *table[K]) limitChanged() {
 	if t.memory != nil {
 		t.memory.changed.Store(true)
 	}
 }
 
-// remembers reports whether the remembered spending of a key is no less than its account's, which is locked.
+// remembers reports whether the remembered spending of a key is at least the spending of its account, which is locked.
 func (t *table[K]) remembers(key K, a *account, reading int64) bool {
 	if t.memory == nil {
 		return false
@@ -428,8 +427,8 @@ func (t *table[K]) takeOut(key K) bool {
 	return true
 }
 
-// withdraw unpins a key that was inserted for a decision that became a denial. If no other decision has charged the
-// key, withdraw removes it. Then the key is fresh, or has spent no more than is remembered of it.
+// withdraw unpins a key that was inserted for a decision that became a denial. If no other decision has
+// charged the key, withdraw removes it. The key is then fresh, or the table remembers all its spending.
 func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -441,7 +440,7 @@ func (t *table[K]) withdraw(key K, a *account, clock Clock) {
 	if !a.fresh(now) && !t.remembers(key, a, now) {
 		return
 	}
-	floor := int64(-maxReading) // nothing was spent, so there is nothing to spend twice
+	floor := int64(-maxReading) // nothing was spent, so nothing can be spent twice
 	if a.use.recent() {
 		floor = a.floor(now)
 	}

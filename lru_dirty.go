@@ -6,10 +6,10 @@ import "sync"
 // their limit has changed. The heap looks at them before it reports that no key is fresh. A key is on the list once, however
 // often that happens: see usage.
 //
-// Plans refer to it, because the code that gives spending back has only the key's account and its plan. Its lock comes after
-// all others.
+// Plans refer to it, because code that gives spending back has only the
+// account and its plan. Its lock is the last in the order of locks.
 //
-// It is kept in pages, since to copy a large slice when it grows takes long.
+// It consists of pages, because copying a large slice when it grows takes long.
 type dirtyList struct {
 	mu    sync.Mutex
 	pages []*[dirtyPage]*account
@@ -33,8 +33,7 @@ func (d *dirtyList) add(a *account) {
 // more than each key adds to the list, so the list does not grow while there is room.
 const dirtyAtOnce = 64
 
-// take removes some of the keys that are listed, as many as fit into a buffer, and returns them in it. It keeps one page
-// that is empty.
+// take removes as many of the listed keys as fit into buf, and returns them in it. It keeps one empty page.
 func (d *dirtyList) take(buf []*account) []*account {
 	d.mu.Lock()
 	defer d.mu.Unlock()

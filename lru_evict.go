@@ -1,14 +1,14 @@
 package ratelimit
 
-// A key is evicted to make room in a full table. Among a few of the oldest keys of the shard, the key that costs least goes
-// (evictLocked). Its spending is forgotten, unless [Options.Remember] keeps it. If all of them are pinned, other shards make
-// room; if one is busy, the call waits for it, and evicts it unless it is pinned then.
+// A full table evicts a key to make room. Among a few of the oldest keys of the shard, it drops the key that costs
+// least (evictLocked). The key's spending is forgotten, unless [Options.Remember] keeps it. If all of these keys are
+// pinned, other shards make room. If a key is busy, the call waits for it, and evicts it unless it is pinned then.
 //
 // A table with RefuseNew evicts no key that is not fresh: see lru_expiry.go.
 
-// makeRoomLocked evicts a key of the shard, so that its room is taken for another one. If it reports false, busy may be a
-// key whose account was in use. Spare is an entry that another key of the shard may have, with its account locked, or nil. The lock of the
-// shard is held. With RefuseNew no key is evicted.
+// makeRoomLocked evicts a key of the shard, and takes its room for another key. If it reports false,
+// busy may be a key whose account was in use. spare is nil, or an entry that another key of the shard
+// may get, with its account locked. The lock of the shard is held. With RefuseNew no key is evicted.
 func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy, spare *entry[K]) {
 	if t.expiry != nil {
 		return false, nil, nil
@@ -24,8 +24,8 @@ func (t *table[K]) makeRoomLocked(s *shard[K], now int64) (room bool, busy, spar
 	return true, nil, evicted
 }
 
-// makeRoomElsewhere takes room for one more key that the shard s did not give. The caller
-// holds no lock: a busy key is waited for, and other shards are locked.
+// makeRoomElsewhere takes room for one more key after the shard s had none to give. The caller
+// holds no lock, because makeRoomElsewhere waits for a busy key and locks other shards.
 func (t *table[K]) makeRoomElsewhere(s *shard[K], busy *entry[K], now int64) bool {
 	switch {
 	case t.expiry != nil:
@@ -48,8 +48,8 @@ type victim[K comparable] struct {
 	last  int64
 }
 
-// lookLocked finds the cost of evicting the key at a place. Its account stays locked, unless it is busy. A peek at the time
-// records nothing: a look by eviction does not count as use.
+// lookLocked finds the cost of evicting the key at a place. Its account stays locked, unless
+// it is busy. It only peeks at the time, because a look by eviction does not count as use.
 func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 	a := &p.Value
 	if !a.mu.TryLock() {
@@ -62,8 +62,8 @@ func (t *table[K]) lookLocked(p *entry[K], now int64) victim[K] {
 }
 
 // evictLocked drops a key of the shard, and the caller takes over its room. Of the few oldest keys it drops the one of the
-// lowest rank, and among equal ranks the least recently used. The others that are in use or throttled get a second chance; idle
-// ones keep their places, and so are the first to be looked at the next time. If one of them was busy, that is returned.
+// lowest rank, and among equal ranks the least recently used. The other keys that are in use or throttled get a second
+// chance. Idle keys keep their places, so the next eviction looks at them first. If a key was busy, evictLocked returns it.
 //
 // The accounts of all examined keys stay locked until one is chosen,
 // so none of them can spend, or be dropped, while they are compared.
@@ -75,7 +75,7 @@ func (t *table[K]) evictLocked(s *shard[K], now int64) (ok bool, busy *entry[K])
 	return evicted != nil, busy
 }
 
-// evictOldLocked is evictLocked, and returns the entry that has left the table, with its account locked. It is nowhere in the order.
+// evictOldLocked is evictLocked, and also returns the entry that has left the table and the order, with its account locked.
 func (t *table[K]) evictOldLocked(s *shard[K], now int64) (evicted, busy *entry[K]) {
 	var buf [looks]victim[K]
 	looked := t.lookAtOldestLocked(s, now, buf[:0])
@@ -92,8 +92,7 @@ func (t *table[K]) evictOldLocked(s *shard[K], now int64) (evicted, busy *entry[
 	return v.entry, busy
 }
 
-// lookAtOldestLocked takes a few of the oldest keys out of the order, none behind a fresh
-// one: no key costs less than that.
+// lookAtOldestLocked takes a few of the oldest keys out of the order. It stops at a fresh key, because no key costs less.
 func (t *table[K]) lookAtOldestLocked(s *shard[K], now int64, looked []victim[K]) []victim[K] {
 	for len(looked) < looks {
 		p, ok := s.order.take()
@@ -151,8 +150,8 @@ func (s *shard[K]) returnLocked(looked []victim[K], best int, now int64) (busy *
 	return busy
 }
 
-// secondChance gives a key that was looked at the newest place, and unlocks it. That it was
-// used counts once: if it is not used again, it goes when it is the oldest the next time.
+// secondChance gives a key that was looked at the newest place, and unlocks it. Each use
+// counts once: a key that is not used again goes when it is the oldest the next time.
 func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	s.order.add(v.entry, now)
 	if v.rank != rankBusy {
@@ -161,9 +160,9 @@ func (v *victim[K]) secondChance(s *shard[K], now int64) {
 	}
 }
 
-// evicting counts a key that is about to be dropped to make room, and stores its spending if the table remembers any. A key
-// that was fresh has expired: nothing is forgotten with it. The locks of account and shard are held, and floor is the shard's.
-// Until the account is removed, a call that finds it waits for it; a call that finds it removed finds the remembered spending.
+// evicting counts a key that is about to be dropped to make room, and stores its spending if the table remembers any. A
+// key that was fresh has expired: nothing is forgotten with it. The locks of account and shard are held, and floor is the
+// shard's. A call that finds the account waits for it until it is removed; then the call finds the remembered spending.
 func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	a := &e.Value
 	switch r {
@@ -179,7 +178,7 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	if a.use.end(); t.memory == nil {
 		return
 	}
-	// A key may be not fresh only because the clock has stepped back. Then there is nothing to remember.
+	// After a step back of the clock, a key that was fresh may not be fresh now. Then there is nothing to remember.
 	past := a.remembered(now, floor)
 	if w := a.plan.wall; w != nil {
 		at := max(now, a.last)
@@ -190,8 +189,8 @@ func (t *table[K]) evicting(e *entry[K], r rank, now, floor int64) {
 	}
 }
 
-// evictFrom makes room in another shard. A shard may be empty, or have pinned keys only, while
-// the table is full: room belongs to the table.
+// evictFrom makes room in another shard. While the table is full, a shard may
+// be empty or have only pinned keys, because the room belongs to the table.
 func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,9 +198,8 @@ func (t *table[K]) evictFrom(s *shard[K], now int64) bool {
 	return ok
 }
 
-// evictBusy makes room where all keys that could go are busy: it waits for one of them,
-// without the shard's lock. By then that key may have been dropped, or pinned, or have
-// become fresh, so it is ranked again.
+// evictBusy makes room where all keys that could go are busy: it waits for one of them, without the shard's
+// lock. By then that key may have been dropped or pinned, or may have become fresh, so evictBusy ranks it again.
 func (t *table[K]) evictBusy(s *shard[K], e *entry[K], now int64) bool {
 	a := &e.Value
 	if !a.lockKept() {

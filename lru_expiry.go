@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion looks at the
-// oldest keys of its shard for that (expireLocked), and Sweep looks at all keys. An insertion leaves a key alone whose former limits
-// still count: when it comes back to one of them, it would begin a window anew.
+// A key expires when it is fresh and has been idle for long enough: nothing is lost with it. Each insertion
+// looks at the oldest keys of its shard for that (expireLocked), and Sweep looks at all keys. An insertion
+// does not drop a key whose former limits still count: under one of these limits it would begin a window anew.
 //
-// A table with RefuseNew has an expiry heap besides, which finds the keys that are fresh among all in the table
-// (expireDue). Keys that may be fresh earlier than the heap has them are in the dirty list.
+// A table with RefuseNew also has an expiry heap, which finds the fresh keys among all keys in the
+// table (expireDue). Keys that may be fresh earlier than the heap expects are in the dirty list.
 
-// minIdle is for how long a key is kept at least if there is room. Without it, keys with
-// high rates would come and go all the time.
+// minIdle is the minimum time for which a key is kept while there is
+// room. Without it, keys with high rates would come and go all the time.
 const minIdle = int64(time.Minute)
 
 // expireLocked drops up to two of the oldest keys, if they are fresh and have been idle for long. It drops two so that
@@ -28,8 +28,8 @@ func (t *table[K]) expireLocked(s *shard[K], now int64) {
 		if oldest == nil {
 			return
 		}
-		// That is the age of the first key of a block: the key is no older. If it is
-		// negative, the clock has stepped back. Then a key's age is not known, and it is
+		// The age is that of the first key of a block, and this key is no older. A negative age
+		// means that the clock has stepped back: then the age is not known, and the key is examined.
 		if age := now - oldest.since; 0 <= age && age < ttl {
 			return
 		}
@@ -72,11 +72,10 @@ func (t *table[K]) expireOldestLocked(s *shard[K], now, ttl int64) bool {
 	return true
 }
 
-// sweepRuns is how many runs of places are swept before a shard lets others in: a few
-// hundred keys.
+// sweepRuns is the number of runs of places that a sweep handles before it releases the shard's lock: a few hundred keys.
 const sweepRuns = 16
 
-// sweep drops all keys that are fresh and have been idle for long enough. It lets go of a
+// sweep drops all keys that are fresh and have been idle for long enough. It releases a
 // shard's lock from time to time, so new keys do not wait for the sweep of a large shard.
 func (t *table[K]) sweep(clock Clock) (dropped int) {
 	for i := range t.shards {
@@ -97,16 +96,16 @@ func (t *table[K]) sweep(clock Clock) (dropped int) {
 	return dropped
 }
 
-// sweepSome sweeps a few runs at a reading of their own: the sweep of a large table takes long, and a key that is decided on
-// during it may have seen a later time than its beginning.
+// sweepSome sweeps a few runs at a reading of their own. The sweep of a large table takes long, and
+// a key that is decided on during it may have recorded a later time than the sweep's beginning.
 func (t *table[K]) sweepSome(s *shard[K], runs [][]*entry[K], clock Clock) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.sweepLocked(s, runs, reading(clock), t.ttl, nil)
 }
 
-// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough, and that may be dropped, unless may is nil.
-// To drop one may rebuild the order, which leaves the runs as they are.
+// sweepLocked drops the keys in some runs that are fresh and have been idle for long enough, and for which may,
+// unless it is nil, reports true. Dropping a key may rebuild the order, which leaves the runs as they are.
 func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64, may func(*account, int64) bool) (dropped int) {
 	for _, run := range runs {
 		for _, p := range run {
@@ -118,8 +117,8 @@ func (t *table[K]) sweepLocked(s *shard[K], runs [][]*entry[K], now, ttl int64, 
 	return dropped
 }
 
-// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may be a tombstone, or its key may
-// have left it since the runs were read: only the account shows it.
+// sweepPlaceLocked drops a key that is fresh and has been idle for long enough. The place may be
+// a tombstone, or its key may have left it since the runs were read. Only the account shows that.
 func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, may func(*account, int64) bool) bool {
 	a := &e.Value
 	if !a.mu.TryLock() {
@@ -135,13 +134,13 @@ func (t *table[K]) sweepPlaceLocked(s *shard[K], e *entry[K], now, ttl int64, ma
 	return true
 }
 
-// mostLooks bounds the keys that one call looks at in a table that refuses new keys. Without it, one refusal would take
-// time linear in the number of keys, because each of them may have been used since its instant was computed.
+// mostLooks bounds the keys that one call examines in a table that refuses new keys. Without it, one refusal would
+// take time linear in the number of keys, because each of them may have been used since its instant was computed.
 const mostLooks = 512
 
 // expireDue makes room in a table that refuses new keys: it drops a key that is fresh. It examines at most mostLooks of
 // the keys that are due, and the next call examines the next ones. If none of them is fresh, it reports false. Busy and
-// pinned keys do not count. They become due again when the call ends: otherwise it would find them again and again.
+// pinned keys do not count. The call makes them due again only when it ends: otherwise it would find them again and again.
 func (t *table[K]) expireDue(now int64) bool {
 	t.expiry.collect()
 	var kept []*account
@@ -165,8 +164,8 @@ func (t *table[K]) expireDue(now int64) bool {
 	return false
 }
 
-// dropIfFresh drops a key that is fresh, to make room. If the key is busy, so that its state is unknown, or pinned, it reports
-// that it has to be called again.
+// dropIfFresh drops a key that is fresh, to make room. It reports
+// again if it must be called again, because the key is busy or pinned.
 func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	a, s := &e.Value, t.shard(e.Hash())
 	s.mu.Lock()
@@ -178,7 +177,7 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 	if a.plan == nil {
 		return false, false
 	}
-	a.use.clearDirty() // from here on, any change that makes it fresh earlier has to list it again
+	a.use.clearDirty() // from here on, a change that makes the key fresh earlier has to list it again
 	switch at := a.freshAt(); {
 	case at > now:
 		t.expiry.add(a, at)
@@ -195,27 +194,27 @@ func (t *table[K]) dropIfFresh(e *entry[K], now int64) (dropped, again bool) {
 // one entry for each key, with an instant before which the key is not fresh. So no key is fresh if all entries are later than
 // now.
 //
-// A decision moves the instant at which its key is fresh, and only ever to a later one, so it does not touch the heap: next
-// returns a key whose entry is due, and a caller that finds it not to be fresh adds it again for when it will be. Each entry so
-// added is paid for by a decision on its key. A change that can make a key fresh earlier adds it to the dirty list.
+// A decision only ever moves the instant at which its key is fresh to a later one, so it does not touch the heap. next
+// returns a key whose entry is due. If the key is not fresh, the caller adds it again with the new instant. A decision on
+// the key has caused each entry that is added so. A change that can make a key fresh earlier adds it to the dirty list.
 //
-// No call takes time linear in the number of keys: the memory of the heap grows by pages, and each entry knows its place.
+// No call takes time linear in the number of keys: the heap's memory grows by pages, and each entry stores its place.
 //
 // Its lock comes after the locks of shards and accounts.
 type expiryHeap[K comparable] struct {
 	dirty dirtyList
 
 	mu   sync.Mutex
-	keys map[*account]*dueKey[K] // that are in the table
-	heap dueHeap[K]              // of all keys, except keys that next has returned
+	keys map[*account]*dueKey[K] // the keys in the table
+	heap dueHeap[K]              // the entries of all keys, except keys that next has returned
 }
 
 func newExpiryHeap[K comparable]() *expiryHeap[K] {
 	return &expiryHeap[K]{keys: make(map[*account]*dueKey[K])}
 }
 
-// insert adds a key that was inserted into the table. It also keeps the dirty list short while there is room and no
-// call needs next.
+// insert adds a key that was inserted into the table. While there is
+// room, no call needs next, so insert also keeps the dirty list short.
 func (h *expiryHeap[K]) insert(e *entry[K], at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,7 +235,7 @@ func (h *expiryHeap[K]) remove(a *account) {
 	}
 }
 
-// add adds a key again that next has returned, and that is not fresh before at.
+// add adds a key again that next has returned. The key is not fresh before at.
 func (h *expiryHeap[K]) add(a *account, at int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,7 +244,7 @@ func (h *expiryHeap[K]) add(a *account, at int64) {
 	}
 }
 
-// next takes a key out of the heap that is due, or returns nil if no key is fresh.
+// next removes a key that is due from the heap and returns it. It returns nil if no key is fresh.
 func (h *expiryHeap[K]) next(now int64) *entry[K] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -265,8 +264,8 @@ func (h *expiryHeap[K]) collect() {
 	h.collectLocked(buf[:])
 }
 
-// collectLocked makes as many keys of the dirty list due at once as fit into a buffer. A key that next has returned is
-// looked at anyway, after it was listed.
+// collectLocked makes keys of the dirty list due at once, as many as fit into buf. It skips a
+// key that next has returned, since the caller of next examines the key after it was listed.
 func (h *expiryHeap[K]) collectLocked(buf []*account) {
 	for _, a := range h.dirty.take(buf) {
 		if d := h.keys[a]; d != nil && d.place != taken {
@@ -279,7 +278,7 @@ func (h *expiryHeap[K]) collectLocked(buf []*account) {
 // dueKey is a key in the table that has an entry in the heap.
 type dueKey[K comparable] struct {
 	entry *entry[K]
-	place int // of its entry in the heap, or taken
+	place int // the place of its entry in the heap, or taken
 }
 
 // taken is the place of a key that next has returned.
@@ -292,12 +291,12 @@ type dueEntry[K comparable] struct {
 }
 
 const (
-	duePage = 1024 // entries
-	dueWays = 4    // entries below each one
+	duePage = 1024 // the number of entries in a page
+	dueWays = 4    // the number of entries below each one
 )
 
-// dueHeap is a heap of entries, the earliest first. It is kept in pages, since to copy a large slice when it grows
-// takes long.
+// dueHeap is a heap of entries, the earliest first. It consists of
+// pages, because copying a large slice when it grows takes long.
 type dueHeap[K comparable] struct {
 	pages []*[duePage]dueEntry[K]
 	n     int
@@ -320,7 +319,7 @@ func (h *dueHeap[K]) put(i int, e dueEntry[K]) {
 	e.key.place = i
 }
 
-// remove removes the entry at a place. A page is given back when the one before it has room as well.
+// remove removes the entry at a place. It frees the last page when the page before it has room, too.
 func (h *dueHeap[K]) remove(i int) {
 	h.at(i).key.place = taken
 	h.n--
@@ -373,8 +372,8 @@ func (h *dueHeap[K]) down(i int) {
 	h.put(i, e)
 }
 
-// dirtyList returns the list for plans, or nil if the table evicts: then nothing is refused,
-// and giving back takes no second lock.
+// dirtyList returns the list for plans. It returns nil if the table evicts: then
+// the table refuses no key, and code that gives spending back takes no second lock.
 func (t *table[K]) dirtyList() *dirtyList {
 	if t.expiry == nil {
 		return nil

@@ -8,32 +8,32 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// order lists the keys of a shard in the order in which they took their places: when they were inserted, or when eviction last
-// gave them a second chance. The lock of the shard guards it. It knows neither the spending of keys nor their use: the code
-// that takes places looks at both.
+// order lists the keys of a shard in the order in which they took their places: when they were
+// inserted, or when eviction last gave them a second chance. The lock of the shard guards it. It
+// does not depend on the spending of keys or their use: the code that takes places looks at both.
 //
-// simplelru keeps the order, of blocks of keys rather than of keys: with an entry and a map cell of simplelru for each key, a
-// new key took half as long again, and 90 bytes more. The newest block is outside of the list until it is full. So are the
-// oldest keys, because eviction compares a few of them. From the oldest to the newest:
+// simplelru keeps the order. Its elements are blocks of keys: with an entry and a map cell of simplelru for each
+// key, a new key took half as long again, and 90 bytes more. The newest block is outside of the list until it is
+// full. The oldest keys are outside, too, because eviction compares a few of them. From the oldest to the newest:
 //
 //	oldest (a front) → blocks (a list of full ones) → newest (a block that is being filled)
 //
-// Only take removes a place. A key that is removed out of order, by Sweep for one, leaves a tombstone behind: a place whose
-// account is not in the table any more. Tombstones are skipped when they are taken, and all of them are removed when they are a
-// quarter of the places, so each costs a constant time.
+// Only take removes a place. A key that is removed out of order, for example by Sweep, leaves a
+// tombstone behind: a place whose account is no longer in the table. take's callers skip tombstones.
+// When tombstones are a quarter of the places, all of them are removed, so each costs constant time.
 //
 // The zero order is empty.
 type order[K comparable] struct {
 	blocks     *simplelru.LRU[*block[K], struct{}] // nil until a block is full: most limiters have few keys
-	newest     *block[K]                           // nil, or with at least one place
+	newest     *block[K]                           // nil, or a block with at least one place
 	oldest     *front[K]                           // nil until it is first needed
-	spare      *block[K]                           // an empty one to use next, or nil
+	spare      *block[K]                           // an empty block to use next, or nil
 	readers    int                                 // sweeps that read runs without the shard's lock; while there are any, no block is used again
-	n          int                                 // places, tombstones included
+	n          int                                 // the number of places, tombstones included
 	tombstones int
 }
 
-// blockSize places are an allocation of 512 bytes.
+// blockSize is the number of places in a block, which makes it an allocation of 512 bytes.
 const blockSize = 61
 
 // block is a run of places, filled from the first to the last. A full one does not change
@@ -44,30 +44,31 @@ type block[K comparable] struct {
 	since  int64 // the reading at which the first of them took its place; the others did so later
 }
 
-// looks is how many of the oldest keys eviction compares.
+// looks is the number of the oldest keys that eviction compares.
 const looks = 3
 
-// front is the run of the oldest places, from first to end. Before first is room to put back as many as eviction takes.
+// front is the run of the oldest places, from first to end. It has
+// room before first to put back as many places as eviction takes.
 type front[K comparable] struct {
 	places     [looks + blockSize]*entry[K]
-	since      int64 // of the block that they were in
+	since      int64 // the since of the block that they were in
 	first, end int
-	read       int // up to where the accounts were read ahead
+	read       int // the end of the accounts that were read ahead
 }
 
-// ahead is the number of accounts that are read ahead at once.
+// ahead is the number of accounts that readAhead reads at once.
 const ahead = 8
 
-// readAhead reads the accounts of the next places once all accounts that it read before are used up: eviction will look at
-// them, and the processor waits less for several lines of memory at once than for one after another.
+// readAhead reads the accounts of the next places when all accounts that it read before are used up. Eviction
+// will look at them, and the processor loads several cache lines at once in less time than one after another.
 func (f *front[K]) readAhead() {
 	if f.first < f.read {
 		return
 	}
 	for f.read = f.first; f.read < min(f.first+ahead, f.end); f.read++ {
 		if e := f.places[f.read]; e != nil {
-			// The key's line ends where the account begins, whose first field is its lock. Atomic reads are not left out by the
-			// compiler.
+			// The cache line of the key ends where the account begins, whose first field is
+			// its lock. The read is atomic, because the compiler never removes an atomic read.
 			atomic.LoadUint32((*uint32)(unsafe.Add(unsafe.Pointer(&e.Value), -4)))
 			atomic.LoadUint32((*uint32)(unsafe.Pointer(&e.Value.mu)))
 		}
@@ -92,17 +93,17 @@ func (o *order[K]) add(e *entry[K], now int64) {
 	o.n++
 }
 
-// close puts the newest block, which is full, behind the others.
+// close puts the newest block, which is full, into the list of blocks.
 func (o *order[K]) close() {
 	if o.blocks == nil {
-		o.blocks, _ = simplelru.NewLRU[*block[K], struct{}](math.MaxInt, nil) // fails for sizes below 1 only
+		o.blocks, _ = simplelru.NewLRU[*block[K], struct{}](math.MaxInt, nil) // NewLRU fails only for sizes below 1
 	}
 	o.blocks.Add(o.newest, struct{}{})
 	o.newest = nil
 }
 
-// oldestBlock removes the oldest block and returns it, nil if there is none. If none is full,
-// that is the newest one, which may have any number of places.
+// oldestBlock removes the oldest block and returns it, or nil if there is none. If
+// no block is full, it returns the newest one, which may have any number of places.
 func (o *order[K]) oldestBlock() (b *block[K]) {
 	if o.blocks != nil {
 		b, _, _ = o.blocks.RemoveOldest()
@@ -122,8 +123,8 @@ func (o *order[K]) front() *front[K] {
 	return f
 }
 
-// take removes the oldest place and returns it. It reports false if there is none. The place
-// is emptied, so that it does not keep the key in memory.
+// take removes the oldest place and returns it. It reports false if there is
+// none. It empties the place, which would keep the key in memory otherwise.
 func (o *order[K]) take() (e *entry[K], ok bool) {
 	f := o.front()
 	if f == nil {
@@ -136,8 +137,8 @@ func (o *order[K]) take() (e *entry[K], ok bool) {
 	return e, true
 }
 
-// refill makes the oldest block the front, and returns the front; nil if there is no block. The block becomes the spare one,
-// unless another goroutine may still be reading it: then it is left as it is, for the garbage collector.
+// refill makes the oldest block the front, and returns the front, or nil if there is no block. The block becomes
+// the spare one. If another goroutine may still read the block, refill leaves it to the garbage collector.
 func (o *order[K]) refill() *front[K] {
 	b := o.oldestBlock()
 	if b == nil {
@@ -156,18 +157,17 @@ func (o *order[K]) refill() *front[K] {
 	return f
 }
 
-// putBack makes a place that take has returned the oldest again. The front has room for
-// the last few that were taken, looks at most. Of several, the one taken last is put back
-// first.
+// putBack makes a place that take has returned the oldest again. The front has room for the last
+// looks places that were taken. Put back several in the reverse order: the last one taken first.
 func (o *order[K]) putBack(e *entry[K]) {
 	o.oldest.first--
 	o.oldest.places[o.oldest.first] = e
 	o.n++
 }
 
-// runs returns all places, the oldest first. The slices are the order's own, to be read under the shard's lock only. Places
-// that are added later may be missing from them, and places that were taken in the meantime may be in them. A caller that
-// releases the lock while using the runs must increment readers first.
+// runs returns all places, the oldest first. The slices belong to the order, and are valid under the shard's
+// lock only. Places that are added later may be missing from them, and places that were taken in the meantime
+// may be in them. A caller that releases the lock while it uses the runs must increment readers first.
 func (o *order[K]) runs() [][]*entry[K] {
 	if o.n == 0 {
 		return nil
@@ -189,18 +189,18 @@ func (o *order[K]) runs() [][]*entry[K] {
 	return runs
 }
 
-// addTombstone records that a place has become a tombstone, and removes all tombstones if they are many. To remove them copies
-// the other places, which are three quarters or more; it comes once for every n/4 removals, so a removal pays for four places.
+// addTombstone records that a place has become a tombstone, and removes all tombstones if they are a quarter of the places.
+// That copies the other places. It happens once for every n/4 removals, so each removal pays for at most four places.
 //
-// A place has no mark of a tombstone. A key may have been removed and inserted again, so only the account shows it: either the
-// table contains it, or it is gone.
+// A place does not store whether it is a tombstone. Its key may have been removed and
+// inserted again, so only the account shows whether the table contains it: see alive.
 func (o *order[K]) addTombstone(alive func(*entry[K]) bool) {
 	o.tombstones++
 	if o.tombstones <= o.n/4+blockSize {
 		return
 	}
 	old := *o
-	*o = order[K]{readers: old.readers} // a sweep that reads the old runs still counts itself out here
+	*o = order[K]{readers: old.readers} // a sweep that reads the old runs still decrements readers here
 	keep := func(places []*entry[K], since int64) {
 		for _, e := range places {
 			if e != nil && alive(e) {

@@ -7,19 +7,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// orphans are the lines of keys that have left the table while calls waited for them: by Reset, or because all other keys that could
-// make room are waited for too. The first call of such a line puts its key back into the table at once. Whoever inserts the key
-// gives it its line, so no newcomer overtakes it.
+// orphans are the lines of keys that have left the table while calls waited for them. Such a key leaves by Reset, or
+// by eviction if calls wait for all other keys that could make room, too. The first call of such a line puts its key
+// back into the table at once. Whichever call inserts the key gives it its line, so no newcomer overtakes the line.
 //
-// A line without a key belongs to an account that is in no table. Its lock is the last of all: code that holds it takes no other.
+// A line without a key belongs to an account that is in no table. The
+// lock of orphans is the last of all: code that holds it takes no other.
 type orphans[K comparable] struct {
-	n  atomic.Int32 // of lines: most tables never have one
+	n  atomic.Int32 // the number of lines: most tables never have one
 	mu sync.Mutex   // guards all
-	// Shards share the map, because it is empty but for an instant.
+	// All shards share the map, because it is nearly always empty.
 	all map[K]*meter.Line
 }
 
-// leave takes the line of an account that is being dropped. The locks of account and shard are held.
+// leave takes the line from an account that is being dropped. The locks of account and shard are held.
 func (o *orphans[K]) leave(key K, a *account) {
 	line := a.State.Line()
 	if line == nil {
@@ -34,7 +35,7 @@ func (o *orphans[K]) leave(key K, a *account) {
 	o.all[key] = line
 	o.n.Store(int32(len(o.all)))
 	o.mu.Unlock()
-	line.Owner.Store(new(account)) // last: from here on another lock guards the line
+	line.Owner.Store(new(account)) // this comes last, because from here on another lock guards the line
 }
 
 // adopt gives an account that is being inserted the line of its key, if there is one. The locks of account and shard are held.
@@ -50,7 +51,7 @@ func (o *orphans[K]) adopt(key K, a *account) {
 	parent.mu.Lock()
 	defer parent.mu.Unlock()
 	if line.First() == nil {
-		return // all have left
+		return // all calls have left the line
 	}
 	a.plan.Attach(&a.State, a.last, line)
 	a.held = true

@@ -10,65 +10,66 @@ import (
 
 // memory holds the spending of keys that were evicted while they were not fresh: see [Options.Remember].
 //
-// It is a hash table of slots of 64 bits, eight to a line of the processor's cache. A key has two lines. It goes into the one
-// with more room, so that hardly a line is full while half of the slots are used. A slot contains the time at which its key is
-// fresh. From then on it counts as empty, so nothing has to be removed.
+// It is a hash table of 64-bit slots, eight to a cache line. A key has two lines, and goes into the
+// line with more room. So hardly a line is full while half of the slots are used. A slot contains the
+// time at which its key is fresh. From then on the slot counts as empty, so nothing has to be removed.
 //
-// The spending of a calendar's key is dated: its slot contains a window of the calendar instead. So it stays true when the wall
-// clock is set. A key may have a slot of either kind, if its limit has changed.
+// The spending of a calendar's key is dated: its slot contains a window of the calendar instead, which
+// stays right when the wall clock is set. A key may have slots of both kinds, if its limit has changed.
 //
-// A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys with the same line finds a slot that
-// is not its own: such a key begins with less than it could have. The recalled spending of a key is never less than its real
-// spending, unless its slot was forgotten:
+// A slot has 16 bits of its key's hash, and not the key. So one in 65536 of the other keys with
+// the same line uses a slot of another key, and begins with less than it could have. The recalled
+// spending of a key is never less than its real spending, unless its slot was forgotten:
 //
-//   - To recall a key leaves its slot as it is, because it may be another key's: but see shorten.
+//   - A recall leaves the slot as it is, because it may be another key's: but see shorten.
 //   - A record for a slot that has the same bits is merged with it, for both keys.
 //   - If both lines are full, the slot that is fresh soonest is forgotten, and counted. Nothing
 //     is made up in its place: in a flood that would deny many keys that have spent nothing.
 //
-// A key's slot is written and its account inserted under the lock of the key's shard, so no insertion misses it. Lines belong
-// to no shard. Slots are compared and swapped, so a write for one key undoes no other.
+// A key's slot is written and its account inserted under the lock of the key's shard, so no insertion misses the
+// slot. The table's lines belong to no shard: writers use compare-and-swap, so a write for one key undoes no other.
 type memory struct {
 	lines []cacheLine
-	start int64      // the limiter's first reading, from which slots count; readings before it count as it
-	dates *calendars // for slots that are dated
+	start int64      // the limiter's first reading: slots count from it, and earlier readings count as it
+	dates *calendars // the calendars for dated slots
 
-	// A slot with more spending than is possible under the limit in force is shortened if another limit was in force before,
-	// for all keys. It is not shortened if keys may have limits of their own, since it may be another key's.
+	// changed is set if another limit was in force before, for all keys. Then a slot may have
+	// more spending than the limit in force allows, and is shortened. mixed is set if keys may
+	// have limits of their own. Then no slot is shortened, because the slot may be another key's.
 	changed, mixed atomic.Bool
 
 	recalled, overflowed atomic.Uint64
 }
 
-// cacheLine is as long as a line of the processor's cache.
+// cacheLine has the size of a cache line of the processor.
 type cacheLine [slotsInLine]atomic.Uint64
 
 const (
 	slotsInLine = 8
 
-	// maxRemember keeps indices of lines within the bits of a hash that choose them.
+	// maxRemember keeps the index of a line within the bits of a hash that determine it.
 	maxRemember = 1 << 30
 
-	// rememberedBytes is the memory of one key: two slots, of which one is free for others.
+	// rememberedBytes is the memory for one key: two slots, because half of the slots should stay free.
 	rememberedBytes = 16
 )
 
 // slot is the remembered spending of one key. The highest bit is set if the slot is dated. The next 39 bits are the
 // instant at which the key is fresh, in milliseconds since the start and rounded up, or the ordinal of a window. Then
-// come 8 bits for the spent share of the capacity, and a tag, 16 bits of the key's hash. The zero slot is empty.
+// come 8 bits for the spent share of the capacity, and 16 bits of the key's hash, the tag. The zero slot is empty.
 type slot uint64
 
 const (
 	slotTick  = int64(time.Millisecond)
 	slotDated = 1 << 63
 
-	// slotNever is the latest instant that fits a slot, 17 years after the start, and stands for all later ones. Ordinals are
-	// below it: they are seconds up to the year 9999.
+	// slotNever is the latest instant that fits into a slot, 17 years after the start. It stands
+	// for all later ones. Ordinals are always below it: they are seconds up to the year 9999.
 	slotNever = 1<<39 - 1
 )
 
-// tagOf returns the bits of a hash that distinguish the keys of one line. They choose neither the line nor the shard: these are
-// bits 0 to 47.
+// tagOf returns the bits of a hash that distinguish the keys of one line.
+// Bits 0 to 47 determine the line and the shard, and are not among them.
 func tagOf(hash uint64) uint16 { return uint16(hash >> 48) }
 
 func newMemory(keys int, start int64, dates *calendars) *memory {
@@ -84,8 +85,8 @@ func (m *memory) slots(hash uint64) slots {
 	n := uint64(len(m.lines))
 	x := hash << 16 // without the tag
 	i, _ := bits.Mul64(x, n)
-	// All bits choose the other line. They are multiplied by an odd number that mixes them, 2^64 divided by the golden
-	// ratio, and folded. So keys that share one line do not share the other.
+	// All bits determine the other line: they are multiplied by an odd number that mixes them, 2^64 divided
+	// by the golden ratio, and folded. So two keys with one line in common seldom have both in common.
 	x ^= x >> 29
 	x *= 0x9e3779b97f4a7c15
 	x ^= x >> 32
@@ -131,7 +132,7 @@ func (m *memory) unpack(x slot) meter.Remembered {
 	return r
 }
 
-// until returns the reading at which a slot's record is over. It is called for sixteen slots for each key that is evicted.
+// until returns the reading at which a slot's record ends. store calls it for sixteen slots for each key that is evicted.
 func (m *memory) until(x slot, now int64) int64 {
 	if x < slotNever<<24 && x != 0 {
 		return m.start + int64(x>>24)*slotTick
@@ -139,7 +140,7 @@ func (m *memory) until(x slot, now int64) int64 {
 	return m.untilRare(x, now)
 }
 
-// untilRare is until for slots that are empty, dated or never over.
+// untilRare is until for slots that are empty, dated or never end.
 func (m *memory) untilRare(x slot, now int64) int64 {
 	switch {
 	case x == 0:
@@ -152,7 +153,7 @@ func (m *memory) untilRare(x slot, now int64) int64 {
 
 // store stores the spending of a key that is not fresh at a reading. The lock of the key's shard is held.
 func (m *memory) store(hash uint64, p *plan, r meter.Remembered, now int64) {
-	if m.shortens() { // a slot that the key had under another limit
+	if m.shortens() { // shorten a slot that the key may have under another limit
 		u := unseen{now, m, hash}
 		u.begin(p, now, false)
 	}
@@ -181,7 +182,7 @@ func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 			return false
 		}
 	}
-	m.overflowed.Add(1) // of another key, or this one, if all others are fresh later
+	m.overflowed.Add(1) // the spending of another key is lost, or this one, if all others are fresh later
 	return true
 }
 
@@ -189,16 +190,16 @@ func (m *memory) tryStore(s slots, x slot, p *plan, now int64) bool {
 type placeKind uint8
 
 const (
-	placeNone  placeKind = iota // all places are taken by keys that are fresh later
-	placeFree                   // empty, or its slot is over
-	placeOwn                    // of the same key, or one with the same tag
-	placeTaken                  // of the key that is fresh soonest, which makes way
+	placeNone  placeKind = iota // keys that are fresh later take all places
+	placeFree                   // the place is empty, or its slot has ended
+	placeOwn                    // the slot of the same key, or of a key with the same tag
+	placeTaken                  // the slot of the key that is fresh soonest, which is replaced
 )
 
-// place returns the place for a slot, and the slot that is there now. Its first choice is the place of a slot of the
-// same key and kind, its second a free place in the line that has more of them.
+// place returns the place for a slot, and the slot that is there now. It prefers the place
+// of a slot of the same key and kind, and then a free place in the line with more of them.
 func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot, kind placeKind) {
-	var free [2]*atomic.Uint64 // the first of each line
+	var free [2]*atomic.Uint64 // the first free place of each line
 	var room [2]int
 	least := m.until(x, now)
 	for i, l := range s {
@@ -207,7 +208,7 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 			same := y.tag() == x.tag() && y.dated() == x.dated()
 			switch until := m.until(y, now); {
 			case same && until <= now && y.dated():
-				return &l[j], y, placeFree // if the wall clock is set back, it would not be over any more
+				return &l[j], y, placeFree // if the wall clock is set back, the slot has not ended any more
 			case until <= now:
 				if room[i]++; free[i] == nil {
 					free[i] = &l[j]
@@ -232,11 +233,11 @@ func (m *memory) place(s slots, x slot, now int64) (at *atomic.Uint64, old slot,
 	return nil, 0, placeNone
 }
 
-// mergeRemembered returns a record no less than a and b, of which one may be the key's spending before the other.
+// mergeRemembered returns a record that is at least a and at least b. Either may be an older record of the same key.
 func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered {
 	if p.wall != nil && a.Dated && b.Dated {
-		// The wall clock may have been set back. Then a key that has spent in a later window begins in that, and its spending
-		// before makes no difference.
+		// The wall clock may have been set back. Then a key that has spent in a later
+		// window begins in that window, and its earlier spending makes no difference.
 		if p.wall.follows(a.Until, b.Until) {
 			return a
 		} else if p.wall.follows(b.Until, a.Until) {
@@ -246,8 +247,8 @@ func mergeRemembered(p *plan, a, b meter.Remembered, now int64) meter.Remembered
 	return p.Merge(a, b, now, slotTick)
 }
 
-// recall returns the remembered spending of a key, as its plan counts: a calendar's in windows, and any other in instants. It
-// is the key's own, or another key's with the same lines and tag.
+// recall returns the remembered spending of a key in the plan's units of time: windows for a calendar,
+// and instants for any other limit. The spending may be another key's, with the same lines and tag.
 func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	for _, l := range m.slots(hash) {
 		for j := range l {
@@ -259,7 +260,7 @@ func (m *memory) recall(hash uint64, p *plan, now int64) (r meter.Remembered) {
 	return r
 }
 
-// read returns a slot's record as a plan counts. It is the zero Remembered if that is over.
+// read returns a slot's record in the plan's units of time. If the record has ended, it returns the zero Remembered.
 func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 	until := m.until(x, now)
 	if until <= now {
@@ -269,7 +270,7 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 	switch {
 	case p.wall == nil:
 		r.Until, r.Dated = until, false
-	case !r.Dated: // it is spent in the present window
+	case !r.Dated: // the spending counts in the present window
 		r.Until, r.Dated = p.wall.afterFirst(now), true
 	}
 	return r
@@ -278,8 +279,8 @@ func (m *memory) read(x slot, p *plan, now int64) meter.Remembered {
 // shortens reports whether slots may be shortened.
 func (m *memory) shortens() bool { return m.changed.Load() && !m.mixed.Load() }
 
-// shorten replaces the slots of a key that exceed its recalled record, as it counts under the limit in force, by that record.
-// Otherwise the key would wait anew each time that it is recalled, for as long as a slower limit required. See memory.changed.
+// shorten replaces the slots of a key that exceed its recalled record, as it counts under the limit in force, by that
+// record. Otherwise each recall would make the key wait again for as long as a slower limit required. See memory.changed.
 func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	short := m.pack(r, tagOf(hash))
 	least := max(now, m.until(short, now))
@@ -289,7 +290,7 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 			if x.tag() != tagOf(hash) {
 				continue
 			}
-			// An instant has become a window, and would be another one if the wall clock was set forward.
+			// The record's window was computed from an instant. If the wall clock is set forward, that gives another window.
 			if until := m.until(x, now); until > least || until > now && r.Dated && !x.dated() {
 				l[j].CompareAndSwap(uint64(x), uint64(short)) // if it fails, the slot may be newer
 			}
@@ -297,13 +298,12 @@ func (m *memory) shorten(hash uint64, r meter.Remembered, now int64) {
 	}
 }
 
-// takeOut forgets a key. The lock of its shard is held. With it goes the remembered spending of any other key with the same
-// lines and tag.
+// takeOut forgets a key. The lock of its shard is held. It also forgets any other key with the same lines and tag.
 func (m *memory) takeOut(hash uint64) {
 	for _, l := range m.slots(hash) {
 		for j := range l {
 			if x := l[j].Load(); slot(x).tag() == tagOf(hash) {
-				l[j].CompareAndSwap(x, 0) // if it fails, it is another key's now
+				l[j].CompareAndSwap(x, 0) // if it fails, the slot is another key's now
 			}
 		}
 	}
@@ -313,11 +313,11 @@ func (m *memory) takeOut(hash uint64) {
 type unseen struct {
 	floor  int64   // the time before which it may not be created
 	memory *memory // nil if nothing is remembered
-	hash   uint64  // if something is
+	hash   uint64  // the key's hash, if something is remembered
 }
 
-// begin returns the instant at which the key begins at a reading, and its state. If look is set, the remembered spending stays
-// as it is.
+// begin returns the instant at which the key begins at a reading, and its
+// state. If look is set, begin does not change the remembered spending.
 func (u *unseen) begin(p *plan, reading int64, look bool) (now int64, s meter.State) {
 	now = max(reading, u.floor)
 	if u.memory == nil || !p.tracks() {

@@ -8,14 +8,14 @@ const (
 	rankIdle                  // the key's spending is forgotten
 	rankInUse                 // the same, and the key will probably be back soon
 	rankThrottled             // a denial is forgotten
-	rankWaiting               // calls wait for it, which must bring it back, or hold units of it
-	rankPinned                // it must stay, as must keys of all higher ranks
-	rankBusy                  // another call has locked it, so it was not looked at
-	rankTombstone             // it was dropped already
+	rankWaiting               // calls wait for it, and must bring it back, or reservations hold units of it
+	rankPinned                // the key must stay, as must keys of all higher ranks
+	rankBusy                  // another call has locked the key, so it was not examined
+	rankTombstone             // the key was dropped already
 )
 
-// rank returns the key's rank, given whether it is fresh, and whether calls wait for it. A key that is fresh is the first to
-// go even if it was denied or used a moment ago: it has its full budget.
+// rank returns the key's rank, given whether it is fresh, whether calls wait for it, and whether reservations hold its
+// units. A key that is fresh is the first to go even if it was denied or used a moment ago: it has its full budget.
 func (u usage) rank(fresh, waiting, holds bool) rank {
 	switch {
 	case u.isPinned():
@@ -26,7 +26,7 @@ func (u usage) rank(fresh, waiting, holds bool) rank {
 		return rankFresh
 	case holds:
 		return rankWaiting
-	case u&usageDenied != 0: // and not fresh since
+	case u&usageDenied != 0: // and the key was not fresh since
 		return rankThrottled
 	case u.recent():
 		return rankInUse
@@ -43,16 +43,16 @@ type usage uint8
 
 const (
 	usageCreated usage = 1 << iota // the decision that the key was created for has been taken
-	usageRecent                    // another one has been taken since eviction last looked
+	usageRecent                    // another decision has been taken since eviction last looked
 	usageDenied                    // the last decision was a denial
 	usagePinned                    // a decision on several keys needs the key to stay
 	usageDirty                     // it is on the dirty list
-	usageOver                      // it was dropped although it was not fresh
+	usageOver                      // the key was dropped although it was not fresh
 )
 
-// touched records a decision. The decision that creates the key does not count as use, so that keys of one request each are the
-// first to go: the first touch sets usageCreated, and each later one finds it set and shifts it into usageRecent, which is the
-// bit above.
+// touched records a decision. The decision that creates the key does not count as use, so
+// that keys with a single request are the first to go. The first touch sets usageCreated.
+// Each later touch finds it set, and shifts it into the next bit, usageRecent.
 func (u *usage) touched() { *u |= usageCreated | (*u&usageCreated)<<1 }
 
 // allowed and denied record the result of the last decision. A key that was denied stays longer than others: a client that
@@ -61,8 +61,8 @@ func (u *usage) allowed() { *u &^= usageDenied }
 
 func (u *usage) denied() { *u |= usageDenied }
 
-// decided is touched, and then allowed or denied. It is on the shortest path of all, and
-// most decisions on a key in use change nothing here, so it compares before it writes.
+// decided is touched, and then allowed or denied. It is on the shortest path of all. Most
+// decisions on a key in use change nothing here, so decided compares before it writes.
 func (u *usage) decided(allowed bool) {
 	after := usageCreated | usageRecent
 	if !allowed {
@@ -95,7 +95,7 @@ func (u usage) recent() bool { return u&usageRecent != 0 }
 // clearRecent records that eviction has looked. The key has to be used again to count as recent.
 func (u *usage) clearRecent() { *u &^= usageRecent }
 
-// end records that the key is dropped whether it is fresh or not, which ends its reservations.
+// end records that the key is dropped although it may not be fresh, which ends its reservations.
 func (u *usage) end() { *u |= usageOver }
 
 func (u usage) isOver() bool { return u&usageOver != 0 }

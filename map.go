@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Map returns a limiter of requests of type R that charges l for the key that the function finds in a request. The
-// function's error denies the request, charges nothing and is returned as it is; [SkipLayer] lets the request pass,
-// by [Unlimited]. If l or key is nil, each call fails.
+// Map returns a limiter of requests of type R that charges l for the key that the function returns for a request.
+// If the function returns an error, the request is denied, nothing is charged, and the error is returned as it
+// is. The error [SkipLayer] lets the request pass, by [Unlimited]. If l or key is nil, each call fails.
 //
 // The result has the methods of all optional interfaces, from [Describer] to [Resetter], and answers as l does.
 // Where l has no Peek, Adjust or Reset, the error wraps [errors.ErrUnsupported].
 func Map[R, K any](l Reserver[K], key func(R) (K, error)) Reserver[R] {
-	// Map has no error to return. A limiter that panics at its first request would be found too late.
+	// Map has no error to return, and must not return a limiter that panics at its first request.
 	switch {
 	case optional.IsNil(l):
 		l, key = nil, fails[R, K](optional.Nil("ratelimit: Map: l"))
@@ -35,9 +35,9 @@ type mapped[R, K any] struct {
 	key func(R) (K, error)
 }
 
-// DropsRequests reports that no request is used any more once a call has returned: the limiter gets its key, and is in memory.
-// Other limiters may continue after their caller has left, as the limiters of package failover do, with a key that holds the
-// request. Packages of this repository call it.
+// DropsRequests reports whether the limiter keeps no request after a call has returned. That holds if the inner
+// limiter gets only the key, and is in memory. Other limiters may continue after their caller has left, as the
+// limiters of package failover do, with a key that holds the request. Packages of this repository call DropsRequests.
 func (m *mapped[R, K]) DropsRequests() bool {
 	_, ok := m.l.(interface{ inMemory() })
 	return ok
@@ -123,7 +123,7 @@ func (m *mapped[R, K]) Reset(ctx context.Context, r R) error {
 	return Reset(ctx, Limiter[K](m.l), key)
 }
 
-// unlessSkipped returns a key function's error, nil if the limiter does not apply to the request.
+// unlessSkipped returns a key function's error, or nil if that is SkipLayer.
 func unlessSkipped(err error) error {
 	if errors.Is(err, SkipLayer) {
 		return nil

@@ -19,33 +19,36 @@ type Limiter[K any] interface {
 	Take(ctx context.Context, key K, cost int) (Decision, error)
 }
 
-// A limiter may have more methods than [Limiter] and [Reserver]: those of the interfaces below. A limiter that stands in
-// front of another one has them too, and answers for that one.
+// A limiter may have the methods of the interfaces below in addition to those of [Limiter]
+// and [Reserver]. A limiter in front of another one has them too, and passes their calls on.
 
-// Describer is a [Limiter] that describes itself. A Limiter without the method counts as one whose limits are not known, whose
-// Reserve may book ahead, and that charges the caller's cost. See [Describe].
+// Describer is a [Limiter] that describes itself. For a Limiter without this method, callers assume that its
+// limits are not known, that its Reserve may book ahead, and that it charges the caller's cost. See [Describe].
 type Describer interface {
 	Describe() Description
 }
 
 // Description holds the facts about a [Limiter] that callers and limiters in front of it need. Later versions may add fields.
 type Description struct {
-	// Limits has one limit for each layer or limiter that the limiter is made of, in order, without shadow layers, and the zero
-	// Limit where each request or key has its own. Nil means that the limits are not known.
+	// Limits has one limit for each layer or limiter that the limiter consists of, in order, without shadow layers.
+	// A limit is the zero Limit where each request or key has its own. Nil means that the limits are not known.
 	Limits []Limit
 
-	// BooksAhead reports whether Reserve may book budget that is still to come. Set it unless Reserve never does: callers that
-	// may not wait pass the longest delay to a limiter for which it is false.
+	// BooksAhead reports whether Reserve may book budget that is still to come. It is false
+	// only if Reserve never does: then callers that may not wait pass the longest delay.
 	BooksAhead bool
 
-	// ReplacesCost reports whether another cost than the caller's may be charged, as in a stack in which a [Layer] has a Cost.
+	// ReplacesCost reports whether the limiter may charge another cost
+	// than the caller's, as a stack does in which a [Layer] has a Cost.
 	ReplacesCost bool
 
-	// Holds reports whether one of the limits is [Concurrent]: then Take, Allow and Wait return an error. Call Reserve, and Settle when
-	// the work has ended. Where each request or key has its own limit, such a limit may come although Holds is false.
+	// Holds reports whether one of the limits is [Concurrent]: then Take, Allow and Wait
+	// return an error. Call Reserve, and Settle when the work has ended. Where each request
+	// or key has its own limit, one of them may be Concurrent although Holds is false.
 	Holds bool
 
-	// Shared reports whether all keys share the limits, each by its weight, as in package fair, instead of having a budget each.
+	// Shared reports whether all keys share the limits by their weights,
+	// as in package fair. Otherwise each key has its own budget.
 	Shared bool
 }
 
@@ -77,7 +80,8 @@ type Resetter[K any] interface {
 	Reset(ctx context.Context, key K) error
 }
 
-// Peek returns the decision that l's Take would return, and changes nothing. If l has no Peek, or cannot use it, the error wraps [errors.ErrUnsupported].
+// Peek returns the decision that l's Take would return, and changes nothing. If l has no Peek, or cannot use it, the error
+// wraps [errors.ErrUnsupported].
 func Peek[K any](ctx context.Context, l Limiter[K], key K, cost int) (Decision, error) {
 	if optional.IsNil(l) {
 		return Decision{}, optional.Nil("ratelimit: Peek: l")
@@ -114,12 +118,13 @@ func Reset[K any](ctx context.Context, l Limiter[K], key K) error {
 // upToTries is the maximum number of attempts of TakeUpTo to take the remaining budget.
 const upToTries = 4
 
-// TakeUpTo spends the remaining budget of a key, up to most, on any limiter, and returns the granted units: for work that can
-// be done in parts. A most above the capacity is no error. A most of 0 grants 0, and a negative one is an [ErrNegativeCost].
+// TakeUpTo spends the remaining budget of a key, up to most, on any limiter, and returns
+// the number of granted units. It is for work that can be done in parts. A most above the
+// capacity is no error. A most of 0 grants 0, and a negative one is an [ErrNegativeCost].
 //
-// The Decision is the result of the Take that granted. If nothing is granted, it is a denial: after RetryAfter at least 1 is
-// granted. If other callers are faster, it tries again, at most four times; each denied attempt counts as a denial. The errors
-// are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
+// The Decision is the result of the Take that granted. If nothing is granted, it is a denial, and at least 1 is
+// granted after RetryAfter. If other callers are faster, TakeUpTo tries again, at most four times; each denied
+// attempt counts as a denial. The errors are the limiter's; [ErrExceedsLimit] means that not even 1 can ever pass.
 func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (granted int, d Decision, err error) {
 	if optional.IsNil(l) {
 		return 0, d, optional.Nil("ratelimit: TakeUpTo: l")
@@ -132,7 +137,7 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 		d, err = l.Take(ctx, key, 0)
 		return 0, d, err
 	}
-	n, known := most, true // whether n is the limiter's remaining budget
+	n, known := most, true // for a most of 1 Take alone is enough
 	if most > 1 {          // else Take alone is enough
 		switch d, err = Peek(ctx, l, key, 1); {
 		case err == nil:
@@ -147,7 +152,7 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 	for tries := 0; ; {
 		d, err = l.Take(ctx, key, n)
 		switch {
-		case errors.Is(err, ErrExceedsLimit) && n > 1: // there was no Peek, or the limit is another by now
+		case errors.Is(err, ErrExceedsLimit) && n > 1: // n was not the remaining budget, because there was no Peek or the limit has changed
 			n = d.below(n)
 			continue
 		case err != nil:
@@ -168,12 +173,12 @@ func TakeUpTo[K any](ctx context.Context, l Limiter[K], key K, most int) (grante
 	}
 }
 
-// upTo returns the cost to take of the remaining budget. If nothing remains, a denied cost of 1 returns the time until
-// something does.
+// upTo returns the cost to take: the remaining budget, but at most most. If nothing
+// remains, it returns 1, whose denial contains the time until something does.
 func (d *Decision) upTo(most int) int { return min(most, max(1, d.Remaining)) }
 
-// below returns the next cost to try if n can never be allowed: the remaining budget or the capacity in the decision, or else
-// half of n.
+// below returns the next cost to try when n can never be allowed: the
+// remaining budget or the capacity in the decision, or else half of n.
 func (d *Decision) below(n int) int {
 	for _, less := range [...]int{d.Remaining, d.Limit.Capacity()} {
 		if 0 < less && less < n {

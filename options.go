@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. Zero drops one of the least recently used keys
-// and forgets its spending; a key whose last decision was a denial leaves last.
+// Overflow selects how a new key is handled while [Options.MaxKeys] are tracked. The zero Overflow drops one of
+// the least recently used keys and forgets its spending. A key whose last decision was a denial leaves last.
 type Overflow uint8
 
 const (
@@ -26,19 +26,21 @@ const (
 // Options are the settings of [New] besides the limit. Nil and the zero Options are the defaults. Their functions are called
 // concurrently, while no lock is held.
 type Options[K comparable] struct {
-	// LimitFor returns the limit of a key. The zero Limit stands for New's, and a limit without a name takes the name of New's.
-	// It is called for each new key, and for every key once after SetLimit or Refresh. It may be slow: other calls for the key wait
-	// for the one that calls it, also if they only look, and share its result or the error. It may call the limiter for other keys.
-	// The results for up to MaxKeys keys that are not tracked, such as keys under Unlimited and Blocked, are kept, and more are
-	// dropped in no order. An invalid limit fails the decision with ErrInvalidLimit, and the next decision calls LimitFor again. If
-	// LimitFor panics, so does the call that called it, and the next one calls it again. If nil, all keys are under New's limit.
+	// LimitFor returns the limit of a key. The zero Limit stands for New's, and a limit without a name takes
+	// the name of New's. It is called for each new key, and for every key once after SetLimit or Refresh. It
+	// may be slow: other calls for the key, even those of Peek, wait for its result and share it. It may call
+	// the limiter for other keys. The limiter keeps the results for up to MaxKeys keys that it does not track,
+	// such as keys under Unlimited and Blocked, and drops further ones in no order. An invalid limit fails the
+	// decision with ErrInvalidLimit, and the next decision calls LimitFor again. If LimitFor panics, so does
+	// the call that called it, and the next one calls it again. If nil, all keys are under New's limit.
 	LimitFor func(key K) Limit
 
-	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes about 155
-	// bytes, 75 more with RefuseNew, and a sliding log its spendings. The table grows in small parts: with up to a million
-	// keys, an insertion may take a few milliseconds, and longer during a garbage collection.
+	// MaxKeys is the maximum number of tracked keys. It defaults to 65,536. A key with a text of up to 40 bytes takes
+	// about 155 bytes. RefuseNew adds 75, and a sliding log the memory of its spendings. The table grows in small parts:
+	// with up to a million keys, an insertion may take a few milliseconds, and longer during a garbage collection.
 	//
-	// A client that invents more keys gets its denials forgotten: set Remember or RefuseNew, or a second limit.
+	// A client that invents more keys makes the limiter forget its
+	// denials. Against that, set Remember or RefuseNew, or a second limit.
 	MaxKeys int
 
 	// OnFull selects how a new key is handled while MaxKeys are tracked. Zero drops another key.
@@ -47,18 +49,20 @@ type Options[K comparable] struct {
 	// Remember is the number of evicted keys whose spending is kept, at 16 bytes per key and at most 1<<30. Zero keeps none.
 	// Only keys that were not fresh are kept. It cannot be set with RefuseNew.
 	//
-	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings are not remembered.
-	// While there is room, no key passes more than its limit's bound; else the keys that are fresh soonest are forgotten. Once
-	// a key was evicted, buckets are exact to 1 ms; under the other algorithms it may wait longer than its last RetryAfter, but no
-	// longer than the limit's RefillTime. One in some thousands of new keys begins with less. See docs/promises.md.
+	// A key that comes back begins with no more than it had; debts above the capacity, grants and bookings
+	// are not remembered. While there is room, no key passes more than its limit's bound. Without room,
+	// the keys that are fresh soonest are forgotten. For an evicted key, buckets are exact to 1 ms. Under
+	// the other algorithms the key may wait longer than its last RetryAfter, but no longer than the
+	// limit's RefillTime. One in some thousands of new keys begins with less. See docs/promises.md.
 	Remember int
 
 	// IdleTTL is the minimum time for which an idle key is kept, while there is room. With zero, it is kept until it is fresh.
 	// A key that is not fresh is never dropped for being idle.
 	IdleTTL time.Duration
 
-	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together: each holds a goroutine. A further
-	// [Keyed.Wait], [Layered.Wait] or [Reservation.Wait] that would have to wait fails at once with ErrLimited. Zero means no maximum.
+	// MaxWaiting is the maximum number of calls that wait at one time, for all keys together,
+	// each in a goroutine. A further [Keyed.Wait], [Layered.Wait] or [Reservation.Wait] that
+	// would have to wait fails at once with ErrLimited. Zero means no maximum.
 	MaxWaiting int
 
 	// Clock measures time. It defaults to the system's monotonic clock.
@@ -104,7 +108,7 @@ type Stats struct {
 	EvictedThrottled uint64
 	// Refused counts the decisions that failed with ErrTableFull.
 	Refused uint64
-	// Recalled counts the new keys that began with less, because of [Options.Remember].
+	// Recalled counts the new keys that began with less than the full budget, because of [Options.Remember].
 	Recalled uint64
 	// Overflowed counts the keys that [Options.Remember] has forgotten before they were fresh. If it grows, Remember is
 	// too small.

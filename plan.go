@@ -4,23 +4,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// plan is a limit made ready for decisions. It is immutable, so all keys under the limit
-// share it without a lock.
+// plan is a limit, prepared for decisions. It is immutable, so all keys under the limit share it without a lock.
 type plan struct {
 	// The fields that every decision reads come first.
-	seq      uint64 // the number of the generation it was made in, and the bits below
-	capacity int64  // the limit's
+	seq      uint64 // the number of its generation, and the bits below
+	capacity int64  // the capacity of the limit
 	takes    int64  // the largest cost of a Take: the capacity, or 0 under Concurrent
 
 	meter.Meter // zero for Unlimited and Blocked, which track nothing
 
 	limit Limit
-	wall  *wallWindows // of a calendar, else nil
-	dirty *dirtyList   // for keys that may be fresh earlier than was known; nil if the table needs no such list
+	wall  *wallWindows // the windows of a calendar, else nil
+	dirty *dirtyList   // lists keys that may be fresh earlier than expected; nil if the table needs no such list
 }
 
-// newPlan returns the plan for a limit, or an error if the limit is invalid. A valid limit without a case here is a bug in this
-// package: without a meter it would allow every cost.
+// newPlan returns the plan for a limit, or an error if the limit is invalid. A valid
+// limit without a case here is a bug in this package: its plan would allow every cost.
 func newPlan(l Limit, seq uint64, dates *calendars) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -70,11 +69,11 @@ func calendarMeter(units int, w *wallWindows) meter.Meter {
 	})
 }
 
-// tracks reports whether keys under this plan have anything to remember. If not, no other
-// method of its meter may be called.
+// tracks reports whether keys under this plan have a state. If not, no other method of its meter may be called.
 func (p *plan) tracks() bool { return p.Counts() }
 
-// begins returns the state of a key that is not tracked. Under a calendar it is granted no window before the calendar's floor.
+// begins returns the first state of a key that is not tracked.
+// Under a calendar it gets no window before the calendar's floor.
 func (p *plan) begins(s meter.State) meter.State {
 	if p.wall != nil {
 		s.M = max(s.M, p.wall.floor.Load())
@@ -88,20 +87,20 @@ func (p *plan) holds() bool { return p.limit.Algorithm == AlgorithmConcurrent }
 // exceeds is the error for a cost above the capacity.
 func (p *plan) exceeds(cost int64) error { return &exceedsError{p.limit, cost} }
 
-// equals reports whether the plans' limits count alike. Then a state under one of them means
-// the same under the other. Only their names may differ.
+// equals reports whether the plans' limits differ at most in their
+// names. Then a state under one of them means the same under the other.
 func (p *plan) equals(q *plan) bool {
 	return p.limit.Named("") == q.limit.Named("")
 }
 
-// standing fills in how much a state leaves.
+// standing fills in how much budget a state leaves.
 func (p *plan) standing(s meter.State, m meter.Moment, d *Decision) {
 	d.Limit = p.limit
 	remaining, debt, regained := p.Standing(s, m.Now)
 	d.stands(m, remaining, debt, regained, p.next(&s, m.Now, remaining))
 }
 
-// next returns the instant of the next unit of a state, if none remains.
+// next returns the instant of the next unit of a state if none remains.
 func (p *plan) next(s *meter.State, now, remaining int64) int64 {
 	if remaining > 0 {
 		return now
@@ -112,7 +111,6 @@ func (p *plan) next(s *meter.State, now, remaining int64) int64 {
 // fits reports whether a cost is from 1 to the capacity.
 func (p *plan) fits(cost int) bool { return uint64(int64(cost)-1) < uint64(p.capacity) }
 
-// ordinary reports whether a cost is from 1 to the capacity, as almost all are, and a Take may charge it. That is one
-// comparison instead of two: less 1 and without a sign, 0 and all costs below it are
-// larger than any capacity.
+// ordinary reports whether a cost is from 1 to the capacity, as almost all are, and a Take may charge it. One comparison
+// does for both bounds: cost - 1, as an unsigned number, is larger than any capacity if the cost is 0 or negative.
 func (p *plan) ordinary(cost int) bool { return uint64(int64(cost)-1) < uint64(p.takes) }

@@ -10,27 +10,27 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// request is how a cost may be spent.
+// request states how a cost may be spent.
 type request struct {
 	queue int64 // the maximum time for which a leaky bucket may delay the work
-	book  int64 // how far ahead the other algorithms may book
+	book  int64 // the time by which the other algorithms may book ahead
 	keep  meter.Keep
 	delay bool // keep counts only if a leaky bucket delays the work
-	peek  bool // to change nothing: the key stays under the limit that it is under
+	peek  bool // the request changes nothing: the key keeps its present limit
 	brief bool // the caller needs only the yes or no, and no error
-	ends  bool // the charge will be settled when the work has ended, as Concurrent needs it
+	ends  bool // the charge will be settled when the work has ended, as Concurrent requires
 
-	// turn is set by Wait. If the cost is booked for later, its turn in the key's line is stored there.
+	// turn is set by Wait. If the cost is booked for later, *turn receives its turn in the key's line.
 	turn **turn
 
-	first  *turn  // of a call in a stack that waits in one of its keys' lines
-	number uint64 // of its arrival; 0 if it has waited for no key yet
+	first  *turn  // the turn of a call in a stack that waits in the line of one of its keys
+	number uint64 // the number of its arrival; 0 if it has not waited for any key yet
 }
 
-// takeRequest is the request of Take and Allow: now, or whenever a leaky bucket lets it out.
+// takeRequest is the request of Take and Allow: the cost is spent now, and a leaky bucket may delay the work for any time.
 var takeRequest = request{queue: math.MaxInt64}
 
-// peekRequest is the request of Peek, which answers as Take does.
+// peekRequest is the request of Peek, which returns the same decisions as Take.
 var peekRequest = request{queue: math.MaxInt64, peek: true}
 
 // reserveRequest is the request of Reserve and Wait.
@@ -44,7 +44,7 @@ func queueRequest(maxDelay time.Duration, keep meter.Keep) request {
 	return request{queue: max(0, int64(maxDelay)), keep: keep}
 }
 
-// keepFor returns the part of a Reserve's spending that may still change.
+// keepFor returns which part of a Reserve's spending may still change.
 func keepFor(ctx context.Context) meter.Keep {
 	if optional.IsPassing(ctx) {
 		return meter.Booked
@@ -60,7 +60,8 @@ func (q request) ahead(p *plan) int64 {
 	return q.book
 }
 
-// endless returns the error of a call that charges units and could not give them back, nil if the plan allows such calls.
+// endless returns the error of a call that charges units but could
+// not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int, q *request) error {
 	if q.ends || q.peek || cost <= 0 || !p.holds() {
 		return nil
@@ -71,7 +72,7 @@ func (p *plan) endless(cost int, q *request) error {
 	return &held.NoEnd{Name: p.limit.Name, Text: p.limit.String()}
 }
 
-// answer fills in the decision of a state on a cost.
+// answer fills in the decision that follows from a state for a cost.
 func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 	o := m.Free()
 	if cost > 0 {
@@ -81,7 +82,7 @@ func (p *plan) answer(s meter.State, m meter.Moment, cost int64, d *Decision) {
 	p.standing(s, m, d)
 }
 
-// decide decides one key's cost. The caller holds the lock.
+// decide decides on the cost for one key. The caller holds the lock.
 func (a *account) decide(m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
 	a.last = m.Now
 	a.held = a.held || q.keep != meter.Final
@@ -92,15 +93,15 @@ func (a *account) decide(m meter.Moment, cost int64, q request, d *Decision) met
 	return o
 }
 
-// look answers a cost under the plan, and spends nothing. The caller holds the lock.
+// look fills in the decision on a cost under the plan, and spends nothing. The caller holds the lock.
 func (a *account) look(p *plan, reading, cost int64, q request, d *Decision) {
 	s, m := a.view(p, reading, q.peek)
 	p.answer(s, m, cost, d)
 }
 
-// view returns the state under a plan. The times computed from it hold only if the key regains under that plan from now on. So
-// every call except Peek, which must change nothing, puts the key under the plan. A fresh key has no such times. The caller
-// holds the lock.
+// view returns the state under a plan. The times computed from it hold only if the key
+// regains under that plan from now on. So every call except Peek, which must change
+// nothing, puts the key under the plan, unless the key is fresh. The caller holds the lock.
 func (a *account) view(p *plan, reading int64, peek bool) (meter.State, meter.Moment) {
 	m := a.at(reading)
 	if a.plan.Refresh(&a.State); !peek && (a.waitedFor() || a.plan.Forgotten(a.State) > m.Now) {

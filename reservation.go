@@ -25,26 +25,27 @@ type Reserver[K any] interface {
 // Reservation is a charge that can be settled once the real cost is known. If its [Decision] is not Allowed, nothing was
 // charged and there is nothing to settle. Its methods are safe for concurrent use, also on a nil Reservation.
 //
-// A Reservation keeps the caller's key in memory until it is dropped. A string that is part of a longer one keeps the whole
-// text: settle the reservation, or drop it, when the work is done.
+// A Reservation keeps the caller's key in memory until it is dropped. A string that is part of a longer
+// one keeps the whole text in memory. So settle the reservation, or drop it, when the work is done.
 type Reservation struct {
 	Decision
 	settled atomic.Bool
-	settle  func(actual int) error // of another engine or of a stack, else nil
-	made    time.Time              // by the monotonic clock, if there is a delay
+	settle  func(actual int) error // set by another engine or a stack, else nil
+	made    time.Time              // the time of the reservation by the monotonic clock, if there is a delay
 
-	local   local         // of a limiter in memory, else nil
-	hold    time.Duration // the shortest of its limits Concurrent, 0 if there is none
-	instead *instead      // nil if neither is another limiter's
+	local   local         // set by a limiter in memory, else nil
+	hold    time.Duration // the shortest hold among its Concurrent limits, 0 if there is none
+	instead *instead      // functions of another limiter's reservation; nil if there are none
 }
 
-// instead has the parts of a reservation that another limiter's stand for. Each may be nil.
+// instead has the functions that replace a reservation's own, because
+// its limiter stands in front of another one. Each may be nil.
 type instead struct {
 	wait   func(ctx context.Context) error // see package follow
 	extend func(ctx context.Context) error // see package held
 }
 
-// replaced returns the parts, to be set.
+// replaced returns r.instead, and makes it if it is nil.
 func (r *Reservation) replaced() *instead {
 	if r.instead == nil {
 		r.instead = new(instead)
@@ -74,20 +75,20 @@ func init() {
 type local interface {
 	// settleLocal replaces the cost that was charged.
 	settleLocal(actual int64) error
-	// await sleeps until the work may begin, which is no later than the given instant, and returns nil; or it returns an
-	// error if the context ends before that, or there is no room for one more that waits.
+	// await sleeps until the work may begin, which is no later than the given instant, and returns
+	// nil. It returns an error if the context ends before that, or if too many calls wait already.
 	await(ctx context.Context, latest time.Time) error
-	// extendLocal begins the hold of units under Concurrent anew, and reports whether they are still held.
+	// extendLocal restarts the hold of units under Concurrent, and reports whether they are still held.
 	extendLocal() bool
 }
 
-// keyedReservation is a reservation of a Keyed. It has the key, which may have left the table before the
-// reservation is settled.
+// keyedReservation is a reservation of a Keyed. It keeps the key,
+// because the key may leave the table before the reservation is settled.
 type keyedReservation[K comparable] struct {
 	Reservation
 	l   *Keyed[K]
 	key K
-	a   *account // that was charged, nil if none was
+	a   *account // the account that was charged, or nil
 	sp  spending
 }
 
@@ -112,8 +113,7 @@ func (x *keyedReservation[K]) settleLocal(actual int64) error {
 	return nil
 }
 
-// unlessFull drops the error that there was no room for a key that has been charged and is charged more. Such a reservation
-// settles as much as it can.
+// unlessFull drops an error that the table was full: a reservation whose key has left a full table settles as much as it can.
 func unlessFull(err error) error {
 	if errors.Is(err, ErrTableFull) {
 		return nil
@@ -125,8 +125,9 @@ func unlessFull(err error) error {
 // Cancel of an allowed reservation calls settle with the actual cost, which is not negative. A nil settle has nothing
 // to do.
 //
-// An engine that counts by [Concurrent] also gives extend, for [Reservation.Extend]: it begins the hold of the units anew, and its error wraps
-// [ErrLost] if they have lapsed. Several goroutines may call it, but not after settle has begun. Under other limits it is not called.
+// An engine that counts by [Concurrent] also passes extend, for [Reservation.Extend]. extend
+// restarts the hold of the units, and its error wraps [ErrLost] if they have lapsed. Several
+// goroutines may call it, but not after settle has begun. Under other limits it is not called.
 func NewReservation(d Decision, settle func(actual int) error, extend ...func(ctx context.Context) error) *Reservation {
 	r := &Reservation{Decision: d, settle: settle}
 	r.booked()
@@ -156,17 +157,17 @@ func (r *Reservation) booked() {
 //     under a unit for each change, and nothing once units that a lowered limit has set aside have lapsed; nothing in a leaky
 //     bucket, or after a change of algorithm to or from a bucket; in a sliding counter only spending of the present window.
 //
-// In memory a key keeps up to 4,096 open reservations of a token bucket apart. Beyond that, the two whose refunds differ least
-// count as one, with the lower refund.
+// In memory a key keeps up to 4,096 open reservations of a token bucket apart. Beyond
+// that, the two with the most similar refunds count as one, with the lower refund.
 //
-// A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a token bucket
-// only a grant before Delay is over does. After [Keyed.Reset] and eviction there is nothing to settle. If a fresh key was
-// dropped, the excess over the reserved cost is charged as by [Keyed.Adjust], unless the table is full. Settle takes time linear
-// in the bookings behind this one.
+// A grant ([Keyed.Adjust] with a negative delta) may give the same spending back once more: settle first. In a
+// token bucket this happens only if the grant comes before Delay is over. After [Keyed.Reset] and eviction there
+// is nothing to settle. If a key was dropped because it was fresh, the excess over the reserved cost is charged
+// as by [Keyed.Adjust], unless the table is full. Settle takes time linear in the bookings behind this one.
 //
-// In memory the error is nil, except that a reservation of cost 0 fails as [Keyed.Adjust] does, and one of a dropped key if
-// LimitFor returns an invalid limit. A remote engine that could not settle returns an error, and the reserved cost stays
-// charged.
+// In memory the error is nil, with two exceptions. A reservation of cost 0 fails as
+// [Keyed.Adjust] does. A reservation of a dropped key fails if LimitFor returns an invalid limit.
+// A remote engine that could not settle returns an error, and the reserved cost stays charged.
 func (r *Reservation) Settle(actual int) error {
 	if r == nil || !r.Allowed || r.settled.Swap(true) {
 		return nil
@@ -181,11 +182,11 @@ func (r *Reservation) Settle(actual int) error {
 	return nil
 }
 
-// Extend begins the hold of units under [Concurrent] anew. Call it every third of hold while the work goes on, if that may take longer.
-// The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed: the limit does not count the work any
-// more, so end it, or reserve again. A remote engine also returns the errors of its store; the units are then held as long as before.
-// Charges under other limits stay as they are. It returns nil without such units, and if the reservation is nil. A limiter in front
-// of another one, such as package chain's, extends the reservation inside.
+// Extend restarts the hold of units under [Concurrent]. Call it every third of hold while the work goes on, if that may take
+// longer. The error wraps [ErrLost] if units have lapsed, the reservation was settled, or it is not Allowed. Then the limit
+// does not count the work any more: end the work, or reserve again. A remote engine also returns the errors of its store;
+// the units are then held as long as before. Charges under other limits stay as they are. Without such units, Extend returns
+// nil, as on a nil reservation. A limiter in front of another one, such as package chain's, extends the inner reservation.
 func (r *Reservation) Extend(ctx context.Context) error {
 	switch {
 	case r == nil:
@@ -207,14 +208,15 @@ func (r *Reservation) Extend(ctx context.Context) error {
 // Cancel gives the whole cost back: it is Settle(0).
 func (r *Reservation) Cancel() error { return r.Settle(0) }
 
-// Wait sleeps until the work may begin, at the latest until Delay is over, in real time from when the reservation was made. It returns
-// earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it leaves. In memory it has
-// a place among the waiters of [Keyed.Wait]. On Redis and in SQL it replaces its booking by an earlier one. After
-// another process has reset the key there, it may return later than Delay: it has to book anew.
+// Wait sleeps until the work may begin. That is at the latest when Delay is over, in real time from the reservation on.
+// It is earlier if the work may begin earlier, for example after a raise or a settlement, or because a call before it
+// leaves. In memory it has a place among the waiters of [Keyed.Wait]. On Redis and in SQL it replaces its booking by an
+// earlier one. There it may return later than Delay after another process has reset the key, because it has to book anew.
 //
-// If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with [ErrLimited] if
-// [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too low for the cost. It then cancels the reservation and returns the error, joined with Cancel's.
-// It returns [ErrLimited] if the reservation is not Allowed, and nil if it is nil or settled, also while it sleeps.
+// If the deadline comes before Delay is over, it fails at once; if the context ends, it fails then. It fails with
+// [ErrLimited] if [Options.MaxWaiting] calls wait, and with [ErrExceedsLimit] or [ErrBlocked] if the limit becomes too low
+// for the cost. A Wait that fails cancels the reservation and returns the error, joined with Cancel's. If the reservation
+// is not Allowed, Wait returns [ErrLimited]. If it is nil or settled, even while Wait sleeps, Wait returns nil.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch {
 	case r == nil || r.settled.Load():
@@ -255,7 +257,7 @@ func (r *Reservation) delayLeft() time.Duration {
 	return max(0, r.Delay-time.Since(r.made))
 }
 
-// also returns an error with a second one joined to it, if there is a second one.
+// also returns err, with second joined to it unless that is nil.
 func also(err, second error) error {
 	if second == nil {
 		return err
@@ -263,24 +265,24 @@ func also(err, second error) error {
 	return errors.Join(err, second)
 }
 
-// spending is a cost that a key has been charged, as it is settled later.
+// spending is a charge of a key, as a settlement needs it.
 type spending struct {
 	meter.Spending
-	changes uint32 // the account's when it was spent
-	turn    *turn  // of a call that waits, or has waited, for its instant; guarded by the account's lock
-	number  uint64 // of its arrival, if it is booked for later
+	changes uint32 // the account's count of changes when the cost was spent
+	turn    *turn  // the turn of a call that waits, or has waited, for its instant; guarded by the account's lock
+	number  uint64 // the number of its arrival, if it is booked for later
 }
 
-// spendingOf returns what an account spends when a decision accepts its offer.
+// spendingOf returns the spending of an accepted offer.
 func spendingOf(o meter.Offer, cost int64, keep meter.Keep) spending {
 	sp := o.Spending(cost)
 	sp.Open = keep == meter.Open
 	return spending{Spending: sp, changes: o.Changes}
 }
 
-// settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to give back,
-// and the rest to be charged to it is returned. If it was reset or evicted, there is nothing to settle. A request that follows the key
-// gets the change, unless f is nil or there is a rest to be charged.
+// settleAt replaces a charge by the actual cost. If the key was dropped because it was fresh, there is nothing to
+// give back, and settleAt returns the excess, which its caller charges. If the key was reset or evicted, there is
+// nothing to settle. The request that follows the key receives the change, unless f is nil or there is an excess.
 func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *followed) (late int64) {
 	now := reading(clock)
 	a.mu.Lock()
@@ -317,7 +319,7 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *foll
 	a.last = max(now, a.last)
 	if a.plan.holds() {
 		a.plan.End(&a.State, a.last, sp.Spending)
-		charged.Cost = 0 // an Extend at the same time must not find units of others
+		charged.Cost = 0 // a concurrent Extend must not find the units of others
 		a.use.touched()
 	} else {
 		sp.Changed = sp.changes != a.changes
@@ -327,8 +329,8 @@ func (a *account) settleAt(clock Clock, charged *spending, actual int64, f *foll
 	return 0
 }
 
-// extend begins the hold of a charge under Concurrent anew, and reports whether its units are still held. Other charges need no
-// extension.
+// extend restarts the hold of a charge under Concurrent, and reports
+// whether its units are still held. Other charges need no extension.
 func (a *account) extend(clock Clock, sp *spending) bool {
 	now := reading(clock)
 	a.mu.Lock()

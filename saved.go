@@ -14,10 +14,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// All returns an iterator over the tracked keys, in no order, with the answer of [Keyed.Peek] to a cost of 1. A key whose last
-// decision brought a limit, as a layer with a limit for each request does, is judged by that limit. A key is tracked until some
-// time after it is fresh. No lock is held in the loop's body. A key that comes or goes during the loop appears once or not
-// at all.
+// All returns an iterator over the tracked keys, in no order, with the answer of [Keyed.Peek] to a
+// cost of 1. If the last request of a key had a limit of its own, as in a layer with a Limit
+// function, the answer is by that limit. A key is tracked until some time after it is fresh. No lock
+// is held in the loop's body. A key that comes or goes during the loop appears once or not at all.
 func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 	t := l.table()
 	return func(yield func(K, Decision) bool) {
@@ -28,7 +28,7 @@ func (l *Keyed[K]) All() iter.Seq2[K, Decision] {
 			}
 			p := a.plan
 			a.mu.Unlock()
-			var d Decision // without the error: d shows that no cost of 1 passes
+			var d Decision // the error adds nothing: d shows that no cost of 1 passes
 			if p.ofRequest() {
 				d, _ = l.peek(key, p, 1)
 			} else {
@@ -48,13 +48,13 @@ type Saved []byte
 // savedVersion is the first byte of a Saved.
 const savedVersion = 1
 
-// Saved returns an iterator over the keys that are not fresh, in no order, with the spending of each, to be stored for
-// [Keyed.Restore] when the program starts again. Under a [Calendar] one fresh key may be among them. Keys that
-// [Options.Remember] remembers are not saved.
+// Saved returns an iterator over the keys that are not fresh, in no order, with the spending
+// of each, to be stored for [Keyed.Restore] when the program starts again. Under a [Calendar]
+// it may also return one fresh key. Keys that [Options.Remember] remembers are not saved.
 //
-// Instants count from the beginning of the loop: note the wall clock then or later. Spending of a key after its turn is not
-// saved, so stop the traffic first. No lock is held in the loop's body. A key takes 15 to 20 bytes, 60 under a calendar, and 5
-// to 15 for each booking or spending in a log.
+// Instants count from the beginning of the loop: note the wall clock then or later. What a key spends after
+// the loop has passed it is not saved, so stop the traffic first. No lock is held in the loop's body. A key
+// takes 15 to 20 bytes, 60 under a calendar, and 5 to 15 for each booking or spending in a log.
 func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	t := l.table()
 	return func(yield func(K, Saved) bool) {
@@ -72,25 +72,26 @@ func (l *Keyed[K]) Saved() iter.Seq2[K, Saved] {
 	}
 }
 
-// saver saves the keys of a table, and at the same time determines for each calendar before which window no key is to be
-// created anew: the windows that dropped keys may have used, and the windows that fresh keys, which are not saved, have
-// reached. For each calendar one key is held back until that is known, and its Saved ends with the window.
+// saver saves the keys of a table. Meanwhile it determines the floor of each calendar: the
+// window before which no key may be created anew. The floor covers the windows that dropped keys
+// may have used, and those that fresh keys, which are not saved, have reached. For each calendar
+// saver holds one key back until the floor is known, and appends the floor to that key's Saved.
 type saver[K comparable] struct {
 	table  *table[K]
-	now    int64 // all keys are saved as of this reading
+	now    int64 // the reading as of which all keys are saved
 	floors map[*wallWindows]*savedFloor[K]
 	buf    []byte // scratch memory
 }
 
-// savedFloor is the floor of one calendar, as far as it is known.
+// savedFloor is the floor of one calendar so far.
 type savedFloor[K comparable] struct {
 	key     K
-	saved   Saved // of the key that is held back, or nil
-	fresh   bool  // no key is held back, and key is a key that is not saved
+	saved   Saved // the Saved of the key that is held back, or nil
+	fresh   bool  // no key is held back, and the field key has a fresh key, which is not saved
 	ordinal int64
 }
 
-// save returns the next key to be yielded once an entry has been looked at. The Saved is nil if there is none.
+// save looks at an entry, and returns the next key to be yielded. The Saved is nil if there is none.
 func (s *saver[K]) save(e *entry[K]) (key K, saved Saved) {
 	key, a := s.table.lockListed(e)
 	if a == nil {
@@ -118,7 +119,8 @@ func (s *saver[K]) floorOf(w *wallWindows) *savedFloor[K] {
 	return s.floors[w]
 }
 
-// holdBack holds a key back and returns the key that was held back before. A key that is not saved is noted.
+// holdBack holds a key back and returns the key that was held back
+// before. If saved is nil, the key is fresh, and holdBack only notes it.
 func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	if saved == nil {
 		f.ordinal = max(f.ordinal, reached)
@@ -132,9 +134,9 @@ func (f *savedFloor[K]) holdBack(key K, saved Saved, reached int64) (K, Saved) {
 	return before, held
 }
 
-// saveFloor returns the key whose Saved ends with the floor of a calendar, after all keys have been looked at. The Saved is nil
-// if no floor and no key is left to save. If no key of the calendar is saved, the floor is saved under a fresh key, or under a
-// dropped one.
+// saveFloor returns the key whose Saved ends with the floor of a calendar. All keys have
+// been looked at. The Saved is nil if neither a floor nor a key is left to save. If no key
+// of the calendar is saved, the floor is saved with a fresh key, or with a dropped one.
 func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	f := s.floorOf(w)
 	ordinal := w.floorWith(f.ordinal)
@@ -157,8 +159,8 @@ func (s *saver[K]) saveFloor(p Period, w *wallWindows) (key K, saved Saved) {
 	return f.key, saved
 }
 
-// appendSaved appends the key's spending to buf. The caller holds the lock, and has seen that the key is not fresh, so its
-// state is up to date.
+// appendSaved appends the key's spending to buf. The caller holds the lock, and
+// has just checked that the key is not fresh, which brings the state up to date.
 func (a *account) appendSaved(buf []byte, reading int64) []byte {
 	limit := a.plan.limit
 	buf = append(buf, savedVersion, byte(limit.Algorithm))
@@ -172,7 +174,7 @@ func (a *account) appendSaved(buf []byte, reading int64) []byte {
 	if limit.Algorithm.isBucket() {
 		buf = binary.AppendUvarint(buf, uint64(limit.Burst))
 	}
-	// If the clock has stepped back, time stands still for the key until then.
+	// If the clock has stepped back, time stands still for the key until a.last.
 	now := max(reading, a.last)
 	buf = binary.AppendUvarint(buf, uint64(between(reading, now)))
 	return a.plan.AppendState(buf, a.State, now)
@@ -189,8 +191,8 @@ func (a Algorithm) isBucket() bool {
 // Call it before the traffic begins: a tracked key is charged on top, and each call charges anew. Bookings stay, but their
 // reservations are over. A key is under its old limit until its next decision: see [Keyed.SetLimit].
 //
-// A Saved that is damaged or of an unknown version is skipped, and so is a key that is invalid or finds no room. The errors are
-// joined; each names the place of its pair, from 0. A Saved has no checksum.
+// Restore skips a Saved that is damaged or of an unknown version, and a key that is invalid or for which the
+// table has no room. The errors are joined; each names the index of its pair, from 0. A Saved has no checksum.
 func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error {
 	l.requireInit()
 	if seq == nil {
@@ -205,14 +207,14 @@ func (l *Keyed[K]) Restore(seq iter.Seq2[K, Saved], elapsed time.Duration) error
 		}
 		i++
 	}
-	for w, floor := range floors { // not before: the keys that were saved know which windows they have used
+	for w, floor := range floors { // only now, because the restored keys have recorded the windows that they have used
 		w.restored(floor)
 	}
 	return errors.Join(errs...)
 }
 
-// restore restores one key, when elapsed had passed at the reading began. It notes before which windows of
-// calendars no other key is to be created anew.
+// restore restores one key. At the reading began, elapsed had passed since the key was
+// saved. restore raises floors, the windows before which no other key may be created anew.
 func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duration, floors map[*wallWindows]int64) error {
 	if err := l.check(key, 0); err != nil {
 		return err
@@ -233,7 +235,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 			fresh = false
 		} else if fresh {
 			floors[w] = max(floors[w], w.floorOf(s, now))
-			if w.carrier.Load() == nil { // the floor is saved again, though no key is
+			if w.carrier.Load() == nil { // so that the floor is saved again, although no key is
 				carry(w, l.keys.maker.Clone(key))
 			}
 		}
@@ -254,7 +256,7 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 		return nil
 	}
 	if late := a.last - at; late > 0 {
-		// The account begins later than the clock reads, so all that it has spent moves later by the difference.
+		// The account begins later than the reading now, so all of its spending moves later by the difference.
 		s, last, _ = r.state(p, min(now+late, maxReading))
 	}
 	a.last, a.State = max(a.last, last), p.begins(s)
@@ -262,16 +264,16 @@ func (l *Keyed[K]) restore(key K, saved Saved, began int64, elapsed time.Duratio
 	return nil
 }
 
-// savedState is the rest of a Saved behind its limit.
+// savedState is the part of a Saved after its limit.
 type savedState struct {
 	data   []byte
-	passed int64 // the time that the key has regained in
-	still  int64 // for how long time stands still for the key
-	floor  int64 // the ordinal of a calendar's window before which no key is to be created anew
+	passed int64 // the time for which the key has regained
+	still  int64 // the time for which time stands still for the key
+	floor  int64 // the ordinal of the calendar's window before which no key may be created anew
 }
 
-// state returns the key's spending at a reading. It also returns the highest reading that the key has recorded, which
-// is not before the given one.
+// state returns the key's spending at a reading. It also returns the highest
+// reading that the key has recorded, which is at least the given one.
 func (r *savedState) state(p *plan, reading int64) (s meter.State, last int64, err error) {
 	last = min(reading+r.still, maxReading)
 	s, rest, err := p.ReadState(r.data, last, r.passed)
@@ -330,7 +332,7 @@ func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err 
 		r.data = r.data[text:]
 	} else {
 		if units > math.MaxInt || burst > math.MaxInt {
-			return nil, r, errSavedGarbage // on a machine of 32 bits
+			return nil, r, errSavedGarbage // the number is too large for a machine of 32 bits
 		}
 		limit.Rate, limit.Burst = Rate{int(units), time.Duration(per)}, int(burst)
 	}
@@ -349,7 +351,7 @@ func (l *Keyed[K]) parse(saved Saved, passed int64) (p *plan, r savedState, err 
 	return p, r, nil
 }
 
-// figures reads as many numbers.
+// figures reads one number for each pointer.
 func (r *savedState) figures(all ...*int64) error {
 	for _, figure := range all {
 		n, size := binary.Uvarint(r.data)

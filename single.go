@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with [NewSingle]. Its methods
-// are [Keyed]'s without the key parameter, and Keyed's methods without a key, such as SetLimit. The methods of the zero Single
-// panic.
+// Single is one limit without keys: the pace of a job, or the limit of a whole service. Make one with
+// [NewSingle]. It has the methods of [Keyed], without the key parameter. The methods of the zero Single panic.
 //
-// A limit that is also a layer, or passes through a function for any [Limiter], is a Keyed[struct{}], made with
-// New[struct{}] and called with struct{}{} as the key: see [Global].
+// For a limit that is also a layer, or is passed to a function for any [Limiter], use a
+// Keyed[struct{}]: make it with New[struct{}], and call it with the key struct{}{}. See [Global].
 type Single struct{ *oneKey }
 
 type oneKey = Keyed[struct{}]
@@ -34,7 +33,7 @@ func NewSingle(limit Limit, opts *Options[struct{}]) (*Single, error) {
 	return &Single{l}, nil
 }
 
-// keyed returns the limiter of the one key. The methods of the limiter of a zero Single panic with the reason.
+// keyed returns the limiter of the one key. If the Single is zero, the methods of that limiter panic with the reason.
 func (s *Single) keyed() *oneKey {
 	if s.oneKey == nil {
 		return new(oneKey)

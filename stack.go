@@ -45,16 +45,16 @@ type stack[R any] struct {
 	clock  Clock
 
 	// A member is made when its layer is first used: AllOf may have a thousand layers, and a request may use three.
-	made    []*member[R] // by layer
+	made    []*member[R] // made[i] belongs to layer i
 	members []*member[R] // this request's layers; with AllOf, the last request's layers until choose replaces them
 	which   []int        // scratch memory for pick
-	watched bool         // an observer receives the decisions of a member
+	watched bool         // an observer receives the decisions of some member
 	brief   bool         // the caller needs only the yes or no
 	every   bool         // the caller needs the decision of each layer
 
 	// The results of load and lock.
 	lookedUp bool // a LimitFor was called
-	absent   bool // the key of a member is not tracked
+	absent   bool // the key of some member is not tracked
 	mixed    bool // two members with the same key have found different accounts
 	exceeds  bool // the enforcing layers charge an account more than it can ever allow
 
@@ -66,14 +66,14 @@ type stack[R any] struct {
 	firm    []charge   // the charges of the enforcing layers
 	shadows []charge   // the charges of the shadow layers
 	answers []Decision // the decision of each charge's account; empty if nobody receives it
-	locks   locks      // of the charges' accounts
+	locks   locks      // the accounts of the charges
 
 	reading int64    // the reading of the clock for the whole decision, taken before the locks
 	err     error    // the reason for which no offer can ever fit
 	d       Decision // the answer of the stack
 
 	takes  bool        // requests take answers themselves
-	wanted bool        // this request wants them
+	wanted bool        // this request wants the answers
 	taker  answerTaker // this request, if it takes answers
 
 	follower follower // this request, if it follows the spending of its keys
@@ -81,14 +81,14 @@ type stack[R any] struct {
 	// One account may be shared by all requests. If other decisions recently waited for it, its charge is checked,
 	// committed and unlocked apart from the others: see unlockCommon. Without contention that would take more time, not
 	// less.
-	common  bool // there is such an account
+	common  bool // this request has such an account
 	crowded int  // the number of further decisions that handle its charge apart
 	late    int  // the index of its charge if this decision handles it apart, else none
-	held    bool // it is locked
+	held    bool // the account is locked
 }
 
-// answerTaker is a request of a stack that takes the decisions of all layers itself. The requests of package policy do.
-// That takes half the time of an observer on each layer.
+// answerTaker is a request of a stack that takes the decisions of all layers itself. The
+// requests of package policy do, because that takes half the time of an observer on each layer.
 type answerTaker interface {
 	// WantsAnswers reports whether the request takes the decisions. Allowed is the result of the stack. The stack calls
 	// it under locks, so it must be quick and must not call the limiter.
@@ -245,9 +245,9 @@ func (s *stack[R]) fail(m *member[R]) error {
 	return err
 }
 
-// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again if one of its
-// accounts was dropped before it was locked, and after it has inserted keys. In the first case another decision has
-// made progress. So take gives up only if keys are dropped again and again, for example by Reset.
+// take charges the enforcing layers, all or none, and then the shadow layers that fit. It starts again after it
+// has inserted keys, and if one of its accounts was dropped before it was locked. In the second case another
+// decision has made progress, so take gives up only if keys are dropped again and again, for example by Reset.
 //
 // After an insertion take checks all accounts again. No lock was held during the insertion, so other decisions may have
 // spent the offered budget.
@@ -350,7 +350,7 @@ func (s *stack[R]) preview(q request) error {
 // Members with the same key must have the same account. Otherwise they would make two charges, and one budget would be
 // spent twice. So it is not enough to look up the dropped accounts.
 //
-// If leave is true, the account that all requests share may be left to checkLate.
+// If leave is true, lock may leave the account that all requests share to checkLate.
 func (s *stack[R]) lock(leave bool) bool {
 	for range maxTries {
 		s.sum()
@@ -450,9 +450,9 @@ func (s *stack[R]) chargeOf(m *member[R]) int {
 	return none
 }
 
-// check gets the offers of the enforcing layers' accounts, and reports whether all fit. The accounts are locked. The
-// clock was read once for all of them, before the locks, so that others do not wait for the reading. If an account has
-// recorded a later reading since, it uses that one.
+// check gets the offers of the enforcing layers' accounts, and reports whether all fit. The
+// accounts are locked. The clock was read once for all of them, before the locks, so that others
+// do not wait for the reading. An account that has recorded a later reading since uses that one.
 //
 // If a request can never be allowed, that is an error, as a cost above the limit is for [Keyed]. The request charges
 // nothing, and no key counts it as a denial.
@@ -663,9 +663,8 @@ func (s *stack[R]) markStale() {
 	}
 }
 
-// pin prevents that the missing accounts evict the existing ones. The existing accounts are locked. A pin belongs to
-// the decision that has set it, so pin skips an account that another decision has pinned. If that account is dropped
-// later, lock looks it up again.
+// pin prevents the missing accounts from evicting the existing ones, which are locked. A pin belongs to the decision that has
+// set it, so pin skips an account that another decision has pinned. If that account is dropped later, lock looks it up again.
 func (s *stack[R]) pin() {
 	s.changed = true
 	for i := range s.charges {
@@ -737,7 +736,7 @@ func (s *stack[R]) answer(allowed bool) {
 		var d Decision
 		c := &s.charges[i]
 		if c.decision(&d); i < len(s.firm) {
-			room, alone := c.room(d.Remaining), d.NextAfter // a copy of d would cost 2 % of a decision
+			room, alone := c.room(d.Remaining), d.NextAfter // a copy of d would take 2 % of a decision's time
 			if room == 0 && c.own+c.shares != 1 {
 				d.NextAfter = c.next()
 			}
@@ -757,8 +756,8 @@ func (s *stack[R]) answer(allowed bool) {
 	}
 }
 
-// report passes each layer's decision to the layer's limiter and to the request. If err is an error that came after a
-// charge, the charge has been given back. The function is short, so that the compiler inlines it.
+// report passes each layer's decision to the layer's limiter and to the request. If err came after
+// the charge, the charge has been given back. The function is short, so that the compiler inlines it.
 func (s *stack[R]) report(ctx context.Context, r R, err error) {
 	if s.observed() {
 		s.reportAll(ctx, r, err)
@@ -835,7 +834,7 @@ func (s *stack[R]) reservation(r R, cost int) *Reservation {
 		if m.actual == nil || m.charge == none || !s.charges[m.charge].spent {
 			continue
 		}
-		spent := 0 // the index of the charge's settlement
+		spent := 0 // spent is the index of the charge's settlement
 		for i := range m.charge {
 			if s.charges[i].spent {
 				spent++
@@ -877,8 +876,8 @@ func (s *stack[R]) charged() *stackReservation {
 	return x
 }
 
-// debit returns a function for a reservation of cost 0 whose real cost is higher. The function charges that cost to the
-// layers. Bind binds a layer's Actual to the request. If bind is nil, the layers' Actual functions are not called.
+// debit returns the settlement of a reservation of cost 0: a function that charges the real cost to the layers.
+// bind binds a layer's Actual to the request. If bind is nil, the layers' Actual functions are not called.
 func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) error {
 	var debits []func(int64) error
 	var own actuals
@@ -888,7 +887,7 @@ func (s *stack[R]) debit(bind func(func(R) int) func() int) func(actual int) err
 	}
 	for _, m := range s.members {
 		switch {
-		case m.p == nil || m.shadow || m.p.holds(): // of Concurrent, only a reservation holds units
+		case m.p == nil || m.shadow || m.p.holds(): // under Concurrent only a reservation holds units
 		case m.actual != nil && bind != nil:
 			own = append(own, actual{len(debits), m.index, bind(m.actual)})
 			add(m)

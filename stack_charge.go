@@ -39,7 +39,7 @@ type charge struct {
 	never   bool         // the cost can never be spent
 	checked bool         // the account made the offer and recorded m; otherwise the offer is a preview
 	spent   bool         // the account has spent it
-	passes  bool         // the offer comes before the key's line
+	passes  bool         // the call arrived before the line's first, so the offer comes before the line
 	keep    meter.Keep   // the part of the spending that may still change
 	viewed  meter.State  // the state that preview used
 }
@@ -83,9 +83,9 @@ func (c *charge) check(reading int64, q *request) {
 			c.o.Changes = c.a.changes
 			return
 		case l.First().Number > q.number:
-			// The call is the oldest here, too, so it comes first. At the end of this line it would be denied, and
-			// would join this line at its head. Then the line that it has left would deny it for the same reason, and
-			// the call would go back and forth without end.
+			// The call is the oldest here, too, so it comes first. A place at the end of this line would
+			// deny the call now, and would later put it at the head. Then the line that it has left
+			// would deny it for the same reason, and the call would move back and forth without end.
 			c.o, c.passes = c.p.OfferBefore(c.a.State, c.m, c.cost), true
 			c.o.Changes = c.a.changes
 			return
@@ -94,7 +94,7 @@ func (c *charge) check(reading int64, q *request) {
 	}
 }
 
-// skip leaves the account out of a decision that another account has denied.
+// skip excludes the account from a decision that another account has denied.
 func (c *charge) skip(reading int64) {
 	c.m = meter.Moment{Reading: reading, Now: reading}
 	c.o, c.never, c.checked = c.m.Free(), false, false
@@ -184,7 +184,7 @@ func (c *charge) try(reading int64, q *request) {
 	}
 }
 
-// decision fills in the decision of this account alone, without the other layers. The caller holds the lock.
+// decision fills in the decision for this account alone. The caller holds the lock.
 func (c *charge) decision(d *Decision) {
 	if d.verdict(c.m, c.o); c.never {
 		d.Allowed = false
@@ -202,8 +202,7 @@ func (c *charge) room(remaining int) int {
 	return merge.Room(int64(remaining), c.own, c.shares)
 }
 
-// next returns the time until there is room for a cost of 1 of the caller, or 0 if there never is. The caller holds the
-// lock.
+// next returns the time until a cost of 1 of the caller fits, or 0 if it never does. The caller holds the lock.
 func (c *charge) next() time.Duration {
 	cost := meter.Add(c.own, c.shares)
 	if cost > c.p.capacity || !c.p.tracks() {
@@ -227,18 +226,18 @@ func (c *charge) settlement(debit func(int64, *followed) error) settlement {
 	return settlement{a: c.a, sp: sp, shares: c.shares, own: c.own, debit: debit, holds: c.p.holds()}
 }
 
-// settlement is the part of a charge that is kept until the charge is settled: the spending, and the part of it that
-// depends on the caller's cost. It outlives the decision. The account may have been dropped meanwhile; settleAt checks
-// that.
+// settlement is the part of a charge that is kept until the charge is settled: the spending, and how much of it depends
+// on the caller's cost. It outlives the decision. The account may have been dropped meanwhile; settleAt checks that.
 type settlement struct {
 	a           *account
 	sp          spending
 	shares, own int64
 	debit       func(int64, *followed) error
-	follow      *followed    // set if the request follows the key, else nil
-	holds       bool         // under Concurrent: the settlement ends it, whatever the real cost
-	home        home         // set if the charge is booked for later
-	room        *waitingRoom // of an enforcing layer; nil for a shadow layer, because the work does not wait for it
+	follow      *followed // set if the request follows the key, else nil
+	holds       bool      // under Concurrent: the settlement ends it, whatever the real cost
+	home        home      // the key and its limiter, if the charge is booked for later
+	// the room for waiting calls, if the layer is enforcing; nil for a shadow layer, because the work does not wait for it
+	room *waitingRoom
 }
 
 // cost returns the charge for the caller's real cost. A layer's own cost is given back only if the real cost is zero.
@@ -270,7 +269,7 @@ type stackReservation struct {
 	Reservation
 	clock   Clock
 	spent   []settlement
-	actuals actuals // of layers with an Actual, in the order of their settlements
+	actuals actuals // the real costs of layers with an Actual, in the order of their settlements
 }
 
 func (x *stackReservation) settleLocal(given int64) error {
@@ -326,7 +325,7 @@ func (x *stackReservation) extendLocal() bool {
 	ok := true
 	for i := range x.spent {
 		if c := &x.spent[i]; c.holds && !c.a.extend(x.clock, &c.sp) {
-			ok = ok && c.room == nil // a shadow ends no work
+			ok = ok && c.room == nil // a lapsed shadow ends no work
 		}
 	}
 	return ok

@@ -16,9 +16,8 @@ type locks []*account
 // accounts that all requests share, by their addresses. Go's collector does not change addresses. So two decisions
 // never wait for each other, in whatever order their layers are.
 //
-// A shared account comes last and is unlocked first, because all other decisions wait for it. If late is the index of
-// the charge of the only shared account, lock leaves that account out. If two charges have one account, it is locked
-// once.
+// lock takes a shared account last, and it is unlocked first, because all other decisions wait for it. late is the index of
+// the charge on the only shared account, which lock leaves out, or none. If two charges have one account, it is locked once.
 func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	*x = (*x)[:0]
 	shared := false
@@ -60,8 +59,8 @@ func (x *locks) lock(all []charge, late int) (locked, waited bool) {
 	return true, false
 }
 
-// crowdedFor is a number of decisions. If none of them has waited for the account that all requests share, that account
-// is locked with the others again.
+// crowdedFor is the number of consecutive decisions without a wait for the account that
+// all requests share after which that account is locked together with the others again.
 const crowdedFor = 1000
 
 // lockCommon is lockKept, and also reports whether it has waited.

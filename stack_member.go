@@ -20,9 +20,9 @@ import (
 // inserted. From then on the member's account is the key's.
 type member[R any] struct {
 	layer[R]           // the configuration, which does not change
-	index    int       // of the layer, among all layers
+	index    int       // the index of the layer among all layers
 	key      anyKey[R] // its limiter and, during a decision, the key
-	watched  bool      // an observer receives its decisions: tell or the limiter's OnDecision
+	watched  bool      // an observer receives its decisions: Observe or the limiter's OnDecision
 
 	picked bool // it is a layer of this request, or of the last one
 
@@ -90,8 +90,8 @@ func (m *member[R]) clear() {
 	m.key.clear()
 }
 
-// find looks the account up again: it was dropped, or a new one may have been inserted. If it was dropped, its pin is
-// gone, too.
+// find looks the account up again, because it was dropped or a new
+// one may have been inserted. With a dropped account its pin is gone.
 func (m *member[R]) find() {
 	if m.p == nil || !m.p.tracks() {
 		return
@@ -156,7 +156,7 @@ func (m *member[R]) report(ctx context.Context, r R, d Decision, spent bool, err
 type layerKey[R any, K comparable] struct {
 	l     *Keyed[K]
 	keyOf func(R) (K, error)
-	key   K // of the request
+	key   K // the key of the request
 }
 
 func (k *layerKey[R, K]) load(m *member[R], r R, cost int) (err error) {

@@ -16,14 +16,16 @@ import (
 // Wait spends cost of the key's budget and returns nil when its time has come: at once if it fits, else after sleeping in real
 // time. On a leaky bucket it returns when the work may leave the queue.
 //
-// The waiters of one key are served in the order of their calls, each as early as the key's spending and limit allow at that time: they
-// move up when a waiter before them leaves, a reservation is settled for less, units are granted or the limit is raised. None is served
-// later than at the time that was computed when it came, unless the limit is lowered or more is charged. Calls that do not wait do not
-// overtake them. Bookings by [Keyed.Reserve] keep their instants. Each change takes constant time, however many wait.
+// The waiters of one key are served in the order of their calls, each as early as the key's spending and
+// limit then allow. They move up when a waiter before them leaves, a reservation is settled for less, units
+// are granted or the limit is raised. No waiter is served later than at the time that was computed at its
+// arrival, unless the limit is lowered or more is charged. Calls that do not wait do not overtake waiters.
+// Bookings by [Keyed.Reserve] keep their instants. Each change takes constant time, however many calls wait.
 //
-// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its time; with the
-// context's error when that ends; with [ErrLimited] if a leaky bucket's queue is full, or [Options.MaxWaiting] calls wait; and
-// with the errors of [Keyed.Take], also if the limit becomes too low for the cost. A Wait that fails has spent nothing, as after [Reservation.Cancel].
+// It fails at once with an error that wraps [context.DeadlineExceeded] if the deadline comes before its
+// time. It fails with the context's error when the context ends, and with [ErrLimited] if a leaky bucket's
+// queue is full or [Options.MaxWaiting] calls wait. It fails with the errors of [Keyed.Take], also if the
+// limit becomes too low for the cost. A Wait that fails has spent nothing, as after [Reservation.Cancel].
 func (l *Keyed[K]) Wait(ctx context.Context, key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	var d Decision
@@ -53,7 +55,7 @@ func (l *Keyed[K]) wait(ctx context.Context, key K, cost int, d *Decision) (spen
 		return false, fmt.Errorf("%w: cost %d finds the queue full for another %v under %v", ErrLimited, cost, d.RetryAfter, d.Limit)
 	case !d.Allowed && left == wait.Forever:
 		return false, fmt.Errorf("%w: cost %d would be booked more than 100 years ahead under %v", ErrLimited, cost, d.Limit)
-	case !d.Allowed: // RetryAfter is how much too late the time would be
+	case !d.Allowed: // RetryAfter is the time by which the wait would be too long
 		return false, tooLate(between(-int64(left), int64(d.RetryAfter)), d.Limit)
 	}
 	if t != nil {
@@ -71,13 +73,12 @@ func tooLate(wait time.Duration, l Limit) error {
 	return &LateError{Limit: l, After: wait, Reason: context.DeadlineExceeded}
 }
 
-// Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. It is r's Wait if r is
-// a [Waiter]. Else it reserves the cost as far ahead as the deadline allows, or sleeps for RetryAfter and tries
-// again.
+// Wait spends cost of the key's budget on any limiter, and returns nil when its time has come. If r is a [Waiter], it calls
+// r's Wait. Otherwise it reserves the cost as far ahead as the deadline allows, or sleeps for RetryAfter and tries again.
 //
-// It fails with the errors of Reserve; with the context's error when that ends; with [context.DeadlineExceeded] if
-// the cost is denied until after the deadline; and with [ErrLimited] if it is denied and there is no deadline. A Wait
-// that fails has spent nothing.
+// It fails with the errors of Reserve, and with the context's error when the context ends. It fails
+// with [context.DeadlineExceeded] if the cost is denied until after the deadline, and with
+// [ErrLimited] if the cost is denied and there is no deadline. A Wait that fails has spent nothing.
 func Wait[K any](ctx context.Context, r Reserver[K], key K, cost int) error {
 	ctx = wait.OrBackground(ctx)
 	if optional.IsNil(r) {
@@ -113,9 +114,9 @@ func waitByReserve[K any](ctx context.Context, r Reserver[K], key K, cost int) e
 	}
 }
 
-// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the cost is denied, it calls a
-// second time, without a delay: then an engine that books ahead returns the time at which the cost fits. If that is after the
-// deadline, no retry can succeed.
+// reserveWithin reserves a cost for a time before the deadline, or returns when to try again. If the
+// cost is denied, it calls a second time, without a delay: then an engine that books ahead returns
+// the time at which the cost fits. If that time is after the deadline, no retry can succeed.
 func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, left time.Duration) (*Reservation, time.Duration, error) {
 	res, err := reserveOnce(ctx, r, key, cost, left, left)
 	if err != nil || res.Allowed {
@@ -128,8 +129,8 @@ func reserveWithin[K any](ctx context.Context, r Reserver[K], key K, cost int, l
 	return nil, retry, nil
 }
 
-// reserveOnce reserves a cost with a delay. It is an error if that is denied until after the deadline. The reservation is
-// not nil without an error.
+// reserveOnce reserves a cost with a delay. It returns an error if the cost is
+// denied until after the deadline. Without an error, the reservation is not nil.
 func reserveOnce[K any](ctx context.Context, r Reserver[K], key K, cost int, delay, left time.Duration) (*Reservation, error) {
 	res, err := r.Reserve(new(optional.Passing).From(ctx), key, cost, delay)
 	switch {
@@ -159,13 +160,14 @@ type turn struct {
 	room *waitingRoom
 }
 
-// home is the limiter and the key of a line: what its first call needs when the limits change, or when the key has left the table.
+// home is the limiter and the key of a line. The line's first call needs
+// them when the limits change, or when the key has left the table.
 type home interface {
 	// current returns the generation of the limits.
 	current() *generation
 	// renew puts the key of the line under its present limit, and back into the table.
 	renew(l *meter.Line) error
-	// refusal returns the error of a cost that the limit of the line's key has become too low for.
+	// refusal returns the error if the limit of the line's key has become too low for the cost.
 	refusal(l *meter.Line, cost int64) error
 	// abandon forgets a line that all calls have left while its key was not in the table.
 	abandon(l *meter.Line)
@@ -219,7 +221,8 @@ func (h keyHome[K]) renew(line *meter.Line) error {
 	return nil
 }
 
-// plan returns the plan that is to hold for the key: the one of its limit, or of the limit that its last request brought along.
+// plan returns the plan that the key should have: the plan of its
+// own limit, or of the limit that its last request has brought.
 func (h keyHome[K]) plan(line *meter.Line) (*plan, error) {
 	a := lockOwner(line)
 	p := a.plan
@@ -230,7 +233,7 @@ func (h keyHome[K]) plan(line *meter.Line) (*plan, error) {
 	return h.l.planOfKey(h.key)
 }
 
-// release ends the line under a limit that counts nothing: all calls pass, or are refused.
+// release ends the line under a limit that counts nothing: all calls pass, or all are refused.
 func (h keyHome[K]) release(line *meter.Line, refused bool) {
 	a := lockOwner(line)
 	defer a.mu.Unlock()
@@ -280,7 +283,7 @@ func (r *waitingRoom) full(cost int) error {
 // noRoom stands for the turn of a call that finds no room.
 var noRoom = new(turn)
 
-// decideTurn is decide for a call that waits. If its cost fits later, it has a turn. The caller holds the lock.
+// decideTurn is decide for a call that waits. If the cost fits only later, the call gets a turn. The caller holds the lock.
 func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cost int64, q request, d *Decision) meter.Offer {
 	a.last, a.held = m.Now, true
 	a.plan.Advance(&a.State, m.Now)
@@ -306,15 +309,15 @@ func (a *account) decideTurn(clock Clock, room *waitingRoom, m meter.Moment, cos
 	return o
 }
 
-// comes records the account of a turn that has come into its line, and both clocks. The lock may have been waited for
-// since the moment of the decision was read.
+// comes records the account of a turn that has come into its line, and the times of both clocks. It
+// reads the clock again, because the call may have waited for the lock since the moment of the decision.
 func (t *turn) comes(a *account, clock Clock) {
 	t.Line.Owner.Store(a)
 	t.Line.At, t.Line.Due = reading(clock), time.Now()
 }
 
-// await sleeps until all turns are over, and returns nil; or it returns the context's error if that ends before, and the
-// turns that were not over have left their lines. The turns share their channel.
+// await sleeps until all turns are over, and returns nil. If the context ends before that, await takes the
+// turns that are not over out of their lines, and returns the context's error. The turns share their channel.
 func await(ctx context.Context, clock Clock, turns ...*turn) error {
 	defer func() {
 		for _, t := range turns {
@@ -385,12 +388,13 @@ func look(clock Clock, turns []*turn) (over bool, changed <-chan struct{}, timer
 // looked is the state of a turn.
 type looked struct {
 	over    bool
-	first   bool            // in its line
-	wait    time.Duration   // of the first, until it is due
-	changed <-chan struct{} // is closed when the first is to look again, since the limits have changed
+	first   bool            // the turn is the first in its line
+	wait    time.Duration   // of the first turn: the time until it is due
+	changed <-chan struct{} // closed when the limits have changed, and the first turn must look again
 }
 
-// look serves all turns that are due. The first of a line first puts the key under its present limit, and into the table.
+// look serves all turns that are due. The first turn of a line
+// first puts the key under its present limit, and into the table.
 func (t *turn) look(clock Clock) (looked, error) {
 	for {
 		g := t.home.current()
@@ -405,7 +409,7 @@ func (t *turn) look(clock Clock) (looked, error) {
 	}
 }
 
-// lookAt is look, unless the line is outdated: its key is not in the table, or may have another limit in this generation.
+// lookAt is look, unless the line is outdated: then its key is not in the table, or may have another limit in generation g.
 func (t *turn) lookAt(clock Clock, g *generation) (x looked, outdated bool) {
 	a := lockOwner(t.Line)
 	defer a.mu.Unlock()
@@ -460,7 +464,7 @@ func (t *turn) leave(clock Clock) bool {
 	return a.giveUp(reading(clock), t)
 }
 
-// giveUp takes a turn that is not over out of its line, or reports false if it is served by now. The caller holds the lock.
+// giveUp takes a turn out of its line, or reports false if the turn has been served. The caller holds the lock.
 func (a *account) giveUp(read int64, t *turn) bool {
 	if a.plan == nil {
 		if t.Line.Drop(&t.Turn); t.Line.First() == nil {
@@ -477,8 +481,8 @@ func (a *account) giveUp(read int64, t *turn) bool {
 	return true
 }
 
-// settleTurn ends the turn of a spending that is settled, and replaces it by what was spent. It reports true if nothing is left
-// to settle, as of a call that an unlimited key has let through. The caller holds the lock.
+// settleTurn ends the turn of a spending that is settled, and replaces it by its charge. It reports true if nothing
+// is left to settle, for example because an unlimited key has let the call through. The caller holds the lock.
 func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bool) {
 	t := sp.turn
 	sp.turn = nil
@@ -489,7 +493,7 @@ func (a *account) settleTurn(read int64, sp *spending, actual int64) (settled bo
 	return t.Free || t.Spent.Cost == 0 && actual == 0
 }
 
-// awaited is a charge that work may have to wait for.
+// awaited is a charge whose instant the work may have to wait for.
 type awaited struct {
 	a    *account // nil if nothing was charged
 	sp   *spending
@@ -497,11 +501,11 @@ type awaited struct {
 	room *waitingRoom
 }
 
-// awaitAll sleeps until the instants of all charges have come, but not longer than until the latest instant if they have no
-// turns. See [local].
+// awaitAll sleeps until the instants of all charges have come. For charges
+// without a turn, it sleeps until the latest instant at most. See [local].
 func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited) error {
 	var turns []*turn
-	sleeps := false // in full, as a charge has no turn in a line
+	sleeps := false // a charge without a turn makes it sleep until latest
 	wake := make(chan struct{}, 1)
 	for _, x := range all {
 		if x.a == nil {
@@ -531,8 +535,8 @@ func awaitAll(ctx context.Context, clock Clock, latest time.Time, all ...awaited
 	return nil
 }
 
-// standLater puts a cost that was booked before into the line, at the place of its arrival: the booking is given back.
-// Without a turn, it reports whether the work is due; if not, the work waits until the latest instant.
+// standLater moves a booked cost into the line, at the place of its arrival, and gives the booking back. If it
+// returns no turn, it reports whether the work is due. Work that is not due waits until the latest instant.
 func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *turn, due bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -563,8 +567,8 @@ func (a *account) standLater(clock Clock, x awaited, wake chan struct{}) (t *tur
 	return t, false
 }
 
-// tries puts a call that needs the budgets of several keys into the line of the one that it waits for, at the place of its
-// arrival. It reports false if the key was dropped, or its limit has changed.
+// tries puts a call into the line of the key that it waits for, at the place of its arrival. The call needs the budgets
+// of other keys, too. tries reports false if the key was dropped, or its limit has become too low for the cost.
 func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -579,14 +583,14 @@ func (a *account) tries(clock Clock, cost int64, t *turn) bool {
 	return true
 }
 
-// stays reports whether a turn is in the line of an account, with a cost.
+// stays reports whether a turn with the given cost is in the line of an account.
 func (t *turn) stays(a *account, cost int64) bool {
 	owner := lockOwner(t.Line)
 	defer owner.mu.Unlock()
 	return owner == a && !t.Over && t.Cost == cost
 }
 
-// comesFirst sleeps until the turn is the first and due, or its limits have changed, or it is over: then the call is to try.
+// comesFirst sleeps until the call should try: its turn is the first and due, or is over, or its limits have changed.
 func (t *turn) comesFirst(ctx context.Context, clock Clock) error {
 	g := t.home.current()
 	for {

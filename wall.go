@@ -11,17 +11,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// wallClock is a Clock that can count calendars. Wall is called as Now is: concurrently, and while locks are held. A wall
-// time counts as a date in the years 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
+// wallClock is a Clock that can count calendars. Wall is called as Now is: concurrently, and while locks are held.
+// The year of a wall time is from 1 to 9999. Steps of less than a millisecond between Now and Wall are not noticed.
 type wallClock interface {
 	Clock
 	Wall() time.Time
 }
 
-// calendars are the calendars of one limiter's limits, on its clock.
+// calendars holds the calendars of a limiter's limits, on the limiter's clock.
 type calendars struct {
 	clock Clock
-	each  sync.Map // of *wallWindows by Period
+	each  sync.Map // *wallWindows by Period
 }
 
 // windows returns the windows of a valid period.
@@ -41,10 +41,9 @@ func (c *calendars) windows(p Period) (*wallWindows, error) {
 	return w.(*wallWindows), nil
 }
 
-// wallWindows are a calendar's windows, as readings of a limiter's clock. Where a window ends is
-// found from the wall time, and kept as a reading: a decision then takes no more than a
-// comparison. It is found again when that reading comes, and a minute after the last time, so that
-// it is noticed when the wall clock is set, or when the machine has slept.
+// wallWindows are the windows of a calendar, as readings of a limiter's clock. The end of a window is computed from the
+// wall time, and stored as a reading, so a decision makes only a comparison. It is computed again when that reading comes.
+// It is also computed again a minute after the last time, to notice that the wall clock was set or the machine has slept.
 //
 // A window's ordinal is its beginning in Unix seconds, counted from an instant before all windows.
 //
@@ -54,30 +53,30 @@ type wallWindows struct {
 	calendar *calendar.Calendar
 	present  atomic.Pointer[present]
 
-	// floor is the ordinal of the last window in which a dropped key could have spent. No new key begins below it.
-	// latest is the ordinal of the latest window that the wall clock has shown or an evicted key has reached. Both only
-	// rise.
+	// floor is the ordinal of the last window in which a dropped key could have spent.
+	// No new key begins in an earlier window. latest is the ordinal of the latest window
+	// that the wall clock has shown or an evicted key has reached. Both only rise.
 	floor, latest atomic.Int64
-	carrier       atomic.Pointer[any] // a key that was dropped, under which the floor is saved
+	carrier       atomic.Pointer[any] // a dropped key, under which the floor is saved
 
-	mu sync.Mutex // held while the wall is read
+	mu sync.Mutex // held while the wall clock is read
 }
 
-// present is the result of one look at the wall. It is immutable.
+// present is the result of one look at the wall clock. It is immutable.
 type present struct {
-	meter.Window              // that the reading lies in
-	next         meter.Window // that follows it
-	looked       int64        // when the wall was looked at
+	meter.Window              // the window of the reading
+	next         meter.Window // the window that follows it
+	looked       int64        // the reading at which the wall clock was read
 	at           int64        // a reading …
-	wall         time.Time    // … and the wall time then
+	wall         time.Time    // … and the wall time at that reading
 }
 
 const (
 	lookAgain   = int64(time.Minute)
-	ordinalZero = 1 << 37 // seconds before 1970 that ordinals are counted from: 4355 years
+	ordinalZero = 1 << 37 // ordinals count from this many seconds before 1970: 4355 years
 )
 
-// At returns the window that an instant lies in.
+// At returns the window of an instant.
 func (w *wallWindows) At(instant int64) meter.Window {
 	p := w.present.Load()
 	if p == nil || instant >= p.looked+lookAgain || !p.holds(instant) {
@@ -88,8 +87,8 @@ func (w *wallWindows) At(instant int64) meter.Window {
 	return p.Window
 }
 
-// After returns the k-th window after the one of an ordinal. It looks at the clock itself, because the time at which a key is
-// fresh may be needed long after its last decision.
+// After returns the k-th window after the window with the given ordinal. It reads the clock itself,
+// because a caller may need the time at which a key is fresh long after the key's last decision.
 func (w *wallWindows) After(ordinal, k int64) meter.Window {
 	p := w.look()
 	if ordinal == p.Ordinal && k == 1 {
@@ -98,14 +97,14 @@ func (w *wallWindows) After(ordinal, k int64) meter.Window {
 	return p.of(w.calendar.After(ordinal-ordinalZero, k))
 }
 
-// Count returns how many windows after the first the second one lies.
+// Count returns the number of windows from the first to the second.
 func (w *wallWindows) Count(first, second int64) int64 {
 	return w.calendar.Count(first-ordinalZero, second-ordinalZero)
 }
 
-// recalled returns the state in which a key is recalled. Spending before the window of an ordinal moves to the last
-// window before it, but not to a window that the wall clock has not reached. The ordinal may belong to another period.
-// If dropped keys may have used a later window, the spending is over.
+// recalled returns the state in which a key is recalled. Spending before the window of the ordinal moves
+// to the last window before it, but not to a window that the wall clock has not reached. The ordinal may
+// belong to another period. If dropped keys may have used a later window, the key begins without spending.
 func (w *wallWindows) recalled(s meter.State, ordinal int64) meter.State {
 	last := w.before(ordinal)
 	if last < max(s.M, w.floor.Load()) {
@@ -120,19 +119,18 @@ func (w *wallWindows) before(ordinal int64) int64 {
 	return w.calendar.At(ordinal-1-ordinalZero).From + ordinalZero
 }
 
-// follows reports whether the window before the one of an ordinal has begun, and is not earlier than the window of the other
-// ordinal.
+// follows reports whether the window before ordinal has begun, and is not earlier than the window of other.
 func (w *wallWindows) follows(ordinal, other int64) bool {
 	before := w.before(ordinal)
 	return other <= before && before <= w.latest.Load()
 }
 
-// instant returns the reading at which windows of this ordinal begin, by the last look at the wall.
+// instant returns the reading at which windows of this ordinal begin, by the last look at the wall clock.
 func (c *calendars) instant(ordinal, now int64) int64 {
 	at := int64(-maxReading)
 	for _, w := range c.each.Range {
 		w := w.(*wallWindows)
-		w.At(now) // so that a wall clock that was set is noticed
+		w.At(now) // to notice that the wall clock was set
 		if p := w.present.Load(); p != nil {
 			at = max(at, min(p.reading(ordinal-ordinalZero), maxReading))
 		}
@@ -155,7 +153,7 @@ func (c *calendars) passed(now int64) {
 	}
 }
 
-// raise raises an ordinal that only rises, and reports whether it did.
+// raise sets x to the ordinal if that is higher, and reports whether it did.
 func raise(x *atomic.Int64, ordinal int64) bool {
 	for old := x.Load(); ordinal > old; old = x.Load() {
 		if x.CompareAndSwap(old, ordinal) {
@@ -165,7 +163,7 @@ func raise(x *atomic.Int64, ordinal int64) bool {
 	return false
 }
 
-// look returns the windows at this reading of the clock.
+// look returns the windows at the present reading of the clock.
 func (w *wallWindows) look() *present {
 	now := reading(w.clock)
 	if p := w.present.Load(); p != nil && p.current(now) {
@@ -182,11 +180,11 @@ func (w *wallWindows) look() *present {
 	return p
 }
 
-// found looks at the wall. While it agrees with the result of the last look, to a millisecond, that result is kept: the two
-// clocks are not read at one instant.
+// found looks at the wall clock. If it agrees with the last look to a millisecond,
+// found keeps that result: the two clocks are not read at one instant.
 func (w *wallWindows) found(before *present) *present {
 	wall := w.clock.Wall().Round(0)
-	now := reading(w.clock) // after the wall, so that a boundary is late rather than early
+	now := reading(w.clock) // read after the wall clock, so that a boundary is late rather than early
 	p := &present{looked: now, at: now, wall: wall}
 	if before != nil {
 		if off := wall.Sub(before.wallAt(now)); -time.Millisecond < off && off < time.Millisecond {
@@ -203,7 +201,7 @@ func (w *wallWindows) found(before *present) *present {
 // holds reports whether an instant lies in the window.
 func (p *present) holds(instant int64) bool { return p.From <= instant && instant < p.To }
 
-// current reports whether the wall need not be looked at again.
+// current reports whether the wall clock need not be read again.
 func (p *present) current(now int64) bool {
 	return p.looked <= now && now < p.looked+lookAgain && p.holds(now)
 }
@@ -228,22 +226,21 @@ func (p *present) reading(unix int64) int64 {
 	return meter.Add(p.at, d)
 }
 
-// This part determines in which window a new key may begin. No key gets a window before the floor. A dropped key, or a
-// key that was fresh when its limiter was saved, may have spent in earlier windows. If the wall clock were set back, it
-// could spend that again. The floor of a calendar rises
+// This part determines in which window a new key may begin. No key gets a window before the floor. A
+// dropped key, or a key that was fresh when its limiter was saved, may have spent in earlier windows. If
+// the wall clock were set back, that key could spend the same budget again. The floor of a calendar rises
 //
 //   - when a key is dropped (dropped), or evicted with nothing to remember of it (evicted),
 //   - when remembered spending is overwritten because it is over (calendars.passed),
 //   - when a fresh key that was saved is not restored (floorOf), or a saved floor is restored (restored).
 
-// afterFirst returns the ordinal of the window that follows the first one that a key may be granted at an instant.
+// afterFirst returns the ordinal of the second window that a key may get at an instant.
 func (w *wallWindows) afterFirst(instant int64) int64 {
 	return w.After(max(w.At(instant).Ordinal, w.floor.Load()), 1).Ordinal
 }
 
-// dropped notes that a key was dropped as of a reading. It may have spent in the window in which the reading lies, or
-// have been granted it, so no key is created anew in an earlier one. The key is kept as the carrier if it has raised the
-// floor.
+// dropped notes that a key was dropped at a reading. The key may have spent in the window of that reading, or have been
+// granted it, so no key is created anew in an earlier window. If the key has raised the floor, it is kept as the carrier.
 func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	ordinal := w.At(floor).Ordinal
 	if s.N == 0 { // its spending in the window was given back
@@ -254,18 +251,18 @@ func dropped[K comparable](w *wallWindows, key K, s meter.State, floor int64) {
 	}
 }
 
-// carry stores a key under which the floor is saved.
+// carry stores the key under which the floor is saved.
 func carry[K comparable](w *wallWindows, key K) {
 	carrier := any(key)
 	w.carrier.Store(&carrier)
 }
 
-// countsAgain reports whether a key's spending, in a window that is over, would count again if the wall clock was set
-// back. While there is room such a key is kept, so that no other key has to begin in a later window.
+// countsAgain reports whether a key's spending in a past window would count again if the wall clock were set
+// back. While there is room, the limiter keeps such a key, so that no other key has to begin in a later window.
 func (w *wallWindows) countsAgain(s meter.State) bool { return s.N > 0 && s.M >= w.floor.Load() }
 
-// floorOf returns the floor that a fresh key leaves if it was saved in a state and is not restored. It is the window
-// that the key has reached. If the key has spent in that window, it is the present one.
+// floorOf returns the floor for a fresh key that was saved in state s and is not restored. It is the
+// window that the key has reached. If the key has spent in that window, it is the present window.
 func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	if s.N == 0 {
 		return s.M
@@ -273,11 +270,11 @@ func (w *wallWindows) floorOf(s meter.State, now int64) int64 {
 	return max(s.M, w.At(now).Ordinal)
 }
 
-// passed notes that spending in the windows before the one of a reading may be forgotten: no key is created anew in them.
+// passed notes that spending before the window of a reading may be forgotten: no key is created anew in earlier windows.
 func (w *wallWindows) passed(at int64) { raise(&w.floor, w.At(at).Ordinal) }
 
-// evicted records the eviction of a key that has reached a window, as of a reading. At a later reading than the present one, the key
-// may have been granted windows that the wall has not shown.
+// evicted records the eviction, at a reading, of a key that has reached the window of the ordinal. If the
+// reading is later than the present one, the key may have used windows that the wall clock has not shown.
 func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 	raise(&w.latest, ordinal)
 	if !remembered {
@@ -288,7 +285,8 @@ func (w *wallWindows) evicted(ordinal, at int64, remembered bool) {
 // restored records a floor that was saved.
 func (w *wallWindows) restored(floor int64) { raise(&w.floor, floor) }
 
-// floorWith returns the floor to save if a fresh key that is not saved has reached a window, or the ordinal is 0.
+// floorWith returns the floor to save if a fresh key that is not
+// saved has reached the window of the ordinal, unless that is 0.
 func (w *wallWindows) floorWith(ordinal int64) int64 {
 	return max(ordinal, w.floor.Load())
 }

@@ -9,10 +9,10 @@ package ratelimit
 //	1m20s  10    true     0          0s           1m0s
 //	3m20s  1     true     9          0s           1m0s
 //
-// The key's first spending at 20s begins a window that ends at 1m20s. Until then 10 units are allowed; at 1m20s the count begins
-// again. From 1m15s to 1m20s, 12 units pass: an interval as long as a window meets two windows at most, so twice
-// r.Units is the bound. The window that began at 1m20s ends at 2m20s, and the next begins with the next spending, at 3m20s.
-// It is counted in internal/meter/fixedwindow.go.
+// The key's first spending at 20s begins a window that ends at 1m20s. Until then 10 units are allowed; at
+// 1m20s the count begins again. From 1m15s to 1m20s, 12 units pass, because an interval as long as a window
+// meets at most two windows. So the bound is twice r.Units. The window that began at 1m20s ends at 2m20s,
+// and the next begins with the next spending, at 3m20s. It is counted in internal/meter/fixedwindow.go.
 //
 // A sliding counter in numbers. With SlidingCounter(PerMinute(10)), for one key:
 //
@@ -40,8 +40,7 @@ func FixedWindow(r Rate) Limit { return Limit{Algorithm: AlgorithmFixedWindow, R
 // up to twice as many otherwise.
 func SlidingCounter(r Rate) Limit { return Limit{Algorithm: AlgorithmSlidingCounter, Rate: r} }
 
-// validateWindow is for the limits that count units for each window: the two of this file, and the
-// sliding log.
+// validateWindow checks the limits that count units for each window: the two of this file, and the sliding log.
 func (l Limit) validateWindow() error {
 	if err := l.validateRate(); err != nil {
 		return err
