@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	leastGain = time.Millisecond      // no booking moves for less, and none but the first for less than a quarter of its wait
-	lingering = 50 * time.Millisecond // the time for which a caller that leaves waits until its booking has been moved
-	maxVain   = 2                     // calls that find no room, before the others are left as they are
+	leastGain = time.Millisecond      // no booking moves for a smaller gain, and only the first moves for less than a quarter of its wait
+	lingering = 50 * time.Millisecond // the maximum time for which a leaving caller waits until its booking has been moved
+	maxVain   = 2                     // the number of calls without room after which a look ends
 )
 
 // Bookings are the reservations of one process that wait for instants which a store has booked. A
-// booking keeps its instant until the store has earlier room for it. Then the store replaces it, in
-// one decision, so no reservation loses its place. Reservations of one cost are served in the order
-// of their instants. When a caller leaves, its instant passes to those behind it, without a call.
+// booking keeps its instant until the store has earlier room for it. Then the store replaces it, in one
+// decision, so no reservation loses its place. Reservations of the same cost are served in the order of
+// their instants. When a caller leaves, its instant passes to those behind it, without a call.
 //
-// They look for room when this process changes the limit or the budget, and once a second for changes by other processes. A
-// look that finds none costs one or two calls for each key. If an answer names another [Answer.Life] of the key, the store
-// has forgotten the earlier bookings: all are booked anew, in the order of their instants. The zero Bookings is ready to use.
+// Bookings look for room when this process changes the limit or the budget, and once a second, because
+// other processes may have changed them. A look without success costs one or two calls for each key.
+// If an answer names another [Answer.Life] of the key, the store has forgotten the earlier bookings:
+// then all are booked anew, in the order of their instants. The zero Bookings is ready to use.
 type Bookings[K comparable] struct {
 	mu    sync.Mutex
 	lists map[K]*list[K]
 	made  uint64 // the number of answers that have booked
 }
 
-// list is the bookings of one key for which callers wait. The lock of its Bookings guards it.
+// list holds the bookings of one key for which callers wait. The lock of its Bookings guards it.
 type list[K comparable] struct {
 	key     K
-	waiting []*Booking[K] // by their instants
+	waiting []*Booking[K] // in the order of their instants
 	moving  bool          // a goroutine looks for room
-	again   bool          // it is to look once more
+	again   bool          // the goroutine must look once more
 	looked  time.Time     // when the last look began
-	timer   *time.Timer   // of the next look, nil if none is planned
+	timer   *time.Timer   // starts the next look; nil if none is planned
 }
 
 // Booking is the booking of one reservation. Its methods are safe for concurrent use.
@@ -52,26 +53,26 @@ type Booking[K comparable] struct {
 	list    *list[K] // nil while nobody waits for it
 	waits   int      // the number of calls that wait for it
 	settled bool
-	err     error         // with which its wait ends
-	panics  any           // with which the limiter has panicked
-	changed chan struct{} // is closed when a field above has changed
-	moved   chan struct{} // is closed when the call that is to move it has ended; nil if there is none
+	err     error         // the error that ends its wait
+	panics  any           // the value with which the limiter has panicked
+	changed chan struct{} // closed when a field above has changed
+	moved   chan struct{} // closed when the call that moves it has ended; nil if there is none
 }
 
-// held is what the store has booked.
+// held is the instant that the store has booked, with the facts about it.
 type held struct {
 	due    time.Time
 	settle func(actual int) error // may be nil
-	ref    any                    // the store's
-	life   uint64                 // of the key
-	number uint64                 // of the answer
+	ref    any                    // identifies the booking in the store
+	life   uint64                 // the life of the key
+	number uint64                 // the number of the answer
 	void   bool                   // the store has forgotten it
 	unsure bool                   // the store may have replaced it
 }
 
-// Add returns the booking that the store has answered with. To move it, book books its cost anew, up to a time ahead, instead of the one
-// that an answer has named [Answer.Ref]. The function check returns an error if the limit can never allow the cost now, with which the wait
-// ends. Both are called from other goroutines while a caller waits.
+// Add returns the booking for the store's answer. To move the booking, book books its cost anew, at most ahead
+// from now, and replaces the booking whose [Answer.Ref] is instead. check returns an error if the limit can
+// never allow the cost now; that error ends the wait. Other goroutines call both functions while a caller waits.
 func (bs *Bookings[K]) Add(key K, cost int, a Answer[K], book func(ahead time.Duration, instead any) (Answer[K], error), check func() error) *Booking[K] {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -84,8 +85,9 @@ func (bs *Bookings[K]) heldLocked(a Answer[K], now time.Time) held {
 	return held{due: now.Add(a.Delay), settle: a.Settle, ref: a.Ref, life: a.Life, number: bs.made}
 }
 
-// Wait sleeps until the instant of the booking, which may come to be earlier, and returns nil. It returns nil at once when the booking is
-// settled. The error is the context's, if that ends first, or the one of check. The booking then stays: its caller settles it.
+// Wait sleeps until the instant of the booking, which may become earlier, and returns nil. If the
+// booking is settled, it returns nil at once. If the context ends first, Wait returns the context's
+// error; if check fails, it returns check's error. The booking then stays: its caller settles it.
 func (b *Booking[K]) Wait(ctx context.Context) error {
 	bs := b.of
 	bs.mu.Lock()
@@ -108,7 +110,7 @@ func (b *Booking[K]) Wait(ctx context.Context) error {
 		case b.err != nil:
 			return b.err
 		case ctx.Err() != nil:
-			bs.leaveLocked(b) // nobody moves it any more
+			bs.leaveLocked(b) // from here on nobody moves it
 			b.lingerLocked()
 			return ctx.Err()
 		}
@@ -124,7 +126,7 @@ func (b *Booking[K]) Wait(ctx context.Context) error {
 	}
 }
 
-// lingerLocked waits for a short while until the call that is to move the booking has ended, and what it has booked is given back.
+// lingerLocked waits for a short while until the call that moves the booking has ended, and its booking has been given back.
 func (b *Booking[K]) lingerLocked() {
 	if b.moved != nil {
 		timer := time.NewTimer(lingering)
@@ -133,7 +135,7 @@ func (b *Booking[K]) lingerLocked() {
 	}
 }
 
-// movedLocked waits until the call that is to move the booking has ended, or a time has come.
+// movedLocked waits until the call that moves the booking has ended, or until end receives.
 func (b *Booking[K]) movedLocked(end <-chan time.Time) {
 	moved := b.moved
 	b.of.mu.Unlock()
@@ -144,8 +146,8 @@ func (b *Booking[K]) movedLocked(end <-chan time.Time) {
 	}
 }
 
-// Settle replaces the booked cost by the actual one. It is called once.
-// The instant of a cancelled booking passes to those that wait behind it.
+// Settle replaces the booked cost by the actual one. Call it once. The
+// instant of a cancelled booking passes to the bookings that wait behind it.
 func (b *Booking[K]) Settle(actual int) error {
 	bs := b.of
 	bs.mu.Lock()
@@ -170,7 +172,7 @@ func (b *Booking[K]) Settle(actual int) error {
 	return err
 }
 
-// Moved has the bookings of a key look for room: its budget may have more.
+// Moved makes the bookings of a key look for room, because its budget may have grown.
 func (bs *Bookings[K]) Moved(key K) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -192,8 +194,8 @@ func (bs *Bookings[K]) Made() uint64 {
 	return bs.made
 }
 
-// Found has the bookings of a key look if a call has found another life of the key than theirs. They are those that had been made before
-// the call, by [Bookings.Made].
+// Found makes the bookings of a key look if a call has returned another life of the key than theirs. It compares
+// only bookings that were made before the call: those up to made, the result of [Bookings.Made] at its beginning.
 func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -202,7 +204,7 @@ func (bs *Bookings[K]) Found(key K, life, made uint64) {
 	}
 }
 
-// Changed has the bookings of all keys look for room: the limit has changed.
+// Changed makes the bookings of all keys look for room, because the limit has changed.
 func (bs *Bookings[K]) Changed() {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -211,7 +213,7 @@ func (bs *Bookings[K]) Changed() {
 	}
 }
 
-// joinLocked has a booking follow its budget.
+// joinLocked adds a booking to the list of its key, where it may move.
 func (bs *Bookings[K]) joinLocked(b *Booking[K]) {
 	now := time.Now()
 	if b.settled || b.err != nil || !now.Before(b.held.due) {
@@ -229,7 +231,7 @@ func (bs *Bookings[K]) joinLocked(b *Booking[K]) {
 	bs.planLocked(l, now)
 }
 
-// leaveLocked has a booking keep its instant from now on.
+// leaveLocked removes a booking from its list: it keeps its instant from now on.
 func (bs *Bookings[K]) leaveLocked(b *Booking[K]) {
 	l := b.list
 	if l == nil {
@@ -250,7 +252,7 @@ func (bs *Bookings[K]) dropLocked(l *list[K]) {
 	delete(bs.lists, l.key)
 }
 
-// planLocked plans the next look for what other processes have changed, if a booking is far ahead.
+// planLocked plans the next look for room that other processes have made, if a booking is far ahead.
 func (bs *Bookings[K]) planLocked(l *list[K], now time.Time) {
 	next := l.looked.Add(Horizon)
 	if l.timer != nil || l.moving || len(l.waiting) == 0 || !l.waiting[len(l.waiting)-1].held.due.After(later(next, now)) {
@@ -264,7 +266,7 @@ func (bs *Bookings[K]) planLocked(l *list[K], now time.Time) {
 	})
 }
 
-// lookLocked has a goroutine look for room.
+// lookLocked starts a goroutine that looks for room, unless one does.
 func (bs *Bookings[K]) lookLocked(l *list[K]) {
 	if l == nil || len(l.waiting) == 0 {
 		return
@@ -310,7 +312,7 @@ func (bs *Bookings[K]) checkLocked(l *list[K]) {
 	}
 }
 
-// unlocked calls the limiter without the lock. If the limiter panics, the callers that wait for the booking do so too.
+// unlocked calls the limiter without the lock. If the limiter panics, the callers that wait for the booking panic, too.
 func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
 	bs.mu.Unlock()
 	defer func() {
@@ -327,7 +329,7 @@ func (bs *Bookings[K]) unlocked(b *Booking[K], f func()) {
 
 // moveLocked moves bookings until the store has no room.
 func (bs *Bookings[K]) moveLocked(l *list[K]) {
-	var from time.Time // before it there is no room, according to an answer
+	var from time.Time // the latest instant before which an answer has found no room
 	for vain := 0; vain < maxVain; {
 		now := time.Now()
 		b, ahead := l.next(now, from)
@@ -368,7 +370,7 @@ func (bs *Bookings[K]) moveLocked(l *list[K]) {
 	}
 }
 
-// next returns the first booking that may move, and how far ahead it may be booked anew, at instants after the given one.
+// next returns the first booking that may move, and how far ahead it may be booked anew. The new instant must be after from.
 func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration) {
 	for _, b := range l.waiting {
 		if b.held.void {
@@ -393,8 +395,8 @@ func (l *list[K]) next(now, from time.Time) (b *Booking[K], ahead time.Duration)
 	return nil, 0
 }
 
-// forget marks as void what was booked in another life of the key. It marks only bookings whose answers
-// have at most the number made: later ones may belong to the new life. It reports whether it marked any.
+// forget marks bookings of another life of the key as void. It marks only bookings whose answers have
+// at most the number made: later ones may belong to the new life. It reports whether it marked any.
 func (l *list[K]) forget(made, life uint64) (any bool) {
 	for _, b := range l.waiting {
 		if h := &b.held; life != 0 && h.life != 0 && h.life != life && h.number <= made && !h.void {
@@ -408,10 +410,10 @@ func (l *list[K]) forget(made, life uint64) (any bool) {
 // cost have later instants, the first of them gets the new instant, its old instant passes to the next one, and so on.
 func (l *list[K]) replace(b *Booking[K], h held) {
 	if !b.held.void && b.held.due.Before(h.due) {
-		h.due = b.held.due // which was late to arrive, and not late in the store
+		h.due = b.held.due // this process received the answer late, but the store has booked no later instant
 	}
 	i := slices.Index(l.waiting, b)
-	first := i // -1 if it was served, or has left
+	first := i // -1 if the booking was served, or its caller has left
 	for !b.held.void && first > 0 {
 		if x := l.waiting[first-1]; x.cost != b.cost || !x.held.due.After(h.due) || x.held.void {
 			break
@@ -430,7 +432,7 @@ func (l *list[K]) replace(b *Booking[K], h held) {
 
 // pass gives an instant to the first booking with a later one, that booking's instant to the next,
 // and so on. It stops at a booking of another cost, and at one that is being moved. It returns the
-// instant that is left, and whether giving it back to the store may make room for others.
+// remaining instant, and whether giving that instant back to the store may make room for others.
 func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 	for _, b := range l.waiting {
 		switch {
@@ -438,7 +440,7 @@ func (l *list[K]) pass(h held, cost int) (rest held, room bool) {
 			continue
 		case b.held.unsure:
 			continue
-		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // which moves, and is not overtaken
+		case b.cost != cost || h.void || h.unsure || b.held.void || b.moved != nil: // a booking that moves is not overtaken
 			return h, true
 		}
 		h, b.held = b.held, h
@@ -452,7 +454,7 @@ func (l *list[K]) sort() {
 	slices.SortStableFunc(l.waiting, func(a, b *Booking[K]) int { return a.held.due.Compare(b.held.due) })
 }
 
-// rouse has the callers that wait for a booking look at it.
+// rouse wakes the callers that wait for a booking.
 func (b *Booking[K]) rouse() {
 	close(b.changed)
 	b.changed = make(chan struct{})

@@ -20,12 +20,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// shop is a store with one key, from which a process is half a round trip away.
+// shop is a store with one key, half a round trip away from each process.
 type shop struct {
 	trip  time.Duration
 	trips atomic.Int64
 	fails atomic.Bool // giving a booking back fails
-	loses atomic.Bool // the answers to bookings that move are lost
+	loses atomic.Bool // the answers to calls that move bookings are lost
 
 	mu      sync.Mutex // guards the fields below
 	limit   ratelimit.Limit
@@ -44,7 +44,7 @@ func meterOf(l ratelimit.Limit) (m meter.Meter) {
 	return meter.New(meter.Limit{Kind: meter.TokenBucket, Units: int64(l.Rate.Units), Per: int64(l.Rate.Per), Burst: int64(l.Burst), Horizon: int64(year), Most: 1 << 40})
 }
 
-// visit has a round trip to the store.
+// visit makes a round trip to the store.
 func (s *shop) visit(do func(now int64)) {
 	s.trips.Add(1)
 	time.Sleep(s.trip / 2)
@@ -58,7 +58,7 @@ func (s *shop) visit(do func(now int64)) {
 	do(now)
 }
 
-// set changes the limit, in the store and each process.
+// set changes the limit in the store and in each process.
 func (s *shop) set(limit ratelimit.Limit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *shop) check(cost int) error {
 	return nil
 }
 
-// spending is what the store knows of a booking.
+// spending is a booking as the store keeps it.
 type spending struct {
 	meter.Spending
 	changes int
@@ -140,7 +140,7 @@ func (s *shop) book(cost int, ahead time.Duration, instead any) (d outcome.Made,
 	return d, err
 }
 
-// spent returns what counts in the store.
+// spent returns the spending and the debt in the store.
 func (s *shop) spent() (n, debt int64) {
 	s.visit(func(now int64) {
 		remaining, owed, _ := s.meter.Standing(s.state, now)
@@ -167,13 +167,13 @@ func (s *shop) reset() {
 	s.visit(func(now int64) { s.state, s.life = meter.State{At: now}, s.life+1 })
 }
 
-// crew is reservations that wait.
+// crew is a group of reservations that wait.
 type crew struct {
 	*testing.T
 	*shop
-	ctx      context.Context // of the calls
+	ctx      context.Context // the context of the calls
 	bookings turns.Bookings[string]
-	first    *ratelimit.Reservation // what was spent before
+	first    *ratelimit.Reservation // the earlier spending
 	all      []*ratelimit.Reservation
 	wg       sync.WaitGroup
 
@@ -188,7 +188,7 @@ type crew struct {
 func (c *crew) comes(ctx context.Context, n, cost int) {
 	trip := c.trip
 	defer func() { c.trip = trip }()
-	c.trip = 0 // they come at one instant
+	c.trip = 0 // they come at the same time
 	for range n {
 		i, r := len(c.all), c.reserve(c.T, &c.bookings, cost, math.MaxInt64)
 		c.all = append(c.all, r)
@@ -206,7 +206,7 @@ func (c *crew) comes(ctx context.Context, n, cost int) {
 	synctest.Wait()
 }
 
-// change changes the limit, in this process or in another one.
+// change changes the limit, in this process or in another one, and restarts the time.
 func (c *crew) change(limit ratelimit.Limit, here bool) {
 	c.set(limit)
 	if c.restart(); here {
@@ -214,7 +214,7 @@ func (c *crew) change(limit ratelimit.Limit, here bool) {
 	}
 }
 
-// restart has the time counted from now.
+// restart makes the time count from now.
 func (c *crew) restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +233,7 @@ func (c *crew) requireFailed(n int, target error) {
 	}
 }
 
-// requireServed checks the calls that were served since the last check, in their order, and when the last one was.
+// requireServed checks that n calls were served since the last check, in their order, and the time of the last one.
 func (c *crew) requireServed(n int, last time.Duration) {
 	c.Helper()
 	synctest.Wait()
@@ -353,14 +353,14 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 			c.reserve(c.T, &there, 10, 0)
 			c.reserve(c.T, &there, 5, 10*time.Second)
 			time.Sleep(51 * time.Second)
-			c.requireServed(20, 50*time.Second) // when 35 have passed in all
+			c.requireServed(20, 50*time.Second) // 35 units have passed by then: 10 and 5 there, 20 here
 			_, debt := c.spent()
 			require.Zero(c, debt)
 		}},
 		{"a lost answer", second(1, 10), func(c *crew) {
 			gone, leave := context.WithCancel(c.ctx)
 			c.comes(gone, 1, 2)
-			c.visit(func(now int64) { c.meter.Adjust(&c.state, now, 2) }) // at the instant of the booking
+			c.visit(func(now int64) { c.meter.Adjust(&c.state, now, 2) }) // the store gets a new debt at the instant of the booking
 			c.loses.Store(true)
 			require.NoError(c, c.first.Settle(9))
 			time.Sleep(100 * time.Millisecond)
@@ -398,11 +398,11 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 			c.comes(c.ctx, 10, 1)
 			c.restart()
 			before := c.trips.Load()
-			require.NoError(c, c.first.Settle(4)) // of 10
+			require.NoError(c, c.first.Settle(4)) // 6 of the 10 units come back
 			time.Sleep(500 * time.Millisecond)
 			c.requireServed(6, 0)
 			require.Equal(c, int64(1+10), c.trips.Load()-before, "a call for each of them")
-			require.NoError(c, c.all[0].Settle(0)) // which comes back later: its instant had none left
+			require.NoError(c, c.all[0].Settle(0)) // its units come back later, because nothing was left at its instant
 			time.Sleep(10 * time.Second)
 			c.requireServed(4, 3*time.Second)
 		}},
@@ -435,8 +435,8 @@ func TestReservationsThatWaitMoveUp(t *testing.T) {
 	}
 }
 
-// Whatever calls come, leave, are settled, change the limit and reset the key: no reservation that waits is served later than it was booked,
-// unless the key was reset, nothing passes beyond the bound, and nothing stays booked.
+// Calls come, leave, settle, change the limit and reset the key at random. No waiting reservation is served
+// later than it was booked, unless the key was reset. Nothing passes beyond the bound, and nothing stays booked.
 func TestNoReservationThatWaitsIsLate(t *testing.T) {
 	for seed := range uint64(testsize.Of(30, 300)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -461,7 +461,7 @@ func TestNoReservationThatWaitsIsLate(t *testing.T) {
 				most += step.Seconds() * float64(rate)
 				mu.Unlock()
 				switch rng.IntN(12 + resets) {
-				case 12: // within a second the other process knows
+				case 12: // the other process notices it within a second
 					s.reset()
 					process.Moved("k")
 					mu.Lock()
@@ -501,7 +501,7 @@ func TestNoReservationThatWaitsIsLate(t *testing.T) {
 					})
 				}
 				mu.Lock()
-				most += 2 * s.trip.Seconds() * float64(rate) // while it called
+				most += 2 * s.trip.Seconds() * float64(rate) // the budget regains during the call
 				mu.Unlock()
 			}
 			begin := time.Now()

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Callers of a line are served in the order of their arrival. They may come to hold bookings in another order: calls under way at once reach
-// the store in any order, one that leaves has booked an instant before those of others, and a store that has forgotten what it had booked
-// has room for whoever calls next. Then they exchange the units that they have booked.
+// Callers of a line are served in the order of their arrival. Their bookings may come in another
+// order, for three reasons. Concurrent calls reach the store in any order. A caller that leaves
+// has booked an instant before those of others. And a store that has forgotten its bookings has
+// room for whoever calls next. Then the callers exchange the units that they have booked.
 
-// orderLocked puts what the callers with bookings hold, and what nobody holds, into the order of their arrival.
+// orderLocked distributes the booked units, those of callers and those of the pool, in the order of the callers' arrival.
 func (ls *Lines[K]) orderLocked(l *line[K], now time.Time) {
-	if l.bookings == 0 || l.bookings > 2*maxBooked { // so many are served at once
+	if l.bookings == 0 || l.bookings > 2*maxBooked { // so many callers are served at the same time
 		return
 	}
 	booked := l.inOrder()
@@ -37,7 +38,8 @@ func (l *line[K]) inOrder() []*caller[K] {
 	return l.sorted
 }
 
-// disordered reports whether a caller is due before one that came earlier, or units that nobody holds are.
+// disordered reports whether a caller's units are due before those of an earlier
+// caller, or whether units of the pool are due before the last caller's.
 func (l *line[K]) disordered(booked []*caller[K]) bool {
 	var last time.Time
 	for _, c := range booked {
@@ -50,7 +52,7 @@ func (l *line[K]) disordered(booked []*caller[K]) bool {
 	return slices.ContainsFunc(l.pool, func(p *part) bool { return !p.void && p.next().Before(last) })
 }
 
-// exchange gives the callers the first units in the order of their arrival.
+// exchange distributes the units again: the first units go to the first caller by arrival, and so on.
 func (l *line[K]) exchange(booked []*caller[K], now time.Time) {
 	due := make([]time.Time, len(booked))
 	for i, c := range booked {
@@ -65,13 +67,14 @@ func (l *line[K]) exchange(booked []*caller[K], now time.Time) {
 		}
 		c.rouse()
 		if at.After(due[i]) && at.Sub(now) > Horizon {
-			l.bookAnew(c) // it may find more room than that
+			l.bookAnew(c) // a new booking may be earlier than that
 		}
 		l.reconsider(c, now)
 	}
 }
 
-// depose has the last of those with bookings call again if the first of those without them came before, and is served by their units.
+// depose makes the last callers with bookings call again if c, the first
+// caller without one, came before them and their units suffice for it.
 func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	n, from := l.vacant(), len(booked)
 	for ; n < c.cost && from > 0; from-- {
@@ -92,14 +95,15 @@ func (l *line[K]) depose(c *caller[K], booked []*caller[K], now time.Time) {
 	}
 }
 
-// reconsider has a caller book anew that has taken units of a larger cost which are due in more than [Horizon]: its own cost may fit earlier.
+// reconsider makes a caller book anew if it has taken units of a larger
+// cost that are due in more than [Horizon]: its own cost may fit earlier.
 func (l *line[K]) reconsider(c *caller[K], now time.Time) {
 	if c.due().Sub(now) > Horizon && c.holds(func(p *part) bool { return p.cost > c.cost }) {
 		l.bookAnew(c)
 	}
 }
 
-// behind reports whether callers that came before one are about to call again.
+// behind reports whether callers that came before c are about to call again.
 func (l *line[K]) behind(c *caller[K]) bool {
 	before := func(x *caller[K]) bool { return x != nil && x.number < c.number }
 	if before(l.first) || slices.ContainsFunc(l.giving, before) {
@@ -113,8 +117,9 @@ func (l *line[K]) behind(c *caller[K]) bool {
 	return false
 }
 
-// forget has the callers book anew whose bookings are of another life of the key than the answer to one: the store has forgotten them. Those
-// that were booked since the call began may be of a later one. It reports whether there was any.
+// forget makes callers book anew if the store has forgotten their bookings. Those are the bookings
+// of another life of the key than the answer to c reports. Bookings made since the call began may
+// belong to a later life, so forget leaves them alone. It reports whether it has found any.
 func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {
 	forget := func(p *part) bool {
 		if life == 0 || p.life == 0 || p.life == life || p.number > c.since || p.gone() {
@@ -138,7 +143,7 @@ func (l *line[K]) forget(c *caller[K], life uint64) (any bool) {
 // gone reports whether the store has forgotten a part.
 func (p *part) gone() bool { return p.void && p.settle == nil }
 
-// holds reports whether a caller holds units of a part for which f returns true.
+// holds calls f for each part of which the caller holds units, and reports whether f has returned true for one.
 func (c *caller[K]) holds(f func(*part) bool) (any bool) {
 	for _, s := range c.shares {
 		any = f(s.of) || any

@@ -13,14 +13,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// scripted is a caller whose calls of a store are answered as a test prescribes.
+// scripted is a caller whose calls of a store get the answers of a test.
 type scripted struct {
-	comes, leaves time.Duration // it leaves if that is above 0
+	comes, leaves time.Duration // the caller leaves if that is above 0
 	cost          int
 	answers       []answer
 }
 
-// answer is the answer of one call, after a time.
+// answer is the answer to one call after a delay.
 type answer struct {
 	after time.Duration
 	turns.Answer[string]
@@ -30,14 +30,14 @@ func booked(after, delay time.Duration) answer {
 	return answer{after, turns.Answer[string]{Allowed: true, Delay: delay}}
 }
 
-// scriptedLine is the callers of one line.
+// scriptedLine holds the callers of one line.
 type scriptedLine struct {
 	lines turns.Lines[string]
 
 	mu     sync.Mutex
-	order  []int           // those served
-	at     []time.Duration // when
-	settle int             // calls that have given a booking back
+	order  []int           // the callers that were served
+	at     []time.Duration // their times
+	settle int             // the number of calls that have given a booking back
 }
 
 func (s *scriptedLine) wait(t *testing.T, i int, c scripted) {
@@ -74,7 +74,7 @@ func (s *scriptedLine) wait(t *testing.T, i int, c scripted) {
 	s.order, s.at = append(s.order, i), append(s.at, time.Since(begin))
 }
 
-// play has callers wait. Meanwhile it calls a function after a time.
+// play makes the callers wait, and calls do at the given time.
 func (s *scriptedLine) play(t *testing.T, callers []scripted, at time.Duration, do func()) {
 	var wg sync.WaitGroup
 	begin := time.Now()
@@ -88,7 +88,7 @@ func (s *scriptedLine) play(t *testing.T, callers []scripted, at time.Duration, 
 		do()
 	}
 	wg.Wait()
-	time.Sleep(time.Second) // in which the last booking is given back
+	time.Sleep(time.Second) // meanwhile the last booking is given back
 }
 
 func TestCallersAreServedInTheirOrderWhateverTheStoreHasBookedFirst(t *testing.T) {
@@ -131,7 +131,7 @@ func TestCallersAreServedInTheirOrderWhateverTheStoreHasBookedFirst(t *testing.T
 			synctest.Test(t, func(t *testing.T) {
 				var line scriptedLine
 				line.play(t, c.callers, 0, nil)
-				if c.at[0] < c.at[1] { // at one instant they return in any order
+				if c.at[0] < c.at[1] { // callers of one instant return in any order
 					require.Equal(t, c.order, line.order)
 				}
 				require.InDeltaSlice(t, c.at, line.at, float64(10*ms))
@@ -205,7 +205,7 @@ func TestASmallCostIsServedAtOnceWhenALargeOneBeforeItLeaves(t *testing.T) {
 	}
 }
 
-// They would be let out at once otherwise, since one booking was made for both.
+// One booking was made for both, so they would be let out at once otherwise.
 func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote(ratelimit.LeakyBucket(ratelimit.PerSecond(10), 100), time.Millisecond)
@@ -234,7 +234,7 @@ func TestCallersOfAQueueThatShareABookingAreLetOutOneAfterTheOther(t *testing.T)
 	})
 }
 
-// The next window would begin with what this one still has room for.
+// Otherwise the next window would begin with calls for which this one still has room.
 func TestRoomInAWindowServesACallThatHasBookedTheNextOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRemote(ratelimit.FixedWindow(ratelimit.PerSecond(4)), time.Millisecond)

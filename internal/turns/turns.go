@@ -4,12 +4,11 @@
 // and the others wait in this process. So a caller that leaves costs no call and leaves no hole, and a changed
 // limit reaches all callers. The store keeps a few bookings for each process, however long the line is.
 //
-// A call of the store either books an instant or is denied. A denied caller stays first, and calls again when it
-// may succeed. The first caller of a line books as far ahead as necessary, so that it keeps its place. Those
-// behind it book at most [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the
-// caller has to wait. In a line of bookings the next caller books when the last booking is nearly due: within one
-// and a half round trips, to bridge its own one. The later it books, the fewer callers leave with a booking.
-// Processes take turns at a budget.
+// A call of the store either books an instant or is denied. A denied caller stays first, and calls again when it may succeed.
+// The first caller of a line books as far ahead as necessary, so that it keeps its place. The callers behind it book at most
+// [Horizon] ahead. A stack of limits books nothing: a denial names the line in which the caller has to wait. In a line of
+// bookings, the next caller books when the last booking is nearly due: one and a half round trips before, to bridge the time
+// of its own call. The later it books, the fewer callers leave with a booking. Processes take turns at a budget.
 //
 // At low load a caller calls the store in one round trip, as if there were no line.
 package turns
@@ -26,19 +25,19 @@ import (
 )
 
 const (
-	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line: so long the bookings of a process that
-	// has died bar others, and then for the cost of one caller.
+	// Horizon is how far ahead a waiting caller books at most, unless it is the only one of its line.
+	// If a process dies, its bookings block others for at most this time, apart from one caller's cost.
 	Horizon = time.Second
 
-	maxBooked = 16 // callers of a line that have a booking, or call for one, while the budget is used up
-	maxCalls  = 4  // calls under way beyond the room that the last answer has reported
+	maxBooked = 16 // the number of callers of a line that may have a booking, or call for one, while the budget is used up
+	maxCalls  = 4  // the number of calls under way beyond the room that the last answer has reported
 	maxTries  = 256
 	minAhead  = 5 * time.Millisecond
-	slack     = 50 * time.Microsecond // the delay of a retry after the announced instant, which another clock has measured
+	slack     = 50 * time.Microsecond // the delay of a retry after the announced instant, because another clock has measured that
 )
 
-// Pace is the rate of a limit: Units in each Per. A limit with windows regains them all at once, any other one by one. The zero Pace
-// means that it is not known, or that there is no limit.
+// Pace is the rate of a limit: Units in each Per. If AtOnce, the limit has windows, and regains all units at the same
+// time. Otherwise it regains them one by one. The zero Pace means that the rate is not known, or that there is no limit.
 type Pace struct {
 	Units  int
 	Per    time.Duration
@@ -46,44 +45,44 @@ type Pace struct {
 	Spaced bool // a queue lets each unit out after the one before it
 }
 
-// span returns the time in which a cost is regained, on average.
+// span returns the mean time in which a cost is regained.
 func (p Pace) span(cost int64) time.Duration {
 	return time.Duration(min(float64(cost)*float64(p.Per)/float64(max(1, p.Units)), math.MaxInt64/4))
 }
 
-// Request is what a caller wants of the store.
+// Request is what a caller requests from the store.
 type Request struct {
-	Cost  int           // of which another caller, who has left, may have booked a part before
-	Ahead time.Duration // how far ahead it may book
+	Cost  int           // the part of the caller's cost that no caller who has left has booked
+	Ahead time.Duration // how far ahead the store may book
 
-	// Between allows an instant before bookings of other processes that all keep theirs, but none before After: there is room where a caller
-	// has left. Else the instant comes behind all bookings.
+	// Between allows an instant before the bookings of other processes, all of which stay, but after
+	// After: there may be room where a caller has left. Otherwise the instant comes after all bookings.
 	Between bool
-	After   int64 // the latest booking of this line, as its answer has named it: see [Answer.At]; 0 if there is none
+	After   int64 // the [Answer.At] of this line's latest booking; 0 if there is none
 }
 
 // Answer is the store's answer to a caller.
 type Answer[K comparable] struct {
 	Allowed bool
-	Delay   time.Duration // of an allowed call: until the booked instant
-	Retry   time.Duration // of a denied call: until another one may succeed
-	At      int64         // of an allowed call: the booked instant by the store's clock, in the store's units
+	Delay   time.Duration // if allowed: the time until the booked instant
+	Retry   time.Duration // if denied: the time until another call may succeed
+	At      int64         // if allowed: the booked instant by the store's clock, in the store's units
 	Pace    Pace
 
-	Remaining int // of an allowed call: the units that the budget has left
+	Remaining int // if allowed: the remaining budget
 
-	// Life changes when the store forgets what the key had spent and booked. If 0, it is unknown.
+	// Life changes when the store forgets what the key had spent and booked. It is 0 if unknown.
 	Life uint64
 
-	Ref    any  // the booking, of which the store can make another one
-	Unsure bool // of a call that has failed: it may have booked
+	Ref    any  // identifies the booking, which the store can replace by another one
+	Unsure bool // if the call has failed: it may have booked
 
-	// Of a denied try: the line in which the caller waits, and what its call costs there.
+	// If a try is denied: the line in which the caller has to wait, and the cost of its call there.
 	Line K
 	Cost int
 
-	// Until when a denied try can be served at the earliest, if that is later than Retry. Of a booking: likewise, if the store can book that
-	// instant only later, after Retry.
+	// Late is the time until a denied try can be served at the earliest, if that is after Retry. If a booking is denied,
+	// it is the time until the earliest instant that the store can book, if the store can do so only after Retry.
 	Late time.Duration
 
 	// Settle replaces the booked cost by the actual one. It may be nil.
@@ -97,80 +96,80 @@ type Lines[K comparable] struct {
 	arrived uint64
 }
 
-// line is the callers of one budget. The lock of its Lines guards it.
+// line holds the callers of one budget. The lock of its Lines guards it.
 type line[K comparable] struct {
 	key         K
 	first, last *caller[K] // callers that neither call nor have a booking, in the order of their arrival
 	waiting     int
-	cost        int64         // theirs
-	calls       int           // calls under way
-	called      int64         // the cost of these
-	booked      *caller[K]    // a list of those with bookings
-	bookings    int           // their number
-	regain      int64         // units that come back in a round trip
-	room        int64         // units that the last answer has left, and no call since
-	known       bool          // an answer has set the room: a call that does not fit in could be overtaken by another one
-	equal       int           // the cost of the calls under way, 0 if it differs
-	due         time.Time     // of the latest booking; in a line of tries, when the budget was, or will be, at 0
-	again       time.Time     // before it no call can succeed, according to a denial
-	start       time.Time     // of the next cost, according to a denial: its own start
-	polled      time.Time     // the last answer
-	trip        time.Duration // a round trip, smoothed
+	cost        int64         // the cost of these callers
+	calls       int           // the number of calls under way
+	called      int64         // the cost of these calls
+	booked      *caller[K]    // a list of the callers with bookings
+	bookings    int           // the number of these callers
+	regain      int64         // the units that the budget regains in a round trip
+	room        int64         // the units that the last answer has reported and no call has used since
+	known       bool          // an answer has set the room: a call for which there is no room could be overtaken by another one
+	equal       int           // the cost of each call under way, 0 if they differ
+	due         time.Time     // the instant of the latest booking; in a line of tries, the instant at which the budget was, or will be, 0
+	again       time.Time     // the time before which no call can succeed, according to a denial
+	start       time.Time     // the time from which the next cost is regained, according to a denial
+	polled      time.Time     // the time of the last answer
+	trip        time.Duration // the mean time of a round trip, smoothed
 	pace        Pace
-	changes     int          // how often all was booked anew
-	stale       int          // calls under way since before the last time
-	moves       int          // how often the budget may have got more room
-	pool        []*part      // booked units that nobody holds, and that the next callers take
-	anew        int          // the number of callers that are about to give their bookings back: nobody calls before these
-	giving      []*caller[K] // those of them whose calls to do so are under way
+	changes     int          // the number of times that all was booked anew
+	stale       int          // the number of calls that began before the last of these times
+	moves       int          // the number of times that the budget may have grown
+	pool        []*part      // booked units without a caller, which the next callers take
+	anew        int          // the number of callers that give their bookings back before they call again: nobody else calls before them
+	giving      []*caller[K] // those of them that have begun to do so
 	booking     uint64       // the number of the latest booking
-	sorted      []*caller[K] // room for a list
-	ends        bool         // a timer looks whether it still has parts
+	sorted      []*caller[K] // scratch memory for a list
+	ends        bool         // a timer will check whether the line still has parts
 }
 
 // caller is a waiting caller.
 type caller[K comparable] struct {
-	number     uint64 // of its arrival
+	number     uint64 // the number of its arrival
 	cost       int
-	need       int // what it has to book: the cost without its shares
+	need       int // the cost that it has to book: its cost without its shares
 	shares     []share
 	far        bool          // it may book as far ahead as necessary
 	between    bool          // it may book before bookings of others
-	after      int64         // and then not before this instant
+	after      int64         // if between: not before this instant
 	tries      bool          // its calls book nothing
-	changes    int           // those of the line when its call began
-	moves      int           // likewise
-	since      uint64        // the number of the latest booking then
-	keys       []K           // all that its calls charge, if they book nothing
-	wake       chan struct{} // has room for one element
+	changes    int           // the changes of its line when its call began
+	moves      int           // the moves of its line when its call began
+	since      uint64        // the number of the latest booking when its call began
+	keys       []K           // all keys that its calls charge, if they book nothing
+	wake       chan struct{} // has a buffer of one
 	state      state
-	prev, next *caller[K] // in the line, or in the list of those with bookings
+	prev, next *caller[K] // its neighbours in the line, or in the list of callers with bookings
 }
 
-// part is units that one call has booked. When their caller leaves, the next callers take them. So
-// a caller that leaves costs no call and leaves no hole in which bookings behind it would be lost.
+// part is a number of units that one call has booked. When their caller leaves, the next callers take them.
+// So a caller that leaves costs no call, and leaves no hole that would be lost to the bookings behind it.
 type part struct {
 	settle     func(actual int) error
 	due        time.Time
-	at         int64 // the same by the store's clock
+	at         int64 // due by the store's clock
 	cost, free int
-	pace       Pace   // that of the limit under which it was booked
-	users      int    // callers that wait for it
-	void       bool   // it is to be given back, and not to be taken
-	life       uint64 // of the key
-	number     uint64 // of the booking
+	pace       Pace   // the pace of the limit under which it was booked
+	users      int    // the number of callers that wait for it
+	void       bool   // it must be given back, and nobody takes it
+	life       uint64 // the life of the key
+	number     uint64 // the number of the booking
 }
 
-// next returns when the units that nobody holds are due. Those of a queue that come first go out first.
+// next returns the instant at which the free units are due. In a queue, the units that other callers hold leave first.
 func (p *part) next() time.Time {
 	n := int64(p.cost - p.free)
 	if !p.pace.Spaced || n == 0 {
 		return p.due
 	}
-	return p.due.Add(p.pace.span(n) + time.Microsecond) // at least, by the store's clock
+	return p.due.Add(p.pace.span(n) + time.Microsecond) // at the earliest, by the store's clock
 }
 
-// share is units of a part.
+// share is a number of units of a part.
 type share struct {
 	of  *part
 	n   int
@@ -183,13 +182,13 @@ const (
 	isWaiting state = iota
 	isCalling
 	isBooked
-	isAnew // it had a booking, and is to call again
+	isAnew // it had a booking, and calls again
 	isGone
 )
 
 // LateError is the error of a caller whose turn is expected to come after its deadline.
 type LateError struct {
-	In time.Duration // until the turn
+	In time.Duration // the time until the turn
 }
 
 func (e *LateError) Error() string {
@@ -199,15 +198,16 @@ func (e *LateError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *LateError) Unwrap() error { return context.DeadlineExceeded }
 
-// Wait books for a caller once it is one of the first of its line, and sleeps until its turn. The call books what is requested,
-// or is denied. Wait returns the error of the call. If the context ends before the turn, it returns the context's error joined
-// with the error of giving the booking back. If the turn would come after the deadline, it returns a [LateError] at once.
+// Wait books for a caller once it is one of the first of its line, and sleeps until its turn.
+// call books the cost of its Request, or is denied; Wait returns its error. If the context ends
+// before the turn, Wait gives the booking back, and returns the context's error joined with any
+// error of that. If the turn would come after the deadline, it returns a [LateError] at once.
 func (ls *Lines[K]) Wait(ctx context.Context, key K, cost int, call func(Request) (Answer[K], error)) error {
 	c := &caller[K]{cost: cost, wake: make(chan struct{}, 1)}
 	return ls.wait(ctx, key, c, call)
 }
 
-// Try calls until the answer allows it. It waits in one line at a time: at first in the line of one of its
+// Try calls until the answer allows it. It waits in one line at a time: first in the line of one of its
 // keys, if others wait there, and then in the line that the denial names. Its errors are those of Wait.
 func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], error)) error {
 	c := &caller[K]{tries: true, keys: keys, wake: make(chan struct{}, 1)}
@@ -217,7 +217,7 @@ func (ls *Lines[K]) Try(ctx context.Context, keys []K, call func() (Answer[K], e
 	key, busy := ls.busyLocked(c, nil)
 	ls.mu.Unlock()
 	again := func(Request) (Answer[K], error) { return call() }
-	if !busy { // at low load
+	if !busy { // as at low load
 		if _, err := wait.Left(ctx); err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func late[K comparable](ctx context.Context, a Answer[K]) error {
 	return err
 }
 
-// sleepOut waits until a booked instant, and gives the booking back if the context ends first.
+// sleepOut waits until the booked instant, and gives the booking back if the context ends first.
 func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
 	left, err := wait.Left(ctx)
 	if err == nil && a.Delay > left {
@@ -263,7 +263,7 @@ func sleepOut[K comparable](ctx context.Context, a Answer[K]) error {
 	return undone(err, a)
 }
 
-// undone gives a booking back, and returns the error with that of doing so.
+// undone gives a booking back, and returns err joined with any error of that.
 func undone[K comparable](err error, a Answer[K]) error {
 	if a.Settle == nil {
 		return err
@@ -271,7 +271,7 @@ func undone[K comparable](err error, a Answer[K]) error {
 	return also(err, a.Settle(0))
 }
 
-// also returns an error with a second one joined to it, if there is a second one.
+// also returns err, with second joined to it unless that is nil.
 func also(err, second error) error {
 	if second == nil {
 		return err
@@ -279,7 +279,7 @@ func also(err, second error) error {
 	return errors.Join(err, second)
 }
 
-// wait serves a caller in its turn.
+// wait serves a caller when its turn comes.
 func (ls *Lines[K]) wait(ctx context.Context, key K, c *caller[K], call func(Request) (Answer[K], error)) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -324,11 +324,11 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 		ls.mu.Lock()
 		now := time.Now()
 		ls.pumpLocked(l, now)
-		if c.state == isCalling && c.tries { // whoever came before it, and waits elsewhere, is not overtaken
+		if c.state == isCalling && c.tries { // a caller that came before it, and waits in another line, is not overtaken
 			if key, busy := ls.busyLocked(c, l); busy {
 				l.endCall(c)
 				l.due = l.due.Add(-l.pace.span(int64(c.need)))
-				ls.leftLocked(l) // tries have booked nothing
+				ls.leftLocked(l) // there is nothing to give back, because tries book nothing
 				l = ls.line(key)
 				l.insert(c)
 				ls.pumpLocked(l, now)
@@ -339,7 +339,7 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 			_, at = l.ready(c, now)
 		}
 		select {
-		case <-c.wake: // what it is woken for is seen here
+		case <-c.wake: // this round handles the wake-up
 		default:
 		}
 		ls.mu.Unlock()
@@ -364,12 +364,13 @@ func (ls *Lines[K]) mayCall(ctx context.Context, l *line[K], c *caller[K]) (*lin
 	}
 }
 
-// serve calls the store for a caller and waits for what it has booked. It reports false if the caller waits again, in the line that it sets.
+// serve calls the store for a caller and waits for the booked instant. It reports
+// false if the caller waits again. Then it sets *lp to the caller's line.
 func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call func(Request) (Answer[K], error)) (done bool, err error) {
 	l := *lp
 	left, err := wait.Left(ctx)
 	ended := false
-	defer func() { // the line goes on, also if the call panics
+	defer func() { // the line goes on, even if the call panics
 		if !ended {
 			ls.mu.Lock()
 			spare := ls.departLocked(l, c)
@@ -396,7 +397,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	defer ls.mu.Unlock()
 	ended = true
 	l.endCall(c)
-	stale := c.changes != l.changes // the answer has no figures of the present limit
+	stale := c.changes != l.changes // the answer's figures are not of the present limit
 	if called && !stale {
 		l.answered(now, now.Sub(begin), a)
 	}
@@ -453,7 +454,7 @@ func (ls *Lines[K]) serve(ctx context.Context, lp **line[K], c *caller[K], call 
 	return ls.sleep(ctx, l, c, yields)
 }
 
-// moveLocked has a denied caller wait again: in its line, or in the one that the answer names.
+// moveLocked puts a denied caller back into its line, or into the line that the answer names.
 func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.Duration) (*line[K], error) {
 	to := l
 	if c.tries && a.Line != l.key {
@@ -478,8 +479,8 @@ func (ls *Lines[K]) moveLocked(l *line[K], c *caller[K], a Answer[K], left time.
 	return to, nil
 }
 
-// sleep waits for the instant of what a caller has booked. It reports false if the caller is to call again, since that may be earlier now, or
-// the booking gone. A caller that yields has those go first that came before it, whom a change has reached.
+// sleep waits until the units of a caller are due. It reports false if the caller has to call again, because its booking
+// is gone or an earlier one may be possible. A caller that yields gives way to earlier callers that a change has reached.
 func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields bool) (done bool, _ error) {
 	left, err := wait.Left(ctx)
 	ls.mu.Lock()
@@ -511,7 +512,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 		c.state = isGone
 		spare := ls.leftLocked(l)
 		ls.mu.Unlock()
-		goBack(spare) // a served caller does not wait for the store
+		goBack(spare) // in a goroutine, so that a served caller does not wait for the store
 		return true, nil
 	case err != nil:
 		spare := ls.departLocked(l, c)
@@ -519,9 +520,9 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 		return true, also(err, giveBack(spare))
 	}
 	for _, s := range c.shares {
-		s.of.void = s.of.void || !yields // those that go first may take it
+		s.of.void = s.of.void || !yields // if the caller yields, earlier callers may take the units
 	}
-	l.anew++ // nobody calls until it has given back
+	l.anew++ // nobody calls until the units are given back
 	l.giving = append(l.giving, c)
 	l.release(c)
 	spare := l.spare(time.Now())
@@ -542,7 +543,7 @@ func (ls *Lines[K]) sleep(ctx context.Context, l *line[K], c *caller[K], yields 
 	return false, nil
 }
 
-// due returns the latest instant of what a caller has booked.
+// due returns the instant at which all units of a caller are due.
 func (c *caller[K]) due() (at time.Time) {
 	for _, s := range c.shares {
 		at = later(at, s.due)
@@ -560,7 +561,7 @@ func (l *line[K]) latestAt() (at int64) {
 	return at
 }
 
-// giveBack gives the free units of parts back, the last one first.
+// giveBack gives the free units of parts back to the store, the last part first.
 func giveBack(parts []*part) (err error) {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if p := parts[i]; p.settle != nil {
@@ -576,7 +577,7 @@ func goBack(parts []*part) {
 	}
 }
 
-// take gives a caller units that nobody holds, those first that come first.
+// take gives free units to a caller, the earliest first, and computes how many it still needs.
 func (l *line[K]) take(c *caller[K]) {
 	c.need = c.cost
 	for i := 0; i < len(l.pool) && c.need > 0; {
@@ -602,7 +603,7 @@ func (l *line[K]) take(c *caller[K]) {
 	}
 }
 
-// vacant returns the number of units that a caller could take.
+// vacant returns the number of free units that a caller could take.
 func (l *line[K]) vacant() (n int) {
 	for _, p := range l.pool {
 		if !p.void {
@@ -612,7 +613,7 @@ func (l *line[K]) vacant() (n int) {
 	return n
 }
 
-// release puts back what a caller holds.
+// release returns the units of a caller to the pool.
 func (l *line[K]) release(c *caller[K]) {
 	for _, s := range c.shares {
 		if s.of.free == 0 {
@@ -629,7 +630,7 @@ func (l *line[K]) sortPool() {
 	slices.SortStableFunc(l.pool, func(a, b *part) int { return a.next().Compare(b.next()) })
 }
 
-// use has a served caller use what it holds.
+// use ends a served caller's claim to its units.
 func (l *line[K]) use(c *caller[K]) {
 	for _, s := range c.shares {
 		s.of.users--
@@ -637,7 +638,8 @@ func (l *line[K]) use(c *caller[K]) {
 	c.shares = nil
 }
 
-// spare takes the parts out of the pool that are to be given back: all, if nobody waits, but for those that stay for a while.
+// spare removes the parts from the pool that must be given back to the store:
+// the void ones, and, if nobody waits, all that do not stay for a while.
 func (l *line[K]) spare(now time.Time) (parts []*part) {
 	l.pool = slices.DeleteFunc(l.pool, func(p *part) bool {
 		switch {
@@ -651,18 +653,18 @@ func (l *line[K]) spare(now time.Time) (parts []*part) {
 	return parts
 }
 
-// stays reports whether a part stays for the next caller though nobody waits. Such a part is due, and a bucket gives back less of it each moment:
-// what comes back of it late is lost to all. After the horizon it would be nothing.
+// stays reports whether a part stays for the next caller although nobody waits. Such a part is due, and a bucket takes
+// back less of it each moment, so it is more useful to the next caller. After the horizon nothing of it would be left.
 func (l *line[K]) stays(p *part, now time.Time) bool {
 	return !p.due.After(now) && now.Before(p.due.Add(Horizon)) && l.regained(p, p.due.Add(Horizon))
 }
 
-// regained reports whether a bucket has regained a part, which cannot be given back then.
+// regained reports whether a bucket has regained a part: then it cannot be given back.
 func (l *line[K]) regained(p *part, now time.Time) bool {
 	return l.pace.Units > 0 && !l.pace.AtOnce && !now.Before(p.due.Add(l.pace.span(int64(p.cost))))
 }
 
-// Expected returns the time until a cost could be spent behind all that wait in a line, 0 if none does.
+// Expected returns the time until a cost could be spent behind all callers of a line, or 0 if nobody waits.
 func (ls *Lines[K]) Expected(key K, cost int) time.Duration {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -673,7 +675,8 @@ func (ls *Lines[K]) Expected(key K, cost int) time.Duration {
 	return l.estimate(time.Now(), cost)
 }
 
-// Moved has the first caller of a line call the store at once, also if it has booked more than [Horizon] ahead: its budget may have more room.
+// Moved makes the first caller of a line call the store at once, because its budget may
+// have more room. A caller that has booked more than [Horizon] ahead calls again, too.
 func (ls *Lines[K]) Moved(key K) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -692,8 +695,8 @@ func (ls *Lines[K]) Moved(key K) {
 	ls.pumpLocked(l, now)
 }
 
-// far reports whether a booking is so far ahead that its caller calls again when the budget may have more room. In a window it is a booking of
-// the next one, which would miss the room in this one.
+// far reports whether a booking is so far ahead that its caller calls again when the budget may have
+// more room. A booking in the next window is far: it would miss the room in the present window.
 func (l *line[K]) far(c *caller[K], now time.Time) bool {
 	most := Horizon
 	if windows := l.pace.AtOnce || l.pace.Units == 0; windows {
@@ -702,8 +705,8 @@ func (l *line[K]) far(c *caller[K], now time.Time) bool {
 	return c.due().Sub(now) > most
 }
 
-// Changed has all callers with bookings, in the lines that match, give them back and book anew, and then the others: the limit has changed, or
-// the bookings are gone.
+// Changed makes all callers with bookings, in the lines that match, give them back and
+// book anew, and then the others, because the limit has changed or the bookings are gone.
 func (ls *Lines[K]) Changed(matches func(K) bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -714,7 +717,7 @@ func (ls *Lines[K]) Changed(matches func(K) bool) {
 		}
 		l.changes++
 		l.stale = l.calls
-		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, now, Pace{}, 0, 0 // the first calls alone
+		l.again, l.due, l.start, l.pace, l.room, l.regain = time.Time{}, time.Time{}, now, Pace{}, 0, 0 // the first caller calls alone
 		for c := l.booked; c != nil; c = c.next {
 			l.bookAnew(c)
 		}
@@ -738,7 +741,7 @@ func (ls *Lines[K]) line(key K) *line[K] {
 	return l
 }
 
-// busyLocked returns a key of a caller in whose line others wait that came before it, other than the given one.
+// busyLocked returns a key of a caller in whose line other callers wait that came before it. It skips the line except.
 func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (key K, busy bool) {
 	var latest time.Time
 	for _, k := range c.keys {
@@ -753,7 +756,7 @@ func (ls *Lines[K]) busyLocked(c *caller[K], except *line[K]) (key K, busy bool)
 	return key, busy
 }
 
-// departLocked takes a caller out that leaves. It returns what is to be given back.
+// departLocked removes a caller that leaves. It returns the parts to be given back.
 func (ls *Lines[K]) departLocked(l *line[K], c *caller[K]) []*part {
 	switch c.state {
 	case isWaiting:
@@ -773,7 +776,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// leftLocked lets the next callers of a line go on, after a call has ended, or a caller has left. It returns what is to be given back.
+// leftLocked lets the next callers of a line go on after a call has
+// ended or a caller has left. It returns the parts to be given back.
 func (ls *Lines[K]) leftLocked(l *line[K]) []*part {
 	now := time.Now()
 	ls.pumpLocked(l, now)
@@ -782,7 +786,7 @@ func (ls *Lines[K]) leftLocked(l *line[K]) []*part {
 	return spare
 }
 
-// dropLocked forgets a line that has no callers. If parts stay in it, nothing else does, and it is forgotten later.
+// dropLocked forgets a line without callers. If parts remain, it keeps only these, and forgets the line later.
 func (ls *Lines[K]) dropLocked(l *line[K]) {
 	if l.first != nil || l.calls > 0 || l.bookings > 0 || l.anew > 0 || ls.lines[l.key] != l {
 		return
@@ -805,19 +809,19 @@ func (ls *Lines[K]) dropLocked(l *line[K]) {
 	})
 }
 
-// pumpLocked lets the first callers call for whom it is time.
+// pumpLocked lets the first callers call whose time has come.
 func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 	ls.orderLocked(l, now)
 	for c := l.first; c != nil; c = l.first {
 		if ok, _ := l.ready(c, now); !ok {
-			c.rouse() // to set its timer
+			c.rouse() // it sets its timer
 			return
 		}
 		l.remove(c)
 		c.state = isCalling
 		l.take(c)
 		c.far = l.bookings == 0 && l.calls == 0
-		if c.between = l.calls == 0; c.between { // of a call under way the instant is not known
+		if c.between = l.calls == 0; c.between { // the instants of calls under way are not known
 			c.after = l.latestAt()
 		}
 		if l.calls == 0 {
@@ -830,13 +834,14 @@ func (ls *Lines[K]) pumpLocked(l *line[K], now time.Time) {
 		l.called += int64(c.need)
 		l.room -= int64(c.need)
 		if l.pace.Units > 0 && (c.tries || l.due.After(now)) {
-			l.due = l.due.Add(l.pace.span(int64(c.need))) // as it will be
+			l.due = l.due.Add(l.pace.span(int64(c.need))) // the instant after this call
 		}
 		c.rouse()
 	}
 }
 
-// ready reports whether the first caller may call now, or else from when on it may, zero if that depends on others.
+// ready reports whether the first caller may call now, or else the
+// time from which it may. That time is zero if it depends on others.
 func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 	switch {
 	case l.anew > 0 || l.stale > 0:
@@ -856,23 +861,23 @@ func (l *line[K]) ready(c *caller[K], now time.Time) (ok bool, at time.Time) {
 			at = poll
 		}
 		return !at.After(now), at
-	case !l.start.IsZero(): // it was denied
+	case !l.start.IsZero(): // the first caller was denied
 		return l.calls == 0, at
 	case !l.due.After(now):
 		fits := l.room >= int64(c.cost) || l.calls < maxBooked && l.room+l.regain >= int64(c.cost)
 		beyond := l.calls < maxCalls && (!l.known || c.cost == l.equal && !l.pace.AtOnce)
 		return fits || beyond || l.calls == 0, at
-	case l.bookings+l.calls >= maxBooked || l.pace.AtOnce && l.calls > 0: // whoever comes second in a window may miss it
+	case l.bookings+l.calls >= maxBooked || l.pace.AtOnce && l.calls > 0: // a second call might miss the present window
 		return false, at
 	}
 	at = l.due.Add(-l.ahead())
 	return !at.After(now), at
 }
 
-// ahead is how long before the last booking is due the next one is made.
+// ahead returns the time before the last booking is due at which the next one is made.
 func (l *line[K]) ahead() time.Duration { return min(minAhead+l.trip+l.trip/2, Horizon) }
 
-// estimate returns the least time until a cost at the end of the line is served, 0 if it may call.
+// estimate returns the minimum time until a cost at the end of the line is served, 0 if its caller may call now.
 func (l *line[K]) estimate(now time.Time, cost int) time.Duration {
 	if l.pace.Units == 0 || l.first == nil && (l.calls == 0 || !l.again.After(now)) && l.due.Sub(now) <= l.ahead() {
 		return 0
@@ -939,7 +944,7 @@ func (l *line[K]) latest() (at time.Time) {
 	return at
 }
 
-// bookAnew has a caller give its booking back and call again.
+// bookAnew makes a caller give its booking back and call again.
 func (l *line[K]) bookAnew(c *caller[K]) {
 	if c.state == isBooked {
 		c.state = isAnew
@@ -948,10 +953,10 @@ func (l *line[K]) bookAnew(c *caller[K]) {
 	}
 }
 
-// insert puts a caller into the line, by its arrival.
+// insert puts a caller into the line, at the place of its arrival.
 func (l *line[K]) insert(c *caller[K]) {
 	c.state = isWaiting
-	before, after := l.last, l.first // c comes between one of these and its neighbour
+	before, after := l.last, l.first // the place of c is next to one of these
 	for before != nil && after != nil && before.number > c.number && after.number < c.number {
 		before, after = before.prev, after.next
 	}
@@ -1029,6 +1034,6 @@ func (l *line[K]) removeBooked(c *caller[K]) {
 func (c *caller[K]) rouse() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is awake, or is being woken
+	default: // it is awake, or will wake
 	}
 }

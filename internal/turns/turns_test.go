@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/turns"
 )
 
-// remote is a limiter in a store, from which a process is half a round trip away.
+// remote is a limiter in a store, half a round trip away from each process.
 type remote struct {
 	limiter *ratelimit.Keyed[string]
 	trip    time.Duration
@@ -36,7 +36,7 @@ var errUnsettled = errors.New("the booking stays")
 
 func (r *remote) half() { time.Sleep(r.trip / 2) }
 
-// wait waits in one process.
+// wait waits as a caller of one process.
 func (r *remote) wait(ctx context.Context, process *turns.Lines[string], cost int) error {
 	_, err := outcome.InLine(ctx, process, "k", cost, func(q turns.Request) (outcome.Made, error) {
 		r.trips.Add(1)
@@ -66,7 +66,7 @@ func (r *remote) peek(t *testing.T) ratelimit.Decision {
 	return d
 }
 
-// changed has the limit changed by one process.
+// changed makes one process change the limit.
 func (r *remote) changed(t *testing.T, process *turns.Lines[string], limit ratelimit.Limit) {
 	require.NoError(t, r.limiter.SetLimit(limit))
 	process.Changed(func(string) bool { return true })
@@ -78,7 +78,7 @@ func TestTheRateIsServedWhicheverCallersLeave(t *testing.T) {
 			for _, trip := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
 				for _, most := range []int{1, 8} { // the largest cost
 					if trip == 200*time.Millisecond && processes == 1 && rate/most > 40 {
-						continue // more than 16 bookings bridge
+						continue // that needs more than 16 bookings at a time
 					}
 					t.Run(fmt.Sprintf("%d a second/%d processes/%v/costs to %d", rate, processes, trip, most), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { ratesOf(t, rate, processes, trip, most) })
@@ -118,8 +118,8 @@ func ratesOf(t *testing.T, rate, processes int, trip time.Duration, most int) {
 	t.Logf("%.1f %% used, %.2f round trips for each caller that was served", 100*used, float64(r.trips.Load())/float64(served.Load()))
 	least := .95
 	if trip > 100*time.Millisecond && most > 1 && processes > 1 && rate/processes < 10 {
-		// Each line has one or two callers. What one of them gives back is a gap before the bookings of other processes, which keep their
-		// instants. This limiter books behind these: see [turns.Request].
+		// Each line has one or two callers. A booking that one of them gives back leaves a gap before the bookings
+		// of other processes, which keep their instants. This limiter books behind these: see [turns.Request].
 		least = .8
 	}
 	require.GreaterOrEqual(t, used, least)
@@ -148,7 +148,7 @@ func TestACallerThatNeedNotWaitTakesOneRoundTrip(t *testing.T) {
 	})
 }
 
-// In the store are a few bookings for each process, none of them farther ahead than the horizon.
+// The store has a few bookings for each process, none of them farther ahead than the horizon.
 func TestALongLineHasFewBookings(t *testing.T) {
 	for _, rate := range []int{1, 20, 1000} {
 		for _, trip := range []time.Duration{time.Millisecond, 100 * time.Millisecond} {
@@ -202,7 +202,8 @@ func TestALineIsServedInItsOrder(t *testing.T) {
 	}
 }
 
-// Those who have waited call one after the other when there is more room: two calls at once could be answered in another order.
+// When there is more room, the waiting callers call one after the
+// other: two concurrent calls could be answered in another order.
 func TestALineThatMovesUpKeepsItsOrder(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {
@@ -338,7 +339,7 @@ func TestABookingThatCannotBeGivenBackIsInTheError(t *testing.T) {
 }
 
 func TestAContextThatEndsAtTheInstantOfTheTurnWasInTime(t *testing.T) {
-	for range 50 { // select chooses at random
+	for range 50 { // select chooses one of two ready cases at random
 		synctest.Test(t, func(t *testing.T) {
 			r := newRemote(ratelimit.TokenBucket(ratelimit.PerSecond(1), 1), time.Millisecond)
 			var process turns.Lines[string]
@@ -386,7 +387,7 @@ func TestWaitersLeaveALongLineInConstantTime(t *testing.T) {
 		wg.Go(func() { _ = r.wait(ctx, &process, 1) })
 	}
 	leave()
-	wg.Wait() // by a search it would be minutes
+	wg.Wait() // with a search of the line this would take minutes
 	require.Zero(t, process.Expected("k", 1))
 }
 
@@ -421,7 +422,7 @@ type stub struct {
 
 	mu       sync.Mutex // guards the fields below
 	requests []turns.Request
-	back     map[int64]int // what is left of the bookings that were given back, by their instants
+	back     map[int64]int // the remaining cost of each booking that was given back, by its instant
 }
 
 func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
@@ -440,7 +441,7 @@ func (s *stub) call(q turns.Request) (turns.Answer[string], error) {
 	return a, nil
 }
 
-// comes has a caller come that leaves after a time if it is not served by then.
+// comes starts a caller that leaves if it is not served within its patience.
 func (s *stub) comes(line *turns.Lines[string], cost int, patience time.Duration) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -460,7 +461,7 @@ func (s *stub) received() []turns.Request {
 	return slices.Clone(s.requests)
 }
 
-// returned returns what is left of the booking of an instant, and whether it was given back.
+// returned returns the remaining cost of the booking at an instant, and whether that booking was given back.
 func (s *stub) returned(at int64) (left int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -472,7 +473,8 @@ func bookedAt(at int64, delay time.Duration) turns.Answer[string] {
 	return turns.Answer[string]{Allowed: true, At: at, Delay: delay}
 }
 
-// Bookings of one process keep their order, so none is made before another one of it, nor while it is not known where another one is.
+// Bookings of one process keep their order. So a call books before others only
+// if the process knows the instants of its own bookings, and then behind these.
 func TestACallGoesBeforeBookingsOfOtherProcessesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{pace: turns.Pace{Units: 20, Per: time.Second}, answers: []turns.Answer[string]{bookedAt(5, 50*time.Millisecond), bookedAt(9, 40*time.Millisecond), bookedAt(7, 0)}}
@@ -492,13 +494,14 @@ func TestACallGoesBeforeBookingsOfOtherProcessesAlone(t *testing.T) {
 	})
 }
 
-// A bucket takes back the less of a booking the longer that is due. So what is due, and soon worth nothing, stays for the next caller for a second.
+// A bucket takes back less of a booking the longer that booking has been due. So units
+// that are due, and will soon be worth nothing, stay for the next caller for a second.
 func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		pace  turns.Pace
-		next  time.Duration // after which another caller comes
-		cost  int           // of its call
+		next  time.Duration // the time until another caller comes
+		cost  int           // the cost of its call
 		stays bool
 	}{
 		{"soon", turns.Pace{Units: 20, Per: time.Second}, 100 * time.Millisecond, 1, true},
@@ -512,7 +515,7 @@ func TestWhatIsDueStaysForTheNextCaller(t *testing.T) {
 				var line turns.Lines[string]
 				first := s.comes(&line, 3, 200*time.Millisecond)
 				time.Sleep(100 * time.Millisecond)
-				second := s.comes(&line, 5, 400*time.Millisecond) // it takes what the first one leaves, and books the rest
+				second := s.comes(&line, 5, 400*time.Millisecond) // it takes the units that the first one leaves, and books the rest
 				require.ErrorIs(t, <-first, context.Canceled)
 				require.ErrorIs(t, <-second, context.Canceled)
 				time.Sleep(50 * time.Millisecond)
