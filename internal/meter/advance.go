@@ -1,6 +1,6 @@
 package meter
 
-// Advance brings a state to now. Accept wants a state that has been.
+// Advance brings a state to now. Call it before Accept.
 func (m *Meter) Advance(s *State, now int64) {
 	if s.detail != nil || m.advances {
 		m.advanceTo(s, now)

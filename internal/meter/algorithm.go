@@ -1,17 +1,17 @@
 package meter
 
-// algorithm is the contract of the algorithms: arithmetic on one key's spending, at a given time. None holds a lock, reads
-// a clock or knows a key.
+// algorithm is the contract of the algorithms: arithmetic on one key's spending at a
+// given time. An algorithm holds no lock, reads no clock and does not depend on the key.
 //
 // Costs are from 1 to the capacity. Instants are in ticks. now is never before the state's last instant: a key's time does not
 // go back.
 //
-// Questions leave the state as it is. The other methods return a new one; only the detail behind its pointer is changed in
-// place, so the old state must not be used again.
+// Questions leave the state as it is. The other methods return a new state. They may
+// change the detail behind its pointer in place, so the old state must not be used again.
 type algorithm interface {
-	// earliest returns the first instant, from now on, at which the cost fits behind all that is spent and booked.
+	// earliest returns the first instant, from now on, at which the cost fits after all spending and bookings.
 	earliest(s State, now, cost int64) int64
-	// spend spends at an instant that earliest has returned, or more than fits, as debt.
+	// spend spends at an instant that earliest has returned. If the cost does not fit, the excess is a debt.
 	spend(s State, at, cost int64) State
 	// refund refunds the difference between the cost of a spending and its real cost, as far as it has not been regained since.
 	// A part that cannot be determined is not refunded: the bound matters more.
@@ -22,12 +22,12 @@ type algorithm interface {
 	forgive(s State, now, n int64) State
 	// advance drops the spending that has been regained by now.
 	advance(s State, now int64) State
-	// remaining returns the largest cost whose earliest is now, 0 if there is none; and, only if it is 0, the debt: how much
-	// spent exceeds the capacity by.
+	// remaining returns the largest cost whose earliest is now, 0 if there is none. Only
+	// if it is 0, remaining also returns the debt: the spending above the capacity.
 	remaining(s State, now int64) (n, debt int64)
-	// regained returns the first instant at which everything is regained. It may be past.
+	// regained returns the first instant at which all is regained. It may be past.
 	regained(s State) int64
-	// spent returns how much is spent and not regained, rounded up.
+	// spent returns the spending that is not regained, rounded up.
 	spent(s State, now int64) int64
 }
 

@@ -8,7 +8,7 @@ import (
 // never is an instant before all others.
 const never = math.MinInt64
 
-// farAhead is further than anything is booked, and can be taken from any instant.
+// farAhead is above every booking's distance from now, and can be subtracted from any instant.
 const farAhead = math.MaxInt64 / 2
 
 // Add returns a + b, or the largest number if that overflows. It does not guard against
@@ -48,8 +48,8 @@ func GCD(a, b int64) int64 {
 // left returns the remaining part of a capacity, or the debt if the difference is below 0.
 func left(n int64) (remaining, debt int64) { return max(0, n), max(0, -n) }
 
-// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units are the counting bucket's, in lowest terms, so no
-// rate needs rounding.
+// span is a time of ticks + frac/units ticks, 0 ≤ frac < units. The units
+// are those of the bucket's rate in lowest terms, so no rate needs rounding.
 type span struct{ ticks, frac int64 }
 
 func (d span) less(e span) bool { return d.ticks < e.ticks || d.ticks == e.ticks && d.frac < e.frac }

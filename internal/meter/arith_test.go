@@ -19,7 +19,7 @@ func TestSumsThatOverflowAreTheLargestNumber(t *testing.T) {
 	}
 }
 
-// units returns a span as 1/units ns.
+// units returns the span in 1/units ns.
 func (d span) units(t *tokenBucket) *big.Int {
 	n := new(big.Int).Mul(big.NewInt(d.ticks), big.NewInt(t.units))
 	return n.Add(n, big.NewInt(d.frac))
@@ -90,10 +90,10 @@ func TestConvertedDebtIsAtMostACentury(t *testing.T) {
 	from, to := bucketOf(1000, 1, 5), bucketOf(1, 7*hour, 1)
 	s := to.convert(&from, State{At: century, N: from.units - 1}, 0)
 	assert.Equal(t, State{At: century}, s)
-	from = bucketOf(3, 7, 5) // so that a fraction of a unit is left
+	from = bucketOf(3, 7, 5) // a fraction of a unit is left
 	s = to.convert(&from, State{At: century - 1}, 0)
 	assert.Equal(t, State{At: century}, s)
-	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // 0.7 of the debt: a century and 0.3 ns
+	from, to = bucketOf(1, 2, 5), bucketOf(5, 7, 5) // the debt becomes 0.7 of it: a century and 0.3 ns
 	s = to.convert(&from, State{At: (century/7*10 + century%7*10/7) + 1}, 0)
 	assert.Equal(t, State{At: century}, s)
 }

@@ -5,17 +5,17 @@ package meter
 type rest struct {
 	units, until int64
 
-	log *older // of a log that was a log before; else nil
+	log *older // if the former limit was a sliding log, too; else nil
 }
 
-// older is a log's rest: the entries before those that count. They keep their instants, so that they count as long as they would
-// have, however often the limit changes. None of them is newer than an entry that counts.
+// older is the rest of a log: entries that no longer count, all before those that count. They keep their
+// instants. So they can count again for as long as they would have, however often the limit changes.
 type older struct {
 	totals
-	per int64 // the longest window of the logs that they counted under: each lapses that long after its instant
+	per int64 // the longest window of the logs under which they counted: each lapses that long after its instant
 }
 
-// alive returns the rest of a log without the entries that have lapsed by now. It shares memory with the given one.
+// alive returns a log's rest without the entries that have lapsed by now. It shares memory with r.
 func (r rest) alive(now int64) rest {
 	if r.until <= now {
 		return rest{}
@@ -29,13 +29,13 @@ func (r rest) alive(now int64) rest {
 	return r
 }
 
-// restOf returns the rest that consists of entries.
+// restOf returns the rest for a log's entries.
 func restOf(o older, now int64) rest {
 	r := rest{units: o.sum(o.len()), until: Add(o.newest(), o.per), log: &o}
 	return r.alive(now)
 }
 
-// reduce takes n off the units. An empty rest has no instant, which would delay the next one's.
+// reduce subtracts n from the units. An empty rest has no instant, because the instant would delay the next rest.
 func (r *rest) reduce(n int64) {
 	if r.log != nil {
 		r.log.reduceNewest(n)
@@ -51,16 +51,16 @@ func (r *rest) less(n int64) {
 	}
 }
 
-// put adds an entry behind all others that does not lapse before an instant.
+// put adds an entry behind all others. The entry does not lapse before the instant until.
 func (o *older) put(at, cost, until int64) {
 	at = max(at, o.newest())
 	o.add(at, cost)
 	o.per = max(o.per, until-at)
 }
 
-// lost has the units that passed while the state was a former one and full. It keeps them until the state has regained
-// the units that it counts. A settlement takes from them first.
+// lost is the number of units that passed while the state was a full former one, and so did not count them.
+// It keeps them until the state has regained the units that it counts. A settlement takes from them first.
 type lost struct {
 	units, until int64
-	over         int64 // the part of units that is regained, and that a raised limit does not count again
+	over         int64 // the part of units that is regained, and that does not count again when the limit is raised
 }

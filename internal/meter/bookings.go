@@ -16,7 +16,7 @@ func (m *Meter) bookings(s State) *ledger {
 	return nil
 }
 
-// book spends at an instant after now, in such a way that it can be given back.
+// book spends at an instant after now, in such a way that the booking can be given back.
 func (m *Meter) book(s State, sp Spending) State {
 	if m.log {
 		return m.spend(s, sp.At, sp.Cost)
@@ -50,13 +50,13 @@ func (m *Meter) fold(base State, booked []booking) State {
 	return m.refold(base)
 }
 
-// catchUp returns the state with past bookings counted as spending.
+// catchUp returns the state with due bookings counted as spending.
 func (m *Meter) catchUp(s State, now int64) State {
 	return m.popDue(m.refold(s), now)
 }
 
-// popDue moves past bookings into the base. The value of the state does not change: if it is stale and no booking is past, it
-// remains stale.
+// popDue moves due bookings into the base. The value of the state does
+// not change: if it is stale and no booking is due, it remains stale.
 func (m *Meter) popDue(s State, now int64) State {
 	l := m.bookings(s)
 	if l == nil || l.oldest() > now {
@@ -66,7 +66,7 @@ func (m *Meter) popDue(s State, now int64) State {
 	if k := l.search(now + 1); k > 0 { // all of it may have been given back
 		l.popFront(m, k)
 	}
-	return m.trimmed(s) // the state itself, and not the base: a calendar's may have come to a later window
+	return m.trimmed(s) // the state itself rather than the base, because a calendar's state may have reached a later window
 }
 
 // popFront forgets the oldest k bookings. The base is the state after them.
@@ -83,7 +83,7 @@ func (l *ledger) popFront(m *Meter, k int) {
 	}
 }
 
-// due samples the debts at bookings that are past, and opens their open reservations.
+// due samples the debts at bookings that are due, and opens their reservations.
 func (l *ledger) due(t *tokenBucket, list []booking) {
 	if t == nil {
 		return
@@ -98,11 +98,11 @@ func (l *ledger) due(t *tokenBucket, list []booking) {
 	}
 }
 
-// refold brings the state up to date: bookings that were given back are gone.
+// refold brings the state up to date after bookings have been given back.
 func (m *Meter) refold(s State) State { return m.closeGaps(s) }
 
-// closeGaps brings the state up to date if bookings have been given back. The ledger stays with
-// it as long as there are bookings.
+// closeGaps brings the state up to date after bookings have been given
+// back. The state keeps its ledger as long as there are bookings.
 func (m *Meter) closeGaps(s State) State {
 	l := m.bookings(s)
 	if l == nil || !l.stale() {
@@ -116,8 +116,8 @@ func (m *Meter) closeGaps(s State) State {
 	return m.trimmed(s)
 }
 
-// refold spends the bookings that a change has touched again, and the bookings behind them, until the state equals its former
-// value. It closes the gaps.
+// refold spends again the bookings that a change has touched and the bookings
+// behind them, until the state equals its former value. That closes the gaps.
 func (l *ledger) refold(m *Meter) {
 	kept := min(int(l.changed), len(l.list))
 	s := l.base
@@ -143,9 +143,9 @@ func (l *ledger) refold(m *Meter) {
 	l.changed, l.unchanged = 0, 0
 }
 
-// split separates the spending by now from the later bookings, in copies. A booking that is due was spent under the old limit,
-// whether a decision has come since or not. Fractions of a tick are the old limit's, so each booking begins at its whole
-// instant. The state is up to date.
+// split separates the spending by now from the later bookings, in copies. A booking that is due
+// was spent under the old limit, even if no decision has come since. Fractions of a tick belong
+// to the old limit, so each booking begins at its whole instant. The state is up to date.
 func (m *Meter) split(s State, now int64) (base State, booked []booking) {
 	base, booked = m.parted(s, now)
 	booked = slices.Clone(booked)

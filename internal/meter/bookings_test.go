@@ -19,7 +19,7 @@ func oneByOne(m *Meter, base State, list []booking) State {
 	return base
 }
 
-// booked is a state with bookings, and beside it the same as a plain slice.
+// booked is a state with bookings, and the same bookings as a slice.
 type booked struct {
 	m    *Meter
 	s    State
@@ -29,7 +29,7 @@ type booked struct {
 	rnd  *rand.Rand
 }
 
-// pass makes the bookings that are past part of the base.
+// pass moves the bookings that are due into the base.
 func (b *booked) pass() {
 	for len(b.list) > 0 && b.list[0].at <= b.now {
 		b.base = b.m.replay(b.base, &b.list[0])
@@ -37,7 +37,7 @@ func (b *booked) pass() {
 	}
 }
 
-// do does something to bookings that happens to them.
+// do makes one random change to the bookings.
 func (b *booked) do() {
 	l := b.m.bookings(b.s)
 	switch op := b.rnd.IntN(12); {
@@ -51,7 +51,7 @@ func (b *booked) do() {
 				b.m.Advance(&b.base, b.now)
 			}
 			if sp.At, sp.Part = b.m.leaky.leaves(b.s, b.now); sp.At-b.now > century {
-				return // no queue is as long as that
+				return // the queue is not that long
 			}
 		}
 		b.s = b.m.book(b.s, sp)
@@ -112,7 +112,7 @@ func TestAStateIsItsBookingsOneByOne(t *testing.T) {
 			for step := range 300 {
 				b.do()
 				if b.rnd.IntN(3) > 0 {
-					continue // several changes before the next question
+					continue // several changes come before the next question
 				}
 				b.s = b.m.refold(b.s)
 				got := b.s
@@ -137,7 +137,7 @@ func costs(list []booking) (text []string) {
 	return text
 }
 
-// Bookings that have come, or were cancelled, do not keep memory for themselves.
+// Bookings that have passed or were cancelled keep no memory.
 func TestBookingsGiveTheirMemoryBack(t *testing.T) {
 	m := meterOf(TokenBucket, 1, 1, 1)
 	var s State
@@ -153,7 +153,7 @@ func TestBookingsGiveTheirMemoryBack(t *testing.T) {
 	require.LessOrEqual(t, cap(l.list), 3000)
 }
 
-// A place in a queue is a fraction of the old limit's ticks, which is not one of the new one's.
+// A place in a queue is a fraction of a tick under the old limit, and means nothing under the new one.
 func TestABookingBeginsAtAWholeTickUnderAnotherLimit(t *testing.T) {
 	from, to := meterOf(LeakyBucket, 7, 11, 20), meterOf(LeakyBucket, 2, 3, 20)
 	var s State

@@ -5,28 +5,26 @@ import (
 	"math/bits"
 )
 
-// tokenBucket is the token bucket as a debt in time: State.At, and State.N in
-// fractions of 1/units of a tick, are the instant at which all that is spent is regained.
-// A key may spend as long as that instant is no further away than the time in which the
-// burst is regained. This is the virtual scheduling algorithm of ITU-T I.371 (GCRA), with
-// the theoretical arrival time kept as a fraction, so that no rate is rounded.
+// tokenBucket counts a debt in time. State.At, with State.N as its fraction in 1/units of a tick, is
+// the instant at which all spending is regained. A key may spend while the time until that instant is
+// at most the time in which the burst is regained. This is the virtual scheduling algorithm of ITU-T
+// I.371 (GCRA), with the theoretical arrival time kept as a fraction, so that no rate is rounded.
 //
-// Over any interval t it admits at most burst + rate·t. That holds because each cost moves the instant by its whole
-// price, and only time brings it closer.
+// Over any interval t it admits at most burst + rate·t, because each cost
+// moves the instant by its whole price, and only time brings it closer.
 //
-// An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain,
-// and the whole burst 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. It may go
-// on to spend until that instant is 8 000.
+// An example: 10 units each second, a burst of 30, ticks of 1 ms. A unit takes 100 ticks to regain, and the whole burst
+// 3 000. A fresh key at 5 000 spends 4: all is regained at 5 400. At 5 000 it may spend until that instant is 8 000.
 type tokenBucket struct {
 	per, units int64 // one unit of cost takes per/units ticks to regain, in lowest terms
 	capacity   int64
 	one, full  span  // the spans in which a cost of 1, and the whole capacity, are regained
-	horizon    int64 // the longest that is owed
+	horizon    int64 // the maximum debt
 }
 
 func newTokenBucket(l Limit) tokenBucket {
-	// In lowest terms the fractions are smallest, and two limits of one rate have the same figures: then
-	// convert need not do anything.
+	// In lowest terms the fractions are smallest, and two limits of
+	// one rate have the same figures: then convert has nothing to do.
 	g := GCD(l.Per, l.Units)
 	t := tokenBucket{per: l.Per / g, units: l.Units / g, capacity: l.Burst, horizon: l.Horizon}
 	t.one = span{t.per / t.units, t.per % t.units}
@@ -34,8 +32,8 @@ func newTokenBucket(l Limit) tokenBucket {
 	return t
 }
 
-// bounds returns how much may be owed, and how far ahead may be booked: as much as is
-// regained within the horizon, and no less than the capacity.
+// bounds returns the maximum debt, and how far ahead bookings may be: each
+// as much as is regained within the horizon, but at least the capacity.
 func (t *tokenBucket) bounds(most int64) (maxDebt, maxAhead int64) {
 	n, _ := t.worth(span{ticks: t.horizon})
 	maxDebt = max(min(n, most), t.capacity)
@@ -59,8 +57,8 @@ func (t *tokenBucket) price(n int64) span {
 	return span{int64(ticks), int64(frac)}
 }
 
-// worth returns how many units, and how many 1/per of one, are regained in a span: the inverse of
-// price. It is (ticks + frac/units) · units / per, and so (ticks·units + frac) / per.
+// worth returns the number of units, and of parts of 1/per of a unit, that are regained in a span:
+// the inverse of price. It is (ticks + frac/units) · units / per, and so (ticks·units + frac) / per.
 func (t *tokenBucket) worth(d span) (n, rem int64) {
 	hi, lo := bits.Mul64(uint64(d.ticks), uint64(t.units))
 	lo, carry := bits.Add64(lo, uint64(d.frac), 0)
@@ -91,11 +89,10 @@ func (t *tokenBucket) minus(a, b span) span {
 	return c
 }
 
-// fits returns the first instant at which owed + price ≤ full, rounded up. The two
-// fractions together may be more than one tick, and each part of one rounds up.
+// fits returns the first instant at which owed + price ≤ full, rounded up. The sum of
+// the two fractions may be more than one tick, and any remaining fraction rounds up.
 func (t *tokenBucket) fits(s State, now, cost int64) int64 {
-	// With all that is owed regained at whole + frac/units, that is the instant
-	// whole + frac/units - full + price.
+	// All spending is regained at whole + frac/units, so the instant is whole + frac/units - full + price.
 	whole, frac := s.At, s.N
 	if whole < now {
 		whole, frac = now, 0
@@ -113,8 +110,8 @@ func (t *tokenBucket) fits(s State, now, cost int64) int64 {
 	return max(at, now)
 }
 
-// earliest: a booked cost already counts as spending, so fits leaves room for it. The new cost is spent no earlier than the
-// last booking, so that it does not overtake it.
+// A booked cost already counts as spending, so fits leaves room for it. The new cost is
+// spent no earlier than the last booking, so that it does not overtake that booking.
 func (t *tokenBucket) earliest(s State, now, cost int64) int64 {
 	return s.behind(t.fits(s, now, cost))
 }
@@ -137,14 +134,13 @@ func (t *tokenBucket) owe(s State, at, cost int64) State {
 	return s
 }
 
-// refund counts as if the spending had been the first to be regained since its instant. It
-// may be behind others in truth; then less is given back than could be, and the bound
-// holds for every interval.
+// refund assumes that the spending was the first to be regained since its instant. If others
+// came before it, refund gives back less than it could, and the bound holds for every interval.
 func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) State {
 	if sp.Changed {
-		return s // how much was regained at the other rate is not known
+		return s // the amount regained at the other rate is not known
 	}
-	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)}) // of its price, not regained yet
+	left := t.minus(t.price(sp.Cost), span{ticks: max(0, now-sp.At)}) // the part of its price that is not regained yet
 	back := t.price(sp.Cost - actual)
 	if left.less(back) {
 		back = left
@@ -152,7 +148,7 @@ func (t *tokenBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	return t.regain(s, now, back)
 }
 
-// regain reduces the debt by a span, if that is not below zero.
+// regain reduces the debt by a span, but not below zero.
 func (t *tokenBucket) regain(s State, now int64, back span) State {
 	if back.ticks < 0 {
 		return s
@@ -165,13 +161,12 @@ func (t *tokenBucket) regain(s State, now int64, back span) State {
 	return s
 }
 
-// charge and forgive take n units without a question: a debt may come of the one, and the other ends with
-// a fresh key.
+// charge and forgive do not check whether n units fit: charge may make a debt, and forgive stops at a fresh key.
 func (t *tokenBucket) charge(s State, now, n int64) State { return t.spend(s, now, n) }
 
 func (t *tokenBucket) forgive(s State, now, n int64) State { return t.regain(s, now, t.price(n)) }
 
-// advance replaces an instant that has passed by now, so that all fresh keys have the same state, without a fraction.
+// advance replaces an instant before now by now, so that all fresh keys have the same state, without a fraction.
 func (t *tokenBucket) advance(s State, now int64) State {
 	if t.regained(s) <= now {
 		s.At, s.N = now, 0
@@ -179,7 +174,7 @@ func (t *tokenBucket) advance(s State, now int64) State {
 	return s
 }
 
-// remaining is 0 while there is a later booking, which a cost spent now would overtake.
+// remaining is 0 while there is a later booking, because a cost spent now would overtake that booking.
 func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	if n, debt = t.room(s, now); s.behind(now) > now {
 		n = 0
@@ -187,7 +182,7 @@ func (t *tokenBucket) remaining(s State, now int64) (n, debt int64) {
 	return n, debt
 }
 
-// room returns the number of units that fit beside the owed time, and the number owed above the capacity.
+// room returns the number of units that fit in addition to the debt in time, and the number of units above the capacity.
 func (t *tokenBucket) room(s State, now int64) (n, debt int64) {
 	owed := s.owed(now)
 	if owed == (span{}) {
@@ -197,7 +192,7 @@ func (t *tokenBucket) room(s State, now int64) (n, debt int64) {
 	if left.ticks < 0 {
 		return 0, t.spent(s, now) - t.capacity
 	}
-	if left.less(t.one) { // as after most denials: this saves a division
+	if left.less(t.one) { // most denials end here, without a division
 		return 0, 0
 	}
 	n, _ = t.worth(left)

@@ -2,10 +2,10 @@ package meter
 
 import "math"
 
-// calendar counts spending in the windows of a calendar: State.N in the window whose ordinal is State.M, since State.At, the
-// key's first decision there. Only a later ordinal begins a new window. A key therefore gets each window's units once, even if
-// the clock that determines the windows is set: if it is set back, the window that the key has reached lasts until the next one
-// begins again.
+// calendar counts spending in the windows of a calendar. State.N is the spending in the window
+// whose ordinal is State.M, since State.At, the key's first decision there. Only a later ordinal
+// begins a new window. So a key gets each window's units once, even if the wall clock is set: if
+// it is set back, the window that the key has reached lasts until the next one begins again.
 //
 // As in a fixed window, spending above units in one window runs over into the following windows. In each window at most units
 // pass.
@@ -16,9 +16,8 @@ type calendar struct {
 	per     int64 // the longest window
 }
 
-// roll moves the state on to the window that now is in. All other methods roll first, so a
-// state may be left as it was by any number of windows. A state whose window is later than now's
-// stays: the window is booked, or the wall clock was set back.
+// roll moves the state to the window of now. All other methods roll first, so a state may be any number of windows
+// behind. A state whose window is later than now's stays, because the window is booked or the wall clock was set back.
 func (c *calendar) roll(s State, now int64) State {
 	w := c.windows.At(now)
 	if w.Ordinal <= s.M {
@@ -34,7 +33,7 @@ func (c *calendar) roll(s State, now int64) State {
 	return s
 }
 
-// earliest: a cost that does not fit beside the overrun of earlier windows goes to the next window.
+// A cost that does not fit in addition to the overrun of earlier windows goes to the next window.
 func (c *calendar) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.N+cost <= c.units {
@@ -47,8 +46,8 @@ func (c *calendar) earliest(s State, now, cost int64) int64 {
 	return s.behind(max(now, c.begins(s, now, k)))
 }
 
-// begins returns the beginning of the k-th window after the state's. At a present instant that is mostly the end of the window
-// that the instant lies in, and needs no other look at the wall clock.
+// begins returns the beginning of the k-th window after the state's. At the present instant
+// that is mostly the end of the present window, and needs no other look at the wall clock.
 func (c *calendar) begins(s State, now, k int64) int64 {
 	if w := c.windows.At(now); k == 1 && s.M == w.Ordinal {
 		return w.To
@@ -62,21 +61,21 @@ func (c *calendar) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund refunds a spending that the current window counts. Where the caller counts on the wall clock's own axis, the ordinal
-// identifies the window, unless the limit has changed: a window of another calendar may have begun at the same time. Otherwise
-// instants identify it, since windows move on that axis when the wall clock is set, and a key's instants do not.
+// refund refunds a spending that the current window counts. Where the caller counts on the wall
+// clock's own axis, the ordinal identifies the window, unless the limit has changed: then a window
+// of another calendar may have begun at the same time. Otherwise the instant of the spending
+// identifies the window: setting the wall clock moves windows on that axis, but no instants of keys.
 func (c *calendar) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	if sp.Part != 0 && (sp.Changed || sp.Part != s.M) || sp.Part == 0 && sp.At < s.At {
-		return s // it no longer counts
+		return s // the spending no longer counts
 	}
 	return c.forgive(s, now, sp.Cost-actual)
 }
 
 func (c *calendar) charge(s State, now, n int64) State { return c.spend(s, now, n) }
 
-// forgive leaves the ordinal: a window from which all was given back is not granted again
-// after a later one.
+// forgive keeps the ordinal: after a later window, a window whose spending was all given back is not granted again.
 func (c *calendar) forgive(s State, now, n int64) State {
 	s = c.roll(s, now)
 	s.N = max(0, s.N-n)

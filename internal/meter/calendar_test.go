@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// even is a calendar of equally long windows, so that it can be compared with algorithms that have windows without a calendar.
+// even is a calendar of equal windows. It can be compared with the algorithms whose windows need no calendar.
 type even int64
 
 func (e even) At(instant int64) Window {
@@ -23,7 +23,7 @@ func (e even) After(ordinal, k int64) Window { return e.nth(ordinal - 1<<40 + k)
 
 func (e even) Count(first, second int64) int64 { return second - first }
 
-// shifted are windows whose wall clock was set.
+// shifted is a calendar whose wall clock was set.
 type shifted struct {
 	even
 	by int64

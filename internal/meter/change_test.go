@@ -10,22 +10,22 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// changing is a token bucket's key whose limit changes, twice: once as it is, and once with each settled reservation at its real
-// cost from the beginning.
+// changing is the key of a token bucket whose limit changes. It exists twice: as
+// it is, and with each settled reservation at its real cost from the beginning.
 type changing struct {
 	m      *Meter
 	s      State
 	now    int64
-	what   []func(x *changing) // all that has happened to it
+	what   []func(x *changing) // all events of the key, in order
 	limits []*Meter
 }
 
-// spends charges a cost that is known later.
+// spends charges a cost that becomes known later.
 type spends struct {
 	at   int64
 	real int64
 	sp   Spending
-	m    int // the number of changes before
+	m    int // the number of changes of the limit before it
 }
 
 func (x *changing) to(m *Meter, now int64) {
@@ -44,7 +44,7 @@ func (x *changing) replay() *changing {
 	return y
 }
 
-// total returns the units that are spent, and those set aside.
+// total returns the sum of the spent units and the units set aside.
 func (x *changing) total(now int64) int64 { return x.m.spent(x.s, now) + x.s.asideAt(now).units }
 
 // Reservations that are settled after changes of the limit leave no less spent than their real costs would, until units
@@ -123,7 +123,7 @@ func TestSettlementsAfterChangesLeaveTheRealCosts(t *testing.T) {
 	require.Greater(t, settled, 1000)
 }
 
-// Nine calls of a model are under way when its limit is raised by a thousandth.
+// Nine calls of a model are under way when the limit is raised by a thousandth.
 func TestOpenReservationsSurviveAChange(t *testing.T) {
 	from, to := meterOf(TokenBucket, 1_000_000, 60_000_000_000, 1_000_000), meterOf(TokenBucket, 1_001_000, 60_000_000_000, 1_001_000)
 	for _, first := range []*Meter{from, to} {

@@ -2,14 +2,14 @@ package meter
 
 import "math"
 
-// Units in use are counted as a sliding log counts: each reservation is an entry for as long as hold, and End removes it before that. Here are
-// the differences:
+// Units in use are counted as a sliding log counts: each reservation is an
+// entry until hold has passed, or until End removes it. The differences are:
 //
 //   - Nothing is booked ahead, and there is no debt. A charge is an entry, whether it fits or not.
 //   - More may be in use than the units, after the limit was lowered: no entry is set aside.
 //   - The instant at which a cost fits is an estimate: see estimate. It is now if and only if the cost fits now.
 
-// sampled is the maximum number of entries whose ages are read for an estimate.
+// sampled is the maximum number of entries whose ages an estimate reads.
 const sampled = 64
 
 // estimate returns now if a cost fits. Otherwise it estimates when the cost fits, assuming that in each span of time as
@@ -23,7 +23,7 @@ func (l *slidingLog) estimate(s State, now, cost int64) int64 {
 	return now + l.after(s, now, used, excess)
 }
 
-// back returns the estimate for one unit to come back, if any is in use.
+// back returns the estimated time until one unit comes back, if any is in use.
 func (l *slidingLog) back(s State, now int64) int64 {
 	if s.detail == nil {
 		return math.MinInt64
@@ -35,13 +35,14 @@ func (l *slidingLog) back(s State, now int64) int64 {
 	return now + l.after(s, now, used, 1)
 }
 
-// after returns the estimated time until so many of the used units come back. If there are many entries, it reads a sample.
+// after returns the estimated time until the given number of the used
+// units come back. If there are many entries, it reads a sample.
 func (l *slidingLog) after(s State, now, used, units int64) int64 {
 	r := &s.log
 	first := r.search(now - l.per + 1)
 	n := r.len() - first
 	step := 1 + (n-1)/sampled
-	sum, weight := 0.0, 0.0 // of an estimate: no budget depends on it
+	sum, weight := 0.0, 0.0 // floats suffice for an estimate: no budget depends on it
 	for i := first; i < r.len(); i += step {
 		e := r.get(i)
 		sum += float64(now-e.at) * float64(e.cost)

@@ -1,6 +1,6 @@
 package meter
 
-// convert is Migrate without former limits.
+// convert is Migrate for a state without former limits.
 func (to *Meter) convert(from *Meter, s State, now int64) State {
 	fromLog, isFrom := from.algorithm.(*slidingLog)
 	toLog, isTo := to.algorithm.(*slidingLog)
@@ -41,8 +41,8 @@ func (m *Meter) behind(s State, now int64) int64 {
 	return s.behind(now)
 }
 
-// carrySums carries the spending by now over from and to an algorithm that keeps sums: exactly where the new meter's state can
-// express it, and otherwise rounded up.
+// carrySums carries the spending by now over from and to an algorithm that keeps sums. It
+// is exact where the new meter's state can express the spending, and rounds up otherwise.
 func carrySums(from, to *Meter, s State, now int64) State {
 	s = from.advance(s, now)
 	switch a, b := from.family(), to.family(); {
@@ -56,8 +56,8 @@ func carrySums(from, to *Meter, s State, now int64) State {
 		case from.kind != to.kind:
 			s = State{At: s.At, N: from.spent(s, now)}
 		case from.kind == SlidingCounter && shorter(to, from):
-			// The window before would overlap by a smaller part, and a limit that is changed back and forth would regain the
-			// difference each time. So all that counts is in a window that begins now.
+			// The previous window would overlap by a smaller part, and a limit that is changed back and forth
+			// would regain the difference each time. So all spending goes into a window that begins now.
 			s = State{At: now, N: from.spent(s, now)}
 		}
 		return s.aged(from, to, now).capped(to)
@@ -75,7 +75,7 @@ func between(from, to *Meter, s State, now int64) State {
 		return s
 	case from.spent(s, now) == 0:
 		return State{At: now}
-	case b == nil: // the other one's window begins now
+	case b == nil: // the other window begins now
 		return State{At: now, N: s.N}
 	}
 	return State{At: s.At, N: from.spent(s, now), M: b.windows.At(now).Ordinal}
@@ -88,8 +88,7 @@ func shorter(m, other *Meter) bool {
 	return a < b
 }
 
-// charged returns the state of a key that has spent n at this instant, up to the most that
-// the meter lets a key owe.
+// charged returns the state of a key that has spent n now, up to the maximum debt of the meter.
 func (m *Meter) charged(now, n int64) State {
 	if n = min(n, m.maxDebt); n > 0 {
 		return m.charge(State{At: now}, now, n)
@@ -97,7 +96,7 @@ func (m *Meter) charged(now, n int64) State {
 	return State{At: now}
 }
 
-// capped returns a state with no more debt than the meter counts.
+// capped returns a state with at most the maximum debt of the meter.
 func (s State) capped(m *Meter) State {
 	switch m.family() {
 	case familyWindow:

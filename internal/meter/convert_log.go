@@ -1,8 +1,8 @@
 package meter
 
-// between converts the state of another log to this one, and returns the entries that do not count here but would there: those
-// that have left this log's window, or are more than it may count. Each spending keeps its instant, so a limit that changes often
-// delays nothing. The given state stays as it is.
+// between converts the state of another log to this one. It also returns the entries that count
+// only there: those that have left this log's window, or exceed what it may count. Each spending
+// keeps its instant, so a limit that changes often delays nothing. The given state stays as it is.
 func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (State, rest) {
 	s = from.advance(from.aside(s), now)
 	if s.detail == nil {
@@ -19,7 +19,7 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	// The booked entries come last, and stay.
 	past := all.sum(all.search(now + 1))
 	off := max(all.sum(all.search(now-l.per+1)), past+s.M-Add(l.units, x.debt))
-	over := max(0, off-past) // of the debt
+	over := max(0, off-past) // a part of the debt
 	off -= over
 	s.log = all.clone()
 	s.log.reduceOldest(off)
@@ -35,9 +35,9 @@ func (l *slidingLog) between(from *slidingLog, s State, now int64, x leaving) (S
 	return s, restOf(all, now)
 }
 
-// replaced returns a state of another log with its debt placed anew: as much of it as there is room for now, as for a key that
-// is charged so much at once, and the rest behind all else. A debt that lies behind a booking may be a part of the booking, and
-// does not come before it.
+// replaced returns a state of another log with its debt placed again: as much of it as
+// fits now, as if it had just been charged, and the rest behind everything else. A debt
+// that lies behind a booking may be a part of that booking, and does not come before it.
 func (l *slidingLog) replaced(s State, now int64) State {
 	debt, at := s.M, s.At
 	if debt == 0 {

@@ -2,15 +2,15 @@ package meter
 
 import "math"
 
-// Allow spends a cost if that can be now, or can enter a leaky bucket's queue, and reports
-// whether it did. It is Take for a caller who needs only the yes or no.
+// Allow spends a cost if it fits now or can enter a leaky bucket's queue, and
+// reports whether it did. It is Take for a caller that needs only the yes or no.
 func (m *Meter) Allow(s *State, now, cost int64) bool {
 	t := m.token
 	if t == nil || s.detail != nil {
 		return m.allow(s, now, cost)
 	}
-	// The most frequent case, without a call. The debt is counted from now, because an instant and two spans of the horizon may
-	// add up to more than 2^63.
+	// The most frequent case, without a call. The debt is counted from now,
+	// because the sum of an instant and two horizons may be above 2^63.
 	owed := span{s.At - now, s.N}
 	if owed.ticks < 0 {
 		owed = span{}
@@ -50,11 +50,11 @@ func (m *Meter) allow(s *State, now, cost int64) bool {
 	return true
 }
 
-// Simple reports whether the state has no bookings and the meter never delays a cost. Then Spend is a short way.
+// Simple reports whether the state has no bookings and the meter never delays a cost. If so, Spend is a shorter way.
 func (m *Meter) Simple(s *State) bool { return s.detail == nil && m.leaky == nil }
 
-// Spend spends a cost if that can be now, and returns now; or it returns the instant at which it can be. The
-// state is Simple. It is Take for a caller who books nothing.
+// Spend spends a cost if it fits now, and returns now. Otherwise it returns the instant at
+// which the cost fits. The state is Simple. It is Take for a caller that books nothing.
 func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	if m.advances {
 		*s = m.advance(*s, now)
@@ -65,8 +65,8 @@ func (m *Meter) Spend(s *State, now, cost int64) (at int64) {
 	return at
 }
 
-// SpendBucket is Spend for a Bucket. It returns what is owed after
-// it, from which StandingOf makes a standing. The state is Simple.
+// SpendBucket is Spend for a Bucket. It also returns the debt in time,
+// from which StandingOf computes a standing. The state is Simple.
 func (m *Meter) SpendBucket(s *State, now, cost int64) (at int64, owed Owed) {
 	t := m.token
 	before := span{s.At - now, s.N} // as in Allow
@@ -104,7 +104,7 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	}
 	if m.leaky != nil {
 		if o.At > mo.Now {
-			o.Retry = o.At // when the queue has room
+			o.Retry = o.At // the time at which the queue has room
 		}
 		o.At, o.Part = m.leaky.place(s, mo.Now, cost)
 	}
@@ -117,8 +117,8 @@ func (m *Meter) Offer(s State, mo Moment, cost, ahead int64) Offer {
 	return o
 }
 
-// OfferAfter is Offer for a cost that goes before bookings, but comes no earlier than an instant, or than the last booking if that is earlier.
-// It is Offer in a leaky bucket, in whose queue nothing goes before bookings.
+// OfferAfter is Offer for a cost that may go before bookings. The cost comes no earlier than the instant after or the
+// last booking, whichever is earlier. In a leaky bucket it is Offer, because nothing goes before bookings in the queue.
 func (m *Meter) OfferAfter(s State, mo Moment, after, cost, ahead int64) Offer {
 	o := m.Offer(s, mo, cost, ahead)
 	if after <= mo.Now || s.detail == nil || m.leaky != nil {
@@ -152,9 +152,8 @@ func (m *Meter) Take(s *State, mo Moment, cost, ahead int64, keep Keep) Offer {
 	return o
 }
 
-// Accept spends a cost as was offered, in a state that has been advanced to now. No other
-// call may come in between. Unless keep is Final, a spending later than now is booked, so that all of it can be given
-// back until then.
+// Accept spends a cost as it was offered, in a state that has been advanced to now. No other call may come in
+// between. Unless keep is Final, a spending later than now is booked, so that all of it can be given back until then.
 func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	l := s.Line()
 	if l != nil {
@@ -195,13 +194,13 @@ func (m *Meter) Accept(s *State, now int64, o Offer, cost int64, keep Keep) {
 	}
 }
 
-// later reports whether former limits are charged an accepted offer when its instant has come.
+// later reports whether former limits are charged with an accepted offer only when its instant has come.
 func (m *Meter) later(s State, now int64, o Offer, keep Keep) bool {
 	return o.At > now && (m.leaky == nil || keep != Final || s.Line() != nil || m.bookings(s) != nil)
 }
 
-// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking. If there is
-// a later booking, it reports false. It is for clocks that do not follow real time, on which calls wait.
+// ServeAhead serves the first turn at an instant that the clock has not reached, as a booking. If there is a
+// later booking, it reports false. It is for clocks that do not follow real time while calls wait on them.
 func (m *Meter) ServeAhead(s *State) bool {
 	l := s.Line()
 	t := l.first

@@ -12,10 +12,10 @@ type fixedWindow struct {
 	most       int64 // the maximum count
 }
 
-// roll moves the state on to the window that now is in. If the windows that have passed
-// since took all that was spent, there is no window: the next spending begins one.
+// roll moves the state to the window of now. If all spending has left with the
+// windows that have passed, there is no window: the next spending begins one.
 //
-// All other methods roll first, so a state may be left as it was by any number of windows.
+// All other methods roll first, so a state may be any number of windows behind.
 // A window that is booked for later stays as it is until its time has come.
 func (w *fixedWindow) roll(s State, now int64) State {
 	if now-s.At < w.per {
@@ -32,17 +32,17 @@ func (w *fixedWindow) roll(s State, now int64) State {
 	return s
 }
 
-// earliest: a cost never straddles two windows, so a cost that does not fit beside the overrun of earlier windows goes to the
-// next one.
+// A cost never straddles two windows. So a cost that does not fit in
+// addition to the overrun of earlier windows goes to the next window.
 func (w *fixedWindow) earliest(s State, now, cost int64) int64 {
 	s = w.roll(s, now)
 	if s.N+cost <= w.units {
 		return s.behind(max(now, s.At))
 	}
-	if s.N <= w.units { // and with the cost it is more
+	if s.N <= w.units { // but with the cost it exceeds the window
 		return s.behind(Add(s.At, w.per))
 	}
-	// The spending fills windows from s.At on. k of them are full, and used runs over into the next:
+	// The spending fills k windows from s.At on, and used runs over into the next:
 	//
 	//	s.At | full | … | full | used… |
 	k, used := s.N/w.units, s.N%w.units
@@ -67,14 +67,14 @@ func (w *fixedWindow) spend(s State, at, cost int64) State {
 func (w *fixedWindow) refund(s State, now int64, sp Spending, actual int64) State {
 	s = w.roll(s, now)
 	if sp.At < s.At {
-		return s // it no longer counts
+		return s // the spending no longer counts
 	}
 	return w.forgive(s, now, sp.Cost-actual)
 }
 
 func (w *fixedWindow) charge(s State, now, n int64) State { return w.spend(s, now, n) }
 
-// forgive ends the window when it counts nothing any more, so that the key is fresh at once.
+// forgive ends the window once its count is 0, so that the key is fresh at once.
 func (w *fixedWindow) forgive(s State, now, n int64) State {
 	s = w.roll(s, now)
 	if s.N -= n; s.N <= 0 {
@@ -85,7 +85,7 @@ func (w *fixedWindow) forgive(s State, now, n int64) State {
 
 func (w *fixedWindow) advance(s State, now int64) State { return w.roll(s, now) }
 
-// remaining: a window that is booked for later has to be waited for.
+// remaining is 0 before a booked window.
 func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 	s = w.roll(s, now)
 	if s.behind(now) > now || s.At > now {
@@ -96,7 +96,7 @@ func (w *fixedWindow) remaining(s State, now int64) (n, debt int64) {
 
 // regained returns the end of the last window that the spending uses.
 func (w *fixedWindow) regained(s State) int64 {
-	if 0 < s.N && s.N <= w.units { // as almost always: a division takes longer than the rest
+	if 0 < s.N && s.N <= w.units { // the most frequent case, without a division
 		return Add(s.At, w.per)
 	}
 	return Add(s.At, (s.N+w.units-1)/w.units*w.per)

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// This file keeps the states of a key under limits that it has left. Suppose that a limit changes back and forth
-// between two algorithms, or between windows of two lengths. Without former limits, each change would begin a new
-// window that contains all that counts, and the key would regain nothing.
+// This file keeps the states of a key under its former limits. Suppose that a limit changes back
+// and forth between two algorithms, or between windows of two lengths. Without former limits,
+// each change would begin a new window with all spending in it, and the key would regain nothing.
 //
-// A former limit goes on counting as if it had stayed in force: it is charged each cost that passes, up to its
-// capacity, and it regains. When the key comes under it again, it goes on from there. So a key under such a limit has
-// at least as much left as if the limit had never changed and the same costs had passed. Any sequence of limits admits
-// at least as much as the lowest of them alone.
+// A former limit goes on counting as if it had stayed in force: it is charged with each cost that passes,
+// up to its capacity, and it regains. When it comes into force again, the key continues from that state.
+// So a key under such a limit has at least as much left as if the limit had never changed and the same
+// costs had passed. Any sequence of limits admits at least as much as the lowest of them alone.
 //
 // The bound of changing limits holds, because each state regains by its own limit alone. Let S be the spending that
 // passes in an interval. First, suppose that the last limit in force was never full while it was a former limit. Then
@@ -24,7 +24,7 @@ import (
 
 // formers is the part of a state that depends on former limits.
 type formers struct {
-	m    *Meter   // the limit in force
+	m    *Meter   // the former limits; the last element is the most recent one
 	list []former // the last one that was left is the last
 
 	// The instant at which the key will have been fresh under all limits for long enough to be like a new
@@ -32,13 +32,13 @@ type formers struct {
 	// a window under them. The instant follows from the charges alone, and never from the time of a look.
 	idle int64
 
-	// The key is not forgotten before that: until then, units that a full former limit has not counted are regained by the limit
-	// that they were spent under. If full is set, the limit in force is such a limit, too, once it is left.
+	// The key is not forgotten before that instant. Until then, the limit under which units were spent regains them, if
+	// a full former limit has not counted them. If full is set, the limit in force will be such a former limit, too.
 	hold int64
 	full bool
 }
 
-// noFormers is the part of a state without former limits.
+// noFormers is formers without former limits.
 var noFormers = formers{idle: never, hold: never}
 
 // former is a limit that a key has left, and the key's state under it, without bookings and without a line.
@@ -81,7 +81,7 @@ func (s State) withFormers(p formers) State {
 	return s
 }
 
-// passed charges all of them, if there are any.
+// passed charges all former limits, if there are any.
 func (p *formers) passed(s State, at, cost int64, keep Keep) {
 	if p == nil {
 		return
@@ -146,7 +146,7 @@ func (l *slidingLog) count(s *State, at, cost int64) bool {
 		return false
 	}
 	all := l.oldest(*s, s.asideAt(at), at)
-	if s.M > 0 { // the debt counts, and no more
+	if s.M > 0 { // only the debt counts
 		all.add(max(at, all.newest()), over)
 	}
 	for s.M == 0 && over > 0 {
@@ -177,7 +177,7 @@ func (p *formers) adjusted(now, delta int64) {
 	}
 }
 
-// settleFormer settles a spending under the former limits. The limit in force has given so much of it back.
+// settleFormer settles a spending under the former limits. back is the amount that the limit in force has given back.
 func (p *formers) settleFormer(now int64, sp Spending, back int64) {
 	sp.Changed = true
 	for i := range p.list {
@@ -192,8 +192,8 @@ func (p *formers) over(now int64) bool {
 	return len(p.list) == 0 && p.hold <= now
 }
 
-// drop drops the limits that do not count any more. What is over stays so unless something is charged, and whatever charges calls drop
-// first. So it makes no difference whether a key was looked at in between.
+// drop drops the limits that do not count any more. Once such a limit has ended, only a charge could change
+// it, and every charge calls drop first. So it makes no difference whether drop was called in between.
 func (p *formers) drop(now int64) {
 	if len(p.list) > 0 {
 		p.list = slices.DeleteFunc(p.list, func(f former) bool { return p.gone(f, now) })
@@ -205,8 +205,8 @@ func (p *formers) gone(f former, now int64) bool {
 	return p.idle <= now || f.until <= now && p.hold <= now
 }
 
-// held returns the first instant at which a fresh key may be forgotten. Then its former limits are, too: all that they
-// count is regained, or it counts under the limit in force and is regained there.
+// held returns the first instant at which a fresh key may be forgotten with its former limits. By
+// then all that they count is regained, or it counts under the limit in force and is regained there.
 func (p *formers) held() int64 { return p.hold }
 
 // lasts brings formers.idle up to date after a charge, or a change of the limit.
@@ -223,15 +223,15 @@ func (p *formers) lasts(s State, now int64) {
 	}
 }
 
-// last is lasts for one state. A state without spending has no instant.
+// last is lasts for one state. A state without spending has no such instant.
 func (p *formers) last(m *Meter, s State, now int64) {
 	if m.spent(s, now) > 0 || s.asideAt(now).units > 0 {
 		p.idle = max(p.idle, Add(m.Forgotten(s), m.refill()))
 	}
 }
 
-// Kept returns the first instant at which a fresh key has no former limits any more. To forget a fresh key before that breaks no
-// bound: it begins anew under a limit that it comes back to.
+// Kept returns the first instant at which a fresh key has no former limits any more.
+// To forget a fresh key earlier breaks no bound: under a former limit it begins anew.
 func (m *Meter) Kept(s State) int64 {
 	p := s.formers()
 	if p == nil {
@@ -281,8 +281,8 @@ func (p *formers) cloned() *formers {
 	return &c
 }
 
-// parting takes the former limits out of a state that shares no memory, and returns them. The units that the state has lost stay
-// with it.
+// parting removes the former limits from a state that shares no memory,
+// and returns them. The units that the state has lost stay with it.
 func (m *Meter) parting(s State) (State, formers) {
 	p := s.formers()
 	if p == nil {
@@ -292,7 +292,7 @@ func (m *Meter) parting(s State) (State, formers) {
 	return m.trimmed(s), *p
 }
 
-// found returns the state with its lost units set aside, as far as they are not regained. The given state stays as it is.
+// found returns the state with its lost units set aside, unless they are regained. The given state stays as it is.
 func (m *Meter) found(s State, now int64) State {
 	x := s.lostAt(now)
 	if x.units <= x.over {
@@ -326,8 +326,8 @@ func (m *Meter) forgetting(s State, now int64) State {
 	return m.forget(s, now)
 }
 
-// forget drops the former limits, where they cannot be followed. Units that the state has lost, or that only a former limit counts,
-// are set aside if no limit has regained them.
+// forget drops the former limits where they cannot be followed. Units that the state has
+// lost, or that only a former limit counts, are set aside unless a limit has regained them.
 func (m *Meter) forget(s State, now int64) State {
 	if s.formers() == nil {
 		return s
@@ -371,7 +371,7 @@ func (l *slidingLog) oldest(s State, r rest, now int64) older {
 		return older{r.log.clone(), max(l.per, r.log.per)}
 	}
 	all := older{per: l.per}
-	if r.units > 0 { // by another algorithm, which has known no entries: none of these units is newer than the first
+	if r.units > 0 { // another algorithm has kept no entries for these units: none of them is newer than the first entry
 		all.put(s.log.first(now), r.units, r.until)
 	}
 	return all

@@ -4,13 +4,14 @@ import "math"
 
 // This file finds room before bookings. Usually there is none, because bookings are made one behind the other,
 // and a cost queues behind the last one. But once the limit has changed, bookings are loose: each keeps its
-// instant, and may need only a part of what is regained until then. A cost goes before loose bookings at the
-// first instant at which it fits and after which each of them still fits at its own instant. A booking that
-// does not fit at its instant, for example after the limit was lowered, leaves no room before it.
+// instant, although it may need only a part of the units that are regained until then. A cost goes before loose
+// bookings at the first instant at which it fits and after which each of them still fits at its own instant. A
+// booking that does not fit at its instant, for example after the limit was lowered, leaves no room before it.
 //
-// A booking that would begin a window still begins one: so a cost that would begin a window goes before it only if that window, and for a
-// sliding counter the next one, is over by then. In a leaky bucket a cost needs a gap of its whole length, and beside all bookings room in
-// the queue. They have entered it, so they are not loose any more under a limit without a queue.
+// A booking that would begin a window must still begin one. So a cost that would begin a window goes
+// before it only if that window, and for a sliding counter the next one, has ended by then. In a leaky
+// bucket a cost needs a gap of its whole length, and room in the queue for itself and all bookings.
+// Bookings have entered the queue, so under a limit without a queue they are not loose any more.
 
 // tight is called when the bookings of a log may have passed.
 func (m *Meter) tight(s State, now int64) State {
@@ -46,7 +47,7 @@ func (m *Meter) first(s State, now, cost int64) int64 {
 	return m.earliest(st, from, cost)
 }
 
-// barred returns the instant of the last booking that does not fit at its own, or one before all others.
+// barred returns the instant of the last booking that does not fit at its instant. If there is none, it returns never.
 func (m *Meter) barred(l *ledger) int64 {
 	if !l.barKnown {
 		l.bar, l.barKnown = math.MinInt64, true
@@ -71,7 +72,7 @@ func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 		return len(later) == 0 || !later[0].begin().less(m.leaky.plus(m.leaky.end(s, at), m.leaky.price(cost)))
 	}
 	begins := m.kind == FixedWindow || m.kind == SlidingCounter
-	open := m.regained(m.advance(s, at)) > at // and the cost does not begin a window
+	open := m.regained(m.advance(s, at)) > at // after the window has ended, and without beginning another one
 	with := m.spend(s, at, cost)
 	for i := range later {
 		b := &later[i]
@@ -90,8 +91,8 @@ func (m *Meter) harmless(s State, at, cost int64, later []booking) bool {
 	return true
 }
 
-// among returns the largest cost that can be spent now before loose bookings, 0 if there is none; and, only if it is 0, the debt. Bookings
-// that fit at their instants are none.
+// among returns the largest cost that can be spent now before loose bookings, 0 if there is none.
+// Only if it is 0, among also returns the debt. Bookings that fit at their instants are no debt.
 func (m *Meter) among(s State, now int64) (n, debt int64) {
 	st, list, _ := s.ledger.at(now)
 	switch {
@@ -127,7 +128,7 @@ func (m *Meter) among(s State, now int64) (n, debt int64) {
 	return 0, max(0, debt)
 }
 
-// slip spends a cost, as was offered, before bookings. The state is up to date.
+// slip spends a cost, as it was offered, before bookings. The state is up to date.
 func (m *Meter) slip(s State, now int64, sp Spending) State {
 	switch {
 	case m.log:
@@ -155,7 +156,7 @@ func (m *Meter) spendBefore(s State, at, cost int64, open bool) State {
 	return m.closeGaps(s)
 }
 
-// gap returns the state of a queue that ends where there is room for a cost before loose bookings, or behind them.
+// gap returns the state of a queue with its end where the cost fits: before loose bookings, or behind all.
 func (l *leakyBucket) gap(s State, now, cost int64) State {
 	st, list, _ := s.ledger.at(now)
 	price := l.price(cost)
@@ -174,7 +175,7 @@ func (l *leakyBucket) gap(s State, now, cost int64) State {
 	return State{At: end.ticks, N: end.frac}
 }
 
-// end returns where a cost begins that enters the queue now or later.
+// end returns the instant at which a cost that enters the queue now or later begins.
 func (l *leakyBucket) end(s State, now int64) span {
 	if s.At >= now {
 		return span{s.At, s.N}

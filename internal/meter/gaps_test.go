@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// 600 calls are booked at 10 a second. At 1,000 a second they take 10 of each 1,000.
+// 600 calls are booked at 10 a second. Under 1,000 a second they take 10 units of each 1,000.
 func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 	const second = 1000
 	for kind := TokenBucket; kind <= Calendar; kind++ {
@@ -47,7 +47,7 @@ func TestAfterARaiseFarBookingsTakeOnlyWhatTheyTake(t *testing.T) {
 	}
 }
 
-// fitting is a state with loose bookings, and the same as a base and a slice.
+// fitting is a state with loose bookings, and the same bookings as a base and a slice.
 type fitting struct {
 	m    *Meter
 	base State
@@ -78,7 +78,7 @@ func (f *fitting) allFit(at, cost int64) bool {
 		}
 		same := m.regainedEqual(with, without, b.at)
 		if (m.kind == FixedWindow || m.kind == SlidingCounter) && !same && m.regained(m.advance(without, b.at)) <= b.at && !(open && m.advance(with, b.at).At == b.at) {
-			return false // it would not begin a window
+			return false // the booking would not begin a window then
 		}
 		var fit bool
 		with, fits = put(with, b.at, b.cost)
@@ -89,7 +89,7 @@ func (f *fitting) allFit(at, cost int64) bool {
 	return true
 }
 
-// regainedEqual reports whether two states are the same from an instant on.
+// regainedEqual reports whether two states are equal from an instant on.
 func (m *Meter) regainedEqual(a, b State, at int64) bool {
 	a, b = m.advance(m.cloned(a), at), m.advance(m.cloned(b), at)
 	if !m.log {
@@ -108,7 +108,7 @@ func entriesOf(s State) (all []entry) {
 	return all
 }
 
-// A cost goes before loose bookings at the first instant at which it fits beside all of them, and not before.
+// A cost goes before loose bookings at the first instant at which it and all of them fit.
 func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 	testsize.Arithmetic(t)
 	before := map[Kind]int{}
@@ -147,7 +147,7 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 					want++
 				}
 				got := m.first(s, now, cost)
-				if want > at { // behind all
+				if want > at { // it goes behind all
 					require.Greater(t, got, at, name)
 					continue
 				}
@@ -165,7 +165,7 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 			if n < m.capacity() {
 				require.Greater(t, m.first(s, now, n+1), now, name)
 			}
-			// Once it is spent, the bookings stand where they stood, and the state is the base with all spent in order.
+			// Once the cost is spent, the bookings keep their instants, and the state is the base with all spent in order.
 			cost := 1 + rnd.Int64N(m.capacity())
 			o := m.Offer(s, Moment{now, now}, cost, m.MaxAhead())
 			m.Accept(&s, now, o, cost, Booked)
@@ -191,7 +191,7 @@ func TestACostGoesBeforeLooseBookingsWhereAllOfThemStillFit(t *testing.T) {
 	}
 }
 
-// A cost enters a queue with loose bookings when there is room beside them, in a gap of its whole length.
+// A cost enters a queue with loose bookings when there is a gap of its whole length, and room for all.
 func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	testsize.Arithmetic(t)
 	before := 0
@@ -236,13 +236,13 @@ func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	require.Positive(t, before)
 }
 
-// Of two bookings the second one is given back. Whoever comes goes into the gap, but not before an instant that it names, unless nothing is
-// booked as late.
+// The second of two bookings is given back. A new cost may use the gap, but not
+// before the instant that its caller passes, unless the last booking is earlier.
 func TestAnOfferBetweenBookingsComesNoEarlierThanItMay(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 1, Per: 100, Burst: 2, Horizon: 1 << 40, Most: 1 << 40})
 	var s State
 	var booked []Spending
-	for range 5 { // the first one spends the burst, the others are booked at 200, 400, 600 and 800
+	for range 5 { // the first spends the burst, and the others are booked at 200, 400, 600 and 800
 		o := m.Take(&s, Moment{}, 2, 1<<30, Booked)
 		booked = append(booked, o.Spending(2))
 	}

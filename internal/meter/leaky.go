@@ -8,8 +8,8 @@ package meter
 // State.At is the end of the queue: the instant at which all that has entered has drained.
 type leakyBucket struct{ tokenBucket }
 
-// leaves returns when a cost that enters now may leave: after all that entered before it.
-// If that is not a whole tick, at is rounded up and part is the fraction.
+// leaves returns the instant at which a cost that enters now may leave: after all
+// earlier costs. If that is not a whole tick, at is rounded up and part is the fraction.
 func (l *leakyBucket) leaves(s State, now int64) (at, part int64) {
 	if at = l.regained(s); at <= now {
 		return now, 0
@@ -53,5 +53,5 @@ func (l *leakyBucket) refund(s State, now int64, sp Spending, actual int64) Stat
 	return l.tokenBucket.refund(s, now, sp, actual)
 }
 
-// remaining returns the room in the queue, regardless of the delay of a cost that enters it.
+// remaining returns the room in the queue. A cost that enters it may be delayed.
 func (l *leakyBucket) remaining(s State, now int64) (n, debt int64) { return l.room(s, now) }

@@ -16,9 +16,9 @@ const (
 // Limit is the configuration of a [Meter]. All figures are above 0.
 type Limit struct {
 	Kind
-	Units, Per int64   // Units are regained in Per ticks, or in each window of that length: a calendar's longest
-	Burst      int64   // of a token bucket, or a leaky bucket's queue; else of no meaning
-	Windows    Windows // of a calendar; else nil
+	Units, Per int64   // Units are regained in Per ticks, or in each window of Per ticks; of a calendar, Per is the longest window
+	Burst      int64   // a token bucket's burst or a leaky bucket's queue; otherwise unused
+	Windows    Windows // a calendar's windows; else nil
 
 	// Horizon bounds every span of time in which a budget is counted: the time in which
 	// the capacity is regained, how far ahead is booked, and the debt of one key. A limit
@@ -28,7 +28,7 @@ type Limit struct {
 	// Most bounds a key's debt. Twice Most must not overflow.
 	Most int64
 
-	// Retry is the shortest estimate of the time until units that are in use come back, above 0. Of Concurrent only.
+	// Retry is the minimum estimate of the time until units in use come back, above 0. Only Concurrent uses it.
 	Retry int64
 }
 
@@ -36,13 +36,13 @@ type Limit struct {
 // a larger one. They follow each other without a gap. Results may change from one call to the next: where the calendar follows
 // a wall clock and the clock is set, an instant moves to another window.
 type Windows interface {
-	// At returns the window that an instant lies in.
+	// At returns the window of an instant.
 	At(instant int64) Window
-	// After returns the k-th window after the one of an ordinal.
+	// After returns the k-th window after the window of an ordinal.
 	After(ordinal, k int64) Window
-	// Count returns the number of windows from the first ordinal's to the second's.
+	// Count returns the number of windows from the first ordinal to the second.
 	Count(first, second int64) int64
 }
 
-// Window is one window: from an instant on, and before another.
+// Window is one window: from From on, and before To.
 type Window struct{ From, To, Ordinal int64 }

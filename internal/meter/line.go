@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Line is the queue of the calls that wait for one key's budget, first come, first served. Nothing is booked for them.
-// The first turn is served at the first instant at which its cost fits, as if it were a decision of that instant; then
-// the next one is the first. So all waiters follow each change of the key's state or limit and each waiter that leaves,
-// and only the first one must compute its instant again.
+// Line is the queue of the calls that wait for one key's budget, first come, first served. Waiting calls
+// book nothing. The first turn is served at the first instant at which its cost fits, as if it were a
+// decision at that instant. Then the next one is the first. So all waiters follow each change of the key's
+// state or limit and each waiter that leaves, and only the first one has to compute its instant again.
 //
-// [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become due. So no call
-// overtakes the line. A question is answered as of the end of the line: see Meter.view.
+// [Meter.Advance] serves the turns that are due, each at its own instant, in order with the bookings that become
+// due. So no call overtakes the line. A question is answered as if it came at the end of the line: see Meter.view.
 //
 // Bookings keep their instants. A turn is not served before a booking that came before it.
 //
@@ -19,26 +19,26 @@ import (
 type Line struct {
 	first, last *Turn
 	n           int
-	cost        int64 // of all turns
-	most        int64 // no turn costs more
-	uneven      int   // how many turns have another cost than the one before
-	now         int64 // no turn was due by then
+	cost        int64 // the cost of all turns
+	most        int64 // the maximum cost of a turn
+	uneven      int   // the number of turns with another cost than the turn before
+	now         int64 // an instant by which no turn was due
 
-	end end // of the line
+	end end // the end of the line
 
 	At    int64        // an instant
 	Due   time.Time    // the same instant in real time
-	Owner atomic.Value // the caller's
+	Owner atomic.Value // used by the caller
 }
 
-// end is the state of a key once all of its line is served, if nothing changes.
+// end is the state of a key after all turns of its line are served, if nothing changes.
 type end struct {
 	known  bool
-	late   bool // turns have left since
+	late   bool // turns have left since it was computed
 	left   int  // the cost of an exact end that has been put off: see Line.shorter
 	state  State
 	detail detail
-	ledger ledger // it begins with a booking of no cost: later costs queue behind it, before or behind all that follow
+	ledger ledger // begins with a booking of cost 0: later costs queue behind it, before or behind all that follow
 	room   [1]booking
 }
 
@@ -46,23 +46,25 @@ type end struct {
 type Turn struct {
 	Cost   int64
 	Open   bool          // see Spending
-	Wake   chan struct{} // has room for one element
-	Number uint64        // of its arrival, or 0: it comes now
-	Tries  bool          // when it is due it is woken, and tries to spend its cost here and elsewhere; until then it stays the first
+	Wake   chan struct{} // has a buffer of one
+	Number uint64        // the number of its arrival; 0 if it comes now
+	// the caller is woken when the turn is due, and tries to spend its
+	// cost here and elsewhere; until then the turn stays the first
+	Tries bool
 
 	Over    bool     // it has left the line
 	Refused bool     // its cost is above the capacity
-	Free    bool     // it was let through without a charge
-	Spent   Spending // once it was served; no cost if it was free
+	Free    bool     // it passed without a charge
+	Spent   Spending // the spending once it was served; its cost is 0 if Free
 	Line    *Line
 
 	prev, next *Turn
-	behind     int64 // the instant of the last booking that came before it
+	behind     int64 // the instant of the last booking that was made before it
 }
 
 var arrivals atomic.Uint64
 
-// Arrival returns the number of a call that comes now.
+// Arrival returns the number for a call that arrives now.
 func Arrival() uint64 { return arrivals.Add(1) }
 
 // Rouse wakes the call.
@@ -83,7 +85,7 @@ func (l *Line) Rouse() {
 	}
 }
 
-// forget takes bookings after the newest one off the turns: they were cancelled.
+// forget makes turns follow no booking after the newest, because later ones were cancelled.
 func (l *Line) forget(newest int64) {
 	for t := l.last; t != nil && t.behind > newest; t = t.prev {
 		t.behind = newest

@@ -6,14 +6,14 @@ import (
 	"sort"
 )
 
-// This file computes the end of a line: the state of a key once all who wait are served, if nothing changes.
+// This file computes the end of a line: the state of a key after all who wait are served, if nothing changes.
 
 // replayed spends turns and bookings in their order, on a copy of a state.
 type replayed struct {
 	m      *Meter
 	s      State
 	now    int64
-	booked []booking // the later ones
+	booked []booking // the later bookings
 	loose  bool      // see gaps.go
 	bar    int64     // see barred
 }
@@ -41,7 +41,7 @@ func (m *Meter) replayed(s State, now int64) replayed {
 	return r
 }
 
-// whole returns the state with the bookings that are left.
+// whole returns the state with the remaining bookings.
 func (r *replayed) whole() State {
 	if !r.m.log {
 		return r.m.fold(r.s, slices.Clone(r.booked))
@@ -53,7 +53,8 @@ func (r *replayed) whole() State {
 	return s
 }
 
-// place returns where a turn is spent: behind the bookings that came before it, unless there is room, and the ones whose time comes first.
+// place returns the instant at which a turn is spent. That is behind the bookings that were made
+// before the turn, unless there is room before them, and behind those whose time comes first.
 func (r *replayed) place(t *Turn) (at, part int64) {
 	m := r.m
 	for {
@@ -83,12 +84,12 @@ func (r *replayed) spend(b *booking) {
 // spendTurn spends a cost at the instant of its place.
 func (r *replayed) spendTurn(cost, at int64) {
 	if r.s = r.m.spend(r.s, at, cost); r.m.log {
-		r.s = r.m.advance(r.s, at) // otherwise it would keep an entry for each turn
+		r.s = r.m.advance(r.s, at) // without this the state would keep an entry for each turn
 	}
 	r.now = at
 }
 
-// place returns where a cost is spent at once behind all else.
+// place returns the instant at which a cost is spent if it goes behind everything else.
 func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	if m.leaky != nil {
 		return m.leaky.leaves(s, now)
@@ -96,11 +97,10 @@ func (m *Meter) place(s State, now, cost int64) (at, part int64) {
 	return m.earliest(s, now, cost), 0
 }
 
-// turns spends the turns of a line. Turns that cost more than the capacity are left out: they are about to be
-// refused.
+// turns spends the turns of a line. It leaves out turns above the capacity, which are about to be refused.
 func (r *replayed) turns(l *Line) {
 	capacity := r.m.capacity()
-	n, cost := l.n, l.cost // of the turns that are left
+	n, cost := l.n, l.cost // of the remaining turns
 	for t := l.first; t != nil; t = t.next {
 		if n--; t.Cost > capacity {
 			cost -= t.Cost
@@ -115,7 +115,7 @@ func (r *replayed) turns(l *Line) {
 	}
 }
 
-// end spends the turns of a line, and then the bookings that are left, and makes the end of the line from the state.
+// end spends the turns of a line, and then the remaining bookings, and sets the end of the line to the resulting state.
 func (r *replayed) end(l *Line, e *end) {
 	r.turns(l)
 	e.ledger.loose = r.loose && len(r.booked) > 0
@@ -163,8 +163,8 @@ func (e *end) spend(m *Meter, at, cost int64) {
 	}
 }
 
-// skip spends the last n turns of a line at once. Cost is the sum of their costs. If the turns must be examined one by
-// one, it reports false. A turn has been spent before them, and nothing is booked behind it.
+// skip spends the last n turns of a line at once. cost is the sum of their costs. If the turns must be examined one
+// by one, it reports false. At least one turn before them has been spent already, and nothing is booked behind it.
 func (r *replayed) skip(l *Line, n int, cost int64) bool {
 	switch a := r.m.algorithm.(type) {
 	case *leakyBucket:
@@ -195,7 +195,7 @@ func (r *replayed) skip(l *Line, n int, cost int64) bool {
 // skipBucket adds up the costs. That is exact as long as the bucket is never above full at a turn's instant, which is rounded up: then
 // no fraction is lost.
 func (r *replayed) skipBucket(t *tokenBucket, l *Line, n int, cost int64) bool {
-	spare := t.minus(t.full, t.price(l.most)) // at the exact instant of the turn that leaves least
+	spare := t.minus(t.full, t.price(l.most)) // at the exact instant of the turn that leaves the least room
 	switch whole := t.one.frac == 0 && r.s.N == 0; {
 	case whole || spare.ticks >= 1:
 		owed := t.plus(span{r.s.At, r.s.N}, t.price(cost))
@@ -274,7 +274,7 @@ func (r *replayed) skipCounter(c *slidingCounter, cost, n int64) {
 			}
 		}
 		last, offset, taken = r.s, r.now-r.s.At, 0
-		if k := min(c.fit(r.s, cost), n-1); k > 0 { // all but the last, whose instant is to be known
+		if k := min(c.fit(r.s, cost), n-1); k > 0 { // all turns but the last, whose instant the caller needs
 			r.s.N += k * cost
 			n -= k
 			taken = k
@@ -301,7 +301,8 @@ func (c *slidingCounter) fit(s State, cost int64) int64 {
 	return max(0, n)
 }
 
-// skipLog spends as many turns as fit into a window. From then on each turn is served when the one so many places before it leaves.
+// skipLog spends as many turns as fit into a window. From then on each turn
+// is served when the turn that is this number of places before it leaves.
 func (r *replayed) skipLog(l *slidingLog, cost, n int64) bool {
 	k := l.units / cost
 	if r.s.M > 0 || n <= 2*k {

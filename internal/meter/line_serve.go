@@ -1,7 +1,7 @@
 package meter
 
-// Attach gives the line to a state that it did not belong to: of another limit, or of a new key. If that has a line, its turns
-// come behind. Turns that cost more than the capacity are refused.
+// Attach gives a state the line of another state, which was of another limit or of the same key before it was
+// dropped. If the state has a line, the new line's turns come behind. Turns above the capacity are refused.
 func (m *Meter) Attach(s *State, now int64, l *Line) {
 	if other := s.Line(); other != nil && other != l {
 		for t := other.first; t != nil; {
@@ -32,7 +32,7 @@ func (m *Meter) Join(s *State, now int64, t *Turn, o Offer) {
 	}
 }
 
-// Insert puts a turn into the line whose booking, at an instant, has been given back. Its place is by its number.
+// Insert puts a turn into the line, at the place of its number. Its booking, at the instant at, has been given back.
 func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
 	l := m.lineOf(s, now)
 	l.insert(t)
@@ -46,7 +46,7 @@ func (m *Meter) Insert(s *State, now int64, t *Turn, at int64) {
 		e.known = false
 	}
 	if l.first == t && t.next != nil {
-		t.next.Rouse() // it is not the first any more
+		t.next.Rouse() // t.next is not the first any more
 	}
 }
 
@@ -72,8 +72,9 @@ func (m *Meter) Leave(s *State, t *Turn) {
 	*s = m.moved(*s)
 }
 
-// shorter is called when a turn has left. It reports true if the end of the line is kept although it is too late now: to look at each
-// turn of a long line for each one that leaves takes too long. An end that is so kept is late by less than a 64th of the line's turns.
+// shorter is called when a turn has left. It reports true if the end of the line stays
+// although it is too late now, because examining each turn of a long line each time would
+// take too long. An end that stays is late by less than a 64th of the line's turns.
 func (m *Meter) shorter(l *Line) bool {
 	const long, share = 1024, 64
 	e := &l.end
@@ -88,7 +89,7 @@ func (m *Meter) shorter(l *Line) bool {
 	return true
 }
 
-// sums reports whether the end of a long line is computed without a look at each turn: see skip.
+// sums reports whether the end of a long line can be computed without examining each turn: see skip.
 func (m *Meter) sums(l *Line) bool {
 	if t := m.bucket(); t != nil {
 		return m.leaky != nil || l.uneven == 0 || t.one.frac == 0 || t.minus(t.full, t.price(l.most)).ticks > 0
@@ -103,7 +104,7 @@ func (m *Meter) Release(s *State, refused bool) {
 	*s = m.moved(*s)
 }
 
-// moved is called after a change of the state, or of the line: the first turn's instant may be another.
+// moved is called after a change of the state or of the line, because the instant of the first turn may have changed.
 func (m *Meter) moved(s State) State {
 	l := s.Line()
 	switch {
@@ -118,17 +119,17 @@ func (m *Meter) moved(s State) State {
 	return s
 }
 
-// Due returns when the first turn is served if nothing changes. There is one.
+// Due returns the instant at which the first turn is served if nothing changes. The line is not empty.
 func (m *Meter) Due(s *State) int64 {
 	*s = m.closeGaps(*s)
 	at, _, _ := m.due(*s, s.Line())
 	return at
 }
 
-// due returns where the cost of the first turn is spent, and the instant of the last booking before it.
+// due returns the instant at which the first turn is served, and the instant of the last booking before it.
 func (m *Meter) due(s State, l *Line) (at, part, after int64) { return m.dueAs(s, l, l.first) }
 
-// dueAs is due for a turn that would be the first.
+// dueAs is due as if t were the first turn.
 func (m *Meter) dueAs(s State, l *Line, t *Turn) (at, part, after int64) {
 	if m.bookings(s) == nil && (!m.log || s.log.newest() <= l.now) {
 		at, part = m.place(s, l.now, t.Cost)
@@ -142,7 +143,7 @@ func (m *Meter) dueAs(s State, l *Line, t *Turn) (at, part, after int64) {
 // OfferFirst is Offer for the cost of the first turn.
 func (m *Meter) OfferFirst(s State, mo Moment) Offer { return m.offerAs(s, mo, s.Line().first) }
 
-// OfferBefore is Offer for a cost that comes before the whole line. If it is accepted, the caller calls Passed.
+// OfferBefore is Offer for a cost that comes before the whole line. After accepting it, call Passed.
 func (m *Meter) OfferBefore(s State, mo Moment, cost int64) Offer {
 	return m.offerAs(s, mo, &Turn{Cost: cost, behind: m.newest(s, s.Line().now)})
 }
@@ -182,12 +183,12 @@ func (m *Meter) serve(s State, now int64) State {
 		return m.trimmed(s)
 	}
 	if served {
-		l.first.Rouse() // to set its timer
+		l.first.Rouse() // it sets its timer
 	}
 	return s
 }
 
-// spendTurn spends the cost of the first turn before all bookings that are left.
+// spendTurn spends the cost of the first turn before all remaining bookings.
 func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	l, keep := s.ledger, Final
 	if t.Open {
@@ -212,7 +213,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 	return s
 }
 
-// view returns the state that a question is about: the end of the line if there is one. The state is up to date.
+// view returns the state that questions refer to: the end of the line if there is one. The state is up to date.
 func (m *Meter) view(s State) State {
 	l := s.Line()
 	if l == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// oneTurnAfterTheOther is the definition of the end of a line: all of its turns and bookings are spent in order.
+// oneTurnAfterTheOther defines the end of a line: it spends all turns and bookings in order.
 func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	r := m.replayed(s, l.now)
 	for t := l.first; t != nil; t = t.next {
@@ -25,7 +25,7 @@ func oneTurnAfterTheOther(m *Meter, s State, l *Line) (State, int64) {
 	return r.s, r.now
 }
 
-// everyLimit are the limits that lines are tested under: with and without fractions, tight and with room.
+// everyLimit returns the limits that lines are tested under: with and without fractions, narrow and wide.
 func everyLimit() (all []Limit) {
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, FixedWindow, SlidingLog, SlidingCounter, Calendar} {
 		for _, x := range [][3]int64{{1, 10, 1}, {7, 1000, 1}, {7, 1000, 5}, {10, 1000, 10}, {13, 1000, 40}, {100, 99, 30}, {3, 5, 3}} {
@@ -80,7 +80,7 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 				}
 				m.view(s)
 				requireEqualEnds(t, &m, want, m.view(s), now, name)
-				l.end.known = false // the end is to be computed anew, not extended
+				l.end.known = false // the end is computed anew, not extended
 				got := m.view(s)
 				requireEqualEnds(t, &m, want, got, now, name)
 				if last != l.end.ledger.list[0].at {
@@ -108,7 +108,7 @@ func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
 	}
 }
 
-// orLater returns the turn a number of places behind.
+// orLater returns the turn that is the given number of places behind.
 func (t *Turn) orLater(places int) *Turn {
 	for range places {
 		t = t.next
@@ -116,7 +116,7 @@ func (t *Turn) orLater(places int) *Turn {
 	return t
 }
 
-// requireEqualEnds compares the answers that two states give.
+// requireEqualEnds checks that two states answer alike.
 func requireEqualEnds(t *testing.T, m *Meter, want, got State, now int64, name string) {
 	t.Helper()
 	for cost := int64(1); cost <= m.capacity(); cost += 1 + m.capacity()/5 {

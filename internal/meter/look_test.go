@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// looked is a key of which one copy is looked at between its calls, and the other is not.
+// looked is a key in two copies. One of them is looked at between its calls.
 type looked struct {
 	m *Meter
 	s State
@@ -20,7 +20,8 @@ func (k *looked) to(m *Meter, now int64) {
 	k.s, k.m = m.Migrate(k.m, k.s, now), m
 }
 
-// A look at a key, a denial and a view of it under another limit change no later call, whatever limits it has left before.
+// Looks at a key do not change its later calls, whatever former limits
+// it has: neither a Peek, nor a denial, nor a view under another limit.
 func TestALookChangesNoLaterCall(t *testing.T) {
 	testsize.Arithmetic(t)
 	came := 0

@@ -1,9 +1,9 @@
 // Package meter counts a key's spending under a limit: the arithmetic of the seven algorithms, of bookings, debts and limits that
 // change.
 //
-// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an origin that the
-// caller chooses. A caller passes the instant now to each call, never an earlier one than in its last call for the same state.
-// Package ratelimit counts in nanoseconds, package redislimit in microseconds.
+// It knows no key, holds no lock, reads no clock and has no unit of time. Instants are int64 ticks since an origin
+// that the caller chooses. The caller passes the instant now to each call, and never an earlier one than in its
+// last call for the same state. Package ratelimit counts in nanoseconds, package redislimit in microseconds.
 //
 // A [Meter] is a limit prepared for decisions. A [State] is one key's spending under it. Questions ([Meter.Offer],
 // [Meter.Remaining], [Meter.Regained]) leave the state as it is. Methods that change it take a pointer: [Meter.Advance] brings
@@ -41,15 +41,15 @@ type Meter struct {
 	// The fields that every decision reads come first.
 	log      bool         // the algorithm is the sliding log, whose bookings are among its entries
 	advances bool         // each decision advances the state to now first
-	token    *tokenBucket // the algorithm, if it is that one: Allow has a shorter way for it
+	token    *tokenBucket // the algorithm, if it is a token bucket: Allow has a shorter way for it
 	held     *slidingLog  // the algorithm, if its units are held by reservations; otherwise nil
 	leaky    *leakyBucket // the algorithm, if it is a leaky bucket, which delays the costs that it admits; otherwise nil
 
 	// Without these two bounds, sums of instants and of costs could overflow.
-	maxDebt  int64 // how much may be owed
-	maxAhead int64 // how far ahead may be booked
+	maxDebt  int64 // the maximum debt
+	maxAhead int64 // how far ahead bookings may be
 
-	horizon, most int64 // the limit's
+	horizon, most int64 // of the limit
 
 	kind Kind
 }
@@ -74,12 +74,12 @@ func New(l Limit) Meter {
 	default:
 		panic("meter: no algorithm of that kind")
 	}
-	m.family() // panics if there is none
+	m.family() // panics if the algorithm has no family
 	return m
 }
 
-// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole windows, so its
-// bound is a number of windows too: the number in the horizon, as long as twice their units can be counted.
+// window sets the meter up for an algorithm that counts units for each window. A debt runs over into whole windows.
+// So the maximum debt is the units of all windows in the horizon, as long as twice that many can be counted.
 func (m *Meter) window(l Limit) {
 	windows := min(l.Horizon/l.Per, l.Most/l.Units)
 	m.maxDebt, m.maxAhead = windows*l.Units, max(0, (windows-1)*l.Per)
@@ -94,13 +94,12 @@ func (m *Meter) window(l Limit) {
 		m.held = &slidingLog{per: l.Per, units: l.Units, held: true, retry: min(l.Retry, l.Per)}
 		m.algorithm, m.log, m.advances, m.maxAhead = m.held, true, true, 0
 	case Calendar:
-		// A key that was only denied keeps the window that it has reached, too: it may be that
-		// the wall clock is set back.
+		// Even a key that was only denied keeps the window that it has reached, because the wall clock may be set back.
 		m.algorithm, m.advances = &calendar{l.Windows, l.Units, m.maxDebt, l.Per}, true
 	}
 }
 
-// Counts reports whether the meter has anything to count.
+// Counts reports whether the meter counts anything.
 func (m *Meter) Counts() bool { return m.algorithm != nil }
 
 // Delays reports whether an admitted cost may be delayed, as in a leaky bucket's queue. Other meters let a cost through at
@@ -113,8 +112,7 @@ func (m *Meter) Holds() bool { return m.held != nil }
 // Bucket reports whether the meter is a token bucket. Then SpendBucket is the shortest way.
 func (m *Meter) Bucket() bool { return m.token != nil }
 
-// MaxAhead returns how far ahead is booked at most. A leaky bucket has no such bound but its
-// queue's capacity.
+// MaxAhead returns how far ahead bookings may be. For a leaky bucket only its queue's capacity bounds that.
 func (m *Meter) MaxAhead() int64 { return m.maxAhead }
 
 // Price returns the time in which n units of a bucket are regained: whole ticks, and the rest in 1/units of a tick, for the
@@ -124,7 +122,7 @@ func (m *Meter) Price(n int64) (ticks, frac int64) {
 	return price.ticks, price.frac
 }
 
-// capacity returns the most that can be spent at once.
+// capacity returns the maximum cost.
 func (m *Meter) capacity() int64 {
 	if t := m.bucket(); t != nil {
 		return t.capacity
@@ -149,8 +147,8 @@ func (m *Meter) windows() (per, units int64) {
 	panic("meter: no windows of that kind")
 }
 
-// bucket returns the meter's algorithm as a token bucket, if it counts like one: a leaky
-// bucket's state is the same debt in time.
+// bucket returns the token bucket with which the meter's algorithm
+// counts, if any: the state of a leaky bucket is the same debt in time.
 func (m *Meter) bucket() *tokenBucket {
 	switch a := m.algorithm.(type) {
 	case *tokenBucket:

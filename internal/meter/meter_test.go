@@ -31,7 +31,7 @@ func bucketOf(units, per, burst int64) tokenBucket {
 	return newTokenBucket(limitOf(TokenBucket, units, per, burst))
 }
 
-// A new algorithm must be named in every one of these places. Where it is missing, this test panics.
+// A new algorithm needs a case in all of these functions. Where it has none, this test panics.
 func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	for _, kind := range kinds {
 		m := meterOf(kind, 10, second, 10)
@@ -49,7 +49,8 @@ func TestEveryAlgorithmIsNamedWhereItMatters(t *testing.T) {
 	assert.False(t, new(Meter).Counts())
 }
 
-// Standing and SpendBucket have ways of their own for a token bucket. They agree with the long ones, and these with fractions.
+// Standing and SpendBucket are faster for a token bucket. Their results equal
+// those of the general functions, and those of arithmetic in fractions.
 func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 	r := rand.New(rand.NewPCG(58, 3))
 	upTo := func(n int64) int64 { return 1 + r.Int64N(min(n, 1<<r.IntN(62)+1)) }
@@ -57,7 +58,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 	for limits < 3000 {
 		units, per, burst := upTo(1<<53), upTo(century), upTo(1<<53)
 		if price := new(big.Int).Mul(big.NewInt(burst), big.NewInt(per)); price.Cmp(new(big.Int).Mul(big.NewInt(century), big.NewInt(units))) > 0 {
-			continue // takes more than a century to regain
+			continue // the burst takes more than a century to regain
 		}
 		limits++
 		m := meterOf(TokenBucket, units, per, burst)
@@ -83,7 +84,7 @@ func TestTheShortWaysOfATokenBucketAgreeWithTheLongOnes(t *testing.T) {
 			spentRemaining, spentDebt, spentRegained, next := m.StandingOf(spent, now)
 			assert.Equal(t, []int64{remaining, debt, max(regained, now)}, []int64{spentRemaining, spentDebt, max(spentRegained, now)})
 			assert.Equal(t, m.Earliest(s, now, 1), next)
-			// A unit is per fractions of a tick: burst·per of them, less the owed ones, remain.
+			// A unit is per fractions of a tick. The remaining units are burst·per less the owed fractions, divided by per.
 			owed := new(big.Int).SetInt64(max(0, s.At-now))
 			owed.Mul(owed, big.NewInt(m.token.units))
 			if s.At >= now {

@@ -2,16 +2,16 @@ package meter
 
 import "slices"
 
-// Migrate converts a state of another meter to this one. Bookings keep their instants, as do a log's spendings and the
-// beginnings of windows. It leaves the given state as it is, for a Peek. It takes time linear in the number of bookings, and
-// should not be called if both count alike. The state is up to date: see Refresh.
+// Migrate converts a state of another meter to this one. Bookings keep their instants, as do a log's spendings
+// and the beginnings of windows. It leaves the given state as it is, for a Peek. It takes time linear in the
+// number of bookings. Do not call it if both meters count alike. The state is up to date: see Refresh.
 //
-// The meaning of a state depends on the algorithm, so there are three ways. Between two logs each spending keeps its instant.
-// Between a log and any other, the spendings become a sum, or a sum becomes one spending. All others keep sums: see carrySums.
-// Bookings are parted first and booked again at their instants.
+// The meaning of a state depends on the algorithm, so there are three ways. Between two logs each spending keeps
+// its instant. Between a log and any other, the spendings become a sum, or a sum becomes one spending. All others
+// keep sums: see carrySums. Migrate first separates the bookings, and then books them again at their instants.
 func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	if (to.held == nil) != (from.held == nil) {
-		return State{At: now} // units in use are no spending
+		return State{At: now} // units in use do not count as spending
 	}
 	if to.held != nil {
 		return to.convert(from, s, now)
@@ -19,8 +19,8 @@ func (to *Meter) Migrate(from *Meter, s State, now int64) State {
 	return to.loosened(from, to.under(from, s, now), now)
 }
 
-// under is Migrate for a state with former limits, or one that leaves a limit. Bookings to come would count in both, so with
-// them all former limits are forgotten.
+// under is Migrate for a state with former limits, or a state that leaves a limit.
+// Future bookings would count twice, so they make it forget all former limits.
 func (to *Meter) under(from *Meter, s State, now int64) State {
 	alike := from.alike(to)
 	if alike && s.formers() == nil {
@@ -60,7 +60,7 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 			r = to.owe(r, now, more)
 		}
 		r = r.withLost(x)
-	} else { // it begins with all that was spent
+	} else { // it begins with all spending
 		r = to.convert(from, from.found(s, now), now)
 	}
 	r = r.withFormers(f)
@@ -68,7 +68,7 @@ func (to *Meter) under(from *Meter, s State, now int64) State {
 	return to.outlived(r, now)
 }
 
-// alike reports whether a state keeps the instants at which it regains when it is converted from one
+// alike reports whether a state keeps its instants of regaining when it is converted from one
 // meter to the other. Of several former limits that are alike, only the last one goes on counting.
 func (m *Meter) alike(other *Meter) bool {
 	switch {
@@ -78,7 +78,7 @@ func (m *Meter) alike(other *Meter) bool {
 		return true
 	case m.kind != other.kind:
 		return false
-	case m.kind == Calendar: // whose windows end when they end
+	case m.kind == Calendar: // the windows of both end at the same instants
 		return true
 	}
 	a, _ := m.windows()
@@ -86,7 +86,7 @@ func (m *Meter) alike(other *Meter) bool {
 	return a == b
 }
 
-// reduced returns a state with no more spending than the key has under the limit that it leaves: the rest is regained.
+// reduced returns a state with at most the spending that the key has under the limit that it leaves: the rest is regained.
 func (m *Meter) reduced(s State, now, most int64) State {
 	n := m.spent(s, now)
 	if t := m.bucket(); t != nil { // rounded down: the key keeps a part of a unit
@@ -137,8 +137,8 @@ func (m *Meter) loosened(from *Meter, s State, now int64) State {
 	return s
 }
 
-// MigrateView returns a view of a state of another meter under this one, with the line that it would have. It leaves the given state
-// as it is. The state is up to date.
+// MigrateView returns the view of a state of another meter as if this meter
+// had its line. It leaves the given state as it is. The state is up to date.
 func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 	l := s.Line()
 	if l == nil {
@@ -175,10 +175,10 @@ func (to *Meter) MigrateView(from *Meter, s State, now int64) State {
 }
 
 // Charge adds the spending in another meter's state, as of now, to a state of this one, as a debt if necessary. It books
-// the other state's bookings here, at the same instants or later. The other state must be up to date, and stays as it is.
+// the other state's bookings here, at the same instants or later. The other state must be up to date. It does not change.
 func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	if to.held != nil || from.held != nil {
-		return // of calls that have ended with their process
+		return // the calls have ended with their process
 	}
 	var booked []booking
 	var n, debt int64 // the spending by now, and the debt of a log, which may lie behind bookings
@@ -208,13 +208,13 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	for _, b := range booked {
 		at, cost := max(Add(b.at, late), to.behind(*s, now)), b.cost
 		if log, ok := to.algorithm.(*slidingLog); ok {
-			// A log does not queue a charge: where the booking's window is full, it is spent when there is room, and a part
-			// that never fits is a debt.
+			// A log does not queue a charge. Where the booking's window is full, the
+			// charge is spent when there is room, and a part that never fits is a debt.
 			over := max(0, cost-log.units)
 			cost, debt = cost-over, debt+over
 			at = max(at, log.earliest(*s, now, cost))
 		}
-		if at-now > to.horizon { // nothing is booked so far ahead, and ReadState reads nothing that is
+		if at-now > to.horizon { // no booking is farther ahead, and ReadState rejects such a booking
 			debt = Add(debt, cost)
 		} else if cost = min(cost, to.maxDebt-to.spent(*s, now)); cost > 0 {
 			*s = to.book(*s, Spending{At: at, Cost: cost})
@@ -223,7 +223,8 @@ func (to *Meter) Charge(s *State, now int64, from *Meter, other State) {
 	*s = to.owe(*s, now, debt)
 }
 
-// Loosen has costs go before the bookings of a state that has been advanced to now, until Tighten. It reports whether they did not before.
+// Loosen makes costs go before the bookings of a state that has been advanced
+// to now, until Tighten. It reports whether it has made the state loose.
 func (m *Meter) Loosen(s *State, now int64) bool {
 	if s.loose() {
 		return false
@@ -232,7 +233,7 @@ func (m *Meter) Loosen(s *State, now int64) bool {
 	return s.loose()
 }
 
-// Tighten has costs queue behind the last booking again. It reports whether they did not before.
+// Tighten makes costs queue behind the last booking again. It reports whether the state was loose before.
 func (m *Meter) Tighten(s *State) bool {
 	if !s.loose() {
 		return false

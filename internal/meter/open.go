@@ -8,22 +8,22 @@ import (
 
 // This file keeps a token bucket's open reservations, whose real cost is not known yet.
 //
-// To settle a reservation below its cost gives back the amount that the key would owe less if the real cost had been charged at
-// the beginning. That debt and the actual one differ by the price of the difference at first. Passing time lowers both alike,
-// and brings them closer only while the smaller one is at zero. So they still differ by the least debt since the reservation,
-// and by no more than that price. Each open reservation therefore keeps the least debt since, which is sampled just before each
-// spending, after each grant, and at the settlement.
+// A settlement below the cost gives back the amount by which the key would owe less if the real cost had been
+// charged at the beginning. At first the two debts differ by the price of the difference in cost. Passing time
+// lowers both alike, and brings them closer only while the smaller one is zero. So they still differ by the
+// minimum debt since the reservation, but at most by that price. Each open reservation therefore keeps the minimum
+// debt since it began, which is sampled just before each spending, after each grant, and at the settlement.
 //
-// The amount given back lowers the debt at each instant since the reservation, as if it had never been charged, and so the
-// least debts of the other open reservations. The state is then always the one in which each settled reservation has been
-// charged its real cost from the beginning. That state is never above the one in which a cost was admitted, so the bound holds
-// for the real costs. To give back less is the same as a larger real cost, and keeps the bound too: a list of bounded length
-// may lower a least debt, and never raises one.
+// The amount given back lowers the debt at each instant since the reservation, as if it had never been charged.
+// So it also lowers the least debts of the other open reservations. The state then always equals the state in
+// which each settled reservation was charged its real cost from the beginning. It is never above the state in
+// which a cost was admitted, so the bound holds for the real costs. Giving back less equals a larger real cost,
+// and keeps the bound, too. So a list of bounded length may lower a least debt, but never raises one.
 
-// open is one open reservation, or several that share a least debt, exactly or after rounding.
+// open is one open reservation, or several with the same least debt, exactly or after rounding.
 type open struct {
 	from  int64 // the instant of the oldest of them; all are before the next element's
-	part  int64 // the number of grants before it at that instant, made while others of the instant were open
+	part  int64 // the number of grants before it at that instant, made while other reservations of the instant were open
 	count int
 	least span // the least debt since, at any instant after from; unsampled if there was none yet
 }
@@ -31,19 +31,19 @@ type open struct {
 // openList lists a token bucket's open reservations, the oldest first. The least debts rise in older, and behind these.
 type openList struct {
 	opens  []open
-	older  int  // the number of elements that are older than the last change: see total
-	uneven bool // they do not rise
+	older  int  // the number of elements that began before the last change of the limit: see total
+	uneven bool // the least debts do not rise
 }
 
-// unsampled is more than can be owed.
+// unsampled is above any debt.
 var unsampled = span{ticks: math.MaxInt64}
 
 // maxOpens is the maximum number of elements of a list: see merge. A list has no more than there are open reservations, and each
 // settlement takes time linear in the elements behind its own.
 var maxOpens = 4096
 
-// sample records the debt just before a spending, or a change of the state. The reservations with a higher least
-// debt become one with this one. Within an instant nothing is regained, so its own reservations are left alone.
+// sample records the debt just before a spending, or a change of the state. All reservations with a higher least debt become
+// one element with this debt. Within an instant nothing is regained, so sample skips the reservations of this instant.
 func (l *openList) sample(at int64, owed span) {
 	n := len(l.opens)
 	if n == 0 || l.opens[n-1].from == at {
@@ -74,8 +74,7 @@ func (l *openList) part(at int64) int64 {
 	return l.opens[n-1].part + 1
 }
 
-// lower lowers the least debts of the oldest n to at most owed. Reservations that give back nothing any more are
-// dropped.
+// lower lowers the least debts of the oldest n to at most owed. It drops reservations that can give back nothing any more.
 func (l *openList) lower(n int, owed span) {
 	if l.uneven {
 		l.lowerAll(n, owed)
@@ -97,7 +96,8 @@ func byLeast(a, b open) int {
 	return 1
 }
 
-// lowerAll is lower where the least debts do not rise. An element without one stays, if an earlier one has more.
+// lowerAll is lower where the least debts do not rise. An element that
+// can give back nothing stays, if an earlier one can give back more.
 func (l *openList) lowerAll(n int, owed span) {
 	if owed == (span{}) {
 		l.remove(0, n)
@@ -133,8 +133,8 @@ func (l *openList) lowerFrom(first, n int, owed span) {
 	}
 }
 
-// granted is sample after a grant, which counts for the reservations of its instant too. The last of these stay even
-// if they give back nothing, so that later ones of the instant get another part.
+// granted is sample after a grant, which also counts for the reservations of its instant. The last of
+// these stay even if they can give back nothing, so that later ones of the instant get another part.
 func (l *openList) granted(at int64, owed span) {
 	n := len(l.opens)
 	if n > 0 && l.opens[n-1].from == at {
@@ -159,8 +159,8 @@ func (l *openList) opened(at int64, n int) {
 	l.opens = append(l.opens, open{from: at, part: part, count: n, least: unsampled})
 }
 
-// merge merges two neighbours among the oldest n, those whose least debts differ least. If the
-// reservations of the oldest one give back less than that difference, it drops the oldest one instead.
+// merge merges two neighbours among the oldest n: those with the most similar least debts.
+// If the oldest reservations give back less than that difference, it drops them instead.
 func (l *openList) merge(n int) {
 	best, least := 0, l.opens[0].least
 	for i := 1; i < n; i++ {
@@ -184,20 +184,20 @@ func (l *openList) merge(n int) {
 	l.remove(best, best+1)
 }
 
-// openAt returns the index of the element with a reservation, or −1 if there is none: then all that was charged for
-// it is regained. A spending of another algorithm has no element, and an earlier one gives back no more for it.
+// openAt returns the index of a spending's element, or −1 if there is none: then all that was charged for the spending
+// is regained. A spending of another algorithm has no element; an earlier one must not give back more for it.
 func (l *openList) openAt(sp Spending) int {
 	part := sp.Part
 	if sp.Changed && part != 0 {
-		part = -1 // it may be a place in a queue
+		part = -1 // the part may be a place in a queue
 	}
 	return sort.Search(len(l.opens), func(i int) bool {
 		return l.opens[i].from > sp.At || l.opens[i].from == sp.At && l.opens[i].part > part
 	}) - 1
 }
 
-// dropPaid drops the reservations that have nothing more to give back. It keeps those of
-// an instant that is not over: a later reservation must not get a dropped one's part.
+// dropPaid drops the reservations that can give back nothing any more. It keeps those of an
+// instant that has not passed: a later reservation must not get the part of a dropped one.
 func (l *openList) dropPaid(now int64) {
 	k := 0
 	for k < len(l.opens) && l.opens[k].least == (span{}) && l.opens[k].from < now {
@@ -206,8 +206,8 @@ func (l *openList) dropPaid(now int64) {
 	l.remove(0, k)
 }
 
-// closed removes one settled reservation from the i-th element at now. The last element of an instant with a grant stays, even
-// if it is empty, as long as the instant lasts: a later reservation must not get the part of an earlier, dropped one.
+// closed removes one settled reservation from the i-th element at now. While an instant with a grant lasts, its
+// last element stays even if it is empty: a later reservation must not get the part of an earlier, dropped one.
 func (l *openList) closed(i int, now int64) {
 	o := &l.opens[i]
 	o.count--

@@ -1,9 +1,9 @@
 package meter
 
-// total returns the debt at an instant, including the units that are set aside. The ledger keeps the least value of it.
-// The units set aside are the first that reservations from before the change give back. Later reservations have no part
-// in them, and give back less, so the two are never merged. Once the units have lapsed, their old limit has regained
-// all spending under it, and the reservations from before the change give back nothing any more.
+// total returns the debt at an instant, including the units that are set aside. The open list keeps its
+// minimum. Reservations from before the change give the units set aside back first. Later reservations have no
+// part in these units, and give back less, so the two are never merged. Once the units have lapsed, their old
+// limit has regained all spending under it, and reservations from before the change give back nothing any more.
 func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	if l.rest.units == 0 {
 		return owed
@@ -24,9 +24,9 @@ func (l *ledger) total(t *tokenBucket, at int64, owed span) span {
 	return owed
 }
 
-// gaveBack lowers the least debts after an amount was given back at now. The amount belongs to a spending in the i-th
-// element, or between it and the element before it. An earlier reservation has at most the i-th one's least debt.
-// Reservations of now stay, as after a grant.
+// gaveBack lowers the least debts after an amount was given back at now. The amount belongs to a
+// spending in the i-th element, or between that element and the one before. The least debts of
+// earlier reservations are at most the i-th one's. Reservations of now stay, as after a grant.
 //
 // A spending that is not open has no element. Its refund is at most the part that has not been regained. So without the
 // spending, the debt would still have been at least the debt that was sampled just before it, and earlier reservations
@@ -46,8 +46,8 @@ func (l *ledger) gaveBack(t *tokenBucket, i int, now int64, back span) {
 	}
 }
 
-// refundable returns the amount to give back of a spending in the i-th element. A spending since the last change has no part in the
-// units set aside.
+// refundable returns the amount to give back for a spending in the i-th
+// element. A spending since the last change has no part in the units set aside.
 func (t *tokenBucket) refundable(l *ledger, i int, total span, now int64, sp Spending, actual int64) span {
 	back, most, aside := t.price(max(0, sp.Cost-actual)), total, span{}
 	if !sp.Changed && l.rest.units > 0 {
@@ -76,7 +76,7 @@ func (t *tokenBucket) refundable(l *ledger, i int, total span, now int64, sp Spe
 	return back
 }
 
-// fromLost takes the part of an amount to give back that a token bucket has not counted, and returns the rest.
+// fromLost subtracts the part of a refund that a token bucket has not counted, and returns the rest.
 func (l *ledger) fromLost(t *tokenBucket, back span) span {
 	if l.lost == nil {
 		return back

@@ -15,23 +15,23 @@ import (
 type charged struct {
 	at       int64
 	cost     int64 // the admitted cost
-	real     int64 // the real cost; of a grant below 0
+	real     int64 // the real cost; below 0 for a grant
 	admitted bool
 	sp       Spending
 }
 
-// past is a token bucket's key whose reservations are settled, and all that has happened to it.
+// past is the key of a token bucket with reservations that are settled, and all its events.
 type past struct {
 	m      Meter
 	s      State
 	now    int64
-	events []*charged // in the order of their instants
+	events []*charged // all events in the order of their instants
 	open   []*charged
-	lost   []*charged // are never settled
+	lost   []*charged // reservations that are never settled
 	rnd    *rand.Rand
 	grants bool
 	beside bool // grants take from bookings too
-	taken  int  // grants that did
+	taken  int  // the number of grants that did
 	still  bool // much happens within one instant
 	passes bool // some spendings are given back within their instant, as by a call that another limiter denies
 	late   bool // some spendings that are not open are given back later
@@ -126,7 +126,7 @@ func (p *past) do() {
 		case 0:
 			p.lost = append(p.lost, e)
 			return
-		case 1: // more: that is charged now, or behind all that is booked
+		case 1: // a higher cost is charged now, or behind all bookings
 			p.m.Advance(&p.s, p.now)
 			over := 1 + p.rnd.Int64N(p.m.token.capacity)
 			p.add(&charged{at: max(p.now, p.s.behind(p.now)), real: over})
@@ -141,7 +141,7 @@ func (p *past) do() {
 	case op == 18 && p.grants, op == 17 && p.grants && p.still:
 		if p.m.Advance(&p.s, p.now); p.m.bookings(p.s) != nil {
 			if !p.beside {
-				return // takes from bookings, and not from the spending
+				return // the grant takes from bookings, and not from the spending
 			}
 			p.taken++
 		}
@@ -169,7 +169,7 @@ func (p *past) String() (text string) {
 	return fmt.Sprintf("%d/%d, burst %d, now %d\n%s%+v", p.m.token.units, p.m.token.per, p.m.token.capacity, p.now, text, p.s)
 }
 
-// bound: over any interval no more is really spent than the limit and the grants until its end allow.
+// bound checks that over any interval the key spends no more than the limit and the grants until its end allow.
 func (p *past) bound(t *testing.T) {
 	var before int64
 	for i, first := range p.events {
@@ -187,8 +187,8 @@ func (p *past) bound(t *testing.T) {
 	}
 }
 
-// A grant takes from bookings first, and then counts when they are due. Even if their reservations are settled later, and others have taken
-// their instants, it allows its own units and no more.
+// A grant takes from bookings first, and counts once these are due. Later their reservations may be
+// settled, and others may have taken their instants. Even then the grant allows its own units and no more.
 func TestAGrantBesideBookingsAllowsItsUnitsAndNoMore(t *testing.T) {
 	testsize.Arithmetic(t)
 	taken := 0
@@ -223,7 +223,7 @@ func TestASettledStateIsTheOneOfTheRealCosts(t *testing.T) {
 	}
 }
 
-// A spending that is not open may be given back later than it was spent, which is less than all of it.
+// If a spending that is not open is given back some time later, only a part of it comes back.
 func TestASpendingThatIsGivenBackLateAllowsNoMoreThanItsUnits(t *testing.T) {
 	testsize.Arithmetic(t)
 	for seed := range uint64(testsize.Of(20_000, 400_000)) {
@@ -304,7 +304,7 @@ func TestFewOpensGiveBackNoMoreThanMany(t *testing.T) {
 	}
 }
 
-// leasts returns the number of different debts above 0 that the open reservations are the least of since they were made.
+// leasts returns the number of different least debts above 0 among the open reservations.
 func (p *past) leasts() int {
 	all := make(map[span]bool)
 	for _, e := range slices.Concat(p.open, p.lost) {
@@ -336,7 +336,7 @@ func (p *past) leasts() int {
 	return len(all)
 }
 
-// A short list loses nothing as long as it has room for each different least debt, and one more.
+// A short list loses nothing as long as its length is the number of different least debts, plus one.
 func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 	defer func(n int) { maxOpens = n }(maxOpens)
 	full := 0
@@ -348,7 +348,7 @@ func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 			p.do()
 			n := p.leasts()
 			if p.grants {
-				n++ // the spendings of an instant before and after a grant have entries of their own for as long as it lasts
+				n++ // while an instant lasts, its spendings before and after a grant have separate entries
 			}
 			if n > maxOpens {
 				break
@@ -361,8 +361,8 @@ func TestAsManyLeastDebtsAsFitAreKeptApart(t *testing.T) {
 	require.Greater(t, full, 1000)
 }
 
-// Two reservations of an instant, a grant, and a settlement that gives back the rest of the debt. A third reservation of the
-// same instant owes its cost, also when the second is settled.
+// Two reservations of an instant are followed by a grant, and by a settlement that gives back the rest
+// of the debt. A third reservation of that instant still owes its cost after the second is settled.
 func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T) {
 	for _, keep := range []Keep{Booked, Open} {
 		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 1 << 40, Most: 1 << 50})
@@ -384,8 +384,8 @@ func TestASettledReservationGivesBackNothingOfALaterOneOfItsInstant(t *testing.T
 	}
 }
 
-// A charge beyond the largest debt is cut. Reservations from before it give back nothing: with their real costs the debt would
-// be as large.
+// A charge beyond the maximum debt is cut. Reservations from before it give
+// back nothing, because with their real costs the debt would be as large.
 func TestAReservationGivesBackNothingOfADebtThatIsCut(t *testing.T) {
 	for _, ahead := range []int64{0, 1000} {
 		m := New(Limit{Kind: TokenBucket, Units: 1, Per: 10, Burst: 100, Horizon: 5000, Most: 1 << 50})
@@ -421,7 +421,7 @@ func TestNothingStaysOfSettledOrRegainedReservations(t *testing.T) {
 	m.Settle(&s, 3, a, 12)
 	require.False(t, s.OnHeap())
 
-	reserve(4) // is never settled
+	reserve(4) // it is never settled
 	require.True(t, m.Allow(&s, 5, 1))
 	require.True(t, s.OnHeap())
 	require.True(t, m.Allow(&s, m.Regained(s), 1))

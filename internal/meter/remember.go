@@ -2,14 +2,13 @@ package meter
 
 import "math"
 
-// Remembered is the record of a forgotten state: two figures for every algorithm. They never understate the key's spending, and
-// are exact for a bucket. The zero Remembered means no spending.
+// Remembered is the record of a forgotten state. Two figures do for every algorithm. They are never
+// below the key's spending, and are exact for a bucket. The zero Remembered means no spending.
 //
-// For a calendar, Until is no instant: it identifies the window in which
-// the key has spent, so that a change of the wall clock does not matter.
+// For a calendar, Until is no instant. It is the ordinal of a window, so that a change of the wall clock does not matter.
 type Remembered struct {
 	Until int64 // the first instant at which the key is fresh; for a calendar, the ordinal of the first such window
-	Share uint8 // how much of the capacity is spent, in 255ths, rounded up; 0 if nothing is
+	Share uint8 // the spent part of the capacity, in 255ths, rounded up; 0 if nothing is spent
 	Dated bool  // Until is an ordinal
 }
 
@@ -28,8 +27,8 @@ func (m *Meter) Remember(s State, now int64) Remembered {
 		r.Until, r.Dated = c.fresh(s).Ordinal, true
 	}
 	if c, ok := m.algorithm.(*slidingCounter); ok {
-		// If only the window before counts, its weight falls from now on, and Recall takes the
-		// share for that window's count. So the weight would be too little.
+		// If only the previous window counts, its weight falls from now on, but Recall takes
+		// the share for that window's count. So the present weight would be too little.
 		if s = c.roll(s, now); s.N == 0 {
 			spent = max(spent, s.M)
 		}
@@ -38,15 +37,14 @@ func (m *Meter) Remember(s State, now int64) Remembered {
 	return r
 }
 
-// Reached returns the ordinal of the window of a calendar that a key has reached by now. Bookings lie in later ones. The state
-// is up to date.
+// Reached returns the ordinal of the calendar window that a key has
+// reached by now. Bookings lie in later windows. The state is up to date.
 func (m *Meter) Reached(s State, now int64) int64 {
 	base, _ := m.parted(s, now)
 	return base.M
 }
 
-// share returns how much of the capacity a number of units is, in 255ths, rounded up and at least
-// one.
+// share returns the part of the capacity that n units are, in 255ths, rounded up and at least one.
 func (m *Meter) share(n int64) uint8 {
 	capacity := m.capacity()
 	if n >= capacity {
@@ -65,10 +63,10 @@ func (m *Meter) unitsOf(share uint8) int64 {
 	return max(n, 1)
 }
 
-// Recall returns the state of a key from its record, which a meter of another limit may have made. It never understates the
-// key's spending, nor exceeds the units regained in the time that the whole capacity takes: a wrong clock or a slower limit
-// locks no key for longer. Only a calendar's meter accepts an ordinal. The caller ensures that the window is not over, and
-// handles a wall clock that was set.
+// Recall returns the state of a key from its record, which a meter of another limit may have made. The state
+// is never below the key's spending. It also never exceeds the units regained in the time that the whole
+// capacity takes: so a wrong clock or a slower limit locks no key for longer. Only a calendar's meter
+// accepts an ordinal. The caller ensures that the window is not over, and handles a wall clock that was set.
 //
 //   - Buckets: all is regained at Until. The share makes no difference.
 //   - Fixed window: it ends at Until, and the share is spent in it.
@@ -128,9 +126,9 @@ func (m *Meter) Merge(a, b Remembered, now, grain int64) Remembered {
 			return a
 		}
 		if c, ok := m.algorithm.(*slidingCounter); ok && now < a.Until-c.per {
-			// The later record is about the open window. If the other one is about the previous window, it weighs less and
-			// less, and so it counts with its present weight. Otherwise a key that spends a little in each window would keep
-			// the share that it once had.
+			// The later record is from the open window. If the other one is from the previous
+			// window, its weight falls, so it counts with its present weight. Otherwise a key
+			// that spends a little in each window would always keep its highest share.
 			if apart := a.Until - b.Until - c.per; -grain <= apart && apart <= grain {
 				share = min(share, m.share(m.spent(m.Recall(b, now), now)))
 			}

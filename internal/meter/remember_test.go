@@ -27,8 +27,8 @@ func admits(m *Meter, s State, now int64) int64 {
 	return m.Remaining(s, now)
 }
 
-// A recalled state admits no more than the forgotten one at any later time, and is regained within the time that the whole
-// capacity takes.
+// A recalled state never admits more than the forgotten one would.
+// It is regained within the time that the whole capacity takes.
 func TestRecalledSpendingAdmitsNoMore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for _, l := range rememberLimits() {
@@ -107,7 +107,7 @@ func TestRecalledSpendingIsCapped(t *testing.T) {
 	}
 }
 
-// A capacity that takes 714 2/7 ticks: a bucket that is full again after 714 is not full a fraction of a tick later.
+// The capacity takes 714 2/7 ticks. A bucket that counts as full again after 714 is a fraction of a tick too early.
 func TestABucketIsRecalledToTheTick(t *testing.T) {
 	m := New(Limit{Kind: TokenBucket, Units: 7, Per: 1000, Burst: 5, Horizon: 1 << 50, Most: 1 << 60})
 	require.Equal(t, State{At: 714}, m.Recall(Remembered{714, 1, false}, 0))

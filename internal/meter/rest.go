@@ -1,14 +1,15 @@
 package meter
 
 // This file counts spending under a lowered limit. Spending stays, but a lowered limit counts at most its
-// capacity, and debts. The units above that are set aside. They count again if the limit is raised before the
-// old limit would have regained them. So a key whose limit is lowered waits no longer than a key that has
-// spent the whole new capacity. A limit that is lowered and raised again leaves no more than it did before.
+// capacity, and debts. The units above that are set aside. They count again if the limit is raised before
+// the old limit would have regained them. So a key whose limit is lowered waits no longer than a key that
+// has spent the whole new capacity. And a limit that is lowered and raised again leaves no more than before.
 //
-// One figure could not do that: it either bars the key under the lowered limit, or forgets units under the raised one. The
-// counted units and the units set aside always add up to the spending, so flipping a limit regains nothing.
+// A single figure does not suffice: it would either bar the key under the lowered limit,
+// or forget units under the raised one. The counted units and the units set aside always
+// add up to the spending, so changing a limit back and forth regains nothing.
 
-// lapsed drops a rest whose time is over.
+// lapsed drops a rest that has ended.
 func (m *Meter) lapsed(s State, now int64) State {
 	if s = m.outlived(s, now); s.detail == nil || s.ledger == nil || s.ledger.rest.units == 0 {
 		return s
@@ -42,14 +43,14 @@ func (m *Meter) outlived(s State, now int64) State {
 	return s
 }
 
-// Forgotten returns the first instant at which the key is like a new one: everything
-// is regained, and nothing is set aside. Its line, if it has one, does not count.
+// Forgotten returns the first instant at which the key is like a new one:
+// all is regained, and nothing is set aside. Waiting calls do not count.
 func (m *Meter) Forgotten(s State) int64 {
 	at := m.regained(s)
 	if s.detail != nil && s.ledger != nil && s.ledger.rest.units > 0 {
 		at = max(at, s.ledger.rest.until)
 	}
-	if x := s.lostAt(never); x.units > x.over { // all that the key counts is regained, or it counts under the limit in force
+	if x := s.lostAt(never); x.units > x.over { // all that the key counts is regained, or counts under the limit in force
 		at = max(at, x.until)
 	}
 	if s.detail != nil && s.ledger != nil && s.ledger.formers != nil {
@@ -60,9 +61,9 @@ func (m *Meter) Forgotten(s State) int64 {
 
 // leaving is the spending of a key under the limit that it leaves.
 type leaving struct {
-	base   State // without bookings and detail, except a log's
+	base   State // without bookings; without detail, except a log's
 	spent  int64
-	debt   int64 // the part of it above the capacity
+	debt   int64 // the part of base above the capacity
 	before rest
 }
 
@@ -95,8 +96,8 @@ func (x leaving) until(m *Meter, now int64) int64 {
 	return max(m.regained(x.base), x.before.until)
 }
 
-// lowered returns a state that was carried over to this meter, without bookings, with no more counted than its
-// capacity and debts, and the units to set aside. Units that were set aside before count first.
+// lowered takes a state without bookings that was carried over to this meter. It returns the state with at most
+// its capacity and debts counted, and the units to set aside. Units that were set aside before count first.
 func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest) {
 	total, most := Add(x.spent, x.before.units), Add(m.capacity(), x.debt)
 	counted := m.spent(s, now)
@@ -116,8 +117,8 @@ func (m *Meter) lowered(s State, now int64, from *Meter, x leaving) (State, rest
 	return s, r
 }
 
-// aged returns a window's state under a shorter window. Until now the key has regained by the limit that it leaves, so
-// the shorter windows that fit into the time before have regained nothing of a debt.
+// aged returns a window's state for a shorter window. Until now the key has regained by
+// the limit that it leaves, so earlier shorter windows have regained nothing of a debt.
 func (s State) aged(from, to *Meter, now int64) State {
 	per, _ := to.windows()
 	_, units := from.windows()
@@ -132,8 +133,8 @@ func (s State) aged(from, to *Meter, now int64) State {
 	return s
 }
 
-// settleAside gives back of the rest first, if the spending is from before the change of limit and still counts. It
-// returns the actual cost that is left to settle.
+// settleAside gives back units of the rest first, if the spending is from before the
+// change of limit and still counts. It returns the actual cost that remains to be settled.
 func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int64 {
 	r, lost := s.asideAt(now), s.lostAt(now).units
 	if r.units == 0 && lost == 0 || !sp.Changed || actual >= sp.Cost || sp.At > now {
@@ -168,8 +169,8 @@ func (m *Meter) settleAside(s *State, now int64, sp Spending, actual int64) int6
 	return actual + off
 }
 
-// settleOlder is settleAside for a log's rest. A spending is given back where its entry is. Where that counts, older entries take
-// its place: a log of this limit that had known the real cost would count them.
+// settleOlder is settleAside for a log's rest. A spending is given back where its entry is. If that entry counts,
+// older entries take its place, because a log of this limit that had known the real cost would count them.
 func (m *Meter) settleOlder(s *State, now int64, sp Spending, actual int64) int64 {
 	*s = m.lapsed(*s, now)
 	r, l := &s.ledger.rest, m.algorithm.(*slidingLog)

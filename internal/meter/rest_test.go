@@ -43,7 +43,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			m.Advance(&s, now)
 			spent, aside := m.spent(s, now), s.asideAt(now)
 			if x := s.lostAt(now); x.units > 0 && !m.alike(to) {
-				spent += x.units - x.over // another kind of limit begins with these
+				spent += x.units - x.over // the state under another kind of limit begins with these units
 				aside.until = max(aside.until, x.until)
 			}
 			kept := to.Migrate(m, s, now)
@@ -53,7 +53,7 @@ func TestALoweredLimitBarsNoKeyForLongerThanItsOwnRefill(t *testing.T) {
 			require.LessOrEqual(t, counted, to.capacity(), what)
 			again := s.formers() != nil && slices.ContainsFunc(s.formers().list, func(f former) bool { return f.m.alike(to) })
 			switch total := spent + aside.units; {
-			case again && !m.alike(to) && s.formers().hold > now: // more was spent than is known here
+			case again && !m.alike(to) && s.formers().hold > now: // more was spent than this test tracks
 			case again && !m.alike(to):
 				require.LessOrEqual(t, counted+rest.units, total+1, "no more counts and is set aside than was spent, %s", what)
 			case total > to.capacity():
@@ -104,7 +104,7 @@ func TestALimitThatIsLoweredAndRaisedLeavesNoMoreThanBefore(t *testing.T) {
 	}
 }
 
-// within returns the most units spent within a span that a limit can regain within it.
+// within returns the maximum number of spent units that a limit can regain within a span.
 func within(l Limit, span int64) int64 {
 	ended := (span + l.Per - 1) / l.Per // windows
 	switch l.Kind {
@@ -112,16 +112,16 @@ func within(l Limit, span int64) int64 {
 		return l.Units * span / l.Per
 	case SlidingLog:
 		return l.Units * (span / l.Per)
-	case SlidingCounter: // the weight of each window is rounded up, and so regains one unit late
+	case SlidingCounter: // the weight of each window is rounded up, so one unit is regained late
 		return min(l.Units*ended, l.Units*span/l.Per+2*ended)
 	}
 	return l.Units * ended
 }
 
-// The limit of a key changes back and forth between two limits of any algorithms. Within any span of time the key
-// spends at most the larger capacity plus the units that both limits regain in it. There is one exception. If the
-// window of a fixed window or a sliding counter becomes shorter, it is over as soon as its own length has passed, also
-// for units that were spent later in the longer window. Then both capacities together pass.
+// The limit of a key changes back and forth between two limits of any algorithms. Within any span of time the
+// key spends at most the larger capacity plus the units that both limits regain in it. There is one exception.
+// If the window of a fixed window or a sliding counter becomes shorter, it ends as soon as its new length has
+// passed, even for units that were spent later in the longer window. Then both capacities together pass.
 func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T) {
 	type passed struct{ at, n int64 }
 	flips, reached := 0, make(map[[2]Kind]bool)
@@ -189,8 +189,8 @@ func TestFlippingTwoLimitsPassesTheLargerCapacityAndTheRegainOfBoth(t *testing.T
 	}
 }
 
-// Real costs keep the same bound: reservations are settled for less before and after changes of the limit, and only real costs
-// count. Between settlements a key may hold estimates, which only take from it.
+// The bound also holds for real costs: reservations are settled for less before and after changes of the limit,
+// and only real costs count. Until a settlement a key is charged with the estimate, which only lets less pass.
 func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	testsize.Arithmetic(t)
 	type charge struct {
@@ -198,9 +198,9 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 		sp             Spending
 		changes        int
 		kind           Kind
-		until          int64 // when the limit that it was spent under has regained it
+		until          int64 // the time at which its limit has regained it
 	}
-	given := make(map[[2]Kind]int) // how many settlements from before a change gave something back
+	given := make(map[[2]Kind]int) // the number of settlements from before a change that gave something back
 	for a := TokenBucket; a <= Calendar; a++ {
 		for b := TokenBucket; b <= Calendar; b++ {
 			for seed := range uint64(testsize.Of(2_000, 40_000)) {
@@ -240,7 +240,7 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 						open = slices.Delete(open, k, k+1)
 						c.real = r.Int64N(c.cost + 1)
 						if c.kind == two[i].kind && c.changes != changes && c.until <= now {
-							continue // the units that its own limit has regained may be among the returned ones
+							continue // the returned units may contain units that the limit has regained already
 						}
 						before, sp := two[i].spent(s, now)+s.asideAt(now).units, c.sp
 						sp.Changed = c.changes != changes
@@ -295,7 +295,8 @@ func TestSettlementsAmongFlipsPassNoMoreThanTheBoundOfFlips(t *testing.T) {
 	}
 }
 
-// A place in a queue that has left within the tick in which the limit changes does not count under a window, and returns nothing.
+// A cost that leaves a queue within the tick of a change does not
+// count under the new window, and its settlement returns nothing.
 func TestAPlaceThatLeavesInTheTickOfAChangeReturnsNothing(t *testing.T) {
 	for kind := FixedWindow; kind <= SlidingCounter; kind++ {
 		queue, window := meterOf(LeakyBucket, 7, 1, 5), meterOf(kind, 1, 29, 0)
@@ -329,8 +330,8 @@ func TestAnOldSettlementUnderALoweredLogLetsNoMorePass(t *testing.T) {
 	assert.EqualValues(t, 6, high.Remaining(s, 39), "the rest is charged again at 12")
 }
 
-// The previous window of a counter weighs less under a shorter window, and more under a longer one again. The change to and fro
-// loses no spending that counts.
+// The previous window of a counter weighs less under a shorter window, and more
+// again under a longer one. A change back and forth loses no spending that counts.
 func TestACounterThatIsFlippedAtOneInstantPassesItsCapacityOnce(t *testing.T) {
 	short, long := meterOf(SlidingCounter, 6, 5, 0), meterOf(SlidingCounter, 4, 25, 0)
 	var s State
@@ -374,7 +375,7 @@ func TestAWindowRegainsByTheOldLimitUntilTheChange(t *testing.T) {
 			from.Advance(&s, at)
 			s = to.Migrate(from, s, at)
 			to.Advance(&s, at)
-			// 20,000 are a debt, and regained at 10 in a second from the change on.
+			// 20,000 units are a debt, of which 10 a second are regained from the change on.
 			assert.InDelta(t, at+2000, to.Regained(s), 3, "%v at %d", kind, at)
 		}
 	}
@@ -427,7 +428,7 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 		fresh, until := to.Regained(s), to.Forgotten(s)
 		assert.LessOrEqual(t, fresh, to.refill())
 		assert.Equal(t, from.refill()-map[bool]int64{true: 1}[kind <= LeakyBucket], until, "%v", kind)
-		if !from.alike(to) { // a window of this length would go on
+		if !from.alike(to) { // a window of this length would continue
 			assert.Equal(t, until+from.refill(), to.Kept(s), "%v", kind)
 			until = to.Kept(s)
 		}
@@ -440,7 +441,7 @@ func TestNothingIsKnownOfAKeyWhoseRestIsOver(t *testing.T) {
 	}
 }
 
-// The rest lapses at its time, whether the key was used since or not.
+// A rest lapses at its time, even if the key was not used since.
 func TestARestThatHasLapsedIsNeitherChargedNorGivenBack(t *testing.T) {
 	for kind := TokenBucket; kind < Calendar; kind++ {
 		from, to := meterOf(kind, 100, 60, 100), meterOf(kind, 10, 6000, 10)
@@ -466,7 +467,7 @@ func TestARestThatHasLapsedIsNeitherChargedNorGivenBack(t *testing.T) {
 		to.Settle(&s, until, sp, 0)
 		to.Refresh(&s)
 		gave := counted - to.spent(s, until)
-		if kind <= LeakyBucket { // after a change nothing is given back in a bucket
+		if kind <= LeakyBucket { // a bucket gives back nothing after a change
 			assert.Zero(t, gave, "%v", kind)
 		} else {
 			assert.Equal(t, counted, gave, "%v", kind)

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// This file writes states to memory that outlives the program, and reads them. All instants are
-// relative to the instant now at which a state is written, so the reader may count from another origin,
-// and in a later program. Numbers are varints, as of encoding/binary:
+// This file writes states to memory that outlives the program, and reads them. All instants
+// are relative to the instant now at which a state is written. So the reader may be a later
+// program, and may count from another origin. Numbers are varints, as of encoding/binary:
 //
 //	bucket           at, n
 //	fixed window     at, n
@@ -22,13 +22,13 @@ import (
 //	flagLoose        nothing: the bookings are loose, see gaps.go
 //	flagOpen         the open reservations of each booking, opens, and those of them from before the last change, {the span from there to the writing, part, count, least} for each, the newest first
 //
-// The flags are bits of the number of entries or bookings. The debt that is called least is its ticks and one, and its
-// fraction, or 0 if it is unsampled.
+// The flags are bits of the number of entries or bookings. A least debt is
+// written as its ticks plus one, and its fraction; or as 0 if it is unsampled.
 //
-// An instant of an entry or a booking is written as the span since the one before. The data is not trusted: every figure that
-// the arithmetic relies on is checked.
+// The instant of an entry or a booking is written as the span since the one before. The
+// reader does not trust the data: it checks every figure on which the arithmetic relies.
 
-// mostUnits is the maximum count of the window before, under a limit that was then in force.
+// mostUnits is the maximum count of the previous window, under the limit of that time.
 const mostUnits = 1 << 53
 
 // MostOrdinal is above the ordinals of all windows of a calendar: seconds up to the year 9999.
@@ -43,7 +43,7 @@ const (
 	flagLoose = 1 << 35
 )
 
-// mostOpens is the number of open reservations that are written at most.
+// mostOpens is the maximum number of open reservations that are written.
 const mostOpens = 16
 
 // Errors of [Meter.ReadState].
@@ -58,8 +58,8 @@ func (m *Meter) AppendState(buf []byte, s State, now int64) []byte {
 	return m.append(buf, m.forgetting(s, now), now, nil)
 }
 
-// AppendOpen is AppendState with the open reservations, for a store in which other programs settle them. Where they
-// are many, some count as one. A store knows no former limits.
+// AppendOpen is AppendState with the open reservations, for a store in which other programs
+// settle them. If there are many, some count as one. A store has no former limits.
 func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 	if m.token == nil || s.detail == nil {
 		return m.append(buf, s, now, nil)
@@ -70,7 +70,7 @@ func (m *Meter) AppendOpen(buf []byte, s State, now int64) []byte {
 		l.due(m.token, l.list[:k])
 	}
 	for len(l.opens) > mostOpens {
-		l.merge(len(l.opens) - 1) // the last one numbers the grants of this instant
+		l.merge(len(l.opens) - 1) // the last element numbers the grants of this instant
 	}
 	return m.append(buf, s, now, &l)
 }
@@ -131,8 +131,8 @@ func (m *Meter) appendSums(buf []byte, s State, now int64, flags uint64) []byte 
 	base, booked := m.parted(s, now)
 	_, dated := m.algorithm.(*calendar)
 	if dated {
-		// The spending stays in its window, though that may be over: the wall clock may have been ahead. The instant serves
-		// only to decide which spendings may be refunded, and no refund is possible any more.
+		// The spending stays in its window, though that may be over, because the wall clock may have been ahead.
+		// The instant only decides which spendings can be refunded, and after a restart there are no refunds.
 		base.At = now
 	} else {
 		base = m.advance(base, now)
@@ -179,9 +179,9 @@ func appendEntries(buf []byte, r *totals, since int64) []byte {
 	return buf
 }
 
-// ReadState reads a state that AppendState has written. The state is brought to now, which is the instant of writing and the
-// ticks that have passed since; only a calendar's spending stays in its window, though that may be over, because the wall clock
-// may be ahead. It returns the rest of data. The error is [ErrShort] or [ErrGarbage].
+// ReadState reads a state that AppendState has written, and brings it to now: passed ticks after the
+// writing. But a calendar's spending stays in its window, though that may be over, because the wall
+// clock may be ahead. ReadState also returns the rest of data. The error is [ErrShort] or [ErrGarbage].
 func (m *Meter) ReadState(data []byte, now, passed int64) (State, []byte, error) {
 	r := reader{data: data, horizon: m.horizon, now: now, passed: passed}
 	var s State
@@ -208,7 +208,7 @@ type reader struct {
 	horizon     int64
 	now, passed int64
 	flags       int64
-	err         error // the first
+	err         error // the first error
 }
 
 // sums reads a state of an algorithm that keeps sums.
@@ -352,7 +352,7 @@ func (r *reader) instant(span int64) int64 {
 	return Add(r.now, max(span-min(r.passed, farAhead), -farAhead))
 }
 
-// number reads a number that is not below least and not above most.
+// number reads a number from least to most.
 func (r *reader) number(least, most int64) int64 {
 	n, size := binary.Uvarint(r.data)
 	r.took(size)
@@ -378,7 +378,7 @@ func (r *reader) signed(least, most int64) int64 {
 	return n
 }
 
-// count reads the flags, and the number of elements that follow, each of which has at least that many bytes.
+// count reads the flags, and the number of elements that follow, each of which takes at least the given number of bytes.
 func (r *reader) count(bytes int) int64 {
 	n := r.number(0, math.MaxInt64)
 	r.flags, n = n&^(flagRest-1), n&(flagRest-1)

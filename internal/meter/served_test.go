@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// served returns how many of the tries, one in each step, pass under the limit that holds at each.
+// served returns the number of tries that pass, one in each step. limit returns the limit at each instant.
 func served(t testing.TB, tries, step int64, limit func(now int64) *Meter) (n int64) {
 	var s State
 	m := limit(0)
@@ -36,8 +36,8 @@ func inTurn(each int64, limits ...*Meter) func(now int64) *Meter {
 	return func(now int64) *Meter { return limits[now/each%int64(len(limits))] }
 }
 
-// A fleet that divides a limit by the number of its processes changes it often. Its spendings keep their instants, so that the
-// limit serves no less than the lower one alone. Ticks are milliseconds, and then microseconds.
+// A fleet that divides a limit by the number of its processes changes its limits often. Each spending keeps its instant,
+// so the changing limit serves at least as much as the lower limit alone. Ticks are milliseconds, and then microseconds.
 func TestALimitThatFlipsServesAtLeastWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	for kind := TokenBucket; kind < Calendar; kind++ {
@@ -74,7 +74,8 @@ func TestAnySequenceOfLogsServesAtLeastWhatTheLowestWould(t *testing.T) {
 	}
 }
 
-// sixtyAnd returns limits of all algorithms, and windows of several lengths, that serve as much in a minute. Ticks are milliseconds.
+// sixtyAnd returns limits of all algorithms, with windows of several lengths,
+// that serve the same number of units in a minute. Ticks are milliseconds.
 func sixtyAnd(units int64) (all []*Meter) {
 	for _, x := range []struct {
 		kind Kind
@@ -91,8 +92,8 @@ func sixtyAnd(units int64) (all []*Meter) {
 	return all
 }
 
-// A limit that changes between two algorithms, or two lengths of windows, goes on under each of them where it would be if it had
-// stayed.
+// A limit changes between two algorithms, or two lengths of windows. Under
+// each of them the key continues as if that limit had stayed in force.
 func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	tries := int64(testsize.Of(1200, 7200))
@@ -111,7 +112,8 @@ func TestALimitThatFlipsBetweenAlgorithmsServesWhatTheLowerOneWould(t *testing.T
 	}
 }
 
-// Up to nine limits in a cycle or at random lose at most a capacity at the first changes, however long they go on.
+// Up to nine limits follow each other in a cycle or at random. However
+// long they do, they lose at most one capacity, at the first changes.
 func TestAnySequenceOfLimitsServesWhatTheLowestWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	tries := int64(testsize.Of(4800, 14_400))

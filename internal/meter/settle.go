@@ -6,8 +6,8 @@ import "math"
 func (m *Meter) settleHere(s *State, now int64, sp Spending, actual int64) {
 	open := m.token != nil && sp.Open
 	if sp.Changed && sp.Part != 0 && sp.At <= now && !open {
-		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may have left before the
-		// limit changed, and its refund would refund the spending of others.
+		// In a leaky bucket the spending began before its instant, which is rounded up. A part of it may
+		// have left before the limit changed. A refund of that part would give back the spending of others.
 		actual = max(actual, sp.Cost)
 	}
 	if !open {
@@ -16,7 +16,7 @@ func (m *Meter) settleHere(s *State, now int64, sp Spending, actual int64) {
 	*s = m.settle(*s, now, sp, actual)
 }
 
-// settle corrects a spending from its estimated cost to its real cost. The state may be stale, and becomes stale by a refund.
+// settle corrects a spending from its estimated cost to its real cost. The state may be stale, and a refund makes it stale.
 func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 	if m.token != nil && (sp.Open || !sp.Changed) {
 		return m.settleToken(s, now, sp, actual)
@@ -27,7 +27,7 @@ func (m *Meter) settle(s State, now int64, sp Spending, actual int64) State {
 		return m.owe(s, now, actual-sp.Cost)
 	case actual == sp.Cost:
 	case l == nil && !m.log && sp.At > now:
-		// It was booked, and is not any more: a grant has given it back.
+		// A grant has given the booking back.
 	case l == nil:
 		return m.refund(s, now, sp, actual)
 	default:
@@ -79,7 +79,7 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 	i := l.openAt(sp)
 	if back := m.token.refundable(l, i, total, now, sp, actual); back != (span{}) {
 		counted := back
-		if sp.Changed && l.rest.units > 0 { // a lower cost would have set less aside at the change
+		if sp.Changed && l.rest.units > 0 { // with a lower cost, the change would have set less aside
 			n, _ := m.token.worth(back)
 			n = min(n, l.rest.units)
 			l.rest.reduce(n)
@@ -107,8 +107,7 @@ func (m *Meter) settleSpent(s State, now int64, sp Spending, actual int64) State
 	return m.trimmed(s)
 }
 
-// owe charges n behind all that is booked, as a debt if need be, and as far as a key
-// may be in debt.
+// owe charges n behind all bookings, as a debt if necessary, up to the maximum debt.
 func (m *Meter) owe(s State, now, n int64) State {
 	s = m.refold(s)
 	if most := m.maxDebt - m.spent(s, now); n > most {
@@ -130,12 +129,12 @@ func (m *Meter) owe(s State, now, n int64) State {
 	return m.charge(s, now, n)
 }
 
-// grant takes n from the spending: from what is spent by now first, and then from the bookings, the last one first. So it moves those up who
-// wait for their bookings, as a refund does, and none of it is lost with a caller who leaves.
+// grant takes n from the spending: first from the spending by now, and then from the bookings, the last one
+// first. So it moves waiters for bookings up, as a refund does, and loses nothing when a caller leaves.
 func (m *Meter) grant(s State, now, n int64) State {
 	l := m.bookings(s)
 	if r := s.asideAt(now); r.units > 0 {
-		if over := n - m.spent(s, now); over > 0 { // a grant of more than counts
+		if over := n - m.spent(s, now); over > 0 { // the grant exceeds the spending that counts
 			s.ledger.rest.reduce(min(over, r.units))
 		}
 	}
@@ -157,8 +156,9 @@ func (m *Meter) grant(s State, now, n int64) State {
 	return s
 }
 
-// forgivable returns how much a grant takes from the base before it takes from bookings. In a leaky bucket that is nothing: all that waits is
-// booked. A window that lies before bookings keeps a unit: else it would end, and the first booking would have to begin the next one.
+// forgivable returns how much a grant takes from the base before it takes from bookings. In a leaky
+// bucket that is nothing, because all that waits is booked. A window before bookings keeps one
+// unit: without it the window would end, and the first booking would have to begin the next one.
 func (m *Meter) forgivable(base State, now int64) int64 {
 	switch {
 	case m.leaky != nil:
@@ -169,7 +169,7 @@ func (m *Meter) forgivable(base State, now int64) int64 {
 	return m.spent(base, now)
 }
 
-// adjust charges a delta above 0, and forgives one below.
+// adjust charges a delta above 0, and forgives a delta below 0.
 func (m *Meter) adjust(s State, now, delta int64) State {
 	if delta > 0 {
 		return m.owe(s, now, delta)

@@ -1,8 +1,8 @@
 package meter
 
-// slidingCounter estimates the spending of an interval as long as a window that ends now. It has two counts. State.N is
-// the count of the window that begins at State.At. State.M is the count of the window before it, weighed by the part of
-// that window that is still in the interval. A cost passes while
+// slidingCounter estimates the spending of an interval as long as a window that ends now. It has two
+// counts. State.N is the count of the window that begins at State.At. State.M is the count of the
+// previous window, weighted by the part of that window that is still in the interval. A cost passes while
 //
 //	n + ceil(m · overlap) + cost ≤ units
 //
@@ -10,8 +10,8 @@ package meter
 // domains"), with a float where this one rounds up. The first window begins with a key's first spending. The others
 // follow without a gap until the key is fresh.
 //
-// At most units pass in each window. In any other interval of that length at most units pass if the spending of the
-// earlier window was even, and up to twice units if it was not.
+// At most units pass in each window. In any other interval of that length at most units
+// pass if the spending in the previous window was even, and up to twice units otherwise.
 //
 // A fresh key has no phase: fresh and roll set State.At to now as soon as both counts are 0. Without that, an idle key would
 // differ from a new one.
@@ -20,8 +20,8 @@ type slidingCounter struct {
 	most       int64 // the maximum count of one window
 }
 
-// roll moves the state on to the window that contains now. Spending above units in one window runs over into the next, so the
-// window before never counts more than units.
+// roll moves the state to the window of now. Spending above units in one window
+// runs over into the next, so the previous window never counts more than units.
 func (c *slidingCounter) roll(s State, now int64) State {
 	if now-s.At < c.per {
 		return s
@@ -29,7 +29,7 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	k := (now - s.At) / c.per
 	start := s.At + k*c.per
 	past, over := Mul(k, c.units)
-	// Each past window took units of the count. The last of them took the rest, which the window before counts now.
+	// Each past window took units of the count. The last of them took the rest, which is now the previous window's count.
 	s.M = min(max(0, s.N-(past-c.units)), c.units)
 	s.N = max(0, s.N-past)
 	s.At = start
@@ -39,8 +39,8 @@ func (c *slidingCounter) roll(s State, now int64) State {
 	return s
 }
 
-// weight returns the part of the window before that still counts at an instant: all of it at the beginning of this one or
-// earlier, nothing at its end, and rounded up in between.
+// weight returns the part of the previous window's count that still counts at an instant,
+// rounded up: all of it at the beginning of this window or earlier, and nothing at its end.
 func (c *slidingCounter) weight(s State, now int64) int64 {
 	if s.M == 0 {
 		return 0
@@ -52,9 +52,9 @@ func (c *slidingCounter) weight(s State, now int64) int64 {
 	return q
 }
 
-// earliest returns the instant at which the cost fits. Within a window, the weight of the window before it only falls.
-// So the cost fits as soon as the weight is low enough. If the window's own count is too high for the cost, a later
-// window is the earliest.
+// earliest returns the instant at which the cost fits. Within a window, the weight of the
+// previous window only falls. So the cost fits as soon as the weight is low enough. If
+// the window's own count is too high for the cost, the cost fits only in a later window.
 func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	s = c.roll(s, now)
 	if s.N+cost > c.units {
@@ -62,17 +62,16 @@ func (c *slidingCounter) earliest(s State, now, cost int64) int64 {
 	}
 	start := max(now, s.At)
 	room := c.units - cost - s.N
-	if room >= s.M { // even if all of the window before still counts
+	if room >= s.M { // the cost fits even if all of the previous window counts
 		return s.behind(start)
 	}
-	// m·(end − t)/per ≤ room, solved for t. As room is an integer, so is the weight that
-	// is rounded up, and the two conditions are one.
+	// m·(end − t)/per ≤ room, solved for t. The weight is rounded up, which makes no difference, because room is an integer.
 	left, _ := MulDiv(room, c.per, s.M)
 	return s.behind(max(start, Add(s.At, c.per)-left))
 }
 
-// following returns the state at the start of the first future window in which the cost fits beside the overrun of earlier
-// windows. The window before that is full, unless the overrun ended there.
+// following returns the state at the start of the first future window in which the cost fits in addition
+// to the overrun of earlier windows. The window before that one is full, unless the overrun ended there.
 func (c *slidingCounter) following(s State, cost int64) State {
 	k, used := s.N/c.units, s.N%c.units
 	before := c.units
@@ -93,23 +92,22 @@ func (c *slidingCounter) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund takes the spending out of the count that contains it. Until the window before has left, a refund of its spending takes
-// effect with its weight.
+// refund subtracts the spending from the count that contains it. In the
+// previous window's count, a refund takes effect with that window's weight.
 func (c *slidingCounter) refund(s State, now int64, sp Spending, actual int64) State {
 	s = c.roll(s, now)
 	switch back := sp.Cost - actual; {
 	case sp.At >= s.At:
 		s.N = max(0, s.N-back)
 	case sp.At >= s.At-c.per && !sp.Changed:
-		// If the limit has changed, the window before may have been shorter, and the spending may lie before it. Then it no
-		// longer counts, and its refund would refund the spending of others.
+		// If the limit has changed, the previous window may have been shorter, and the spending may
+		// lie before it. Then it no longer counts, and its refund would refund the spending of others.
 		s.M = max(0, s.M-back)
 	}
 	return c.fresh(s, now)
 }
 
-// fresh forgets where the window began once nothing counts any more: a fresh key's first
-// spending begins one.
+// fresh forgets the beginning of the window once nothing counts any more: a fresh key's first spending begins one.
 func (c *slidingCounter) fresh(s State, now int64) State {
 	if s.N == 0 && s.M == 0 {
 		s.At = now
@@ -119,8 +117,7 @@ func (c *slidingCounter) fresh(s State, now int64) State {
 
 func (c *slidingCounter) charge(s State, now, n int64) State { return c.spend(s, now, n) }
 
-// forgive takes from this window's count first, and then lowers the one before by so much
-// that it weighs n less now.
+// forgive takes from this window's count first, and then lowers the previous count until it weighs n less now.
 func (c *slidingCounter) forgive(s State, now, n int64) State {
 	s = c.roll(s, now)
 	if n <= s.N {
@@ -130,7 +127,7 @@ func (c *slidingCounter) forgive(s State, now, n int64) State {
 	n -= s.N
 	s.N = 0
 	if weight := c.weight(s, now) - n; weight > 0 {
-		// Rounded down, the count weighs no more than that when it is rounded up.
+		// The count is rounded down, so that its weight, rounded up, is not above weight.
 		s.M, _ = MulDiv(weight, c.per, s.At+c.per-max(now, s.At))
 	} else {
 		s.M = 0
@@ -148,7 +145,7 @@ func (c *slidingCounter) remaining(s State, now int64) (n, debt int64) {
 	return left(c.units - s.N - c.weight(s, now))
 }
 
-// regained: spending in a window counts to the end of the next one, with its weight.
+// Spending in a window counts, with its weight, until the end of the next window.
 func (c *slidingCounter) regained(s State) int64 {
 	switch {
 	case s.N > 0:
@@ -159,8 +156,8 @@ func (c *slidingCounter) regained(s State) int64 {
 	return s.At
 }
 
-// spent counts the present weight of the window before. The weight that it has lost is regained, and does not come back with
-// another limit.
+// spent counts the present weight of the previous window. The weight that the
+// window has lost is regained, and does not come back under another limit.
 func (c *slidingCounter) spent(s State, now int64) int64 {
 	s = c.roll(s, now)
 	return Add(s.N+c.weight(s, now), ahead(s, now, c.per, c.units))

@@ -2,30 +2,29 @@ package meter
 
 import "math"
 
-// slidingLog records each spending for the length of the window. The spendings are the entries of detail.log, with State.N as
-// their sum. A booking is an entry with a future instant. The entries are in the order of their instants, and a new one goes
-// behind all others.
+// slidingLog records each spending for the length of the window. The spendings are the entries
+// of detail.log, and State.N is their sum. A booking is an entry with a future instant. The
+// entries are in the order of their instants, and a new one goes behind all others.
 //
 // In any window of length per, beginning or ending anywhere, at most units pass. An entry counts from its instant on, and no
 // longer at its instant + per.
 //
-// A debt (State.M) is the spending that does not fit into a window. Its parts are spent by themselves as soon as they fit:
-// units at State.At, units again after each per, and the remainder at last. It is kept as one figure, because it may last as
-// long as the horizon. A part that is due becomes an entry.
+// A debt (State.M) is the spending that does not fit into a window. Its parts are spent as soon as
+// they fit: units at State.At, units again after each per, and the remainder at last. It is kept
+// as one figure, because it may last as long as the horizon. A part that is due becomes an entry.
 //
-// The entries carry running totals: see totals. So for a key with n entries, spending takes amortised O(1), the questions how
-// much counts and when something fits take O(log n), and so does a grant of any part of it. One key with a large limit does not
-// hold up the others that wait for its lock.
+// The entries carry running totals: see totals. So for a key with n entries, a spending takes amortised
+// O(1). Questions such as the sum that counts, or the instant at which a cost fits, take O(log n), and so
+// does a grant of any part. One key with a large limit does not hold up the callers that wait for its lock.
 type slidingLog struct {
 	per, units int64
 
 	held  bool  // the entries are units in use: see concurrent.go
-	retry int64 // the shortest estimate of the time until they come back
+	retry int64 // the minimum estimate of the time until they come back
 }
 
-// lastDebt returns the last part of the debt. A question about the time after it needs no
-// other part: each is a window older than the next, so they have left by then. Before it
-// nothing else fits.
+// lastDebt returns the last part of the debt. Questions about the time after it need no other part: each
+// part is one window older than the next, so all others have left by then. Before it nothing else fits.
 func (l *slidingLog) lastDebt(s State) entry {
 	if s.M == 0 {
 		return entry{at: math.MinInt64}
@@ -42,9 +41,9 @@ func (l *slidingLog) newest(s State) int64 {
 	return max(s.log.newest(), l.lastDebt(s).at)
 }
 
-// earliest: a spending goes behind all others, so no later cost takes its place. At that time the entries, the last debt and
-// the cost exceed the units by some amount, and enough of the oldest has to leave first. Entries that have already left are
-// among the oldest, so it makes no difference whether they were dropped.
+// A spending goes behind all others, so no later cost takes its place. At its instant the sum of the entries,
+// the last debt and the cost exceeds the units, and that much of the oldest spending has to leave first.
+// Entries that have already left are among the oldest, so it makes no difference whether they were dropped.
 func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	if s.detail == nil {
 		return now
@@ -54,20 +53,20 @@ func (l *slidingLog) earliest(s State, now, cost int64) int64 {
 	}
 	debt := l.lastDebt(s)
 	now = max(now, s.log.newest(), debt.at)
-	// State.N is bounded: no more is booked or owed than Limit.Most, and a window more.
+	// State.N is bounded: bookings and debts are at most Limit.Most, plus one window.
 	if excess := s.N + debt.cost - (l.units - cost); excess > 0 {
 		now = max(now, l.freed(s, debt, excess))
 	}
 	return now
 }
 
-// freed returns the instant by which the given amount of the spending will have left the window. The excess is at most all of
-// it, because no cost is above the units.
+// freed returns the instant by which the excess will have left the window. The
+// excess is at most the whole spending, because no cost is above the units.
 func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	r := &s.log
 	if debt.cost > 0 {
-		// The last debt lies between two entries, or after all of them. If the entries before it are not enough, it is the next
-		// to leave, and then the entries behind it.
+		// The last debt lies between two entries, or after all of them. If the entries before
+		// it do not free enough, the debt leaves next, and then the entries behind it.
 		before := r.sum(r.search(Add(debt.at, 1)))
 		if before < excess && before >= excess-debt.cost {
 			return Add(debt.at, l.per)
@@ -79,8 +78,8 @@ func (l *slidingLog) freed(s State, debt entry, excess int64) int64 {
 	return Add(r.mark(r.covering(excess)-1).at, l.per)
 }
 
-// spend adds an entry, whether it fits or not. The instant is not before the newest: earliest ensures that, and it keeps the
-// entries in order without a search.
+// spend adds an entry, even if it does not fit. Its instant is not before the
+// newest: earliest ensures that, which keeps the entries in order without a search.
 func (l *slidingLog) spend(s State, at, cost int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
@@ -90,8 +89,8 @@ func (l *slidingLog) spend(s State, at, cost int64) State {
 	return s
 }
 
-// refund takes the cost out of the entry of that instant, if it still counts. Entries of
-// one instant are one, and no spending gives back more than its own cost.
+// refund subtracts from the entry of that instant, if it still counts. Entries
+// of one instant are one, and no spending gives back more than its own cost.
 func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State {
 	if s = l.advance(s, now); s.detail != nil {
 		s.N -= s.log.reduce(sp.At, sp.Cost-actual)
@@ -99,7 +98,7 @@ func (l *slidingLog) refund(s State, now int64, sp Spending, actual int64) State
 	return s
 }
 
-// charge adds an entry if that fits now, and else a debt.
+// charge adds an entry if n fits now, and a debt otherwise.
 func (l *slidingLog) charge(s State, now, n int64) State {
 	if s = l.advance(s, now); l.held || s.M == 0 && n <= l.units && l.earliest(s, now, n) == now {
 		return l.spend(s, now, n)
@@ -107,19 +106,19 @@ func (l *slidingLog) charge(s State, now, n int64) State {
 	return l.advance(l.indebt(s, now, n), now)
 }
 
-// indebt adds n to the debt. All of the debt begins anew where its first part fits, which
-// is no later than before as long as there are no bookings behind it.
+// indebt adds n to the debt. All of the debt begins again where its first part
+// fits. If no booking lies behind the debt, that is no later than before.
 func (l *slidingLog) indebt(s State, now, n int64) State {
 	if s.detail == nil {
 		s.detail = new(detail)
 	}
 	n += s.M
-	s.M = 0 // or the old debt would have to leave before the new one fits
+	s.M = 0 // otherwise the old debt would have to leave before the new one fits
 	s.At, s.M = l.earliest(s, now, min(n, l.units)), n
 	return s
 }
 
-// forgive takes from the debt first, then from the entries by now, and then from the bookings; each time from the newest.
+// forgive takes from the debt first, then from the entries by now, and then from the bookings, each time from the newest.
 func (l *slidingLog) forgive(s State, now, n int64) State {
 	s = l.advance(s, now) // an entry that has left the window cannot be forgiven
 	off := min(n, s.M)
@@ -137,8 +136,8 @@ func (l *slidingLog) forgive(s State, now, n int64) State {
 	return s
 }
 
-// advance drops the entries that have left the window, and turns the due part of the debt into entries. Each entry is dropped
-// once, so that is amortised O(1).
+// advance drops the entries that have left the window, and turns the due part of the
+// debt into entries. Each entry is dropped once, so the drops take amortised O(1).
 func (l *slidingLog) advance(s State, now int64) State {
 	if s.detail == nil {
 		return s
@@ -147,13 +146,13 @@ func (l *slidingLog) advance(s State, now int64) State {
 		s = l.due(s, now)
 	}
 	r := &s.log
-	if r.newest() <= now-l.per { // an idle key: all at once
+	if r.newest() <= now-l.per { // the key was idle: all entries have left
 		s.N = 0
 		r.popFront(r.len())
 		return s
 	}
 	k := 0
-	for ; r.mark(k).at <= now-l.per; k++ { // ends at the newest, which stays
+	for ; r.mark(k).at <= now-l.per; k++ { // stops at the newest, which has not left
 	}
 	if k > 0 {
 		s.N -= r.popFront(k)
@@ -161,8 +160,8 @@ func (l *slidingLog) advance(s State, now int64) State {
 	return s
 }
 
-// due makes an entry of the part of the debt that is in the window now. The parts before
-// it have left the window, and so have most entries before it; bookings may lie behind.
+// due makes an entry of the part of the debt that is in the window now. The earlier parts have
+// left the window, and so have most entries before this part. Bookings may lie behind it.
 func (l *slidingLog) due(s State, now int64) State {
 	k := (now - s.At) / l.per
 	if past, over := Mul(k, l.units); over || past >= s.M {
@@ -179,7 +178,7 @@ func (l *slidingLog) due(s State, now int64) State {
 	return s
 }
 
-// remaining is 0 as long as a booking or a debt is due later: a cost that fits before it would push it out of its place.
+// remaining is 0 while a booking or a debt lies ahead: a cost that fits before it would take its place.
 func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	if s.detail == nil {
 		return l.units, 0
@@ -195,12 +194,12 @@ func (l *slidingLog) remaining(s State, now int64) (n, debt int64) {
 	return left(l.units - spent)
 }
 
-// counts returns the sum of the entries that count at an instant, bookings included. Entries that have left the window may not
-// have been dropped, because a question changes nothing.
+// counts returns the sum of the entries that count at an instant, bookings included. Entries
+// that have left the window may be in the list, because a question does not drop them.
 func (l *slidingLog) counts(s State, now int64) int64 {
 	r := &s.log
 	switch since := now - l.per; {
-	case r.newest() <= since: // a Peek of an idle key
+	case r.newest() <= since: // as in a Peek of an idle key
 		return 0
 	case r.mark(0).at > since: // nothing has left since the last decision
 		return s.N
@@ -217,8 +216,8 @@ func (l *slidingLog) regained(s State) int64 {
 	return math.MinInt64
 }
 
-// spent is the counted spending, and the part of the debt that is still to come: of the parts that are due, the last one may
-// count, and the earlier ones do not.
+// spent is the counted spending, and the part of the debt that is
+// still ahead. Of the parts that are due, only the last one may count.
 func (l *slidingLog) spent(s State, now int64) int64 {
 	if s.detail == nil {
 		return 0
@@ -237,9 +236,8 @@ func (l *slidingLog) spent(s State, now int64) int64 {
 	return n + max(0, s.M-past)
 }
 
-// aside returns a state that advance may change while the given one stays as it is. They
-// share the entries: to drop the oldest moves only the beginning. Where there is a debt,
-// entries may have to be written, and so they are copied.
+// aside returns a state that advance may change without changing s. The two share the entries, because dropping
+// the oldest moves only the beginning. If there is a debt, advance may write entries, so they are copied.
 func (l *slidingLog) aside(s State) State {
 	if s.detail == nil {
 		return s

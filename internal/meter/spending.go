@@ -2,12 +2,14 @@ package meter
 
 // Spending is a cost and the instant at which it is spent, or leaves a leaky bucket.
 type Spending struct {
-	At   int64
-	Part int64 // token bucket: see open; else, if not 0: its place in a leaky bucket's queue begins that many 1/units of a tick after at − 1; or the ordinal of a calendar's window
+	At int64
+	// In a token bucket: see open. In a calendar: the ordinal of the window. In a leaky
+	// bucket, if not 0: its place in the queue begins Part/units of a tick after At − 1.
+	Part int64
 	Cost int64
 
-	Changed bool // at its settlement: the limit's figures differ from the ones it was spent under
-	Open    bool // its real cost follows: see Keep
+	Changed bool // at its settlement: the limit's figures have changed since it was spent
+	Open    bool // its real cost is not known yet: see Keep
 }
 
 // begin returns the spending's instant before it was rounded up.
@@ -23,24 +25,24 @@ type Keep uint8
 
 const (
 	Final  Keep = iota // nothing may change
-	Booked             // if it is spent later than now, it can be taken out until then, as if it had never been
-	Open               // as Booked, and its real cost follows in a call of Settle
+	Booked             // if it is spent later than now, it can be removed until then, as if it had never been spent
+	Open               // as Booked, and a call of Settle will bring its real cost
 )
 
-// Moment is an instant that the caller has read from a clock, and the instant that applies to one key. Now is the later one if
-// the clock has stepped back. The key's budget follows from Now; its wait is counted from Reading.
+// Moment is a reading of the caller's clock, and the instant that it means for one key. Now is the later
+// of the two if the clock has stepped back. The key's budget depends on Now; its wait counts from Reading.
 type Moment struct{ Reading, Now int64 }
 
 // Free returns the offer for a cost of 0.
 func (m Moment) Free() Offer { return Offer{At: m.Now, Retry: m.Reading} }
 
-// Offer describes how a cost would be spent, before it is spent. It has four fields because the compiler keeps a struct in
-// registers up to that many, and this one is passed around in each decision.
+// Offer describes how a cost would be spent, before it is spent. It has four fields, because the
+// compiler keeps structs of up to four in registers, and each decision passes an Offer around.
 type Offer struct {
 	At, Part int64 // how the cost would be spent: see Spending
-	Retry    int64 // the first reading at which it would be
+	Retry    int64 // the first reading at which it would be spent
 
-	// Changes is left to the caller, who counts how often the limit of the state has changed.
+	// Changes is for the caller, who counts the changes of the state's limit.
 	Changes uint32
 }
 

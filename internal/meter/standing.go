@@ -2,13 +2,13 @@ package meter
 
 import "math/bits"
 
-// Remaining returns the largest cost that would be spent now, 0 if there is none.
+// Remaining returns the largest cost that fits now, 0 if there is none.
 func (m *Meter) Remaining(s State, now int64) int64 {
 	n, _ := m.left(s, m.view(s), now)
 	return n
 }
 
-// Debt returns the units that are spent or booked above the capacity, and not regained by now, rounded up.
+// Debt returns the units above the capacity that are spent or booked and not regained by now, rounded up.
 func (m *Meter) Debt(s State, now int64) int64 {
 	_, debt := m.left(s, m.view(s), now)
 	return debt
@@ -35,8 +35,8 @@ func (m *Meter) Standing(s State, now int64) (remaining, debt, regained int64) {
 	return remaining, debt, m.regained(v)
 }
 
-// left returns how much is left at the end of a state's line, or its debt. The view of a log's line has dropped entries that will have left the
-// window by then, and that count now.
+// left returns the remaining budget at the end of a state's line, or the debt there. The view of a
+// log's line has dropped entries that will have left the window by then, although they count now.
 func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 	if view.loose() {
 		remaining, debt = m.among(view, now)
@@ -49,16 +49,16 @@ func (m *Meter) left(s, view State, now int64) (remaining, debt int64) {
 	return remaining, debt
 }
 
-// Owed is the time in which a token bucket regains all its spending.
+// Owed is a token bucket's debt in time: the time in which it regains all spending.
 type Owed = span
 
-// StandingOf returns the Standing of a Bucket that owes this, and the instant at which a
+// StandingOf returns the Standing of a Bucket with this debt, and the instant at which a
 // unit remains. It reads no state, so the caller can unlock the state before the division.
 func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, next int64) {
 	t := m.token
 	regained = now + t.regained(State{At: owed.ticks, N: owed.frac})
 	left := t.minus(t.full, owed)
-	if left.less(t.one) { // as after most denials: this saves a division
+	if left.less(t.one) { // most denials end here, without a division
 		if left.ticks < 0 {
 			debt = t.spent(State{At: now + owed.ticks, N: owed.frac}, now) - t.capacity
 		}
@@ -73,8 +73,8 @@ func (m *Meter) StandingOf(owed Owed, now int64) (remaining, debt, regained, nex
 	return remaining, 0, regained, now
 }
 
-// Earliest returns the first instant, from now on, at which a cost could be spent behind all spending, bookings and
-// waiting calls. The cost is from 1 to the capacity. The instant is now if and only if Remaining is at least the cost.
+// Earliest returns the first instant, from now on, at which a cost fits after all spending, bookings and waiting
+// calls. The cost is from 1 to the capacity. The instant is now if and only if Remaining is at least the cost.
 func (m *Meter) Earliest(s State, now, cost int64) int64 {
 	if s.detail != nil {
 		s = m.view(s)

@@ -9,9 +9,13 @@ import (
 // State is a key's spending that is not yet regained. The meaning of its figures depends on the algorithm. For all of them,
 // State{At: t} with all other figures zero is a key that is fresh at t and later.
 type State struct {
-	At int64 // buckets: when all is regained; windows: where the current one begins, or since when a calendar's is counted; log: where the debt begins
-	N  int64 // buckets: the fractional part of at, in 1/units of a tick; windows: spent in this one; log: sum of its entries
-	M  int64 // sliding counter: spent in the window before; log: the debt that is not among the entries; calendar: the window's ordinal
+	// buckets: the instant at which all is regained; windows: the beginning of the current
+	// one, or in a calendar the key's first decision there; log: the beginning of the debt
+	At int64
+	N  int64 // buckets: the fraction of At, in 1/units of a tick; windows: the spending in this one; log: the sum of its entries
+	// sliding counter: the spending in the previous window; log: the
+	// debt that is not among the entries; calendar: the window's ordinal
+	M int64
 
 	*detail // nil for the algorithms that keep sums, unless something is booked
 }
@@ -26,39 +30,39 @@ type detail struct {
 // ledger lists a key's bookings: spending at later instants, which can be refunded until then. Bookings of one instant are one,
 // which makes no difference to any sum.
 //
-// While there are bookings, the key's state is always base with them spent on top in order. So cancelling a booking removes it
-// and spends the bookings behind it again, and no instant is sold twice.
+// While there are bookings, the key's state is always base with the bookings spent on top in order. To cancel
+// a booking, the ledger removes it and spends the bookings behind it again, so no instant is sold twice.
 //
 // Each booking keeps the state after it, so that only the bookings behind a change have to be spent again: that is linear in
 // their number, and less if the change runs out, as in windows. Of many bookings that are cancelled in a row, only the last one
 // requires it.
 type ledger struct {
-	base State     // before the oldest booking; it has no detail
+	base State     // the state before the oldest booking; it has no detail
 	list []booking // the oldest first
-	line *Line     // the waiters; nil if there are none. A log has a ledger for this and the rest only
-	gone int32     // how many have been popped since list was copied last
+	line *Line     // the waiters, nil if there are none; a log has a ledger only for this and the rest
+	gone int32     // the number of bookings removed since list was copied last
 
 	loose    bool  // there is room before bookings: see gaps.go
 	barKnown bool  // bar is up to date
 	bar      int64 // see barred
 
-	// Of the bookings from changed on, to before unchanged, the cost may have changed, and no
-	// state from there on shows it yet. If unchanged is 0, all is up to date.
+	// From changed on, to before unchanged, the costs of bookings may have changed. No
+	// state from changed on shows that yet. If unchanged is 0, all states are up to date.
 	changed, unchanged int32
 
-	rest rest  // set aside when the limit was lowered
-	lost *lost // nil if there is none
+	rest rest  // the units that were set aside when the limit was lowered
+	lost *lost // nil if no units are lost
 
-	formers follower // nil without former limits
+	formers follower // nil if there are no former limits
 
-	openList // token bucket: the open reservations by now
+	openList // in a token bucket: the open reservations by now
 }
 
 // booking is the cost booked for one instant.
 type booking struct {
 	at, part, cost int64 // see Spending
 	open           int   // the number of open reservations
-	after          State // of the key; it has no detail
+	after          State // the state of the key after it; without detail
 }
 
 func (b *booking) begin() span { return Spending{At: b.at, Part: b.part}.begin() }
@@ -77,8 +81,8 @@ func (s State) owed(now int64) span {
 	return span{s.At - now, s.N}
 }
 
-// behind returns at, or the instant of the last booking if that is later: later costs queue behind bookings. It is for the
-// algorithms that keep a ledger.
+// behind returns at, or the instant of the last booking if that is later, because
+// later costs queue behind bookings. It is for the algorithms that keep a ledger.
 func (s State) behind(at int64) int64 {
 	if s.detail == nil || s.ledger == nil {
 		return at
@@ -99,7 +103,7 @@ func (s *State) OnHeap() bool { return s.detail != nil }
 // loose reports whether costs may go before the bookings of a state.
 func (s *State) loose() bool { return s.detail != nil && s.ledger != nil && s.ledger.loose }
 
-// oldest returns the instant of the first booking, or one after all others.
+// oldest returns the instant of the first booking, or if there is none an instant after all others.
 func (l *ledger) oldest() int64 {
 	if len(l.list) == 0 {
 		return math.MaxInt64
@@ -107,7 +111,7 @@ func (l *ledger) oldest() int64 {
 	return l.list[0].at
 }
 
-// newest returns the instant of the last booking, or one before all others.
+// newest returns the instant of the last booking, or never if there is none.
 func (l *ledger) newest() int64 {
 	if len(l.list) == 0 {
 		return math.MinInt64
@@ -115,12 +119,12 @@ func (l *ledger) newest() int64 {
 	return l.list[len(l.list)-1].at
 }
 
-// search returns the index of the first booking at that instant or later.
+// search returns the index of the first booking at the instant or later.
 func (l *ledger) search(at int64) int {
 	return sort.Search(len(l.list), func(i int) bool { return l.list[i].at >= at })
 }
 
-// at returns the state at an instant, without the later bookings, and these. It is up to date.
+// at returns the state at an instant without the later bookings, and these bookings. The ledger is up to date.
 func (l *ledger) at(now int64) (State, []booking, int64) {
 	k := l.search(now + 1)
 	if k == 0 {
@@ -129,8 +133,8 @@ func (l *ledger) at(now int64) (State, []booking, int64) {
 	return l.list[k-1].after, l.list[k:], now
 }
 
-// add appends a booking, given the state after it. Of several at one instant, the place in the
-// queue begins with the first.
+// add appends a booking with the state after it. If several bookings
+// have one instant, their place in the queue begins with the first.
 func (l *ledger) add(sp Spending, after State) {
 	l.barKnown = false
 	after.detail = nil
@@ -147,7 +151,7 @@ func (l *ledger) add(sp Spending, after State) {
 	l.list = append(l.list, booking{sp.At, sp.Part, sp.Cost, open, after})
 }
 
-// insert adds a booking before others.
+// insert adds a booking before later ones.
 func (l *ledger) insert(sp Spending) {
 	b := booking{at: sp.At, part: sp.Part, cost: sp.Cost}
 	if sp.Open {
@@ -167,7 +171,7 @@ func (l *ledger) insert(sp Spending) {
 	l.touch(i)
 }
 
-// stale reports whether a change is not shown yet.
+// stale reports whether some state does not show a change yet.
 func (l *ledger) stale() bool { return l.unchanged > 0 }
 
 // touch records a change at or before the i-th booking.
@@ -179,12 +183,12 @@ func (l *ledger) touch(i int) {
 	l.changed, l.unchanged = min(l.changed, int32(i)), max(l.unchanged, int32(i+1))
 }
 
-// reduce cancels up to n of the cost booked for the given instant. If nothing remains there, the booking stays with a cost of 0
-// until refold, which passes by anyway; only the newest has a cost at all times.
+// reduce cancels up to n of the cost booked for the given instant. A booking without any remaining
+// cost stays until refold, which visits it anyway; only the newest booking always has a cost.
 func (l *ledger) reduce(at, n int64, open bool) {
 	i := l.search(at)
 	if i == len(l.list) || l.list[i].at != at {
-		return // a grant has given it back before
+		return // a grant has given the booking back before
 	}
 	if open && l.list[i].open > 0 {
 		l.list[i].open--
@@ -197,7 +201,7 @@ func (l *ledger) reduce(at, n int64, open bool) {
 	l.trim()
 }
 
-// reduceNewest gives up to n back, the last booking first, and returns how much.
+// reduceNewest gives up to n back, the last booking first, and returns the amount.
 func (l *ledger) reduceNewest(n int64) (took int64) {
 	for i := len(l.list) - 1; i >= 0 && took < n; i-- {
 		b := &l.list[i]
@@ -271,7 +275,7 @@ func (s State) setAside(r rest) State {
 	return s
 }
 
-// lostAt returns the lost units at an instant.
+// lostAt returns the lost units that count at an instant.
 func (s State) lostAt(now int64) lost {
 	if s.detail == nil || s.ledger == nil || s.ledger.lost == nil || s.ledger.lost.until <= now {
 		return lost{until: never}
@@ -294,7 +298,7 @@ func (s State) withLost(x lost) State {
 	return s
 }
 
-// takeLost takes up to n from the lost units, and returns how much.
+// takeLost takes up to n from the lost units, and returns the amount.
 func (l *ledger) takeLost(n int64) int64 {
 	if l.lost == nil {
 		return 0
@@ -306,7 +310,7 @@ func (l *ledger) takeLost(n int64) int64 {
 	return n
 }
 
-// dropLost drops lost units if their others are regained. It reports whether it dropped any.
+// dropLost drops the lost units if the units that the state counts are regained. It reports whether it dropped any.
 func (l *ledger) dropLost(now int64) bool {
 	if l.lost == nil || l.lost.until > now {
 		return false
@@ -315,22 +319,22 @@ func (l *ledger) dropLost(now int64) bool {
 	return true
 }
 
-// follower counts what a key spends beside the limit in force: its former limits do, see former.go. Whatever changes a state reports
-// it here.
+// follower counts the spending of a key outside of the limit in force, as its
+// former limits do: see former.go. Every change of a state is reported to it.
 type follower interface {
-	// passed charges a cost that has passed at an instant. The state is the one of the limit in force, after it.
+	// passed charges a cost that has passed at an instant. s is the state of the limit in force after that.
 	passed(s State, at, cost int64, keep Keep)
 	// booked prepares for a cost that will pass.
 	booked(at int64)
-	// adjusted charges a delta above 0, and forgives one below.
+	// adjusted charges a delta above 0, and forgives a delta below 0.
 	adjusted(now, delta int64)
 	// held returns the instant before which the key is not forgotten.
 	held() int64
-	// over drops what does not count any more, and reports whether that was all.
+	// over drops former limits that do not count any more, and reports whether none is left.
 	over(now int64) bool
 }
 
-// passed reports a cost that has passed at an instant, after which the state is this one.
+// passed reports a cost that has passed at an instant. The receiver is the state after it.
 func (s State) passed(at, cost int64, keep Keep) {
 	if s.detail != nil && s.ledger != nil {
 		s.ledger.passed(s, at, cost, keep)
@@ -350,7 +354,7 @@ func (s State) booked(at int64) {
 	}
 }
 
-// adjusted reports what was charged, or given back if that is below 0.
+// adjusted reports that delta was charged, or given back if it is below 0.
 func (s State) adjusted(now, delta int64) {
 	if s.detail == nil || s.ledger == nil {
 		return

@@ -2,13 +2,13 @@ package meter
 
 import "math"
 
-// totals lists spendings in the order of their instants, each instant once, with running totals. So "how much until t" and
-// "when has so much been spent" are binary searches. It is a deque that grows by doubling and shrinks again; the zero totals is
-// empty. To append, and to remove at either end, is amortised O(1). To change an inner element takes O(distance to the nearer
-// end), because the totals behind it or before it change too.
+// totals lists spendings in the order of their instants, each instant once, with running totals. So "how much
+// until t" and "when has so much been spent" are binary searches. It is a deque that grows by doubling and
+// shrinks again; the zero totals is empty. Appending, and removing at either end, takes amortised O(1). Changing
+// an inner element takes O(distance to the nearer end), because the totals behind it or before it change, too.
 //
-// A total counts from an origin that moves, and wraps around. Only differences have a meaning, and none of them overflows,
-// because the sum of the listed spendings can be counted.
+// The totals count from an origin that moves, and wrap around. Only differences have a
+// meaning, and none of them overflows, because the sum of the listed spendings can be counted.
 //
 //	spendings        3 at 10, 1 at 20, 4 at 50
 //	before, marks    7, {10, 10} {20, 11} {50, 15}
@@ -19,18 +19,18 @@ type totals struct {
 	buf    []mark // its length is zero or a power of two, so that an index wraps with a mask
 	before int64  // the total before the oldest mark
 
-	// The index of the oldest mark, and how many there are. With 32 bits each, a key's
-	// detail fits into an allocation of 48 bytes instead of 64.
+	// The index of the oldest mark, and the number of marks. With 32 bits
+	// each, a key's detail fits into an allocation of 48 bytes instead of 64.
 	head, n uint32
 }
 
 // mark is an instant, and the total of all that is spent up to it.
 type mark struct{ at, total int64 }
 
-// entry is one spending: so much, at that instant.
+// entry is one spending: a cost at an instant.
 type entry struct{ at, cost int64 }
 
-// minTotals is the first size of a list, and the one below which it never shrinks: 64 bytes.
+// minTotals is the size of the smallest buffer: 64 bytes.
 const minTotals = 4
 
 func (r *totals) len() int { return int(r.n) }
@@ -38,7 +38,7 @@ func (r *totals) len() int { return int(r.n) }
 // mark returns the i-th mark, the oldest first.
 func (r *totals) mark(i int) *mark { return &r.buf[(int(r.head)+i)&(len(r.buf)-1)] }
 
-// sum returns the total cost of the oldest k.
+// sum returns the total cost of the oldest k spendings.
 func (r *totals) sum(k int) int64 {
 	if k == 0 {
 		return 0
@@ -72,8 +72,7 @@ func (r *totals) search(at int64) int {
 	return lo
 }
 
-// covering returns how many of the oldest it takes to cost need together, or more. All of
-// them together cost that much.
+// covering returns the minimum number of oldest spendings that together cost need or more. There are enough.
 func (r *totals) covering(need int64) int {
 	lo, hi := 0, r.len()
 	for lo < hi {
@@ -116,7 +115,7 @@ func (r *totals) insert(at, cost int64) {
 	r.change(i, cost)
 }
 
-// open makes room for the i-th mark, which costs nothing yet, from the end that is nearer.
+// open makes room for the i-th mark, which has no cost yet, from the nearer end.
 func (r *totals) open(i int, at int64) {
 	r.reserve()
 	total := r.before + r.sum(i)
@@ -134,7 +133,7 @@ func (r *totals) open(i int, at int64) {
 	*r.mark(i) = mark{at, total}
 }
 
-// close takes out the i-th mark, which costs nothing any more.
+// close removes the i-th mark, which has no cost any more.
 func (r *totals) close(i int) {
 	if i < r.len()/2 {
 		for ; i > 0; i-- {
@@ -164,8 +163,8 @@ func (r *totals) change(i int, cost int64) {
 	}
 }
 
-// reduce takes up to n from the spending at the given instant, and returns the amount taken: less than n only if the instant
-// has less or is not here.
+// reduce takes up to n from the spending at the given instant, and returns the
+// amount. That is below n only if the spending is smaller or does not exist.
 func (r *totals) reduce(at, n int64) int64 {
 	i := r.search(at)
 	if i == r.len() || r.mark(i).at != at {
@@ -179,8 +178,7 @@ func (r *totals) reduce(at, n int64) int64 {
 	return n
 }
 
-// reduceNewest takes up to n from the newest spendings, and returns how much it took: less
-// than n only if there was no more.
+// reduceNewest takes up to n from the newest spendings, and returns the amount. That is below n only if there was no more.
 func (r *totals) reduceNewest(n int64) int64 {
 	n = min(n, r.sum(r.len()))
 	left := r.sum(r.len()) - n
@@ -192,8 +190,8 @@ func (r *totals) reduceNewest(n int64) int64 {
 	return n
 }
 
-// reduceOldest takes up to n from the oldest spendings, and returns the amount taken: less than n only if there was no more.
-func (r *totals) reduceOldest(n int64) int64 { // as in popFront, only before moves
+// reduceOldest takes up to n from the oldest spendings, and returns the amount. That is below n only if there was no more.
+func (r *totals) reduceOldest(n int64) int64 { // as in popFront, only before changes
 	n = min(n, r.sum(r.len()))
 	k := r.covering(n)
 	if r.sum(k) > n {
@@ -206,8 +204,8 @@ func (r *totals) reduceOldest(n int64) int64 { // as in popFront, only before mo
 	return n
 }
 
-// popFront removes the oldest k, and returns their total cost.
-func (r *totals) popFront(k int) int64 { // the totals that stay are as they were: only before moves
+// popFront removes the oldest k spendings, and returns their total cost.
+func (r *totals) popFront(k int) int64 { // the other totals stay: only before changes
 	cost := r.sum(k)
 	r.before += cost
 	r.head += uint32(k)
@@ -253,7 +251,7 @@ func (r *totals) clone() totals {
 	return c
 }
 
-// first returns the instant of the oldest spending, now at the latest.
+// first returns the instant of the oldest spending, but at most now.
 func (r *totals) first(now int64) int64 {
 	if r.n == 0 {
 		return now

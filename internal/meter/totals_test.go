@@ -56,7 +56,7 @@ func (r *totals) list() (list plain) {
 	return list
 }
 
-// Totals behave as a sorted slice at any value of the counters: they wrap around.
+// Totals behave as a sorted slice, even when their counters wrap around.
 func TestTotalsAreASortedSlice(t *testing.T) {
 	for _, size := range []int{3, 50, 2000} {
 		for _, origin := range []int64{0, math.MaxInt64 - 10, math.MinInt64} {
