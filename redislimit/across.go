@@ -29,7 +29,7 @@ var guarded = acrossSlots(blocks{luaFiles}.lua("guarded"))
 // checkEvery is the interval between the checks of a server that has not passed one.
 const checkEvery = 10 * time.Second
 
-// guard returns the call that checks the server, or nil if none is needed. It is sent with the batch.
+// guard returns the call that checks the server, or nil if no check is due. It is sent with the batch.
 func (l *lane) guard(b *batch, calls int) *call {
 	if calls < 2 || l.elsewhere == nil || sharing(l.share.Load()) == shareNode {
 		return nil

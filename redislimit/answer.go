@@ -10,14 +10,13 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// The first byte of an answer in the usual case, in words: the time and states as they are
-// stored follow.
+// The first byte of an answer in the usual case, as text. The time and the stored states follow.
 const (
 	quickDenied  = '-'
 	quickAllowed = '+'
 )
 
-// errAnswer reports an answer that no script of this package gives.
+// errAnswer is the error for an answer that no script of this package gives.
 var errAnswer = errors.New("redislimit: the script's answer cannot be read")
 
 // answer reads a reply of the deciding script.
@@ -58,7 +57,7 @@ func (r *request) answer(reply string) (err error) {
 	return nil
 }
 
-// sums takes the sums behind the reply of a decision off.
+// sums removes the sums from the end of a decision's reply.
 func (r *request) sums(reply string) (string, error) {
 	size := sumSize * len(r.keys)
 	if reply == "" || reply[0] > answerAllowed {
@@ -135,10 +134,10 @@ func readDigits(s string) (n int64, rest string) {
 	return n, s[i:]
 }
 
-// stored reads a stored state, or the digest of a log; for a new key it is empty. It returns the rest of the text.
+// stored reads a stored state, or the digest of a log; a new key has neither. It returns the rest of the text.
 func (c *charge) stored(raw string, reading int64, mark uint32) (rest string, err error) {
-	// There is no data about a new key: raw ends, or the next charge's verdict follows, which is text and no kind. Quick
-	// scripts answer with states of the call's own kind only.
+	// There is no data about a new key. Then raw ends, or the next charge's verdict follows,
+	// which is text, and so no kind. Quick scripts return only states of the call's own kind.
 	if raw == "" || raw[0] != c.plan.kind {
 		c.now, c.state, c.gen, c.changes = reading, meter.State{At: reading}, mark, 0
 		return raw, nil
@@ -172,7 +171,7 @@ func (c *charge) unpack(raw string, reading int64) error {
 	if len(raw) > stateSize {
 		c.state.M = get7(raw[stateM:])
 	}
-	if c.plan.isBucket() && c.state.N >= c.plan.units { // where whole µs deny, the script does not look
+	if c.plan.isBucket() && c.state.N >= c.plan.units { // if even whole µs deny, the script does not return the fraction
 		return failure{code: answerNotOurs}.err(c.plan.limit.Name)
 	}
 	return nil
@@ -184,7 +183,7 @@ func (c *charge) digest(s string) {
 	c.state = meter.State{At: get7(s[digestAt:]), N: get7(s[digestN:]), M: get7(s[digestM:])}
 	c.newest = get7(s[digestNewest:])
 	if c.plan.kind == kindCalendar {
-		c.state.At = c.now // the script keeps when the window ends
+		c.state.At = c.now // the script has stored the end of the window
 	}
 	if c.plan.kind == kindLog {
 		c.state.M, c.newest, c.spent = 0, c.state.M, c.newest
@@ -201,7 +200,7 @@ func (c *charge) loosened(s string) {
 	c.loose, c.gap, c.left, c.owes, c.next = true, get7(s), get7(s[7:]), get7(s[14:]), get7(s[21:])
 }
 
-// check repeats the checks of the script, and makes further ones.
+// check repeats the checks of the script, and makes more.
 func (c *charge) check(reading int64) {
 	c.plan.decided(reading)
 	c.weigh(reading)
@@ -213,7 +212,7 @@ func (c *charge) check(reading int64) {
 // checkVerdict is set by tests, which compare the script's verdict with Go's.
 var checkVerdict func(c *charge, reading int64)
 
-// weigh determines at which instant the cost is spent, and from which reading on it is allowed.
+// weigh determines the instant at which the cost is spent, and the reading from which it is allowed.
 func (c *charge) weigh(reading int64) {
 	now := meter.Moment{Reading: reading, Now: c.now}
 	c.offer = now.Free()
@@ -241,20 +240,20 @@ func (c *charge) weigh(reading int64) {
 	c.offer.Retry = max(c.offer.Retry, c.place)
 }
 
-// at offers an instant.
+// at sets the instant at which the cost would be spent.
 func (c *charge) at(at, reading int64) {
 	if c.offer.At = at; at > c.now {
 		c.offer.Retry = max(reading, at-c.ahead)
 	}
 }
 
-// full is the error of a cost that finds no room for its booking.
+// full is the error of a cost whose booking finds no room.
 func (c *charge) full(reading int64) error {
 	return fmt.Errorf("%w: the key has %d bookings ahead, and could not give back one more; there is place in %v, under %v",
 		ratelimit.ErrLimited, c.plan.mostBooked(), between(reading, c.place), c.plan.limit)
 }
 
-// mostBooked returns how many bookings of a key can be given back.
+// mostBooked returns the maximum number of bookings of a key that can be given back.
 func (p *plan) mostBooked() int {
 	if p.kind == kindLog {
 		return maxQueued
@@ -266,7 +265,7 @@ func (p *plan) mostBooked() int {
 func (c *charge) spend() {
 	p, at := c.plan, c.offer.At
 	switch {
-	case c.cost == 0, c.loose: // then the script has reported the state after it
+	case c.cost == 0, c.loose: // the script has reported the state after the cost
 		return
 	case p.kind == kindLog:
 		c.newest = max(c.newest, at)
@@ -276,7 +275,7 @@ func (c *charge) spend() {
 		}
 		return
 	case p.kind == kindHeld:
-		c.state.N += c.cost // of age 0
+		c.state.N += c.cost // its age is 0
 		return
 	}
 	keep := meter.Final
@@ -289,7 +288,7 @@ func (c *charge) spend() {
 	}
 }
 
-// remaining returns the largest cost that would be spent at now.
+// remaining returns the largest cost that fits now.
 func (c *charge) remaining() int64 {
 	switch p := c.plan; {
 	case c.loose && c.left <= most:
@@ -319,7 +318,7 @@ func (c *charge) debt() int64 {
 	}
 }
 
-// regained returns the first instant at which the key is fresh.
+// regained returns the first instant at which the key has its full budget.
 func (c *charge) regained() int64 {
 	switch p := c.plan; {
 	case p.kind == kindHeld && c.state.N > 0:
@@ -334,7 +333,7 @@ func (c *charge) regained() int64 {
 	return c.now
 }
 
-// nextUnit returns the instant at which one more unit fits, if none remains.
+// nextUnit returns the instant at which one more unit fits. It is used if none remains.
 func (c *charge) nextUnit() int64 {
 	switch {
 	case c.plan.kind == kindLog, c.loose && c.next > 0:
@@ -355,7 +354,7 @@ func between(from, to int64) time.Duration {
 
 func clampInt(n int64) int { return int(min(n, math.MaxInt)) }
 
-// decide fills in the answer of a single charge.
+// decide fills in the decision on a single charge.
 func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 	d.Limit, d.Allowed = c.plan.limit, c.allowed
 	if !c.allowed {
@@ -366,7 +365,7 @@ func (c *charge) decide(reading int64, d *ratelimit.Decision) {
 	c.standing(reading, d)
 }
 
-// standing fills in how the key stands.
+// standing fills in the standing of the key.
 func (c *charge) standing(reading int64, d *ratelimit.Decision) {
 	d.Remaining, d.Debt = clampInt(c.remaining()), clampInt(c.debt())
 	if d.ResetAfter = between(reading, c.regained()); d.Remaining == 0 {

@@ -17,14 +17,14 @@ type call struct {
 	keys    []string
 	payload []byte
 	test    []any                       // arguments that a test adds
-	room    [headSize + chargeSize]byte // of a payload about one key
+	room    [headSize + chargeSize]byte // holds a payload about one key
 	undone  bool                        // if the context ends, the caller gives the charge back
-	members []*call                     // of a shared call: the decisions in it
-	tag     string                      // for a shared call whose keys must share a slot: the hash tag that they have in common
+	members []*call                     // in a shared call: the decisions in it
+	tag     string                      // the hash tag of all keys, in a shared call whose keys must share a slot
 
-	ctx      context.Context // the caller's
-	deadline time.Time       // the timeout's; zero if there is none
-	command  *command        // the command that sent it last
+	ctx      context.Context // the caller's context
+	deadline time.Time       // the deadline of the timeout; zero if there is none
+	command  *command        // the command that has sent it last
 	batch    *batch
 	alone    batch // for a call that is sent by itself
 	self     [1]*call
@@ -33,10 +33,10 @@ type call struct {
 	reply any
 	err   error
 
-	// Where the lane has the call. The lane's lock guards it, but wake stays as it is.
-	wake       chan struct{} // has one element as soon as the call is answered, or late
+	// The place of the call in the lane. The lane's lock guards it, except wake, which does not change.
+	wake       chan struct{} // receives one element when the call is answered or late
 	state      waitState
-	sent       bool // of a late call: it may have been sent
+	sent       bool // if it is late: it may have been sent
 	prev, next *call
 }
 
@@ -44,19 +44,19 @@ type call struct {
 type waitState byte
 
 const (
-	isOut     waitState = iota // in no lane: it was never put there, or its caller has left
+	isOut     waitState = iota // it is in no lane: it was never put there, or its caller has left
 	isQueued                   // it has not been sent
 	isInBatch                  // it is in a batch
 	isAnswered
 	isLate // its deadline has passed
 )
 
-// again returns a copy of the call that can be sent. No part of the first one was run.
+// again returns a copy of the call that can be sent. No part of the first one has run.
 func (c *call) again() *call {
 	return &call{script: c.script, keys: c.keys, payload: c.payload, test: c.test, undone: c.undone, ctx: c.ctx, deadline: c.deadline}
 }
 
-// hurry ends the context of a call at its deadline. A repeated call is in its lane behind calls whose deadlines are later.
+// hurry ends the context of a call at its deadline. A repeated call stands in its lane behind calls with later deadlines.
 func (c *call) hurry() (stop func()) {
 	c.ctx, stop = c.bounded()
 	return stop
@@ -67,7 +67,7 @@ type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// run sends the call by itself; twice, if the server does not know the script.
+// run sends the call by itself, and once more with the script's text if the server does not know the script.
 func (c *call) run(ctx context.Context, client processor) {
 	c.process(ctx, client, c.bySHA(ctx))
 	if c.unknown() {
@@ -100,7 +100,7 @@ func (c *call) newCommand(ctx context.Context, verb, script any) *command {
 	}
 	args = append(append(args, &cmd.payload), c.test...)
 	cmd.Cmd = *redis.NewCmd(ctx, args...)
-	cmd.SetFirstKeyPos(3) // the key that chooses the node, declared or not
+	cmd.SetFirstKeyPos(3) // this key determines the node, whether it is declared or not
 	return cmd
 }
 
@@ -110,18 +110,19 @@ func (c *call) unknown() bool {
 	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
-// command is a call as go-redis sends it, which it must not do twice: a call whose answer is late may have been charged.
+// command is a call in the form that go-redis sends. go-redis must
+// not repeat it: a call whose answer is late may have been charged.
 type command struct {
 	redis.Cmd
 	payload packed
-	words   [5]any // of a call on one key
+	words   [5]any // the words of a call on one key
 }
 
 // NoRetry keeps go-redis from repeating the command.
 func (cmd *command) NoRetry() bool { return true }
 
-// packed is the payload as an argument of a command. Every client requests its bytes when it writes the command to a
-// connection, and not before.
+// packed is the payload as an argument of a command. A client
+// requests its bytes only when it writes the command to a connection.
 type packed struct {
 	bytes []byte
 	batch *batch
@@ -165,9 +166,9 @@ func (b *batch) write() bool {
 // written reports whether calls may have reached the server.
 func (b *batch) written() bool { return b.state.Load() == batchWritten }
 
-// mayArrive reports whether the server may receive the calls, or have received them. While a caller waits for them it may.
-// Without a waiting caller they are taken back, if there is still time. The lane's lock guards it. A call without a batch has
-// not been sent.
+// mayArrive reports whether the server may receive the calls, or may have received them. It may
+// while a caller waits for them. Without a waiting caller mayArrive takes the calls back, unless
+// they have been written. The lane's lock guards it. A call without a batch has not been sent.
 func (b *batch) mayArrive() bool { return b != nil && (b.staying > 0 || !b.takeBack()) }
 
 // takeBack reports whether the calls have not been written, and never will be.
@@ -175,7 +176,8 @@ func (b *batch) takeBack() bool {
 	return b.state.CompareAndSwap(batchPending, batchTakenBack) || b.state.Load() == batchTakenBack
 }
 
-// end returns the time from which on a call's answer is useless: its timeout, or its caller's own deadline. Zero means never.
+// end returns the time after which a call's answer is useless: the
+// end of its timeout, or its caller's own deadline. Zero means never.
 func (c *call) end() time.Time {
 	own, ok := c.ctx.Deadline()
 	if ok && (c.deadline.IsZero() || own.Before(c.deadline)) {
@@ -192,8 +194,8 @@ func (c *call) bounded() (context.Context, func()) {
 	return withDeadline(c.ctx, c.deadline)
 }
 
-// deadline is a context with a deadline of its own, above a context that never ends. It is equivalent to context.WithDeadline,
-// with fewer allocations.
+// deadline is a context with a deadline, whose parent never ends.
+// It is equivalent to context.WithDeadline, with fewer allocations.
 type deadline struct {
 	context.Context
 	at time.Time
@@ -232,7 +234,7 @@ func (d *deadline) Err() error {
 	return context.DeadlineExceeded
 }
 
-// stop ends the timer. The call is over: Done has no more readers.
+// stop ends the timer. Nobody reads Done any more.
 func (d *deadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -250,8 +252,8 @@ func (c *call) runInline(client processor) (reply any, err error, sent bool) {
 	return c.reply, c.err, c.batch.written()
 }
 
-// answeredSoon waits for an answer after a call's context has ended: not at all, unless the
-// call is to be taken back.
+// answeredSoon waits for an answer after a call's context has
+// ended, if the call has to be undone. Otherwise it does not wait.
 func (c *call) answeredSoon(answered <-chan struct{}) bool {
 	if !c.undone {
 		select {

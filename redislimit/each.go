@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	scanCount = 1000 // how many keys of the server one SCAN looks at
-	peekers   = 64   // decisions of a page that are under way at once
+	scanCount = 1000 // the number of keys that one SCAN examines
+	peekers   = 64   // the maximum number of concurrent decisions on a page
 )
 
 // Each calls visit with each key of the limiter that Redis holds, on all servers, and with the result
@@ -41,8 +41,8 @@ func (l *Limiter) Each(ctx context.Context, visit func(key string, d ratelimit.D
 	return newWalk(l.store.scanning(), []*Limiter{l}, func(_ int, key string, d ratelimit.Decision) bool { return visit(key, d) }).all(ctx)
 }
 
-// Each is [Limiter.Each] of all limiters that have joined: it scans the keys of each server once. The first argument of visit is the index
-// of the key's limiter. Package policy finds this method. Limiters of several clients are not supported.
+// Each is [Limiter.Each] for all limiters that have joined: it scans the keys of each server once. The first argument of
+// visit is the index of the key's limiter. Package policy calls this method. Limiters of several clients are not supported.
 func (j *joint) Each(ctx context.Context, visit func(limiter int, key string, d ratelimit.Decision) bool) error {
 	all, store := make([]*Limiter, len(j.limiters)), j.store
 	for i := range j.limiters {
@@ -120,11 +120,11 @@ func (s *store) bounded(ctx context.Context, call func(context.Context) error) e
 	}
 }
 
-// walk is one Each.
+// walk is one call of Each.
 type walk struct {
 	limiters []*Limiter
 	byBegin  map[string]int // the indexes of the limiters, by the beginning of their keys
-	pattern  string         // of the keys of all
+	pattern  string         // matches the keys of all limiters
 	store    *store
 	visit    func(limiter int, key string, d ratelimit.Decision) bool
 	seen     map[[2]uint64]struct{} // hashes of the visited keys: SCAN may return a key several times
@@ -169,7 +169,7 @@ func (w *walk) all(ctx context.Context) error {
 	return w.failed
 }
 
-// scan visits the keys of one server. It reports false if visit has.
+// scan visits the keys of one server. It reports false if visit has returned false.
 func (w *walk) scan(ctx context.Context, server redis.Cmdable) (more bool, err error) {
 	for cursor := uint64(0); ; {
 		var page []string
@@ -245,7 +245,7 @@ func (w *walk) look(ctx context.Context, keys []listed) (more bool, err error) {
 	return true, nil
 }
 
-// ofAll reports whether an error is not one of a single key.
+// ofAll reports whether an error concerns all keys, not a single one.
 func ofAll(err error) bool {
 	return err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit) && !errors.Is(err, errForeignState) && !errors.Is(err, ratelimit.ErrInvalidLimit)
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// errForeignState reports a Redis key whose value this package has not stored. Nothing was changed.
+// errForeignState is the error for a Redis key whose value this package has not stored. Nothing was changed.
 var errForeignState = errors.New("redislimit: the Redis key holds something else")
 
-// refusals are the beginnings of errors by which Redis refuses to run a
+// refusals are the beginnings of errors with which Redis refuses to run a
 // script, because of its state or its configuration. Nothing was charged.
 var refusals = []string{
 	"LOADING", "READONLY", "OOM", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "MISCONF",
@@ -24,8 +24,8 @@ var refusals = []string{
 	"ERR AUTH", "ERR Client sent AUTH", "ERR invalid password", "ERR invalid DB index", "ERR DB index", "ERR unknown command",
 }
 
-// classify returns the error of a call for the caller. The caller's own context comes first; sent is true if the call may have
-// reached the server.
+// classify returns the error of a call for the caller. If the caller's own context
+// has ended, that comes first. sent is true if the call may have reached the server.
 func classify(ctx context.Context, err error, sent bool) error {
 	if text := answerOf(err); text != "" {
 		return classifyAnswer(err, text, sent)
@@ -74,10 +74,10 @@ func classifyAnswer(err error, text string, sent bool) error {
 // forbidden reports whether an ACL forbids a command of a script. The script notices that before it charges anything.
 func forbidden(text string) bool {
 	return strings.Contains(text, "can't run this command") || strings.Contains(text, "NOPERM") ||
-		strings.Contains(text, "ACL failure in script") // of Valkey
+		strings.Contains(text, "ACL failure in script") // as Valkey says
 }
 
-// advised appends the remedy to a reply's text, if the state does not end by itself.
+// advised appends the remedy to a reply's text, if the state will not end by itself.
 func advised(err error, text string) error {
 	advice := ""
 	switch {
@@ -98,7 +98,7 @@ func advised(err error, text string) error {
 	return fmt.Errorf("%w (%s)", err, advice)
 }
 
-// lacked returns the command that an ACL forbids. Redis names it in quotes; lacked returns it in the form of an ACL's rule.
+// lacked returns the command that an ACL forbids. Redis names it in quotes, and lacked returns it as an ACL rule is written.
 func lacked(text string) string {
 	if _, rest, ok := strings.Cut(text, "'"); ok {
 		if command, _, ok := strings.Cut(rest, "' command"); ok && !strings.ContainsAny(command, "' ") {

@@ -20,17 +20,17 @@ import (
 // Fair shares one rate among the tenants of all processes, in proportion to their weights: package fair for a fleet. Make one with
 // [NewFair]. It is safe for concurrent use and needs no closing. The zero Fair cannot be used.
 //
-// A process requests units for its tenants, every 100 ms while they have callers in line, and holds units for tenants that keep spending.
-// So most decisions need no round trip, and the processes together make at most 250 calls a second. Over any time t at most
-// burst + rate·t units are used. A tenant in line gets its max–min share: what it does not want goes to the others. What it used
-// while nobody else wanted it is not held against it later.
+// A process requests units for its tenants, every 100 ms while they have callers in line, and holds units for tenants
+// that keep spending. So most decisions need no round trip, and the processes together make at most 250 calls a
+// second. Over any time t at most burst + rate·t units are used. A tenant in line gets its max–min share: units that
+// it does not want go to the others. Units that it used while nobody else wanted them do not count against it later.
 //
 // Callers of one tenant are served first come, first served within a process. A process that dies loses the units that it held for tenants:
 // at most twice what they spent in a beat, and parts of the costs at the head of their lines. Its callers' places lapse within 1 s.
 type Fair struct {
 	store      *store
 	keys       []string
-	timeout    time.Duration // of a decision
+	timeout    time.Duration // of each decision
 	weight     func(string) int
 	onDecision func(ratelimit.Event[string])
 	maxWaiting int
@@ -40,21 +40,22 @@ type Fair struct {
 	limit      fairLimit
 	tenants    map[string]*fairTenant
 	active     []*fairTenant // tenants with something to report or to request, in the order of the next calls
-	waiting    int           // callers in line
+	waiting    int           // the number of callers in line
 	calling    bool          // a goroutine makes the calls
 	hurry      chan struct{} // has an element if a call should be made before the next beat
 	pace       fairPace
-	epoch      *fairEpoch     // of what is spent now
-	epochs     []*fairEpoch   // that no call has reported yet, before epoch
+	epoch      *fairEpoch     // the epoch of the present spending
+	epochs     []*fairEpoch   // epochs before epoch that no call has reported yet
 	reported   int64          // the units that the process held by its last report, or more
 	unreported int64          // the units spent since the last report
-	fleet      fairFleet      // as the last reply has it
-	valid      time.Time      // until then the held units may be spent
+	fleet      fairFleet      // the state in the last reply
+	valid      time.Time      // the time until which the held units may be spent
 	failed     error          // the error of the last call, or nil
 	flushes    []chan<- error // calls of Flush that wait until the process holds nothing
 }
 
-// FairOptions are the settings of [NewFair] besides the limit. Functions are called concurrently, under no lock.
+// FairOptions are the settings of [NewFair] besides the limit.
+// Several goroutines may call the functions, while no lock is held.
 type FairOptions struct {
 	// Name is a part of the Redis keys, which all share one slot of a cluster. If empty, the limit's Name. It must not contain braces.
 	Name string
@@ -65,12 +66,13 @@ type FairOptions struct {
 	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant string) int
 
-	// Timeout bounds an Allow, a Take and a Reserve without a delay, beside the caller's context. If zero, 50 ms; below zero, only the context
-	// does.
+	// Timeout bounds an Allow, a Take and a Reserve without a delay, in addition to the
+	// caller's context. If zero, it is 50 ms; if negative, only the context bounds them.
 	Timeout time.Duration
 
-	// MaxWaiting is the maximum number of this process's callers in line. If zero, 1,000. A tenant with callers in line joins with a
-	// further one only while it has fewer than are free. Other callers fail with [ratelimit.ErrLimited].
+	// MaxWaiting is the maximum number of this process's callers in line. If zero, 1,000. A further
+	// caller of a tenant that has callers in line is accepted only while that tenant has fewer
+	// callers in line than there are free places. Other callers fail with [ratelimit.ErrLimited].
 	MaxWaiting int
 
 	// Hooks run for this limiter's calls, as [Options.Hooks] do.
@@ -146,10 +148,10 @@ func (f *Fair) Allow(tenant string, cost int) bool {
 // Take spends cost of the tenant's share, or nothing. It answers from the units that the process holds for the tenant, or from the next call,
 // within [FairOptions.Timeout]. Remaining is the number of units that the process holds for the tenant.
 //
-// RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace.
+// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep their pace.
 //
-// Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost], or
-// [ratelimit.ErrUnavailable] if Redis does not answer. With an error nothing is spent.
+// Errors wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// or [ratelimit.ErrUnavailable] if Redis does not answer. With an error nothing is spent.
 func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Decision, error) {
 	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, 0)
 	f.report(ctx, tenant, cost, d, err)
@@ -160,9 +162,9 @@ func (f *Fair) Take(ctx context.Context, tenant string, cost int) (ratelimit.Dec
 // [Fair.Wait], for at most that time, and returns when the work may start, so the reservation's Delay is 0. A call that is not served in time,
 // or finds no room in line, is denied.
 //
-// Settle makes no call: the next call takes the difference along, at most 100 ms later, and the process loses it if it dies before. A cost settled below
-// the estimate counts as if it had been charged at the beginning. Above the estimate, the total takes as much of it as empties the
-// burst, and the tenant owes all of it.
+// Settle makes no call. The next call, at most 100 ms later, reports the difference, which is lost if the process
+// dies before. A cost settled below the estimate counts as if it had been charged at the beginning. Of a cost
+// above the estimate, the total is charged with as much as empties the burst, and the tenant owes all of it.
 //
 // Errors are as for Take, and the context's error when it ends.
 func (f *Fair) Reserve(ctx context.Context, tenant string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -196,8 +198,9 @@ func (f *Fair) reserve(ctx context.Context, tenant string, cost int, maxDelay ti
 // Wait spends cost of the tenant's share and returns nil when its time has come. While a tenant has a caller in line, its Allow and
 // Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps the context's error when that ends, [ratelimit.ErrLimited] if there is no room in line:
-// see [FairOptions.MaxWaiting], [ratelimit.ErrUnavailable] when a call to Redis fails, or is one of Take's.
+// A Wait that fails has spent nothing. Its error wraps the context's error when the context
+// ends, [ratelimit.ErrLimited] if there is no room in line (see [FairOptions.MaxWaiting]),
+// or [ratelimit.ErrUnavailable] when a call to Redis fails. It may also be one of Take's.
 func (f *Fair) Wait(ctx context.Context, tenant string, cost int) error {
 	d, _, err := f.decide(wait.OrBackground(ctx), tenant, cost, inLine)
 	f.report(ctx, tenant, cost, d, err)
@@ -231,7 +234,7 @@ func (f *Fair) Flush(ctx context.Context) error {
 	done := make(chan error, 1)
 	f.mu.Lock()
 	for _, t := range f.tenants {
-		t.spent, t.spending = 0, 0 // nothing is fetched ahead again, unless there are further calls
+		t.spent, t.spending = 0, 0 // no units are fetched ahead, unless there are further calls
 		if t.held > 0 {
 			f.activeLocked(t)
 		}

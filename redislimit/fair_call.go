@@ -10,21 +10,21 @@ import (
 
 // The calls of a process.
 const (
-	fairBeat  = 100 * time.Millisecond // between two calls, unless a caller waits for an answer
-	fairSoon  = 10 * time.Millisecond  // the least time between two calls
-	fairCall  = time.Second            // the longest time for a call
-	fairCalls = 250                    // a second, of all processes together
-	fairBurst = 4                      // calls that a process may make early
+	fairBeat  = 100 * time.Millisecond // the time between two calls, unless a caller waits for an answer
+	fairSoon  = 10 * time.Millisecond  // the minimum time between two calls
+	fairCall  = time.Second            // the maximum time for a call
+	fairCalls = 250                    // the maximum number of calls a second, of all processes together
+	fairBurst = 4                      // the number of calls that a process may make early
 
-	fairChunk   = 500 // the number of tenants in a call
-	fairRefunds = 100 // the number of a tenant's refunds in a call
+	fairChunk   = 500 // the maximum number of tenants in a call
+	fairRefunds = 100 // the maximum number of a tenant's refunds in a call
 )
 
-// fairPace spaces the calls: at least fairSoon apart, and on average as many a second as the process's part of fairCalls.
+// fairPace spaces the calls: at least fairSoon apart, and on average at most the process's part of fairCalls a second.
 type fairPace struct {
 	last  time.Time     // the beginning of the last call
-	took  time.Duration // by the slowest of the recent calls
-	saved time.Duration // towards early calls
+	took  time.Duration // the time that recent calls took at most; it decays
+	saved time.Duration // the time saved for early calls
 }
 
 // next returns the earliest time of the next call, given the number of processes.
@@ -51,9 +51,9 @@ func (p *fairPace) end(now time.Time) { p.took = max(now.Sub(p.last), p.took*3/4
 
 // fairFleet is the state of the fleet, by the last reply.
 type fairFleet struct {
-	processes int64 // that have callers or hold units
-	spent     int64 // granted to all, and not regained
-	weights   int64 // of the tenants in line
+	processes int64 // the number of processes that have callers or hold units
+	spent     int64 // units granted to all and not regained
+	weights   int64 // the sum of the weights of the tenants in line
 	at        time.Time
 }
 
@@ -70,7 +70,7 @@ func (f *Fair) call() {
 			return
 		}
 		soon, beat := f.pace.next(f.fleet.processes), fairBeat
-		if len(f.active) > fairChunk || len(f.flushes) > 0 { // the others are not kept for a beat
+		if len(f.active) > fairChunk || len(f.flushes) > 0 { // the remaining tenants do not wait for the next beat
 			beat = soon
 		}
 		since := time.Since(f.pace.last)
@@ -103,7 +103,7 @@ func (f *Fair) exchange() {
 		f.mu.Unlock()
 		return
 	}
-	reported := append(f.epochs, f.epoch) // the report of the next call will have what is spent from now on
+	reported := append(f.epochs, f.epoch) // the next call will report the spending from now on
 	f.epochs, f.epoch = nil, &fairEpoch{from: f.epoch.from}
 	f.pace.begin(now, f.fleet.processes)
 	life := f.lifeLocked()
@@ -149,7 +149,7 @@ func (f *Fair) heldLocked(idle bool) (held int64) {
 	return held
 }
 
-// lifeLocked returns for how long after a call Redis considers the process alive.
+// lifeLocked returns the time after a call for which Redis considers the process alive.
 func (f *Fair) lifeLocked() time.Duration {
 	return max(time.Second, 4*f.cycleLocked(), 4*f.pace.took)
 }
@@ -160,7 +160,8 @@ func (f *Fair) cycleLocked() time.Duration {
 	return max(fairBeat, time.Duration(calls)*f.pace.next(f.fleet.processes))
 }
 
-// prepareLocked takes the next tenants of the list, and makes the payload of their call. Those with nothing left leave the list.
+// prepareLocked takes the next tenants from the list, and makes the
+// payload of their call. A tenant that has nothing left leaves the list.
 func (f *Fair) prepareLocked() (requests []fairRequest, payload []byte) {
 	n := min(len(f.active), fairChunk)
 	alive := 5 * max(f.cycleLocked(), f.pace.took) / 2
@@ -193,7 +194,7 @@ func (f *Fair) prepareLocked() (requests []fairRequest, payload []byte) {
 	return requests, b
 }
 
-// requestLocked returns what a tenant has to report and to request. It is forgotten if that is nothing.
+// requestLocked returns a tenant's report and request. If both are empty, it forgets the tenant.
 func (f *Fair) requestLocked(t *fairTenant) (r fairRequest, any bool) {
 	r.t = t
 	t.spending = max(float64(t.spent), t.spending*0.9-0.1)
@@ -201,9 +202,9 @@ func (f *Fair) requestLocked(t *fairTenant) (r fairRequest, any bool) {
 	need := t.queued + t.denied
 	switch {
 	case len(f.flushes) > 0:
-	case t.refused.IsZero(): // its share has sufficed: its likely spending until the call after the next is fetched ahead
+	case t.refused.IsZero(): // its share has sufficed, so it fetches its likely spending until the call after the next
 		need += int64(1.5 * t.spending)
-	case len(t.line) > 0: // its callers come again soon
+	case len(t.line) > 0: // its callers will call again soon
 		need += int64(t.spending)
 	}
 	need = min(need, f.limit.capacity)
@@ -226,7 +227,7 @@ func (f *Fair) requestLocked(t *fairTenant) (r fairRequest, any bool) {
 	return r, false
 }
 
-// grantedLocked hands out what a tenant was granted.
+// grantedLocked distributes the units that a tenant was granted.
 func (f *Fair) grantedLocked(r fairRequest, granted, credit int64) {
 	t, now := r.t, time.Now()
 	t.held += granted
@@ -236,15 +237,15 @@ func (f *Fair) grantedLocked(r fairRequest, granted, credit int64) {
 		t.refused = now.Add(fairBeat)
 	}
 	f.serveLineLocked(t)
-	if granted < r.wanted { // who does not wait is denied, and keeps the tenant in line
+	if granted < r.wanted { // callers that do not wait are denied, and keep the tenant in line
 		f.answerLocked(t, now, nil)
-	} else if len(t.line) > 0 { // they came during the call
+	} else if len(t.line) > 0 { // callers came during the call
 		f.hurryLocked()
 	}
 	f.relistLocked(t)
 }
 
-// relistLocked lists a tenant for the next calls after one, or forgets it if it has nothing to report or request.
+// relistLocked lists a tenant for the calls after this one, or forgets it if it has nothing to report or request.
 func (f *Fair) relistLocked(t *fairTenant) {
 	if len(t.line) > 0 || t.denied > 0 || t.held > 0 || t.spending > 0 || len(t.back) > 0 || t.overrun > 0 || t.spent > 0 {
 		f.activeLocked(t)
@@ -253,7 +254,7 @@ func (f *Fair) relistLocked(t *fairTenant) {
 	}
 }
 
-// answerLocked denies the callers that do not wait, or answers all with an error.
+// answerLocked denies the callers that do not wait, or returns an error to all.
 func (f *Fair) answerLocked(t *fairTenant, now time.Time, err error) {
 	stay := t.line[:0]
 	for _, w := range t.line {
@@ -271,8 +272,8 @@ func (f *Fair) answerLocked(t *fairTenant, now time.Time, err error) {
 	t.line = stay
 }
 
-// failLocked handles a call that has failed. If Redis may have run it, what it gave back counts as used: to repeat that could give
-// it back twice. An overrun is reported again.
+// failLocked handles a call that has failed. If Redis may have run it, refunds that it reported
+// count as used, because a repetition could give them back twice. An overrun is reported again.
 func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err error) {
 	sent := true
 	if u := (*outcome.Undecided)(nil); errors.As(err, &u) {
@@ -281,7 +282,7 @@ func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err err
 	if !sent {
 		f.epochs = append(reported, f.epochs...)
 	} else {
-		for _, e := range reported { // whether this call has reported them is not known
+		for _, e := range reported { // the call may have reported them
 			e.to = e.from
 		}
 	}
@@ -294,7 +295,7 @@ func (f *Fair) failLocked(requests []fairRequest, reported []*fairEpoch, err err
 			t.back = append(r.refunds, t.back...)
 		}
 		f.answerLocked(t, now, err)
-		t.denied, t.spending = 0, 0 // while the store does not answer, nothing is requested ahead
+		t.denied, t.spending = 0, 0 // while the store does not answer, no units are requested ahead
 		f.relistLocked(t)
 	}
 	f.flushedLocked(err)
@@ -308,5 +309,5 @@ func (f *Fair) flushedLocked(err error) {
 	f.flushes = nil
 }
 
-// fairScript needs memory for new tenants, which Redis may not have.
+// fairScript needs memory for new tenants. Redis may refuse it if memory is short.
 var fairScript = newScript("", blocks{luaFiles}.lua("clock", "fair"))

@@ -11,30 +11,30 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// fairTenant is a tenant in this process. Fair.mu guards it.
+// fairTenant is a tenant of this process. Fair.mu guards it.
 type fairTenant struct {
 	key    string
 	weight int64
 	held   int64         // the units that the process holds for it
 	line   []*fairWaiter // callers without an answer, in the order of their arrival
-	queued int64         // their costs
+	queued int64         // the sum of their costs
 	listed bool          // it is in Fair.active
 
-	refused  time.Time // until then further callers are denied: the last call granted less than was requested
-	denied   int64     // the largest cost denied since the last call; it is in line like a caller
-	credit   int64     // its share that it has not used, in units, by the last reply; below 0 if it has used more
-	seen     time.Time // when that was
-	spent    int64     // since the last call
+	refused  time.Time // the time until which further callers are denied: the last call granted less than was requested
+	denied   int64     // the largest cost denied since the last call; it stands in line like a caller
+	credit   int64     // the unused part of its share in units, by the last reply; below 0 if it has used more
+	seen     time.Time // the time of that reply
+	spent    int64     // the units spent since the last call
 	spending float64   // its spending between two calls: the recent maximum, which decays
 
-	back    []fairRefund // of reservations
-	overrun int64        // of reservations
+	back    []fairRefund // the refunds of its reservations
+	overrun int64        // the excess of its reservations
 }
 
 // fairWaiter is a caller that is not answered yet.
 type fairWaiter struct {
 	cost  int64
-	waits bool          // it stays in line until it is served; else the next call answers
+	waits bool          // it stays in line until it is served; otherwise the next call answers it
 	done  chan struct{} // closed when it is served, denied or has an error
 	ended bool          // done is closed
 	d     ratelimit.Decision
@@ -42,11 +42,12 @@ type fairWaiter struct {
 	err   error
 }
 
-// fairEpoch is the time between two of this process's calls. Calls of all processes are numbered: from is the number of
-// the last call, and to of the next one, which reports the spending in between. to is 0 until that call has been answered.
+// fairEpoch is the time between two of this process's calls. The calls of all processes
+// are numbered. from is the number of the last call. to is the number of the next one,
+// which reports the spending in between, and 0 until that call has been answered.
 type fairEpoch struct{ from, to int64 }
 
-// fairRefund is the part of a reservation that was not used.
+// fairRefund is the unused part of a reservation.
 type fairRefund struct {
 	of           *fairEpoch
 	cost, amount int64
@@ -55,7 +56,7 @@ type fairRefund struct {
 // inLine, as the manner of a decision, makes the caller wait in line.
 const inLine = 1
 
-// decide spends a cost, or denies it, or waits in line. The epoch is that of the spending.
+// decide spends a cost, denies it, or waits in line. It returns the epoch of the spending.
 func (f *Fair) decide(ctx context.Context, tenant string, cost int, manner int) (d ratelimit.Decision, spent *fairEpoch, err error) {
 	f.check()
 	if err := ctx.Err(); err != nil {
@@ -91,7 +92,7 @@ func (f *Fair) weightOf(tenant string) int64 {
 	return int64(min(max(f.weight(tenant), 1), 1<<20))
 }
 
-// join answers a caller at once, or puts it in line: then it has a channel. The caller that it returns is never nil.
+// join answers a caller at once, or puts it in line: then the caller has a channel. The returned caller is never nil.
 func (f *Fair) join(tenant string, weight, cost int64, waits bool) (*fairWaiter, error) {
 	w := &fairWaiter{cost: cost, waits: waits}
 	f.mu.Lock()
@@ -141,7 +142,7 @@ func (f *Fair) join(tenant string, weight, cost int64, waits bool) (*fairWaiter,
 	return w, nil
 }
 
-// leave takes a caller out of line, with an error, unless it has been answered.
+// leave removes a caller from the line with an error, unless it has been answered.
 func (f *Fair) leave(tenant string, w *fairWaiter, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +152,7 @@ func (f *Fair) leave(tenant string, w *fairWaiter, err error) {
 	t := f.tenants[tenant]
 	t.line = slices.DeleteFunc(t.line, func(other *fairWaiter) bool { return other == w })
 	f.endLocked(t, w, err)
-	f.serveLineLocked(t) // the callers behind it may need less
+	f.serveLineLocked(t) // callers behind it may have a smaller cost
 }
 
 // endLocked ends a caller's time in line.
@@ -166,18 +167,19 @@ func (f *Fair) endLocked(t *fairTenant, w *fairWaiter, err error) {
 	}
 }
 
-// serveLocked spends a caller's cost from the units that are held.
+// serveLocked spends a caller's cost from the held units.
 func (f *Fair) serveLocked(t *fairTenant, w *fairWaiter) {
 	t.held -= w.cost
 	t.spent += w.cost
 	w.spent = f.epoch
-	if f.unreported += w.cost; f.unreported > f.limit.capacity/16 { // until it is reported, the script takes it for held: see refund there
+	// until these units are reported, the script counts them as held: see refund there
+	if f.unreported += w.cost; f.unreported > f.limit.capacity/16 {
 		f.hurryLocked()
 	}
 	w.d.Allowed = true
 	f.standingLocked(t, w)
 	if w.cost > 0 {
-		f.activeLocked(t) // fetch ahead what it spends
+		f.activeLocked(t) // to fetch ahead what it spends
 	}
 	f.endLocked(t, w, nil)
 }
@@ -200,7 +202,7 @@ func (f *Fair) standingLocked(t *fairTenant, w *fairWaiter) {
 	}
 }
 
-// retryLocked returns the time until the tenant's share covers a cost, by the figures of the last reply.
+// retryLocked returns the time until the tenant's share covers a cost, by the last reply.
 func (f *Fair) retryLocked(t *fairTenant, cost int64, now time.Time) time.Duration {
 	needs := max(0, float64(cost+t.queued-t.held-t.credit)) * float64(max(f.fleet.weights, t.weight)) / float64(t.weight)
 	return max(f.limit.timeFor(needs)-now.Sub(t.seen), t.refused.Sub(now), time.Millisecond)
@@ -209,7 +211,7 @@ func (f *Fair) retryLocked(t *fairTenant, cost int64, now time.Time) time.Durati
 // perSecond returns the rate.
 func (l fairLimit) perSecond() float64 { return float64(l.units) / float64(l.per) * 1e6 }
 
-// serveLineLocked serves the callers for whom units are held, in order.
+// serveLineLocked serves callers in order while the held units suffice.
 func (f *Fair) serveLineLocked(t *fairTenant) {
 	n := 0
 	for n < len(t.line) && t.line[n].cost <= t.held {
@@ -221,7 +223,7 @@ func (f *Fair) serveLineLocked(t *fairTenant) {
 	t.line = t.line[n:]
 }
 
-// refuseLocked ends the waits of callers whose cost is above the burst.
+// refuseLocked ends the waits for costs above the burst.
 func (f *Fair) refuseLocked(t *fairTenant) {
 	t.line = slices.DeleteFunc(t.line, func(w *fairWaiter) bool {
 		err := f.limit.check(w.cost)
@@ -274,7 +276,8 @@ func (f *Fair) hurryLocked() {
 	}
 }
 
-// expireLocked forgets the units that the process holds once Redis may count them as used: when the process has been silent for long.
+// expireLocked forgets the units that the process holds when it
+// has been silent for so long that Redis may count them as used.
 func (f *Fair) expireLocked(now time.Time) {
 	if f.valid.IsZero() || now.Before(f.valid) {
 		return

@@ -3,7 +3,7 @@ package redislimit
 import "strings"
 
 // following are the scripts for calls that follow the spending of their keys. Package policy makes
-// such calls for rules that notify. They are scripts of their own, so that the others stay short.
+// such calls for rules that notify. They are separate scripts, so that the others stay short.
 var following = newFollowing(blocks{luaFiles})
 
 type followingScripts struct{ decide, correct *script }
@@ -16,14 +16,14 @@ func newFollowing(b blocks) *followingScripts {
 	}
 }
 
-// sumSize and followedSize are the sizes of a key's part behind the reply of a decision, and of a correction.
+// sumSize and followedSize are the sizes of one key's part at the end of a decision's reply, and of a correction's.
 const (
 	sumSize      = 7
 	followedSize = 2 + 7*7
 )
 
-// sumKeys returns the keys with the sums of open estimates behind the others. No limiter's key has such a separator before its first brace: see
-// namespace.
+// sumKeys returns the keys, followed by the keys of their sums of open estimates.
+// No limiter's key has such a separator before its first brace: see namespace.
 func sumKeys(keys []string) []string {
 	all := make([]string, 2*len(keys))
 	copy(all, keys)

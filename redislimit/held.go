@@ -11,14 +11,15 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Units under ratelimit.Concurrent are counted in lua/held.lua. Each reservation has an owner, a number that it is settled and
-// extended by.
+// lua/held.lua counts units under ratelimit.Concurrent. Each reservation
+// has an owner, the number by which it is settled and extended.
 
-// newOwner returns a random number for a reservation, which is not 0. Two reservations of a key have the same number once in 2^52.
+// newOwner returns a random number for a reservation, which is not 0. Two
+// reservations of a key have the same number with a probability of 1 in 2^52.
 func newOwner() int64 { return 1 + rand.Int64N(most-1) }
 
-// back returns the estimated time until so many of the used units
-// come back: their mean age divided by their number, for each.
+// back returns the estimated time until the given number of used units
+// come back: for each, the mean age divided by the number of used units.
 func (c *charge) back(units int64) int64 {
 	used, p := float64(c.state.N), c.plan
 	wait := math.Ceil(float64(c.state.M) / used / used * float64(units))
@@ -28,7 +29,7 @@ func (c *charge) back(units int64) int64 {
 	return min(max(int64(wait), leastRetry), p.per)
 }
 
-// after returns the estimated instant at which a cost fits, now if it does.
+// after returns the estimated instant at which a cost fits, or now if it fits.
 func (c *charge) after(cost int64) int64 {
 	if excess := c.state.N - (c.plan.units - cost); excess > 0 {
 		return c.now + c.back(excess)
@@ -40,11 +41,11 @@ func (c *charge) after(cost int64) int64 {
 type inUse struct {
 	store *store
 	keys  []string
-	hold  time.Duration // the shortest
+	hold  time.Duration // the shortest hold
 
 	mu      sync.Mutex // guards the fields below
 	items   []settlement
-	shadows []bool // by item: it ends no work
+	shadows []bool // shadows[i] reports whether items[i] is a shadow's, whose lapse ends no work
 }
 
 // inUse returns the units that an allowed decision holds, nil if there are none.
@@ -67,7 +68,7 @@ func (r *request) inUse() *inUse {
 	return u
 }
 
-// extend begins the hold of the units anew, in one round trip.
+// extend restarts the hold of the units, in one round trip.
 func (u *inUse) extend(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return ended(err, false)

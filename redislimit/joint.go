@@ -17,7 +17,7 @@ import (
 
 var _ ratelimit.Joinable = (*Limiter)(nil)
 
-// maxLayers is how many charges one decision may have, since a call counts them in a byte.
+// maxLayers is the maximum number of charges of a decision, since a call counts them in a byte.
 const maxLayers = 255
 
 // joint decides on keys of several limiters in one script call. A decision goes through these steps:
@@ -26,7 +26,7 @@ const maxLayers = 255
 //  2. run: one call checks all other charges, and spends them or none.
 //  3. conclude: leases that are not needed are given back.
 //
-// The leases come before the call, because their charges can be given back without a round trip, and the call's cannot.
+// The leased charges come before the call, because they can be given back without a round trip, and the call's cannot.
 type joint struct {
 	store    *store // the first limiter's store, with the shortest timeout of all
 	limiters []joinedLimiter
@@ -63,8 +63,8 @@ func join(limiters []ratelimit.Joining) (*joint, error) {
 	return j, nil
 }
 
-// checkNames returns an error if two limiters share a name and a prefix. They would store equal keys
-// in one place, and each would take the other's spending for its own, under a limit that has changed.
+// checkNames returns an error if two limiters share a name and a prefix. Equal keys of the two
+// would be stored in one place, and each limiter would count the other's spending as its own.
 func (j *joint) checkNames() error {
 	for i := range j.limiters {
 		a := &j.limiters[i]
@@ -73,7 +73,8 @@ func (j *joint) checkNames() error {
 			if a.leases != nil && b.leases != nil && a.l == b.l {
 				return fmt.Errorf("redislimit: layers %d and %d are leased from one limiter, whose budget could not be charged for both at once", k, i)
 			}
-			there := a.leases == nil && b.leases == nil || a.l.store.user == b.l.store.user // all but leased ones are sent to one server
+			// all limiters that are not leased must use one server
+			there := a.leases == nil && b.leases == nil || a.l.store.user == b.l.store.user
 			if there && a.l != b.l && a.l.space.begin == b.l.space.begin {
 				return fmt.Errorf("redislimit: layers %d and %d have different limiters of one Name and Prefix, which would share their keys: give each a Name of its own", k, i)
 			}
@@ -82,8 +83,8 @@ func (j *joint) checkNames() error {
 	return nil
 }
 
-// checkGlobals returns an error that is certain on a client of several servers: a layer whose only key is on another server
-// than the keys beside it.
+// checkGlobals returns an error if, on a client of several servers, a
+// layer's only key is certainly on another server than the keys beside it.
 func (j *joint) checkGlobals(of []ratelimit.Joining) error {
 	for i := range j.limiters {
 		y := &j.limiters[i]
@@ -146,10 +147,10 @@ type jointCall struct {
 	j       *joint
 	charges []ratelimit.Charge
 	r       *request
-	at      []int                    // by charge: its index in the call, -1 if it is leased
-	leased  []*ratelimit.Reservation // by charge
+	at      []int                    // at[i] is the index of charge i in the call, -1 if it is leased
+	leased  []*ratelimit.Reservation // leased[i] is the reservation of charge i
 
-	// The memory of a decision with few charges.
+	// The memory for a decision with few charges.
 	request request
 	room    struct {
 		at      [fewCharges]int
@@ -207,7 +208,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 		return nil, err
 	}
 	spent := allowed && op != opPeek
-	if spent || q.Peek { // only now is it known that the shadows are to be charged
+	if spent || q.Peek { // the decision on the shadows depends on the call's result
 		_, _ = x.lease(ctx, op, spent, true)
 	}
 	x.concludeLeased(spent)
@@ -245,7 +246,7 @@ func (x *jointCall) addCharges(q ratelimit.JointRequest) {
 		if p.kind == kindHeld {
 			to.owner = newOwner()
 		}
-		if p.kind == kindLeaky { // in a stack only these delay
+		if p.kind == kindLeaky { // in a stack only leaky buckets delay
 			to.ahead = p.clampAhead(q.MaxDelay)
 		}
 	}
@@ -259,8 +260,8 @@ func (r *request) addCharge(key string, p *plan, shadow bool) int {
 	return len(r.charges) - 1
 }
 
-// lease spends the leased charges, of shadows or of the others, and reports whether all allow it. After the first denial it skips the rest,
-// unless it only looks.
+// lease spends the leased charges, either those of shadows or the others, and reports whether
+// all allow it. After the first denial it skips the rest, unless the decision is a Peek.
 func (x *jointCall) lease(ctx context.Context, op byte, keep, shadows bool) (allowed bool, err error) {
 	allowed = true
 	for i := range x.charges {
@@ -320,7 +321,7 @@ func (x *jointCall) conclude(spent bool) {
 		if !spent {
 			continue
 		}
-		for j := len(r.charges) - 1; j > x.at[i]; j-- { // the key's state comes from the last charge of the key that was spent
+		for j := len(r.charges) - 1; j > x.at[i]; j-- { // the last spent charge of the key has the key's state
 			if last := &r.charges[j]; last.key == from.key && last.allowed && last.failed == 0 {
 				last.standing(r.reading, &to.Decision)
 				break
@@ -329,7 +330,7 @@ func (x *jointCall) conclude(spent bool) {
 	}
 }
 
-// concludeLeased adds the costs that are put back into leases to what their results say remains.
+// concludeLeased adds the costs that are put back into leases to the remaining budgets in their results.
 func (x *jointCall) concludeLeased(spent bool) {
 	for i, res := range x.leased {
 		if c := &x.charges[i]; res != nil && res.Allowed && !spent {
@@ -338,8 +339,8 @@ func (x *jointCall) concludeLeased(spent bool) {
 	}
 }
 
-// close ends the leased charges: at their cost, or at nothing. A lease holds its batch until then. A charge that cannot
-// be given back stays spent.
+// close settles the leased charges at their cost or at 0. Until then a
+// lease holds its batch. A charge that cannot be given back stays spent.
 func (x *jointCall) close(spent bool) {
 	for i, res := range x.leased {
 		if res != nil && res.Allowed {
@@ -434,7 +435,7 @@ func (x *jointCall) follow(w *estimates.Watch) {
 	}
 }
 
-// followed is the answer about one key of a correction.
+// followed is the answer of a correction about one key.
 type followed struct {
 	known, gone          bool
 	kind                 byte
@@ -443,7 +444,7 @@ type followed struct {
 	before, after, reset int64
 }
 
-// followedOf returns the answers behind the reply of a correction, with its reading.
+// followedOf returns the answers at the end of a correction's reply, and the reading.
 func followedOf(reply string, keys int) (reading int64, all []followed) {
 	size := followedSize * keys
 	if len(reply) < 8+size || reply[0] > answerAllowed {

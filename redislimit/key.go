@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// maxKey is how long a key may be before its hash stands for it.
+// maxKey is the maximum length of a key that is stored as it is; of a longer one the hash is stored.
 const maxKey = 200
 
 // namespace is the common beginning of all Redis keys of a limiter. Its methods make these keys.
@@ -52,7 +52,7 @@ func (n namespace) key(key string) string {
 	}
 	tag := key
 	if n.slot != nil {
-		tag = n.slot(whole) // the key itself, however long
+		tag = n.slot(whole) // the key itself, even if it is long
 	}
 	return n.begin + separator + safeTag(tag) + "}:" + key
 }
@@ -70,14 +70,14 @@ func (n namespace) original(stored string) (string, bool) {
 	return key, ours && closed && n.key(key) == stored
 }
 
-// hashTag returns the part of a namespace's key that chooses the slot.
+// hashTag returns the part of a namespace's key that determines the slot.
 func hashTag(key string) string {
 	_, rest, _ := strings.Cut(key, "{")
 	tag, _, _ := strings.Cut(rest, "}")
 	return tag
 }
 
-// safeTag returns the text, or its hash if it is no hash tag as it stands.
+// safeTag returns the text, or its hash if the text is no hash tag.
 func safeTag(tag string) string {
 	if tag != "" && len(tag) <= maxKey && strings.IndexByte(tag, '}') < 0 {
 		return tag

@@ -31,15 +31,15 @@ type lane struct {
 	client    redis.UniversalClient
 	batchSize int
 	heeds     bool          // the client heeds the deadline of each call
-	share     atomic.Uint32 // a sharing: the keys that may share a call
+	share     atomic.Uint32 // a sharing: which keys may share a call
 
-	// elsewhere returns a key that a different server of the cluster serves, or "" if there is none. It is nil if keys of several slots
-	// must not share a call.
+	// elsewhere returns a key that a different server of the cluster serves, or "" if
+	// there is none. The function is nil if keys of several slots must not share a call.
 	elsewhere func(key string) string
 	checkAt   atomic.Int64 // the earliest time of the next check whether the server refuses foreign keys, in ns
 
-	mu      sync.Mutex // guards the fields below, and the fields of calls and batches that are marked so
-	batches int        // under way, and not stuck
+	mu      sync.Mutex // guards the fields below, and the fields of calls and batches that say so
+	batches int        // batches under way that are not stuck
 	stuck   int
 
 	// The waiting calls in the order of arrival. This is also the order of their deadlines, because all have the same timeout. Sent calls
@@ -255,7 +255,7 @@ func (l *lane) sendBatch(b *batch) {
 		c.run(ctx, l.client)
 		return
 	}
-	var last time.Time // the latest deadline, so that no caller's deadline ends the call of another
+	var last time.Time // the latest deadline of all, so that no caller's deadline ends the call of another
 	for _, c := range b.calls {
 		if end := c.end(); end.After(last) {
 			last = end
@@ -309,7 +309,7 @@ func (l *lane) wakeLate() {
 		c.state = isLate
 		late = append(late, c)
 	}
-	for _, c := range late { // after all have left their batches
+	for _, c := range late { // only after all have left their batches
 		c.sent = c.batch.mayArrive()
 		c.wake <- struct{}{}
 	}
@@ -351,7 +351,7 @@ func (l *lane) refusedTogether(c *call) bool {
 		return true
 	case !c.script.undeclared || answerOf(c.err) == "":
 		return false
-	case refused(answerOf(c.err)): // with its key declared, each is redirected to the server that now serves it
+	case refused(answerOf(c.err)): // a call that declares its key is redirected to the server that now serves it
 		return true
 	}
 	l.share.Store(uint32(shareSlot)) // a server of another kind has replaced this one

@@ -10,11 +10,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/micros"
 )
 
-// Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes unless noted. Here the parts
-// have names, for Go and for the scripts, whose text contains $NAME in the place of the figure.
+// Stored, sent and returned data is packed: big-endian whole numbers without names, of 7 bytes each unless noted.
+// These constants name the parts, for Go and for the scripts, whose text contains $NAME in the place of the figure.
 
-// The first byte of a state. It identifies the algorithm, and the version of the format: no text begins with it, and a next
-// version begins with other bytes. A script of one version reports a state of another one as foreign, and leaves it as it is.
+// The first byte of a state. It identifies the algorithm and the version of the format: no text begins with it, and the next
+// version will use other bytes. A script of one version reports a state of another one as foreign, and leaves it as it is.
 //
 // The order matters to the scripts: up to LEAKY they are buckets, from FIXED on windows and the log, and from COUNTER on a
 // state has M. The low three bits are an index.
@@ -27,11 +27,11 @@ const (
 
 	// Additions of this version. A version that does not know them refuses the state with errForeignState.
 	kindCalendar = 0xFD
-	kindOpen     = 0xFE // of a token bucket with open reservations, as it is stored
-	kindHeld     = 0xFF // of units in use
+	kindOpen     = 0xFE // a token bucket with open reservations, as it is stored
+	kindHeld     = 0xFF // units in use
 )
 
-// kinds has every algorithm. Kind 0 counts nothing.
+// kinds maps every algorithm to its kind. Kind 0 counts nothing.
 var kinds = map[ratelimit.Algorithm]byte{
 	ratelimit.AlgorithmUnlimited:      0,
 	ratelimit.AlgorithmBlocked:        0,
@@ -54,58 +54,60 @@ var meters = map[byte]meter.Kind{
 	kindHeld:     meter.Concurrent,
 }
 
-// A state: where its parts begin. 44 bytes are the most that Redis stores in one piece.
+// A state: the offsets of its parts. Redis stores up to 44 bytes in one piece.
 const (
-	stateUnits   = 1 // buckets: a unit takes per/units µs, in lowest terms; else units for each per
+	stateUnits   = 1 // buckets: a unit takes per/units µs, in lowest terms; others: units for each per
 	statePer     = 8
-	idSize       = 15 // of the kind and the figures
+	idSize       = 15 // the size of the kind and the figures
 	stateLast    = 15 // the highest clock reading that it has recorded
 	stateAt      = 22
 	stateN       = 29
-	stateGen     = 36 // 3 bytes that distinguish a key from an earlier one of the same name
-	stateChanges = 39 // 1 byte, which counts the figures that it had
-	stateExpiry  = 40 // 4 bytes: a second of the clock before which Redis keeps it
+	stateGen     = 36 // 3 bytes that distinguish a key from an earlier key of the same name
+	stateChanges = 39 // 1 byte that counts the changes of its figures
+	stateExpiry  = 40 // 4 bytes: until this second of the clock, at least, Redis keeps it
 	stateSize    = 44
-	stateM       = 44 // of the counter; of the log: the sum up to its first spending; of the calendar: when its window begins
-	wideSize     = 51 // of a counter's state, and before a log's spendings
+	stateM       = 44 // sliding counter: its second figure; log: the sum up to its first spending; calendar: the beginning of its window
+	wideSize     = 51 // the size of a counter's state, and of the part before a log's spendings
 
-	asideFlag = 0x40 // missing from the first byte of a state with the data below. No text begins with such a byte either
-	asideSize = 21   // behind the first 44 bytes: a bucket's capacity, the units set aside, when they lapse
+	asideFlag = 0x40 // subtracted from the first byte of a state with the data below; no text begins with such a byte either
+	asideSize = 21   // after the first 44 bytes: a bucket's capacity, the units set aside, and the instant at which they lapse
 
-	// of a log: a spending's instant, the sum up to it, and the reading at which it was spent;
-	// of units in use: the instant from which they are held, their number, and their owner
+	// log: a spending's instant, the sum up to it, and the reading at which it was spent;
+	// units in use: the instant from which they are held, their number, and their owner
 	recordSize  = 21
 	firstPart   = wideSize + 100*recordSize // the part of a log that is read first
 	tailPart    = 16 * recordSize           // the part of a longer log that is read next
 	baseSize    = 28                        // the part before the bookings: at, n and m of the state below them, and whether there is room before them
 	bookingSize = 14                        // the instant and the cost
-	looseSize   = 1 + 4*7                   // behind a reply: which charge's bookings are loose, the instant of its cost, what remains, the debt, the next unit's instant
+	// at the end of a reply: the charge whose bookings are loose, the instant
+	// of its cost, the remaining budget, the debt, the instant of the next unit
+	looseSize = 1 + 4*7
 )
 
-// A note of a denial, behind a state. Its size is no multiple of a booking's, nor of a log's spending.
+// A note of a denial, after a state. Its size is not a multiple of a booking's size, nor of a log's spending's.
 const (
 	noteFrom   = idSize + 2*7   // after the figures and capacity of the call, and the cost
 	noteDigest = noteFrom + 3*7 // after the two instants between which the note holds, and the instant of the limit's change
 	noteLoose  = noteDigest + digestSize - 1 - 7
 	noteSize   = noteLoose + looseSize
 
-	// noteStays is the time for which a note that holds is kept when another call's note could replace it.
+	// noteStays is the time for which a valid note stays when the note of another call could replace it.
 	noteStays = time.Second
 )
 
 // Bounds of stored data.
 const (
-	maxBooked   = 1024 // bookings of a key that are kept apart, so that each can be given back
-	maxOpens    = 16   // open reservations of a key that are kept apart
-	olderFlag   = 128  // added to their number, if some are from before the last change and units are set aside
-	maxQueued   = 2000 // spendings that a log can have booked while it is full
-	maxLooks    = 4096 // bookings that a call looks at in search of room before them
+	maxBooked   = 1024 // the maximum number of bookings of a key that are kept apart, so that each can be given back
+	maxOpens    = 16   // the maximum number of open reservations of a key that are kept apart
+	olderFlag   = 128  // added to their number if some are from before the last change and units are set aside
+	maxQueued   = 2000 // the maximum number of spendings that a full log can have booked
+	maxLooks    = 4096 // the maximum number of bookings that a call examines in search of room before them
 	maxExpiry   = 1<<32 - 1
 	generations = 1 << 24
 )
 
-// Times are whole microseconds. The numbers of scripts are doubles. All figures stay below 2^53, so scripts count them
-// exactly. A leaky bucket with a maximum delay of most delays without bound.
+// Times are whole microseconds. Numbers in scripts are doubles. All figures stay below 2^53, so
+// scripts count them exactly. A leaky bucket whose maximum delay is most delays without bound.
 const (
 	century = 876_600 * 3600 * int64(1e6) // µs
 	most    = micros.Most                 // the maximum of any count
@@ -116,11 +118,11 @@ const ordinalZero = 1 << 37
 
 // The request for one key: the offsets of its parts.
 const (
-	chargeID     = 2                 // after the index of the key, and how: the kind and the figures
-	chargeFirst  = chargeID + idSize // five figures of the kind's own, or of the booking whose place is taken
+	chargeID     = 2                 // after the index of the key and the class: the kind and the figures
+	chargeFirst  = chargeID + idSize // five figures that depend on the kind, or the figures of the booking that is replaced
 	chargeSecond = chargeFirst + 7
 	chargeCost   = chargeFirst + 5*7 // cost, ahead, capacity, since
-	chargeOwner  = chargeFirst + 3*7 // of units in use: who holds them
+	chargeOwner  = chargeFirst + 3*7 // units in use: their owner
 	chargeAhead  = chargeCost + 7
 	chargeSince  = chargeCost + 3*7
 	chargeSize   = chargeCost + 4*7
@@ -130,7 +132,7 @@ const (
 	headSize   = 1 + 1 // the operation, and the number of keys
 	settleSize = 3 + 3 + 4*7 + 1 + 4*7
 	adjustSize = 3 + 5*7
-	datesSize  = 9 * 7 // of one calendar, behind all requests: per, prev, from, to, next, mean, windows, first, last
+	datesSize  = 9 * 7 // for one calendar, after all requests: per, prev, from, to, next, mean, windows, first, last
 )
 
 // The general case's reply for one key: the offsets of its parts, after the verdict.
@@ -142,33 +144,34 @@ const (
 	digestM       = 25
 	digestNewest  = 32
 	digestNext    = 39
-	digestSize    = 1 + 46 // with the verdict
+	digestSize    = 1 + 46 // including the verdict
 )
 
-// The first byte of a call, for the script that decides …
+// The first byte of a call. For the script that decides …
 const (
 	opTake = 0 // a booking ahead cannot be given back
 	opPeek = 2
 	opKeep = 4 // a booking ahead may be given back
-	opOpen = 8 // and the real cost follows in a settlement
+	opOpen = 8 // as opKeep, and a settlement will bring the real cost
 
-	// opBetween is opKeep of a charge for which there is room before bookings, loose or not, from an instant on: 7 bytes at the end.
+	// opBetween is opKeep for a charge that may go before bookings, loose
+	// or not. It goes no earlier than an instant, the last 7 bytes.
 	opBetween = 12
 )
 
-// … and for the script that settles.
+// … and for the script that settles:
 const (
 	opSettle = 0
 	opAdjust = 1
 	opExtend = 2
-	// opSettleOpen is opSettle of estimates, in a call that follows its keys.
+	// opSettleOpen is opSettle for estimates, in a call that follows its keys.
 	opSettleOpen = 3
 )
 
-// The usual case's classes of charges: by kind, or none of its business.
+// The classes of charges in the usual case: a kind, or one of these.
 const (
-	howNothing = 0 // a charge of 0 beside others
-	howShadow  = 9 // a shadow layer's
+	howNothing = 0 // a charge of 0 among others
+	howShadow  = 9 // a shadow layer's charge
 
 	// howBefore is a charge that replaces a booking, and that may go before other bookings whether the state is loose or not.
 	howBefore = 10
@@ -185,16 +188,16 @@ const (
 	answerNotOurs   = 3
 	answerOther     = 4
 	answerOutside   = 5 // the call has no data about this time
-	answerFull      = 6 // of one key: no more can be booked ahead
+	answerFull      = 6 // on one key: no more can be booked ahead
 )
 
 // The format of a request for slots, and the times in it. lua/slots.lua describes the format of the set.
 const (
 	processSize     = 8 + 7 // random bytes, and the time in µs for which the process may be silent
 	attemptSize     = 12
-	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the owner's text follows
+	slotRequestSize = processSize + attemptSize + 7 + 7 // the number of slots, and Hold; the text of the owner follows
 
-	lineOffset  = 9_000_000_000_000_000 // with it scores order the set: places in line, permits' first times, ends
+	lineOffset  = 9_000_000_000_000_000 // with this offset, scores order the set: places in line, first times of permits, ends
 	sinceOffset = 5_000_000_000_000_000
 
 	// placeFor is the time for which a waiting process may be silent, in addition to Timeout.
@@ -211,7 +214,7 @@ const (
 	revokedFor = 15 * time.Second
 
 	// maxGrants is the maximum number of requests that a call serves. maxDrops
-	// is the maximum number of dead processes' requests that it skips.
+	// is the maximum number of requests of dead processes that it skips.
 	maxGrants = 128
 	maxDrops  = 1024
 )
@@ -234,20 +237,20 @@ const (
 
 // The states of a channel, as a beat returns them.
 const (
-	channelSilent   = iota // no one receives its messages
-	channelReceived        // this process does
-	channelRefused         // Redis refuses messages, as an ACL demands
+	channelSilent   = iota // no process receives its messages
+	channelReceived        // this process receives them
+	channelRefused         // Redis refuses messages, because an ACL forbids them
 )
 
 // The format of a call of [Fair].
 const (
 	fairProcess = 16 // bytes of a process's id
-	fairLeasts  = 24 // least debts that the script keeps
+	fairLeasts  = 24 // the number of least debts that the script keeps
 	fairLeaves  = 100
-	fairZero    = int64(1) << 52 // of a credit in a reply
+	fairZero    = int64(1) << 52 // stands for 0 in the credit of a reply
 )
 
-// names are the figures that a script's text may use. A position in a string counts from 1 there.
+// names are the figures that a script's text may use. In a script, positions in a string count from 1.
 var names = map[string]int64{
 	"TOKEN": kindToken, "LEAKY": kindLeaky, "FIXED": kindFixed, "LOG": kindLog, "COUNTER": kindCounter, "CALENDAR": kindCalendar, "HELD": kindHeld,
 	"ID_SIZE": idSize, "STATE_PER": statePer + 1, "STATE_N": stateN + 1, "STATE_GEN": stateGen + 1, "STATE_EXPIRY": stateExpiry + 1, "STATE_SIZE": stateSize,
@@ -277,7 +280,7 @@ func named(text string) string {
 	return name.ReplaceAllStringFunc(text, func(s string) string {
 		figure, ok := names[name.FindStringSubmatch(s)[1]]
 		if !ok {
-			panic("redislimit: a script uses the unknown figure " + s) // no test would pass
+			panic("redislimit: a script uses the unknown figure " + s) // a bug in this package
 		}
 		return fmt.Sprint(figure)
 	})

@@ -27,20 +27,20 @@ type leaseKey struct {
 	limit ratelimit.Limit
 }
 
-// holdFor is the time for which a batch is held before the rest of it is given back.
+// holdFor is the time for which a batch is held before its rest is given back.
 const holdFor = time.Second
 
-// leases are a process's batches of a limiter's budgets, for all stacks that lease it. Under several limits a key would have a
-// batch for each: so it is leased under one at a time, and another one has to wait until nothing can be left of the batches of
-// the first.
+// leases are this process's batches of a limiter's budgets, for all stacks that lease it. Under
+// several limits a key would have a batch for each. So a key is leased under one limit at a
+// time, and another limit has to wait until nothing can be left of the first limit's batches.
 type leases struct {
 	held   *lease.Limiter[leaseKey]
 	remote *ratelimit.Layered[leaseKey]
-	idle   time.Duration // after this time without a request, a key's batches are given back
+	idle   time.Duration // a key's batches are given back after this time without a request
 
 	mu     sync.Mutex // guards the fields below
 	limits map[string]*leasedLimit
-	sweep  int // as soon as there are so many keys, idle ones are removed
+	sweep  int // at this number of keys, idle ones are removed
 }
 
 // leasedLimit is the limit that a key is leased under, and the time of its last use.
@@ -69,10 +69,10 @@ func newLeases(l *Limiter, maxBatch int) (*leases, error) {
 		limits: make(map[string]*leasedLimit), sweep: minSweep}, nil
 }
 
-// madeLeases is a hook of tests.
+// madeLeases is a hook for tests.
 var madeLeases = func(*lease.Limiter[leaseKey]) {}
 
-// under reports whether a key is leased under its limit, rather than under another one.
+// under reports whether a key is leased under its limit, not under another one.
 func (s *leases) under(k leaseKey) bool {
 	now := time.Now()
 	s.mu.Lock()
@@ -85,7 +85,7 @@ func (s *leases) under(k leaseKey) bool {
 			s.sweep = max(minSweep, 2*len(s.limits))
 		}
 		at = &leasedLimit{limit: k.limit}
-		s.limits[strings.Clone(k.key)] = at // it may be a part of a whole request
+		s.limits[strings.Clone(k.key)] = at // the key may be a part of a whole request
 	case at.limit == k.limit:
 	case now.Sub(at.last) > s.idle:
 		at.limit = k.limit
@@ -96,7 +96,7 @@ func (s *leases) under(k leaseKey) bool {
 	return true
 }
 
-// take is Take. A key that is leased under another limit needs a round trip.
+// take is Take from a lease. If the key is leased under another limit, take makes a round trip.
 func (s *leases) take(ctx context.Context, k leaseKey, cost int) (ratelimit.Decision, error) {
 	if s.under(k) {
 		return s.held.Take(ctx, k, cost)
@@ -136,7 +136,7 @@ func (p *plan) unleasable() string {
 	return ""
 }
 
-// quiet is a limiter whose OnDecision is not called.
+// quiet is a limiter without calls of OnDecision.
 type quiet struct{ *Limiter }
 
 func (q quiet) Join([]ratelimit.Joining) (ratelimit.Joint, error) {

@@ -25,20 +25,20 @@ type Limiter struct {
 	store      *store
 	space      namespace
 	limitFor   func(string) ratelimit.Limit
-	lookups    *lookup.Calls[string, ratelimit.Limit] // of limitFor
+	lookups    *lookup.Calls[string, ratelimit.Limit] // calls of limitFor
 	onDecision func(ratelimit.Event[string])
 	maxLog     int
-	plan       atomic.Pointer[plan]   // New's or SetLimit's limit
+	plan       atomic.Pointer[plan]   // the plan of New's or SetLimit's limit
 	leases     *leases                // nil without Options.MaxBatch
 	lines      turns.Lines[string]    // callers that wait in this process
-	bookings   turns.Bookings[string] // of its reservations
+	bookings   turns.Bookings[string] // the bookings of its reservations
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter)(nil)
 
-// New returns a limiter that holds each key to the limit. It does not connect. The error wraps [ratelimit.ErrInvalidLimit] if
-// the limit is invalid or cannot be counted exactly at 1 µs: its figures must be 2^52 at most, and the Per of windows and logs
-// whole microseconds. Else it names the option that is wrong.
+// New returns a limiter that holds each key to the limit. It does not connect. The error wraps
+// [ratelimit.ErrInvalidLimit] if the limit is invalid or cannot be counted exactly at 1 µs: its figures must
+// be 2^52 at most, and the Per of windows and logs whole microseconds. Otherwise it names the invalid option.
 func New(client redis.UniversalClient, limit ratelimit.Limit, opts *Options) (*Limiter, error) {
 	var o Options
 	if opts != nil {
@@ -101,9 +101,9 @@ func (l *Limiter) allowNothing(key string) bool {
 // Take spends cost of the key's budget, or nothing, and returns how much is left and when to retry. It takes no longer
 // than [Options.Timeout] or the context.
 //
-// A denial is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or
-// [ratelimit.ErrInvalidLimit], and then nothing was sent; or [ratelimit.ErrUnavailable] if Redis could not decide, and
-// [ratelimit.ErrUnanswered] too if the cost may have been charged.
+// A denial is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost]
+// or [ratelimit.ErrInvalidLimit] if nothing was sent. It wraps [ratelimit.ErrUnavailable] if
+// Redis could not decide, and also [ratelimit.ErrUnanswered] if the cost may have been charged.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	if l.leases != nil {
 		d, err := l.leases.take(ctx, leaseKey{key: key}, cost)
@@ -126,14 +126,14 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Reserve is Take that may book ahead by up to maxDelay: see [ratelimit.Keyed.Reserve]. If the key has 1,024 bookings ahead, a
-// sliding log 2,000, the error wraps [ratelimit.ErrLimited].
+// Reserve is Take that may book ahead by up to maxDelay: see [ratelimit.Keyed.Reserve]. If the key
+// already has 1,024 bookings ahead, or 2,000 in a sliding log, the error wraps [ratelimit.ErrLimited].
 //
-// Of a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two whose refunds differ least count as one,
-// with the lower refund. They survive a change of the limit's figures, as in memory.
+// Under a token bucket, a key keeps up to 16 open reservations apart. Beyond that, the two with the most similar
+// refunds count as one, with the lower refund. They survive a change of the limit's figures, as in memory.
 //
-// A reservation that waits moves up when there is room before its booking: at once when this process settles, grants, resets or changes
-// the limit, and within a second when another one does.
+// A reservation that waits moves up when there is room before its booking: at once after this process
+// settles, grants, resets or changes the limit, and within a second after another process does.
 //
 // Settle takes one round trip, within [Options.Timeout], and none if the real cost equals the reserved one. If it fails, the
 // reserved cost stays charged. The reservation is never nil.
@@ -166,7 +166,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return res, err
 }
 
-// book reserves, in the place of a booking if one is given.
+// book reserves. If a booking is given, it replaces that booking.
 func (l *Limiter) book(ctx context.Context, r *request, key string, cost int, ahead time.Duration, instead any) (outcome.Made, error) {
 	r.instead, _ = instead.(*settlement)
 	r.behind = r.instead == nil && l.bookings.Waiting(key)
@@ -187,7 +187,7 @@ func (r *request) life() uint64 {
 	return generations | uint64(r.charges[0].gen)
 }
 
-// settlerOf returns how to settle a reservation, nil if nothing was sent.
+// settlerOf returns the function that settles a reservation, or nil if nothing was sent.
 func (l *Limiter) settlerOf(r *request, key string, cost int) func(actual int) error {
 	settle := r.settlerFor(cost)
 	if settle == nil {
@@ -208,7 +208,7 @@ func reserveOp(ctx context.Context) byte {
 	return opOpen
 }
 
-// behind adds the callers of this process that wait without a booking to the RetryAfter of a denial.
+// behind adds the time for this process's waiting callers that have no booking to the RetryAfter of a denial.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.lines.Expected(key, cost))
@@ -245,7 +245,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	return l.planOf(limit, "LimitFor")
 }
 
-// planOfLayer returns the plan of a request's limit, or of the key.
+// planOfLayer returns the plan of a request's limit, or of the key's own.
 func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
 	if ofRequest == (ratelimit.Limit{}) {
 		return l.planFor(key)
@@ -253,7 +253,7 @@ func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, err
 	return l.planOf(ofRequest, "Layer.Limit")
 }
 
-// planOf returns the plan of a limit that the named function or field has given.
+// planOf returns the plan of a limit. name is the function or field that has given the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -266,7 +266,7 @@ func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p.since.Store(always) // since when it holds for the key is not known
+	p.since.Store(always) // it is not known since when the limit holds for the key
 	return p, nil
 }
 
@@ -350,8 +350,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// SetLimit replaces New's limit, in this process, from the next decision on. It sends nothing. Spending stays. An invalid limit
-// is refused and changes nothing.
+// SetLimit replaces New's limit, in this process, from the next decision on. It
+// makes no call. Spending stays. An invalid limit is refused and changes nothing.
 func (l *Limiter) SetLimit(limit ratelimit.Limit) error {
 	l.check()
 	p, err := newPlan(limit, l.maxLog)
@@ -397,7 +397,7 @@ func (l *Limiter) Describe() ratelimit.Description {
 	return ratelimit.Description{Limits: limits, BooksAhead: l.leases == nil, Holds: limits[0].Algorithm == ratelimit.AlgorithmConcurrent}
 }
 
-// one makes the request one of a single charge. Its store is the limiter's, unless it has one.
+// one makes the request a decision on a single charge. It uses the limiter's store, unless the request has one.
 func (r *request) one(l *Limiter, key string, p *plan, cost int64, ahead time.Duration, op byte) {
 	if r.store == nil {
 		r.store = l.store

@@ -14,8 +14,8 @@ import (
 // nodes are the servers behind a Ring or a ClusterClient. Each has a lane of its own: a hanging server holds up no call to
 // another one, and a round trip never waits for two of them.
 //
-// The calls of a lane are sent by the Ring or the ClusterClient itself, so its hooks run, and a ClusterClient follows a slot
-// that has moved.
+// The Ring or the ClusterClient itself sends the calls of a lane, so
+// its hooks run, and a ClusterClient follows a slot that has moved.
 type nodes struct {
 	client    redis.UniversalClient
 	batchSize int
@@ -72,11 +72,11 @@ func (n *nodes) lane(key string) *lane {
 	return l.(*lane)
 }
 
-// reloadEvery is the least time between two reloads of a ClusterClient's slots that failed calls cause. The client
-// itself reloads them every ten seconds, and when a server reports that a slot has moved; a dead server reports nothing.
+// reloadEvery is the minimum time between two reloads of a ClusterClient's slots after failed calls. The client itself
+// reloads them every ten seconds, and when a server reports that a slot has moved; a dead server reports nothing.
 const reloadEvery = 500 * time.Millisecond
 
-// observe notes the result of a call: a success means that the slots are known, and most failures that they may be outdated.
+// observe notes the result of a call. A success means that the slots are known. Most failures mean that they may be outdated.
 func (n *nodes) observe(err error) {
 	if n.cluster == nil {
 		return
@@ -90,6 +90,6 @@ func (n *nodes) observe(err error) {
 	}
 	last, now := n.reloaded.Load(), time.Now().UnixNano()
 	if now-last >= int64(reloadEvery) && n.reloaded.CompareAndSwap(last, now) {
-		n.cluster.ReloadState(context.Background()) // which only starts it
+		n.cluster.ReloadState(context.Background()) // the call only starts a reload
 	}
 }

@@ -12,48 +12,51 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New]. Zero means the default, but Name is required if the limit has none. Functions are called
-// concurrently, under no lock.
+// Options are the settings of [New]. Zero means the default, but Name is required if
+// the limit has none. Several goroutines may call the functions, while no lock is held.
 type Options struct {
-	// Name is a part of the Redis keys. Limiters of one Name, Prefix and server share their budgets, whatever their limits. If
-	// empty, the limit's Name. It must not contain braces.
+	// Name is a part of the Redis keys. Limiters with the same Name, Prefix and server share their
+	// budgets, even if their limits differ. If empty, it is the limit's Name. It must not contain braces.
 	Name string
 
-	// Prefix begins all Redis keys. If empty, "ratelimit:". It must not contain braces.
+	// Prefix begins all Redis keys. If empty, it is "ratelimit:". It must not contain braces.
 	Prefix string
 
-	// LimitFor returns the limit of a key; the zero Limit means New's or SetLimit's, which also gives its name to one without.
-	// It is called for each decision; concurrent decisions on a key share a call, and its result. An invalid limit denies the key with [ratelimit.ErrInvalidLimit]. If nil, all keys have New's limit.
+	// LimitFor returns the limit of a key. The zero Limit means the limit of New or SetLimit, and a limit without a name
+	// gets that limit's name. LimitFor is called for each decision; concurrent decisions on a key share a call, and its
+	// result. An invalid limit denies the key with [ratelimit.ErrInvalidLimit]. If nil, all keys have New's limit.
 	LimitFor func(key string) ratelimit.Limit
 
-	// Timeout bounds a decision or a settlement as a whole, beside the caller's context. If zero, 50 ms; below zero, only the context
-	// and the client's own timeouts do.
+	// Timeout bounds a decision or a settlement as a whole, in addition to the caller's context. If
+	// zero, it is 50 ms. If negative, only the context and the client's own timeouts bound them.
 	Timeout time.Duration
 
-	// MaxLog bounds the units of a sliding log and of Concurrent: New and SetLimit refuse more.
-	// If zero, 2,000. The server's time to settle one grows in proportion to their number.
+	// MaxLog bounds the units of a sliding log and of Concurrent: New and SetLimit refuse more. If
+	// zero, it is 2,000. The server's time for a settlement grows in proportion to the number of units.
 	MaxLog int
 
-	// MaxBatch, if above 0, has the limiter spend a key's budget from leases (package lease) of at most so many units in this process: most
-	// decisions then need no round trip, and as a layer the limiter's keys may be on another server than the keys beside them. The bound is the
-	// limit's plus processes × MaxBatch, if all processes lease. A leaky bucket cannot be leased: New and SetLimit refuse it.
+	// MaxBatch, if above 0, makes the limiter spend a key's budget from leases (package lease) of at most
+	// MaxBatch units in this process. Most decisions then need no round trip. In a stack, the limiter's
+	// keys may be on another server than the keys beside them. The bound is the limit's plus processes ×
+	// MaxBatch, if all processes lease. A leaky bucket cannot be leased: New and SetLimit refuse it.
 	//
-	// A stack is still all or nothing. Each batch that is fetched takes up to Timeout more; if negative, 1 s. A batch is given back after a
-	// second, and by [Limiter.Flush]; an unsettled reservation holds it, as in [lease.Limiter.Reserve]. A leased shadow reports only the
-	// decisions on requests that the other layers have charged. Peek, Adjust, Reset and Each use the budget on Redis, of which a
-	// leased unit is spent. If several limits of a Layer.Limit apply to a key, it is leased under one of them at a time.
+	// A stack is still all or nothing. A decision that fetches a batch takes up to Timeout longer, or 1 s if
+	// Timeout is negative. A batch is given back after a second, and by [Limiter.Flush]; an unsettled reservation
+	// holds it, as in [lease.Limiter.Reserve]. A leased shadow reports only the decisions on requests that the
+	// other layers have charged. Peek, Adjust, Reset and Each use the budget on Redis, where leased units count
+	// as spent. If several limits of a Layer.Limit apply to a key, it is leased under one of them at a time.
 	MaxBatch int
 
-	// Slot returns the text that chooses a key's slot in a cluster, or its server on a Ring. It must depend on the key alone. If
-	// nil, the key.
+	// Slot returns the text that determines a key's slot in a cluster, or its server
+	// on a Ring. It must depend on the key alone. If nil, the text is the key.
 	Slot func(key string) string
 
-	// Batch is how many concurrent decisions may share a round trip to one server. If zero, 32; 1 means that each has its own.
-	// Behind a proxy that spreads keys over servers it must be 1.
+	// Batch is the maximum number of concurrent decisions that share a round trip to one server. If zero, it is
+	// 32. With 1 each decision has its own round trip. Behind a proxy that spreads keys over servers it must be 1.
 	Batch int
 
-	// DeclareKeys makes each script call declare its keys, also in a cluster, where decisions on several slots then share round
-	// trips but no calls.
+	// DeclareKeys makes each script call declare its keys. In a cluster,
+	// decisions on several slots then share round trips but no calls.
 	DeclareKeys bool
 
 	// Hooks run for this limiter's calls on a *redis.Client without ContextTimeoutEnabled, instead of the client's own. Other

@@ -15,11 +15,11 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// ErrLost is the error of [Permit.Extend] and [Permit.Release] if the permit's slots have ended: other work may have begun since. It is a
-// [ratelimit.ErrLost] too.
+// ErrLost is the error of [Permit.Extend] and [Permit.Release] if the permit's
+// slots have ended: other work may have begun since. It wraps [ratelimit.ErrLost].
 var ErrLost = fmt.Errorf("redislimit: the permit's slots have ended: %w", ratelimit.ErrLost)
 
-// errLate is the cause of an error if the answer came when the slots had ended.
+// errLate is the cause of an error if the answer came after the slots had ended.
 var errLate = errors.New("redislimit: the answer came after Hold")
 
 // Permit is a number of acquired slots. It is safe for concurrent use.
@@ -28,16 +28,16 @@ type Permit struct {
 	key        string
 	redisKey   string
 	request    string // as Redis stores it
-	level      int64  // of its key's priority
+	level      int64  // the level of its key
 	n          int
 	token      int64
 	limit      atomic.Int64 // the limit of the last call
-	ticket     int64        // of its place in line; 0 if it has none
-	ends       time.Time    // not after its slots end; of use until it is returned
-	unanswered atomic.Bool  // a request for the slots was not answered, and may still arrive
+	ticket     int64        // the number of its place in line; 0 if it has none
+	ends       time.Time    // at or before the end of its slots; used until the permit is returned
+	unanswered atomic.Bool  // Redis has not answered a request for the slots, which may still arrive
 	released   atomic.Bool
 	retried    atomic.Bool // it is among Semaphore.unreleased
-	returned   atomic.Bool // a call to give the slots back was made, which may have succeeded without an answer
+	returned   atomic.Bool // a call has been made to give the slots back; it may have succeeded without an answer
 	lost       atomic.Bool // it is counted as lost
 }
 
@@ -50,9 +50,9 @@ func (s *Semaphore) permit(key string, n int) *Permit {
 
 func (p *Permit) attempt() string { return p.request[processSize : processSize+attemptSize] }
 
-// Token returns a number that is higher for each later grant of slots of the key, as long as Redis's clock does not step back. It is
-// about the time of the grant in µs since 1970. A resource that the work writes to can refuse writes with a lower token than it has seen: so work that has
-// lost its slots without noticing does no harm. It is 0 for a nil permit.
+// Token returns a number that is higher for each later grant of slots of the key, as long as Redis's clock does not step
+// back. It is about the time of the grant in µs since 1970. A resource to which the work writes can refuse tokens below the
+// highest that it has received. So work that has lost its slots without noticing does no harm. It is 0 for a nil permit.
 func (p *Permit) Token() int64 {
 	if p == nil {
 		return 0
@@ -87,8 +87,8 @@ func (p *Permit) inTime() error {
 
 // take requests the slots, and a place in line if the caller waits.
 //
-// A late call is useless. So it carries the server's time at which its caller leaves. If the server's clock has
-// stepped, or the key has moved to another server, that time is wrong: the call is then repeated without it.
+// A late call is useless. So it carries the time of the server's clock at which its caller leaves. If the server's
+// clock has stepped, or the key has moved to another server, that time is wrong: then the call is repeated without it.
 func (p *Permit) take(ctx context.Context, limit int64, how byte) (state byte, err error) {
 	p.limit.Store(limit)
 	sent := time.Now()
@@ -129,7 +129,7 @@ func (p *Permit) takeBefore(ctx context.Context, limit int64, how byte, sent tim
 	return state, nil
 }
 
-// acquire takes the slots once they are free. After an error nothing is left in Redis, unless the error says otherwise.
+// acquire takes the slots once they are free. After an error nothing stays in Redis, unless the error says otherwise.
 func (p *Permit) acquire(ctx context.Context) error {
 	s := p.of
 	limit, err := s.limitOf(p.key, p.n)
@@ -189,8 +189,8 @@ func (p *Permit) leave(ctx context.Context, cause error) error {
 	return cause
 }
 
-// Extend begins Hold anew. The error is [ErrLost] if the slots have ended or were released; it wraps [ratelimit.ErrUnavailable] if
-// Redis did not answer; otherwise it is the context's.
+// Extend restarts Hold. The error is [ErrLost] if the slots have ended or were released. It
+// wraps [ratelimit.ErrUnavailable] if Redis did not answer. Otherwise it is the context's.
 func (p *Permit) Extend(ctx context.Context) error {
 	if p == nil || p.released.Load() {
 		return ErrLost
@@ -216,10 +216,10 @@ func (p *Permit) extended(reply string, err error, sent time.Time) error {
 	return nil
 }
 
-// Release gives the slots back and so serves the next callers in line. It works even if the context has ended, within
-// [SemaphoreOptions.Timeout]. If Redis does not answer, it is repeated in the background until the slots end. The error is [ErrLost] if
-// the slots had ended before: then work of others may have run at the same time. After it has returned nil or ErrLost, further calls do
-// nothing. It does nothing either if the permit is nil.
+// Release gives the slots back and so serves the next callers in line. It works even if the context has
+// ended, within [SemaphoreOptions.Timeout]. If Redis does not answer, it is repeated in the background until
+// the slots end. The error is [ErrLost] if the slots had ended before: then other work may have run at the
+// same time. After it has returned nil or ErrLost, further calls do nothing. On a nil permit it does nothing.
 func (p *Permit) Release(ctx context.Context) error {
 	if p == nil {
 		return nil
@@ -271,13 +271,13 @@ func (p *Permit) release(ctx context.Context) (held bool, err error) {
 }
 
 const (
-	maxUnreleased    = 10_000 // permits to be released again; the slots of others end after Hold
+	maxUnreleased    = 10_000 // the maximum number of permits to be released again; the slots of others end after Hold
 	releasesAtOnce   = 32
-	firstReleaseWait = 20 * time.Millisecond // before releases are repeated, then twice as long each time
+	firstReleaseWait = 20 * time.Millisecond // the time before releases are repeated, then twice as long each time
 	lastReleaseWait  = time.Second
 )
 
-// releaseLater releases a permit in the background, until Redis answers or the slots have ended.
+// releaseLater releases a permit in the background, and repeats that until Redis answers or the slots have ended.
 func (s *Semaphore) releaseLater(p *Permit) {
 	if !p.retried.CompareAndSwap(false, true) {
 		return
@@ -295,7 +295,7 @@ func (s *Semaphore) releaseLater(p *Permit) {
 	}
 }
 
-// releaseAll releases the permits of releaseLater. It ends when there are none.
+// releaseAll releases the permits of releaseLater. It returns when there are none left.
 func (s *Semaphore) releaseAll() {
 	for wait := time.Duration(0); ; time.Sleep(wait) {
 		s.mu.Lock()
@@ -318,7 +318,7 @@ func (s *Semaphore) releaseAll() {
 	}
 }
 
-// releaseEach releases permits, several at once. It returns the permits that have to be released again.
+// releaseEach releases permits, several at the same time. It returns the permits that have to be released again.
 func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -348,8 +348,8 @@ func (s *Semaphore) releaseEach(all []*Permit) (failed []*Permit) {
 // began is the origin of this process's times, so that a step of the wall clock has no effect.
 var began = time.Now()
 
-// leadOf returns the lead of a server's clock over this process's, in µs since began: an upper bound, 0 if it is not known yet. It
-// is nil if the server of the key is not known.
+// leadOf returns the lead of a server's clock over this process's, in µs since began. It is an
+// upper bound, and 0 if not known yet. leadOf returns nil if the server of the key is not known.
 func (s *Semaphore) leadOf(redisKey string) *atomic.Int64 {
 	addr := ""
 	if n := s.store.nodes; n != nil {
@@ -408,7 +408,7 @@ func (s *Semaphore) answered(p *Permit, sent time.Time, server int64, granted st
 	}
 }
 
-// waiterOf returns the caller of an attempt. With Total a call for a key may serve those of others.
+// waiterOf returns the caller of an attempt. With Total, a call for one key may serve callers of others.
 func (s *Semaphore) waiterOf(key, attempt string) *waiter {
 	if l := s.lines[key]; l != nil && l.callers[attempt] != nil {
 		return l.callers[attempt]

@@ -12,37 +12,39 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// leastRetry is the shortest estimate of the time until units in use come back, in µs.
+// leastRetry is the minimum estimate of the time until units in use come back, in µs.
 const leastRetry = 10_000
 
-// plan is a limit prepared for decisions: immutable, except since.
+// plan is a limit, prepared for decisions. It is immutable, except since.
 type plan struct {
-	limit      ratelimit.Limit
-	kind       byte  // 0 where nothing is tracked: unlimited, blocked
-	units, per int64 // buckets: a unit takes per/units µs, in lowest terms; else units for each per. Of a calendar per names the Period
+	limit ratelimit.Limit
+	kind  byte // 0 if nothing is counted: unlimited, blocked
+	// buckets: a unit takes per/units µs, in lowest terms; others:
+	// units for each per; in a calendar, per identifies the Period
+	units, per int64
 	capacity   int64
-	meter      meter.Meter // which counts in microseconds, as the scripts do
-	dates      *dates      // of a calendar, else nil
+	meter      meter.Meter // counts in microseconds, as the scripts do
+	dates      *dates      // the windows of a calendar, else nil
 	former     *dates      // the limiter's previous calendar; nil if none is known
 
-	// since is the reading from which on the limit applies to keys that are stored
-	// under another limit. If 0, the first decision stores its reading here.
+	// since is the reading from which the limit applies to keys that are stored
+	// under another limit. If it is 0, the first decision stores its reading here.
 	since   atomic.Int64
-	current *atomic.Pointer[plan] // of the limiter's one limit; nil if it has several
+	current *atomic.Pointer[plan] // the present plan of the limiter's one limit; nil if it has several
 }
 
-// always is a since that comes before all readings of the server's clock: the limit
-// holds from the last reading that the key has recorded.
+// always is a since before all readings of the server's clock: the
+// limit applies from the last reading that the key has recorded.
 const always = 1
 
-// decided records a decision under the plan. Keys that are put under it later are put under it as of the first decision.
+// decided records a decision under the plan. It stores the reading of the first decision as since.
 func (p *plan) decided(reading int64) {
 	if p.since.Load() == 0 {
 		p.since.CompareAndSwap(0, reading)
 	}
 }
 
-// latest returns the plan that has replaced this one, if it counts anything.
+// latest returns the plan that has replaced this one, if that plan counts anything.
 func (p *plan) latest() *plan {
 	if p.current != nil {
 		if next := p.current.Load(); next.kind != 0 {
@@ -52,7 +54,7 @@ func (p *plan) latest() *plan {
 	return p
 }
 
-// sameFigures reports whether a state stored under one plan needs no change for the other.
+// sameFigures reports whether a state stored under one plan is valid under the other as it is.
 func (p *plan) sameFigures(q *plan) bool {
 	return p.kind == q.kind && p.units == q.units && p.per == q.per && p.capacity == q.capacity
 }
@@ -64,7 +66,7 @@ func newPlan(l ratelimit.Limit, maxLog int) (*plan, error) {
 		return nil, err
 	}
 	kind, known := kinds[l.Algorithm]
-	if !known { // a bug in this package: with kind 0 it would allow all
+	if !known { // this is a bug in this package: kind 0 would allow all
 		return nil, fmt.Errorf("%w: redislimit cannot count %v", ratelimit.ErrInvalidLimit, l)
 	}
 	p := &plan{limit: l, kind: kind, units: units, per: per, capacity: int64(l.Capacity())}
@@ -91,7 +93,8 @@ func (p *plan) check(cost int64) error {
 	return outcome.Exceeding(p.limit, cost)
 }
 
-// endless returns the error of a call that charges units and could not give them back, nil if the plan allows such calls.
+// endless returns the error of a call that charges units but could
+// not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int) error {
 	if cost <= 0 || p.kind != kindHeld {
 		return nil
@@ -105,11 +108,11 @@ func (p *plan) clampAhead(maxDelay time.Duration) int64 {
 }
 
 // gaps reports whether a call may look for room before bookings that are not loose.
-// In a leaky bucket there is none, and a sliding log would be read whole for it.
+// A leaky bucket has no such room, and a sliding log would have to be read whole.
 func (p *plan) gaps() bool { return p.kind != kindLeaky && p.kind != kindLog && p.kind != kindHeld }
 
-// putDates appends the data of the plan's calendar for a script. It also appends
-// those of the limiter's previous calendar, because a key may still be under that.
+// putDates appends the data of the plan's calendar for a script. It also appends the
+// data of the limiter's previous calendar, because a key may still be under that.
 func (p *plan) putDates(b []byte, s *store, now int64) ([]byte, int64) {
 	if p.dates == nil && p.former == nil {
 		return b, now

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// request is one decision of a caller, with its result. The call that is sent refers to it, and may be read after the caller
-// has left: a request serves once, and is never used again.
+// request is one decision of a caller, with its result. The call refers to the
+// request, and may be read after the caller has left. So a request is used only once.
 type request struct {
 	store   *store
 	call    call
@@ -21,44 +21,48 @@ type request struct {
 	open    bool        // the charge is an open reservation
 	instead *settlement // the booking that the charge replaces, before others; nil if there is none
 	behind  bool        // the charge goes behind all bookings: callers of this process wait for some
-	after   int64       // of opBetween: the charge comes no earlier
+	after   int64       // for opBetween: the charge comes no earlier
 	follows bool        // the answer has the sums of open estimates
-	opens   []int64     // these, by key
+	opens   []int64     // the sums by key
 
 	oneKey    [1]string
 	oneCharge [1]charge
 }
 
-// charge is one decision's part on one Redis key, with the key's reply.
+// charge is the part of a decision that concerns one Redis key, with the key's reply.
 type charge struct {
 	plan   *plan
-	key    int   // which of the call's keys
+	key    int   // the index of the key in the call
 	cost   int64 // to be spent
 	own    int64 // the part of the cost that does not depend on the caller's cost
-	shares int64 // how many layers charge the caller's cost
-	ahead  int64 // how far ahead may be booked
+	shares int64 // the number of layers that charge the caller's cost
+	ahead  int64 // how far ahead the charge may be booked
 	shadow bool  // it is charged if it fits, and denies nothing
 
-	failed  byte // why the key could not be read, of a shadow charge only
+	failed  byte // the reason for which the key could not be read; of a shadow charge only
 	allowed bool // according to the script
 	gen     uint32
 	changes byte
-	now     int64 // the reading as it counts for the key
+	now     int64 // the reading that counts for the key
 
-	// The script's reply about the key, as of now: its state before the decision. A log's spendings stay on the server: of it,
-	// At is the instant at which the cost is spent, and N the count now.
-	state   meter.State
-	newest  int64       // the last booking, of a log the last spending; 0 if there is none
-	spent   int64       // of a log: its spendings, and its debt
-	next    int64       // of a log, and before loose bookings: when one more unit fits, if none remains
-	loose   bool        // there is room before bookings. The state is that after the decision then, and the next three count: see report in lua/gaps.lua
-	gap     int64       // the instant at which the cost is spent; 0 if other keys determine it
-	left    int64       // what remains; above most if other keys determine it
-	owes    int64       // the debt
-	owner   int64       // of units in use: the number by which they are settled and extended. Of them N is the count, and M the sum of their ages
+	// The state of the key before the decision, as of now, in the script's reply. A log's spendings stay
+	// on the server: then At is the instant at which the cost is spent, and N the units that count now.
+	state  meter.State
+	newest int64 // the last booking, or of a log the last spending; 0 if there is none
+	spent  int64 // of a log: the sum of its spendings, and its debt
+	next   int64 // of a log, and before loose bookings: the instant at which one more unit fits, if none remains
+	// there is room before bookings; then state is the state after the
+	// decision, and the next three fields count: see report in lua/gaps.lua
+	loose bool
+	gap   int64 // the instant at which the cost is spent; 0 if other keys determine it
+	left  int64 // the remaining budget; above most if other keys determine it
+	owes  int64 // the debt
+	// of units in use: the owner, by which they are settled and extended;
+	// state.N is their number, and state.M the sum of their ages
+	owner   int64
 	instead *settlement // see request
 	behind  bool        // it goes behind all bookings, loose or not
-	place   int64       // if no more can be booked ahead, when there is place for one more; else 0
+	place   int64       // if no more can be booked ahead: the time at which one more booking fits; else 0
 	offer   meter.Offer
 }
 
@@ -83,9 +87,9 @@ func (r *request) run(ctx context.Context, op byte) error {
 	}
 }
 
-// prepare makes the call. Afterwards the keys do not change.
+// prepare makes the call. After that the keys do not change.
 func (r *request) prepare(c *call, op byte) {
-	if len(r.charges) == 1 && r.charges[0].cost == 0 { // nothing is written: the key stays under the limit that it is under
+	if len(r.charges) == 1 && r.charges[0].cost == 0 { // a Peek writes nothing, so the key stays under its present limit
 		op = opPeek
 	}
 	c.script, c.keys, c.test = r.scriptFor(op), r.keys, r.test
@@ -129,8 +133,8 @@ func (r *request) failed(f failure) error {
 	return f.err("")
 }
 
-// settlerFor returns how to settle a reservation: one of 0 is settled by charging. It
-// returns nil if nothing was sent.
+// settlerFor returns the function that settles a reservation. Settling a reservation
+// of 0 charges the real cost. If nothing was sent, settlerFor returns nil.
 func (r *request) settlerFor(cost int) func(int) error {
 	if len(r.charges) == 0 {
 		return nil
@@ -150,7 +154,7 @@ func (r *request) scriptFor(op byte) *script {
 	switch {
 	case op == opPeek:
 		return d.peek
-	case r.instead != nil, r.behind: // which have no usual case
+	case r.instead != nil, r.behind: // these have no usual case
 		return r.store.scripts.many.open
 	case op == opOpen && slices.ContainsFunc(r.charges, func(c charge) bool { return c.plan.kind == kindToken }):
 		return d.open
@@ -190,7 +194,7 @@ func (c *charge) put(b []byte, op byte) []byte {
 	return put7(put7(put7(put7(b, c.cost), c.ahead), p.capacity), p.since.Load())
 }
 
-// booked are the figures of a charge that was booked.
+// booked returns the figures of a charge that was booked.
 func (s *settlement) booked() [5]int64 {
 	return [5]int64{s.At, s.Cost, s.Part, int64(s.gen), 256*int64(s.plan.kind) + int64(s.changes)}
 }

@@ -15,10 +15,10 @@ var luaFiles embed.FS
 // current are the scripts of this version.
 var current = newScripts(luaFiles)
 
-// scripts are all that one version of this package runs.
+// scripts are all scripts of one version of this package.
 type scripts struct {
 	settle, reset *script
-	one           map[byte]*decider // for a decision on one key, by its kind
+	one           map[byte]*decider // for a decision on one key, by the key's kind
 	many          *decider
 }
 
@@ -39,13 +39,13 @@ func newScripts(files fs.FS) *scripts {
 // blocks are the parts of scripts: files of Lua.
 type blocks struct{ files fs.FS }
 
-// lua returns blocks, one after the other. Each knows the earlier ones.
+// lua returns blocks, one after the other. Each can use the earlier ones.
 func (f blocks) lua(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
 		text, err := fs.ReadFile(f.files, "lua/"+name+".lua")
 		if err != nil {
-			panic(err) // a block that is not embedded: no test would pass
+			panic(err) // the block is not embedded, a bug in this package
 		}
 		b.WriteString(named(string(text)))
 		b.WriteByte('\n')
@@ -53,17 +53,17 @@ func (f blocks) lua(names ...string) string {
 	return b.String()
 }
 
-// script is a text that Redis runs by its hash, once it has run the text.
+// script is a text that Redis runs by its hash once it has run the text.
 type script struct {
 	text, sha       string
-	shared          *script // the script that makes several such decisions in one call; nil if there is none
+	shared          *script // the script for several such decisions in one call; nil if there is none
 	across          *script // the same for keys of several slots, which are not declared
-	undeclared      bool    // its keys are words like others
+	undeclared      bool    // its keys are plain arguments
 	textArg, shaArg any     // text and sha, as arguments of a command
 }
 
-// newScript makes a script. The first line makes Redis refuse it whole if memory is
-// short, rather than in the middle.
+// newScript makes a script. With its first line, Redis refuses the
+// script as a whole if memory is short, and not in the middle.
 func newScript(flags string, blocks ...string) *script {
 	text := "#!lua" + flags + "\n" + strings.Join(blocks, "\n")
 	sum := sha1.Sum([]byte(text))
@@ -71,7 +71,7 @@ func newScript(flags string, blocks ...string) *script {
 	return &script{text: text, sha: sha, textArg: text, shaArg: sha}
 }
 
-// noWrites lets a script run where none that may write does, and allowOOM where memory is short.
+// noWrites lets a script run where Redis refuses writes, and allowOOM where memory is short.
 const (
 	noWrites = " flags=no-writes"
 	allowOOM = " flags=allow-oom"
@@ -88,20 +88,20 @@ func acrossSlots(blocks ...string) *script {
 
 var library = []string{"arith", "bucket", "window", "counter", "log", "held", "open", "state", "book", "gaps", "carry", "load"}
 
-// general returns the general case, as a function within the script: a script's own variables
-// take time for each of them, whether it comes to use them or not.
+// general returns the general case, as a function within the script. At the top level,
+// each variable of a script would take time, even if the script does not use it.
 func (f blocks) general(last string) string {
 	return "return (function()\n" + f.lua(library...) + f.lua("decide", last) + "end)()\n"
 }
 
-// decider is a script that decides: to spend now, to book ahead else, and to look.
+// decider holds the scripts of a decision: spend now, book ahead, or look.
 type decider struct {
 	take, keep, peek *script
-	open             *script // of a token bucket, or several keys: to keep an open reservation, which has no usual case
+	open             *script // for a token bucket or several keys: keeps an open reservation, which has no usual case
 }
 
-// decider puts the usual case before the general one. The usual case returns
-// early, and the definitions of the general one alone would take Redis longer.
+// decider puts the usual case before the general one. The usual case returns early,
+// before the definitions of the general one, which take Redis longer than the usual case.
 func (f blocks) decider(quick func(op byte) string) *decider {
 	one := func(flags string, op byte) *script {
 		return newScript(flags, f.lua("clock"), quick(op), f.general("run"))
@@ -110,7 +110,7 @@ func (f blocks) decider(quick func(op byte) string) *decider {
 	return &decider{one("", opTake), one("", opKeep), one(noWrites, opPeek), general}
 }
 
-// deciderOne returns the decider of one key, alone and with others.
+// deciderOne returns the decider for one key, alone and with others.
 //
 // A calendar has no usual case: decisions on quotas are rarer than on rates. Nor have units in use: a settlement follows each decision.
 func (f blocks) deciderOne(kind byte) *decider {
@@ -124,8 +124,7 @@ func (f blocks) deciderOne(kind byte) *decider {
 	return d
 }
 
-// usual is how the usual case of a kind is decided, in blocks: how a cost is judged, and how it
-// is spent and written.
+// usual names the blocks for the usual case of a kind: the block that judges a cost, and the block that spends and writes it.
 type usual struct{ judge, spend string }
 
 func (f blocks) usual(kind byte) usual {
@@ -149,8 +148,8 @@ func (f blocks) loaded(names ...string) string {
 	return fill(f.quick(names...), "LOAD", f.quick("load"))
 }
 
-// denied puts into a kind's judgement the denial that is noted behind the state, and the denial by bookings. Leaky buckets and logs have
-// no bookings apart from their spendings.
+// denied adds to the judgement of a kind the denial that is noted after the state, and
+// the denial by bookings. The bookings of leaky buckets and logs are their spendings.
 func (f blocks) denied(kind byte, judge string) string {
 	if strings.Contains(judge, "--NOTED\n") {
 		judge = fill(judge, "NOTED", f.quick("noted"))

@@ -27,7 +27,7 @@ const (
 	defaultHold = 30 * time.Second
 	maxSlots    = 10_000
 	maxOwner    = 100
-	highest     = 2000 // the highest level, and minus the lowest one
+	highest     = 2000 // the highest level; its negative is the lowest one
 )
 
 // Semaphore limits the number of calls or jobs in flight for each key, in a fleet. Make one with [NewSemaphore]. It is safe for
@@ -42,21 +42,21 @@ type Semaphore struct {
 	space    namespace
 	shared   []string // with Total, the Redis keys that all keys share
 	hold     time.Duration
-	total    int64 // 0 without Total
+	total    int64 // 0 if there is no Total
 	priority func(key string) int
 	owner    string
 	limitFor func(key string) int
-	lookups  *lookup.Calls[string, int] // of limitFor
+	lookups  *lookup.Calls[string, int] // calls of limitFor
 	logger   *slog.Logger
 	limit    atomic.Int64
 	process  string        // the id of this Semaphore; each Semaphore of a program has its own
-	silence  time.Duration // the longest time without a call, after which it loses its places in line
+	silence  time.Duration // the maximum time without a call; after it the process loses its places in line
 	leads    sync.Map      // the lead of each server's clock, by address: string → *atomic.Int64
 	warned   atomic.Bool   // the log has the warning about messages
 
-	mu         sync.Mutex // guards the fields below, and all in them
+	mu         sync.Mutex // guards the fields below, and all that they contain
 	lines      map[string]*localLine
-	groups     map[string]*group // of lines and permits, by server
+	groups     map[string]*group // groups of lines and permits, by server
 	subs       subscriptions
 	unreleased []*Permit // permits to be released again, because a call failed
 	releasing  bool      // a goroutine releases them
@@ -77,14 +77,15 @@ type SemaphoreOptions struct {
 	// It should be longer than the work: a slot that ends earlier lets another caller begin.
 	Hold time.Duration
 
-	// Total is the maximum number of slots of all keys together, beside the limit of each key: 1 to 10,000, or 0 for none. Keys whose
-	// callers wait for it are served in turn, so a key with hundreds of callers keeps no other one waiting. Callers of a key that is at
-	// its own limit hold up no other key. All keys are then stored on one server of a cluster. All processes need the same Total;
-	// slots of a semaphore without it are counted apart.
+	// Total is the maximum number of slots of all keys together, in addition to the limit of each key: 1 to 10,000, or
+	// 0 for none. Keys with callers that wait for it are served in turn, so a key with hundreds of callers does not
+	// delay the others. Callers of a key that is at its own limit hold up no other key. All keys are then stored on
+	// one server of a cluster. All processes need the same Total; slots of a semaphore without it are counted apart.
 	Total int
 
-	// Priority is a key's level when callers wait for Total: freed slots go to the highest level with waiting callers. Levels beyond
-	// 2,000 and -2,000 count as these. If nil, all keys have level 0. It is called when a call begins, from several goroutines.
+	// Priority is a key's level when callers wait for Total: freed slots go to the highest level
+	// with waiting callers. Levels above 2,000 count as 2,000, and levels below -2,000 as -2,000.
+	// If nil, all keys have level 0. It is called when a call begins, from several goroutines.
 	Priority func(key string) int
 
 	// Owner identifies this process's permits in [Semaphore.Holders], in
@@ -104,10 +105,11 @@ type SemaphoreOptions struct {
 	Logger *slog.Logger
 }
 
-// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The error names the invalid
-// argument, and wraps [ratelimit.ErrInvalidLimit] if that is the limit.
+// NewSemaphore returns a semaphore that gives each key limit slots, 1 to 10,000. It does not connect. The
+// error names the invalid argument, and wraps [ratelimit.ErrInvalidLimit] if that argument is the limit.
 //
-// While callers wait, the semaphore keeps one connection and one goroutine for each server that has their keys, and until 5 to 10 s after the last of them.
+// While callers wait, the semaphore keeps one connection and one goroutine for each
+// server that has their keys. It keeps them for 5 to 10 s after the last caller.
 func NewSemaphore(client redis.UniversalClient, limit int, opts *SemaphoreOptions) (*Semaphore, error) {
 	var o SemaphoreOptions
 	if opts != nil {
@@ -167,7 +169,7 @@ func thisProcess() string {
 
 func randomBytes(n int) string {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // which never fails
+	_, _ = rand.Read(b) // rand.Read never fails
 	return string(b)
 }
 
@@ -191,7 +193,7 @@ func (s *Semaphore) mustBeMade() {
 	}
 }
 
-// limitOf returns the key's limit, or an error if n slots of it can never be taken.
+// limitOf returns the key's limit, or an error if n slots of the key can never be taken.
 func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	s.mustBeMade()
 	limit := s.limit.Load()
@@ -213,8 +215,8 @@ func (s *Semaphore) limitOf(key string, n int) (int64, error) {
 	return limit, nil
 }
 
-// limitOrPanic is limitOf for one slot, where a panic of LimitFor is an error: on a goroutine of this package no caller could recover
-// it, and slots are given back all the same.
+// limitOrPanic is limitOf for one slot, and returns a panic of LimitFor as an error: no caller
+// could recover a panic on a goroutine of this package, and slots must still be given back.
 func (s *Semaphore) limitOrPanic(key string) (limit int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -224,7 +226,7 @@ func (s *Semaphore) limitOrPanic(key string) (limit int64, err error) {
 	return s.limitOf(key, 1)
 }
 
-// levelOf returns the place of the key's priority among the levels: the highest has the lowest number.
+// levelOf returns the number of the key's level. The highest level has the lowest number.
 func (s *Semaphore) levelOf(key string) int64 {
 	if s.priority == nil || s.total == 0 {
 		return highest
@@ -243,7 +245,7 @@ func (e *semaphoreError) Error() string {
 	return fmt.Sprintf("redislimit: semaphore %q: %s", e.name, strings.TrimPrefix(e.cause.Error(), "redislimit: "))
 }
 
-// failed returns the error of a call for its caller. A panic of LimitFor names its option.
+// failed returns the error of a call for its caller. For a panic of LimitFor the error names that option.
 func (s *Semaphore) failed(err error) error {
 	if panicked := (*limitPanic)(nil); errors.As(err, &panicked) {
 		return err
@@ -251,17 +253,18 @@ func (s *Semaphore) failed(err error) error {
 	return &semaphoreError{s.name, err}
 }
 
-// limitPanic is the error of the callers that wait while LimitFor panics.
+// limitPanic is the error of callers that wait while LimitFor panics.
 type limitPanic struct{ text string }
 
 func (e *limitPanic) Error() string {
 	return "redislimit: SemaphoreOptions.LimitFor panicked with " + e.text
 }
 
-// TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited] if they are not
-// free, or callers wait whose turn is earlier; [ratelimit.ErrExceedsLimit] if n is above the limit or Total; [ratelimit.ErrUnavailable] if
-// Redis could not decide, and also [ratelimit.ErrUnanswered] if the slots may have been taken. Such slots are given back in the
-// background as soon as Redis answers, or end after Hold. With an error the permit is nil. Errors name the semaphore.
+// TryAcquire takes n slots of the key, within [SemaphoreOptions.Timeout]. The error wraps [ratelimit.ErrLimited]
+// if the slots are not free, or callers wait whose turn is earlier. It wraps [ratelimit.ErrExceedsLimit] if n is
+// above the limit or Total. It wraps [ratelimit.ErrUnavailable] if Redis could not decide, and also
+// [ratelimit.ErrUnanswered] if the slots may have been taken. Such slots are given back in the background as
+// soon as Redis answers, or end after Hold. With an error the permit is nil. Errors name the semaphore.
 func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit, error) {
 	limit, err := s.limitOf(key, n)
 	if err != nil {
@@ -279,9 +282,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, key string, n int) (*Permit,
 // to 64 keys. It loses its places in line after one second and [SemaphoreOptions.Timeout] without a call. Under Total the keys are served
 // in turn, and the callers of each in their order.
 //
-// Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; later it fails
-// after one second and Timeout without a reply. If the context ends, Acquire gives back its place and the slots that it may
-// have taken, within Timeout. If that fails, the error says so, and it is tried again in the background.
+// Errors are as for TryAcquire, except ErrLimited. If the first call fails, Acquire returns its error at once; a later
+// failure ends it only after one second and Timeout without a reply. If the context ends, Acquire gives back its place,
+// and slots that it may have taken, within Timeout. If that fails, the error says so, and the background repeats it.
 func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, error) {
 	ctx = wait.OrBackground(ctx)
 	p := s.permit(key, n)
@@ -299,7 +302,7 @@ func (s *Semaphore) Acquire(ctx context.Context, key string, n int) (*Permit, er
 	}
 }
 
-// maxLate is the number of attempts of an Acquire, if each time the slots have ended before the answer arrives.
+// maxLate is the maximum number of attempts of an Acquire whose slots end each time before the answer arrives.
 const maxLate = 3
 
 // Reset ends all permits of the key, and all places in line. Callers that wait enter the line again. Work that has lost its
@@ -334,10 +337,11 @@ func (s *Semaphore) eval(ctx context.Context, c *call) (string, error) {
 	return reply, err
 }
 
-// slotScripts are the scripts of a semaphore. Only a request for slots needs memory that Redis may not have.
+// slotScripts are the scripts of a semaphore. Only a request for
+// slots needs memory, so Redis may refuse it if memory is short.
 type slotScripts struct {
 	take, extend, release, beat, look, reset, holders, revoke *script
-	beats, extends                                            *script // of several keys
+	beats, extends                                            *script // for several keys
 }
 
 var slotsAlone, slotsOfAll = newSlotScripts(), newSlotScripts("slots_total")

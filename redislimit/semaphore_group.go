@@ -18,12 +18,12 @@ type group struct {
 	s      *Semaphore
 	single bool // each key has its own call
 	lines  []*localLine
-	beats  *time.Timer // of the lines; nil if none is due
+	beats  *time.Timer // the timer for the lines; nil if none is due
 	kept   map[*Permit]*keeping
-	renews *time.Timer // of the permits; nil if none is due
+	renews *time.Timer // the timer for the permits; nil if none is due
 }
 
-// groupOf returns the group of a key, nil if its server is not known.
+// groupOf returns the group of a key, or nil if the key's server is not known.
 func (s *Semaphore) groupOf(redisKey string) *group {
 	addr, single := "", false
 	switch c := s.store.user.(type) {
@@ -117,7 +117,7 @@ func (g *group) beatTogether(lines []*localLine) {
 	}
 }
 
-// refuses reports whether a server has answered a call for several keys with an error. Later calls are for one key each.
+// refuses reports whether a server has answered a call for several keys with an error. Later calls are then for one key each.
 func (g *group) refuses(err error) bool {
 	if err == nil || answerOf(err) == "" {
 		return false
@@ -128,7 +128,7 @@ func (g *group) refuses(err error) bool {
 	return true
 }
 
-// at returns the i-th text, "" without one.
+// at returns the i-th text, or "" if there are fewer.
 func at(texts []string, i int) string {
 	if i < len(texts) {
 		return texts[i]
@@ -136,7 +136,7 @@ func at(texts []string, i int) string {
 	return ""
 }
 
-// slotsOf is one of several in a call.
+// slotsOf is the part of one key in a call for several.
 type slotsOf struct {
 	redisKey string
 	level    int64
@@ -182,18 +182,18 @@ func (s *Semaphore) runTogether(ctx context.Context, of *script, all []slotsOf) 
 // keeping is a permit that is extended until its work has ended.
 type keeping struct {
 	p    *Permit
-	last time.Time // when the last extension that succeeded was sent
-	next time.Time // when the next one is due
+	last time.Time // the time at which the last successful extension was sent
+	next time.Time // the time at which the next one is due
 	lose context.CancelCauseFunc
 }
 
-// keep extends a permit every third of Hold until stop is called. The slots are lost if Redis says so, or if it has not answered for the
-// whole Hold.
+// keep extends a permit every third of Hold until stop is called. The slots are
+// lost if Redis reports that, or if it has not answered for the whole Hold.
 func (s *Semaphore) keep(p *Permit, lose context.CancelCauseFunc) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.groupOf(p.redisKey)
-	if g == nil { // its shard is down, or the client is closed: the extensions fail
+	if g == nil { // without a group its shard is down or the client is closed, and the extensions fail
 		g = &group{s: s, single: true, kept: make(map[*Permit]*keeping)}
 	}
 	last := p.ends.Add(-s.hold)
@@ -232,7 +232,7 @@ func (g *group) renew() {
 	for _, k := range g.kept {
 		if k.next.Before(now.Add(hold / 12)) {
 			due = append(due, k)
-			k.next = now.Add(hold / 12) // if this fails
+			k.next = now.Add(hold / 12) // the time of a second attempt, if this one fails
 			if k.last.Before(first) {
 				first = k.last
 			}

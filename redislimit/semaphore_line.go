@@ -9,48 +9,48 @@ import (
 )
 
 const (
-	beatEvery      = 300 * time.Millisecond // between the beats of a process that receives messages
-	firstPoll      = 5 * time.Millisecond   // between the beats of a process without messages, and then twice as long each time
+	beatEvery      = 300 * time.Millisecond // the time between the beats of a process that receives messages
+	firstPoll      = 5 * time.Millisecond   // the first time between the beats of a process without messages; it doubles each time
 	lastPoll       = 50 * time.Millisecond
-	maxBeatCallers = 32 // requests of a beat
-	maxBeatKeys    = 64 // of a call
+	maxBeatCallers = 32 // the maximum number of requests in a beat
+	maxBeatKeys    = 64 // the maximum number of keys in a call
 )
 
 // localLine is the part of a key's line that waits in this process. It exists while there are callers. Semaphore.mu guards it.
 //
-// Its beats keep the places in Redis, serve the line there if slots have ended, and find the grants whose messages were lost.
+// A beat keeps the places in Redis, serves the line there if slots have ended, and finds grants whose messages were lost.
 type localLine struct {
 	s        *Semaphore
 	key      string
 	redisKey string
 	callers  map[string]*waiter // by attempt
-	order    []*waiter          // the callers with a place in Redis, by arrival; some of them have gone
-	level    int64              // of its priority
-	timer    *time.Timer        // of the next beat
-	group    *group             // that makes its next beat; nil if none does
+	order    []*waiter          // the callers with a place in Redis, by arrival; some of them may have gone
+	level    int64              // the level of its priority
+	timer    *time.Timer        // starts the next beat
+	group    *group             // the group that makes its next beat; nil if none does
 	pending  bool               // a beat is due or under way
-	again    bool               // another beat is to follow the one under way at once
-	poll     time.Duration      // until the next beat, without messages
-	lastSeen time.Time          // when Redis has answered last
+	again    bool               // another beat must follow the one under way at once
+	poll     time.Duration      // the time until the next beat, without messages
+	lastSeen time.Time          // the time of Redis's last answer
 	listens  bool               // messages arrive
-	lead     int64              // of the server's clock, as Semaphore.leadOf
+	lead     int64              // the lead of the server's clock: see Semaphore.leadOf
 }
 
 // waiter is a caller of Acquire that waits. Semaphore.mu guards its fields.
 type waiter struct {
 	p       *Permit
-	wake    chan struct{} // has an element if there may be an event
-	entered bool          // it is in localLine.order
+	wake    chan struct{} // has one element if there may be an event
+	entered bool          // the waiter is in localLine.order
 	gone    bool
 	waiterEvent
 }
 
 // waiterEvent holds the events of a waiter since the last call of takeEvent.
 type waiterEvent struct {
-	granted time.Time // the slots are granted, and Hold begins not before this time
-	token   int64     // of the grant
-	again   bool      // it has to repeat its request: slots are reserved for it, or it has lost its place
-	failed  error     // it has to give up
+	granted time.Time // the time at which the slots were granted, at the latest; zero if they were not
+	token   int64     // the token of the grant
+	again   bool      // the request must be repeated: slots are reserved for it, or it has lost its place
+	failed  error     // the error with which the waiter must give up
 }
 
 func (w *waiter) signal() {
@@ -69,7 +69,7 @@ func (s *Semaphore) takeEvent(w *waiter) waiterEvent {
 	return e
 }
 
-// join adds a caller before its first call: slots may be granted to it before it has the answer.
+// join adds a caller before its first call, because its slots may be granted before the answer arrives.
 func (s *Semaphore) join(w *waiter) *localLine {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Semaphore) join(w *waiter) *localLine {
 	return l
 }
 
-// depart removes a caller, and the line with the last one.
+// depart removes a caller, and with the last caller the line.
 func (s *Semaphore) depart(l *localLine, w *waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (l *localLine) schedule() {
 	l.timer = time.AfterFunc(spread(wait), l.beat)
 }
 
-// spread returns a random time around the given one, so that processes do not call at once.
+// spread returns a random time around the given one, so that processes do not call at the same time.
 func spread(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
 
 // hurry starts a beat at once.
@@ -173,7 +173,7 @@ func (l *localLine) hurry() {
 	}
 }
 
-// listen records whether messages arrive. A change has to reach Redis at once.
+// listen records whether messages arrive. Redis has to be informed of a change at once.
 func (l *localLine) listen(listens bool) {
 	if l.listens != listens {
 		l.listens, l.poll = listens, firstPoll
@@ -181,7 +181,7 @@ func (l *localLine) listen(listens bool) {
 	}
 }
 
-// limitChanged has all waiting callers look at the limit, and Redis serve them by it.
+// limitChanged makes all waiting callers check the new limit, and makes Redis serve them by it.
 func (s *Semaphore) limitChanged() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +202,7 @@ type beatCall struct {
 	sent    time.Time
 }
 
-// beat reports this process as alive, and handles the states of its oldest requests.
+// beat reports to Redis that this process is alive, and handles the states of its oldest requests.
 func (l *localLine) beat() {
 	b := l.nextBeat()
 	if b == nil {
@@ -212,14 +212,15 @@ func (l *localLine) beat() {
 	l.learn(b, reply, err)
 }
 
-// nextBeat prepares a beat, nil if no caller needs one.
+// nextBeat prepares a beat, or returns nil if no caller needs one.
 func (l *localLine) nextBeat() *beatCall {
 	s := l.s
 	limit, limitErr := s.limitOrPanic(l.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := &beatCall{how: l.howLocked(), level: l.level, waiters: l.oldest(), sent: time.Now()}
-	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.waiters))), s.process...) // an invalid limit is 0, which serves none
+	// an invalid limit is 0, and serves no request
+	b.payload = append(put7(put7(append(b.payload, b.how), limit), int64(len(b.waiters))), s.process...)
 	for _, w := range b.waiters {
 		b.payload = append(b.payload, w.p.request...)
 	}
@@ -228,7 +229,7 @@ func (l *localLine) nextBeat() *beatCall {
 			w.failed = limitErr
 		}
 		if limitErr != nil || int64(w.p.n) > limit {
-			w.signal() // it notices that it can never be served
+			w.signal() // it finds that it can never be served
 		}
 	}
 	if len(b.waiters) == 0 {
@@ -281,7 +282,7 @@ func (l *localLine) learn(b *beatCall, reply string, err error) {
 	}
 }
 
-// oldest returns the callers that have waited longest.
+// oldest returns the callers that have waited for the longest time.
 func (l *localLine) oldest() (waiters []*waiter) {
 	for _, w := range l.order {
 		if !w.gone && w.granted.IsZero() && len(waiters) < maxBeatCallers {
@@ -291,8 +292,8 @@ func (l *localLine) oldest() (waiters []*waiter) {
 	return waiters
 }
 
-// found hands on the states of requests that a beat has returned. If one has lost its place all have: Redis took this process for
-// dead, or lost the key.
+// found passes the states that a beat has returned to the callers. If one request has
+// lost its place, all have: Redis considered this process dead, or has lost the key.
 func (l *localLine) found(waiters []*waiter, states string, sent time.Time) {
 	taken, lost := 0, false
 	for i, w := range waiters {
@@ -318,11 +319,11 @@ func (l *localLine) found(waiters []*waiter, states string, sent time.Time) {
 	}
 }
 
-// message hands on a message: a waiter has its slots since a time of the server's clock, or has to claim them. The lead is an upper
-// bound, so they do not end earlier than this process believes.
+// message passes a message to its waiter: the slots were granted at a time of the server's clock, or must
+// be claimed. The lead is an upper bound, so the slots do not end earlier than this process expects.
 func (l *localLine) message(m string) {
 	if len(m) != 1+7+attemptSize {
-		return // the message of a beat that tests the channel
+		return // a beat has sent this message to test the channel
 	}
 	w := l.callers[m[1+7:]]
 	if w == nil {

@@ -11,21 +11,23 @@ import (
 )
 
 const (
-	receiveTimeout = 2 * time.Second // without a message the server is sent a PING; after twice as long the connection is given up
-	keepUnused     = 5 * time.Second // a subscription of a key without waiting callers
+	// after this time without a message the server is sent a PING; after twice this time the connection is closed
+	receiveTimeout = 2 * time.Second
+	keepUnused     = 5 * time.Second // the time for which a subscription without waiting callers is kept
 
-	firstPause = 250 * time.Millisecond // before a subscription that failed is tried again, and then twice as long each time
+	firstPause = 250 * time.Millisecond // the time before a subscription that failed is repeated; it doubles each time
 	lastPause  = 5 * time.Second
 )
 
-// subscriptions are the channels on which a Semaphore receives messages: one for each key with waiting callers, and a connection for each server
-// of such keys. Semaphore.mu guards them, and all in them. No one waits for I/O under it.
+// subscriptions are the channels on which a Semaphore receives messages: one for each key
+// with waiting callers, and a connection for each server of such keys. Semaphore.mu guards
+// them, and all that they contain. No goroutine waits for I/O while it holds that lock.
 type subscriptions struct {
 	of          *Semaphore
 	connections map[string]*connection   // by address
 	byChannel   map[string]*subscription // by channel
 	byKey       map[string]*subscription // by Redis key
-	notBefore   time.Time                // of the next subscription
+	notBefore   time.Time                // the earliest time of the next subscription
 	pause       time.Duration
 	tidying     bool // a timer for tidy is set
 }
@@ -41,12 +43,12 @@ type connection struct {
 type subscription struct {
 	redisKey, channel string
 	key               string
-	on                *connection // nil until there is one
+	on                *connection // its connection; nil until there is one
 	confirmed         bool
-	unused            time.Time // since when no caller waits; zero while some do
+	unused            time.Time // the time since which no caller waits; zero while some do
 }
 
-// use returns whether messages for a key arrive, now that callers wait for it.
+// use reports whether messages for a key arrive, now that callers wait for it.
 func (u *subscriptions) use(redisKey string) bool {
 	sub := u.byKey[redisKey]
 	if sub == nil {
@@ -77,7 +79,7 @@ func (u *subscriptions) want(l *localLine) {
 	go u.of.subscribe(sub)
 }
 
-// failed gives up a subscription on which no messages arrive.
+// failed ends a subscription on which no messages arrive.
 func (u *subscriptions) failed(redisKey string) {
 	if sub := u.byKey[redisKey]; sub != nil && sub.confirmed {
 		u.postpone()
@@ -87,10 +89,10 @@ func (u *subscriptions) failed(redisKey string) {
 }
 
 func unsubscribe(c *connection, channel string) {
-	_ = c.pubsub.SUnsubscribe(context.Background(), channel) // if it fails, so does the connection
+	_ = c.pubsub.SUnsubscribe(context.Background(), channel) // if this fails, the connection fails, too
 }
 
-// postpone puts off the next subscription.
+// postpone delays the next subscription.
 func (u *subscriptions) postpone() {
 	u.pause = min(max(2*u.pause, firstPause), lastPause)
 	u.notBefore = time.Now().Add(u.pause)
@@ -106,7 +108,7 @@ func (u *subscriptions) forget(sub *subscription) {
 	}
 }
 
-// tidyLater has tidy look at the subscriptions and connections that may be unused.
+// tidyLater makes tidy examine the subscriptions and connections that may be unused.
 func (u *subscriptions) tidyLater() {
 	if !u.tidying {
 		u.tidying = true
@@ -187,7 +189,7 @@ func (s *Semaphore) subscribe(sub *subscription) {
 	}
 }
 
-// receive hands on the messages of a connection until it fails or is closed.
+// receive passes on the messages of a connection until it fails or is closed.
 func (s *Semaphore) receive(c *connection) {
 	defer s.disconnect(c)
 	for pinged := false; ; {
@@ -235,7 +237,7 @@ func (s *Semaphore) received(c *connection, m any) {
 	}
 }
 
-// disconnect gives up a connection, and all its subscriptions.
+// disconnect closes a connection, and ends all its subscriptions.
 func (s *Semaphore) disconnect(c *connection) {
 	_ = c.pubsub.Close()
 	s.mu.Lock()
@@ -256,7 +258,7 @@ func (s *Semaphore) disconnect(c *connection) {
 	}
 }
 
-// warn logs, once, that messages do not arrive.
+// warn logs once that messages do not arrive.
 func (s *Semaphore) warn(reason string) {
 	if s.warned.Swap(true) {
 		return

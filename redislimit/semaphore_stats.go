@@ -31,7 +31,7 @@ func (s *Semaphore) Snapshot(ctx context.Context, key string) (SemaphoreStats, e
 }
 
 // scriptsOf returns the scripts. For a Semaphore that NewSemaphore has not made
-// it returns those without Total, so that the call panics with a clear text.
+// it returns the scripts without Total, whose call panics with a clear text.
 func (s *Semaphore) scriptsOf() *slotScripts {
 	if s == nil || s.scripts == nil {
 		return slotsAlone
@@ -133,7 +133,7 @@ func (s *Semaphore) Stats() SemaphoreStats {
 // heldPermits are the permits of this process. Semaphore.mu guards it.
 type heldPermits struct {
 	permits map[*Permit]*heldPermit
-	most    int    // ended permits are removed when there are this many permits
+	most    int    // at this number of permits, ended ones are removed
 	lost    uint64 // permits whose slots had ended before their release
 }
 
@@ -176,7 +176,7 @@ func (s *Semaphore) extended(p *Permit, sent time.Time) {
 	}
 }
 
-// drop counts a permit no more.
+// drop stops counting a permit.
 func (s *Semaphore) drop(p *Permit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // settlement holds the data needed to settle one charge.
 type settlement struct {
 	key     int
-	plan    *plan // that it was charged under
+	plan    *plan // the plan under which it was charged
 	gen     uint32
 	changes byte
 	meter.Spending
@@ -42,16 +42,16 @@ func (r *request) settler() func(actual int) error {
 func (r *request) settlementOf(c *charge) settlement {
 	item := settlement{0, c.plan, c.gen, c.changes, c.offer.Spending(c.cost), c.shares, c.own}
 	if c.plan.kind == kindCalendar {
-		item.Part = c.state.M // the window that it was spent in
+		item.Part = c.state.M // the window in which it was spent
 	} else if c.plan.kind == kindHeld {
 		item.Part = c.owner
 	} else if c.plan.kind == kindToken && r.open {
-		item.Part = 1 // the key has kept it as open
+		item.Part = 1 // the key keeps it as an open reservation
 	}
 	return item
 }
 
-// withKey returns the keys with one more, unless it is there, and its index.
+// withKey returns the keys and the index of key, which it appends if it is not among them.
 func withKey(keys []string, key string) ([]string, int) {
 	for i, k := range keys {
 		if k == key {
@@ -61,9 +61,9 @@ func withKey(keys []string, key string) ([]string, int) {
 	return append(keys, key), len(keys)
 }
 
-// settle sends the necessary corrections: none if the real cost equals the charged one. A cancellation begins with the last
-// charge, because a leaky bucket gives back only at its queue's end: then all that one decision has charged to a key comes
-// back. If the keys are followed, all charges are sent, and it returns the answers by key.
+// settle sends the necessary corrections: none if the real cost equals the charged one. A cancellation begins
+// with the last charge, because a leaky bucket gives back only at its queue's end: then all charges of the
+// decision come back. If the keys are followed, settle sends all charges, and returns the answers by key.
 func (s *store) settle(keys []string, items []settlement, actual int64, follow *correctionFollowed) (string, error) {
 	b, n := make([]byte, headSize, headSize+settleSize*len(items)), 0
 	for i := range items {
@@ -94,7 +94,7 @@ func (s *store) settle(keys []string, items []settlement, actual int64, follow *
 	})
 }
 
-// correctionFollowed is how the keys of a settlement are followed.
+// correctionFollowed states how the keys of a settlement are followed.
 type correctionFollowed struct {
 	estimates bool // the charges were estimates
 }
@@ -120,7 +120,7 @@ func (s *store) correct(ctx context.Context, keys []string, payload []byte, foll
 	}
 }
 
-// actual returns the real cost of the charge: units in use are given back, whatever it is.
+// actual returns the real cost of the charge. For units in use it is always 0: they are given back.
 func (s *settlement) actual(actual int64) int64 {
 	if s.plan.kind == kindHeld {
 		return 0
@@ -189,8 +189,7 @@ func (s *store) adjust(ctx context.Context, keys []string, follows bool, items .
 	})
 }
 
-// adjuster returns how to settle a reservation of 0: by charging the enforcing layers of the
-// caller's cost.
+// adjuster returns the function that settles a reservation of 0: it charges the enforcing layers that use the caller's cost.
 func (r *request) adjuster() func(actual int) error {
 	store, keys := r.store, append([]string(nil), r.keys...)
 	charges := append([]charge(nil), r.charges...)
@@ -209,7 +208,7 @@ func (r *request) adjuster() func(actual int) error {
 	}
 }
 
-// failure is why a script could not read a key.
+// failure is the reason for which a script could not read a key.
 type failure struct {
 	key  int
 	code byte

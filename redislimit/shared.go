@@ -1,24 +1,24 @@
 package redislimit
 
-// Several decisions of one kind, each on one key, share a call. Each is decided independently.
-// Redis pays for the call and for reading the clock, which take longer than a decision, only once.
+// Several decisions of the same kind, each on one key, share a call. Each is decided independently.
+// Running the call and reading the clock take Redis longer than a decision, and now happen only once.
 
-// maxMembers is how many decisions share a call at most: an index is a byte.
+// maxMembers is the maximum number of decisions that share a call, because an index is a byte.
 const maxMembers = 255
 
 // sharing is the condition under which keys can be in one call.
 type sharing byte
 
 const (
-	shareAll  sharing = iota // all
-	shareSlot                // keys of one slot
-	shareNode                // all keys, but keys of several slots must not be declared
+	shareAll  sharing = iota // all keys can be in one call
+	shareSlot                // only keys of one slot can
+	shareNode                // all keys can, but keys of several slots must not be declared
 )
 
-// gather returns the calls to send for a batch: calls that can share one do.
+// gather returns the calls to send for a batch. Calls that can share one call do.
 func gather(b *batch, s sharing) (sends []*call) {
 	for _, c := range b.calls {
-		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+chargeSize { // dates follow the requests
+		if c.script.shared == nil || c.test != nil || len(c.payload) != headSize+chargeSize { // the data of calendars follows the requests
 			sends = append(sends, c)
 			continue
 		}
@@ -62,7 +62,7 @@ func sharedFor(sends []*call, sc *script, tag string, s sharing) *call {
 	return nil
 }
 
-// join adds a call's request on its one key.
+// join adds the request of a call on one key.
 func (c *call) join(member *call) {
 	at := len(c.payload)
 	c.members = append(c.members, member)
@@ -71,8 +71,8 @@ func (c *call) join(member *call) {
 	c.payload[at] = byte(len(c.members))
 }
 
-// handOut distributes the replies to the members. It returns the members without one, because a command on their key has
-// failed. They have charged nothing.
+// handOut distributes the replies to the members. It returns the members without
+// a reply, because a command on their key has failed. They have charged nothing.
 func (c *call) handOut() (undecided []*call) {
 	answers, _ := c.reply.([]any)
 	for i, m := range c.members {

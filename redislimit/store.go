@@ -14,24 +14,24 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// store is where a limiter's calls go, each within the timeout.
+// store sends a limiter's calls to Redis, each within the timeout.
 type store struct {
-	user      redis.UniversalClient // as New got it
+	user      redis.UniversalClient // the client that New got
 	client    redis.UniversalClient
-	timeout   time.Duration // below zero: none
-	batchSize int           // how many calls share a round trip at most
+	timeout   time.Duration // if negative, there is none
+	batchSize int           // the maximum number of calls that share a round trip
 	declare   bool          // each call declares its keys
 	direct    bool          // the client ends its calls at their deadlines by itself
-	hooks     []redis.Hook  // of the clone
+	hooks     []redis.Hook  // hooks of the clone
 	lane      *lane         // for a client of one server; nil if its calls do not share round trips
 	nodes     *nodes        // for a client of several servers; nil if its calls do not share round trips
-	skew      atomic.Int64  // µs by which the server's clock is ahead of this one, as far as noticed
+	skew      atomic.Int64  // the µs by which the server's clock is ahead of this one, by the last reply
 	slots     chan struct{} // bounds the goroutines of calls that have no lane
 	scripts   *scripts
 
-	// In tests only:
+	// Set by tests only:
 	clock func() int64 // the time in µs, above 0, instead of the server's
-	grace int64        // µs for which keys live longer, because a test's clock is not Redis's
+	grace int64        // the µs by which keys live longer, because a test's clock is not Redis's
 }
 
 // maxGoroutines bounds the calls under way that have goroutines of their own: later calls wait, within their own timeout.
@@ -67,7 +67,7 @@ func newStore(client redis.UniversalClient, timeout time.Duration, batchSize int
 	return s
 }
 
-// within returns a store on the same connections with another timeout.
+// within returns a store with another timeout on the same connections.
 func (s *store) within(timeout time.Duration) *store {
 	if timeout == s.timeout {
 		return s
@@ -77,8 +77,9 @@ func (s *store) within(timeout time.Duration) *store {
 	return other
 }
 
-// eval runs a call's script within the timeout, in one round trip if the server knows it. It returns when the context ends, or
-// at the timeout. A call that has not been sent by then is not sent any more; a sent one goes on without the caller.
+// eval runs a call's script within the timeout, in one round trip if the server knows
+// the script. It returns when the context ends, or at the timeout. A call that has not
+// been sent by then is never sent. A call that has been sent goes on without the caller.
 func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", ended(err, false)
@@ -92,7 +93,7 @@ func (s *store) eval(ctx context.Context, c *call) (string, error) {
 	}
 	reply, err, sent := s.run(c)
 	for ; err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"); reply, err, sent = s.run(c) {
-		// The slot of these keys is being moved, and has some here and some there. That passes soon.
+		// The slot of these keys is being moved, and some keys are on each server. That ends soon.
 		c = c.again()
 		if !again {
 			again = true
@@ -147,7 +148,7 @@ func (s *store) together(keys []string) error {
 	return nil
 }
 
-// tryAgainAfter is the delay before a call is repeated whose keys were partly being moved.
+// tryAgainAfter is the delay before a call is repeated because some of its keys were being moved.
 const tryAgainAfter = 2 * time.Millisecond
 
 // laneOf returns the lane to a call's server, nil if there is none.

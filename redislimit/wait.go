@@ -9,14 +9,15 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is now. This process's callers
-// for a key are served in the order of their arrival, whatever their costs. The first few of them have bookings in Redis, up to a second
-// ahead, and the others wait in this process: they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take
-// turns. It fails like [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with the errors of Take.
+// Wait spends cost of the key's budget and returns nil when its time has come: in one round trip if that is now.
+// The callers of this process for one key are served in the order of their arrival, even if their costs differ.
+// The first few of them have bookings in Redis, up to a second ahead, and the others wait in this process: they
+// follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. It fails like
+// [ratelimit.Keyed.Wait], with ErrLimited also if the key has too many bookings, or with the errors of Take.
 //
-// A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives back its booking within
-// [Options.Timeout]; if that fails, the booking stays, and the error says so. Before Redis has answered, that takes up to 50
-// ms; if there is no reply by then, the error wraps [ratelimit.ErrUnanswered].
+// A Wait that fails has spent nothing, unless its error says so. If the context ends, Wait gives its booking back
+// within [Options.Timeout]; if that fails, the booking stays, and the error says so. If Redis has not answered yet,
+// Wait first waits up to 50 ms for the reply; if none has come by then, the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -30,7 +31,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 		return err
 	}
 	d, err := l.wait(ctx, key, cost)
-	if err == nil && d.Limit == (ratelimit.Limit{}) { // it was served without a call
+	if err == nil && d.Limit == (ratelimit.Limit{}) { // without a call the decision has no limit
 		if p, failed := l.planFor(key); failed == nil {
 			d.Limit = p.limit
 		}
@@ -71,7 +72,7 @@ func (l *Limiter) wait(ctx context.Context, key string, cost int) (ratelimit.Dec
 				made.At = r.charges[0].offer.At
 			}
 		case p.dates != nil:
-			if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking reaches beyond the next window
+			if in := between(r.reading, r.charges[0].offer.At); in <= ahead { // no booking is later than the next window
 				err = &outcome.Beyond{In: in}
 			}
 		}
