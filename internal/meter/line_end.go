@@ -257,15 +257,16 @@ func (r *replayed) skipCalendar(c *calendar, cost, n int64) {
 	r.now = r.s.At
 }
 
-// skipCounter fills one window after the other. After the first few they repeat each other: each begins like the one before.
+// skipCounter fills one window after the other, or every second one if a window's cost leaves no room in the next. After the first few
+// they repeat each other: each begins like the one before.
 func (r *replayed) skipCounter(c *slidingCounter, cost, n int64) {
 	var last State // at the first turn of the last window
-	var offset, taken int64
+	var since, taken int64
 	for n > 0 {
 		r.s = c.roll(r.s, r.now)
-		if d := r.now - r.s.At; taken > 0 && last.N == r.s.N && last.M == r.s.M && offset == d && last.At+c.per == r.s.At {
+		if taken > 0 && last.N == r.s.N && last.M == r.s.M && since-last.At == r.now-r.s.At {
 			if k := (n - 1) / taken; k > 0 {
-				past, over := Mul(k, c.per)
+				past, over := Mul(k, r.now-since)
 				if over {
 					past = math.MaxInt64
 				}
@@ -273,7 +274,7 @@ func (r *replayed) skipCounter(c *slidingCounter, cost, n int64) {
 				n -= k * taken
 			}
 		}
-		last, offset, taken = r.s, r.now-r.s.At, 0
+		last, since, taken = r.s, r.now, 0
 		if k := min(c.fit(r.s, cost), n-1); k > 0 { // all turns but the last, whose instant the caller needs
 			r.s.N += k * cost
 			n -= k

@@ -2,6 +2,7 @@ package meter
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -33,6 +34,25 @@ func everyLimit() (all []Limit) {
 		}
 	}
 	return all
+}
+
+// Turn by turn, the test would take hours.
+func TestALineOfASlidingCounterRepeatsItselfUnderEachLimit(t *testing.T) {
+	const many = 1 << 34
+	for _, x := range [][3]int64{{1, 1000, 1}, {1, 1000, 2}, {2, 1000, 2}, {3, 1000, 2}, {7, 1000, 1}, {100, 1000, 37}, {100, 999, 100}} {
+		limit := limitOf(SlidingCounter, max(x[0], x[2]), x[1], x[2])
+		m := New(limit)
+		c := m.algorithm.(*slidingCounter)
+		var s State
+		m.Take(&s, Moment{5, 5}, m.capacity(), 0, Final)
+		inTwo, atOnce := m.replayed(s, 5), m.replayed(s, 5)
+		inTwo.skipCounter(c, x[2], 9)
+		inTwo.skipCounter(c, x[2], many)
+		atOnce.skipCounter(c, x[2], 9+many)
+		require.Equal(t, atOnce.now, inTwo.now, "%+v", limit)
+		require.Equal(t, atOnce.s.Behind(atOnce.now).alone(), inTwo.s.Behind(inTwo.now).alone(), "%+v", limit)
+		require.Less(t, atOnce.now, int64(math.MaxInt64))
+	}
 }
 
 func TestTheEndOfALineIsTheStateAfterAllTurns(t *testing.T) {
