@@ -136,7 +136,7 @@ func (m *Meter) slip(s State, now int64, sp Spending) State {
 		s.N += sp.Cost
 		return s
 	case sp.At <= now:
-		return m.spendBefore(s, sp.At, sp.Cost, sp.Open)
+		return m.spendBefore(s, sp)
 	}
 	s.booked(sp.At)
 	s.ledger.insert(sp)
@@ -144,14 +144,14 @@ func (m *Meter) slip(s State, now int64, sp Spending) State {
 }
 
 // spendBefore spends a cost before all bookings.
-func (m *Meter) spendBefore(s State, at, cost int64, open bool) State {
+func (m *Meter) spendBefore(s State, sp Spending) State {
 	l := s.ledger
 	if m.token != nil {
-		if l.sample(at, l.total(m.token, at, l.base.owed(at))); open {
-			l.opened(at, 1)
+		if l.sample(sp.At, l.total(m.token, sp.At, l.base.owed(sp.At))); sp.Open {
+			l.opened(sp.At, 1)
 		}
 	}
-	l.base = m.spend(l.base, at, cost)
+	l.base = m.replay(l.base, &booking{at: sp.At, part: sp.Part, cost: sp.Cost})
 	l.touch(0)
 	return m.closeGaps(s)
 }

@@ -236,6 +236,28 @@ func TestACostLeavesAQueueBetweenLooseBookings(t *testing.T) {
 	require.Positive(t, before)
 }
 
+// A queue that has drained within a tick is empty until the next cost enters, also if costs are booked far behind it: the fraction of the
+// tick is not the next cost's.
+func TestCostsBeforeAFarBookingLeaveAQueueAsWithoutIt(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		slow, fast := New(limitOf(LeakyBucket, 1, 1000, 200)), New(limitOf(LeakyBucket, 1+r.Int64N(8), 1+r.Int64N(8), 200))
+		var s, alone State
+		require.True(t, slow.Allow(&s, 0, 1))
+		alone = fast.Migrate(&slow, s, 0)
+		require.False(t, slow.Take(&s, Moment{}, 1, 2000, Booked).Denied(0)) // it leaves at 1000
+		s = fast.Migrate(&slow, s, 0)
+		for now := int64(0); now < 60; now += r.Int64N(4) {
+			cost := 1 + r.Int64N(3)
+			got, want := fast.Offer(s, Moment{now, now}, cost, fast.MaxAhead()), fast.Offer(alone, Moment{now, now}, cost, fast.MaxAhead())
+			require.Equal(t, want, got, "seed %d", seed)
+			if fast.Allow(&alone, now, cost) {
+				require.True(t, fast.Allow(&s, now, cost), "seed %d", seed)
+			}
+		}
+	}
+}
+
 // The second of two bookings is given back. A new cost may use the gap, but not
 // before the instant that its caller passes, unless the last booking is earlier.
 func TestAnOfferBetweenBookingsComesNoEarlierThanItMay(t *testing.T) {

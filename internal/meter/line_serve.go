@@ -202,7 +202,7 @@ func (m *Meter) spendTurn(s State, t *Turn, at, part int64) State {
 		s.log.insert(at, t.Cost)
 		s.N += t.Cost
 	case m.bookings(s) != nil:
-		s = m.spendBefore(s, at, t.Cost, t.Open)
+		s = m.spendBefore(s, Spending{At: at, Part: part, Cost: t.Cost, Open: t.Open})
 	case m.token != nil:
 		s = m.spendNow(s, at, t.Cost, keep)
 	default:
