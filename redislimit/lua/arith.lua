@@ -1,7 +1,7 @@
 -- Whole numbers in doubles: every figure is below 2^53, and so exact.
 local fmod, max, min = math.fmod, math.max, math.min
 local TOP = $TOP -- 2^53
-local MOST = $MOST -- 2^52: the most that is counted of anything
+local MOST = $MOST -- 2^52: the maximum of any count
 local CENTURY = $CENTURY -- µs
 
 -- divide returns floor(a/d) and the remainder. math.fmod is exact where % and / are not.
@@ -10,9 +10,8 @@ local function divide(a, d)
   return (a - r) / d, r
 end
 
--- muldiv returns floor(a·b/d), at most 2^53, and the remainder. A product that a
--- double cannot hold is divided bit by bit: no intermediate result is above 2^53
--- unless the quotient is.
+-- muldiv returns floor(a·b/d), at most 2^53, and the remainder. It divides a product that a
+-- double cannot hold bit by bit: no intermediate result is above 2^53 unless the quotient is.
 local function muldiv(a, b, d)
   local product = a * b
   if product < TOP then return divide(product, d) end

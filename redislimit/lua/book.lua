@@ -1,5 +1,5 @@
--- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always base with the
--- bookings spent on top, in order, so that one of them can be given back without selling its instant twice.
+-- Bookings. A log's bookings are spendings like others. For the token bucket and the windows, the state is always base
+-- with the bookings spent on top, in order, so that one of them can be given back without selling its instant twice.
 
 -- figures returns the figures of a limit that the algorithms need.
 local function figures(kind, units, per)
@@ -18,7 +18,7 @@ local function unbook(s)
   s.base, s.bookedAts, s.bookedCosts, s.bookedOpens, s.newest, s.loose, s.under, s.packed = nil, nil, nil, nil, 0, nil, nil, nil
 end
 
--- popDue moves the bookings that are past into the base. The figures are the state's own.
+-- popDue moves the due bookings into the base. The figures are the state's own.
 local function popDue(s, now)
   if not s.base then return end
   local a, f = algorithms[s.kind], figures(s.kind, s.units, s.per)
@@ -79,7 +79,7 @@ local function without(s, now)
   return c
 end
 
--- shrink takes up to n from the i-th booking, and returns how much.
+-- shrink takes up to n from the i-th booking, and returns the amount.
 local function shrink(s, i, n)
   n, s.packed = min(n, s.bookedCosts[i]), nil
   s.bookedCosts[i] = s.bookedCosts[i] - n
@@ -105,7 +105,7 @@ local function tidy(a, f, s, now)
   popDue(s, now)
 end
 
--- charge spends n behind all that is booked, into debt if need be.
+-- charge spends n behind all bookings, as a debt if necessary.
 local function charge(a, f, s, now, n)
   if s.kind <= LEAKY then s.cap = f.cap end
   local most = f.debt - a.spent(f, s, now)
@@ -119,16 +119,16 @@ local function charge(a, f, s, now, n)
   a.charge(f, s, now, n)
 end
 
--- forgivable returns how much a grant takes from the base before it takes from bookings. A window that lies before bookings keeps a unit:
--- else it would end, and the first booking would have to begin the next one.
+-- forgivable returns how much a grant takes from the base before it takes from bookings. A window before bookings
+-- keeps one unit: without it the window would end, and the first booking would have to begin the next one.
 local function forgivable(a, f, s, now)
   local n = a.spent(f, without(s, now), now)
   if s.kind == FIXED or s.kind == COUNTER then n = max(0, n - 1) end
   return n
 end
 
--- forgive takes n from the spending: from what is spent by now first, and then from the bookings, the last one first. A grant of more than
--- the counted units takes the rest from the units set aside.
+-- forgive takes n from the spending: first from the spending by now, and then from the bookings,
+-- the last one first. A grant above the counted units takes the rest from the units set aside.
 local function forgive(a, f, s, now, n)
   if s.aside > 0 then reduceAside(s, min(s.aside, max(0, n - a.spent(f, s, now)))) end
   local b = s.base
@@ -145,8 +145,8 @@ local function forgive(a, f, s, now, n)
   tidy(a, f, s, now)
 end
 
--- fromAside gives back of the units set aside first, if a spending from before the change of limit still counts. It
--- returns the actual cost that is left to settle.
+-- fromAside gives back units set aside first, if a spending from before the change
+-- of limit still counts. It returns the actual cost that remains to be settled.
 local function fromAside(a, f, s, now, sp, actual)
   if actual >= sp.cost or sp.at > now then return actual end
   if s.oldPer then return settleOlder(f, s, now, sp, actual) end
@@ -159,12 +159,13 @@ local function fromAside(a, f, s, now, sp, actual)
   return actual + off
 end
 
--- refund gives back the difference between the spending's cost and its real cost, as far as that does no harm: of a bucket
--- whose figures have changed, only a booking, and an open reservation.
+-- refund gives back the difference between the spending's cost and its real cost, if the bound allows
+-- it. In a bucket whose figures have changed, it gives back only a booking or an open reservation.
 local function refund(a, f, s, now, sp, actual)
   sp.changed = sp.changes ~= s.changes
   if sp.kind ~= s.kind or s.kind <= LEAKY and sp.changed and not sp.open and not (s.base and sp.at > now) then return end
-  -- Of a calendar it is not known whether other figures have set units aside since: nothing is spent beside these but after a grant.
+  -- A calendar does not store whether other figures have set units aside since.
+  -- But while units are set aside, a spending follows only after a grant.
   if (sp.changed or s.kind == CALENDAR) and s.aside > 0 and not sp.open then actual = fromAside(a, f, s, now, sp, actual) end
   if s.kind == LOG or s.kind == LEAKY or s.kind == HELD then return a.refund(f, s, now, sp, actual) end
   if sp.at > now then

@@ -1,5 +1,5 @@
--- The token bucket as a debt in time: s.at, and s.n in 1/units µs, are the instant at which all spending will have been
--- regained. One unit takes per/units µs, in lowest terms.
+-- The token bucket counts a debt in time: s.at, with s.n as its fraction in 1/units µs, is the instant
+-- at which all spending will have been regained. One unit takes per/units µs, in lowest terms.
 
 -- price returns the time in which n units are regained, at most a century.
 local function price(f, n)
@@ -8,7 +8,7 @@ local function price(f, n)
   return u, p
 end
 
--- worth returns how many units a span regains, and how many 1/per of one.
+-- worth returns the number of units that a span regains, and of parts of 1/per of a unit.
 local function worth(f, u, p)
   local q, r = muldiv(u, f.units, f.per)
   local more, left = divide(r + p, f.per)
@@ -20,7 +20,7 @@ local function owed(s, now)
   return s.at - now, s.n
 end
 
--- above reports whether more is owed than a capacity.
+-- above reports whether the debt is above a capacity.
 local function above(f, s, now, capacity)
   local ou, op = owed(s, now)
   local fu, fp = price(f, capacity)
@@ -38,7 +38,7 @@ local function fits(f, s, now, cost)
   return max(u, now)
 end
 
--- owe adds a cost to the debt, never more than a century from at.
+-- owe adds a cost to the debt, which ends at most a century after at.
 local function owe(f, s, at, cost)
   local u, p = price(f, cost)
   u, p = s.at + u, s.n + p
@@ -47,7 +47,7 @@ local function owe(f, s, at, cost)
   s.at, s.n = u, p
 end
 
--- regain reduces the debt by a span, if that is more than nothing.
+-- regain reduces the debt by a span, if that is above 0.
 local function regain(f, s, now, u, p)
   if u < 0 then return end
   local ou, op = owed(s, now)
@@ -68,7 +68,8 @@ end
 
 token.charge = token.spend
 
--- refund gives back the part that has not been regained since: at most cost − rate·(now − at).
+-- refund gives back the part of the difference that has not been
+-- regained since. Of the cost at most cost − rate·(now − at) is left.
 function token.refund(f, s, now, sp, actual)
   local lu, lp = price(f, sp.cost)
   local bu, bp = price(f, sp.cost - actual)
@@ -98,14 +99,14 @@ function token.debt(f)
   return min(worth(f, CENTURY, 0), MOST)
 end
 
--- The leaky bucket: entering costs are counted likewise, and leave when all before them have. It gives back only at its queue's
--- end, so no other instant has to be kept.
+-- The leaky bucket counts entering costs like the token bucket. They leave when all earlier
+-- costs have left. It gives back only at its queue's end, so it stores no other instant.
 local leaky = {}
 for k, v in pairs(token) do leaky[k] = v end
 
 leaky.earliest = fits
 
--- leaves returns the instant at which a cost that enters now leaves: rounded up, with the rounded part.
+-- leaves returns the instant, rounded up, at which a cost that enters now leaves, and the part that rounding has added.
 local function leaves(f, s, now)
   local at = token.regained(f, s)
   if at <= now then return now, 0 end

@@ -1,11 +1,11 @@
--- A changed limit: spending stays, exactly where the new figures can express it, otherwise rounded up. Bookings keep their
--- instants: they are removed before the spending is carried over, and booked again behind it.
+-- A changed limit. Spending stays: exactly where the new figures can express it, and otherwise rounded up.
+-- Bookings keep their instants: they are removed before the spending is carried over, and booked again afterwards.
 --
--- A denial writes nothing, so the calls that follow it carry the same stored state over again. All do it as of one instant,
--- f.since or the state's last reading, and so come to the same result: one call's reply also holds for the next.
+-- A denial writes nothing, so the calls after it carry the same stored state over again. All use the same instant,
+-- f.since or the state's last reading, and so come to the same result: the reply of one call also holds for the next.
 
--- worthOf returns the span in which a bucket regains as much as another one in the given span: the same number of units, and the
--- same fraction of one. It rounds up by adding 1, or down by adding 0.
+-- worthOf returns the span in which a bucket regains as much as another one in the given span: the
+-- same number of units, and the same fraction of a unit. With an up of 1 it rounds up, with 0 down.
 local function worthOf(from, to, u, p, up)
   local n, rem = worth(from, u, p)
   local part, left = muldiv(rem, to.per, from.per)
@@ -32,8 +32,8 @@ local function across(from, to, s, now)
   algorithms[to.kind].charge(to, s, now, n)
 end
 
--- aged puts a window under a shorter one. Until now the key has regained by the old limit, so the shorter windows that
--- fit into the time before have regained nothing of a debt.
+-- aged puts a window under a shorter one. Until now the key has regained by
+-- the old limit, so earlier shorter windows have regained nothing of a debt.
 local function aged(from, to, s, now)
   local k = divide(now - s.at, to.per)
   if k <= 0 or s.n <= from.units then return end
@@ -52,7 +52,7 @@ local function carrySpent(from, to, s, now)
     aged(from, to, s, now)
     s.n = min(s.n, to.debt)
   elseif from.kind == COUNTER and to.kind == COUNTER then
-    -- A shorter window must not leave more: it begins anew, with all that counts.
+    -- A shorter window must not leave more. So it begins now, with all that counts.
     s.n = min(counter.spent(from, s, now), to.debt)
     s.at, s.m = now, 0
   elseif from.kind ~= LOG and from.kind >= FIXED and to.kind ~= LOG and to.kind >= FIXED then
@@ -73,16 +73,15 @@ local function leave(from, s, now)
   return x
 end
 
--- lapsing returns when all but the debt would have been regained.
+-- lapsing returns the instant at which all but the debt would have been regained.
 local function lapsing(from, x, now)
   local a = algorithms[from.kind]
   if x.debt > 0 then a.forgive(from, x.base, now, x.debt) end
   return max(a.regained(from, x.base), x.lapses)
 end
 
--- lowered makes a state without later bookings count no more than the capacity and the debt, and sets the rest aside, until the
--- limit that was left would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the
--- reason.
+-- lowered makes a state without later bookings count at most the capacity and the debt. It sets the rest aside until the
+-- old limit would have regained it. Units that were set aside before count first. internal/meter/rest.go gives the reason.
 local function lowered(f, s, now, from, x)
   local a = algorithms[f.kind]
   local counted, total, most = a.spent(f, s, now), x.spent + x.aside, f.cap + x.debt
@@ -98,8 +97,7 @@ local function lowered(f, s, now, from, x)
   if rest > 0 and at > now then s.aside, s.lapses = rest, min(at, TOP) end
 end
 
--- lapse drops the units set aside once the limit that they were spent under would have regained them, and the instant if
--- there are none.
+-- lapse drops the units set aside once their old limit would have regained them. Without such units it clears the instant.
 local function lapse(s, now)
   if s.kind == TOKEN then total(s, s.base or s, now) end
   if s.lapses <= now or s.aside == 0 then
@@ -109,8 +107,8 @@ local function lapse(s, now)
   end
 end
 
--- same reports whether a state is under the figures of a call, as of an instant. A bucket's state has its capacity only
--- where more may be owed. Where it has none, a bucket that owes more than the capacity had a larger one.
+-- same reports whether a state is under the figures of a call, as of an instant. A bucket's state stores its capacity
+-- only while the debt may exceed it. A state without a stored capacity whose debt exceeds this capacity had a larger one.
 local function same(s, f, at)
   if s.kind ~= f.kind or s.units ~= f.units or s.per ~= f.per then return false end
   if s.kind > LEAKY then return true end
@@ -128,7 +126,7 @@ local function later(s, now)
   return ats, costs, opens
 end
 
--- rebookAll books all costs at once. So it finds out on the way which ones do not fit at their instants.
+-- rebookAll books all costs at once, and so determines which of them do not fit at their instants.
 local function rebookAll(a, f, s, ats, costs, opens, packed)
   local c, bar, none = { at = s.at, n = s.n, m = s.m, newest = 0 }, 0, {}
   s.base = { at = s.at, n = s.n, m = s.m, newest = 0 }
@@ -143,10 +141,10 @@ local function rebookAll(a, f, s, ats, costs, opens, packed)
   s.at, s.n, s.m, s.newest = c.at, c.n, c.m, ats[#ats]
 end
 
--- rebook books costs of another algorithm. A log keeps as much of one at its instant as a window holds, and the excess becomes a
--- debt. A calendar has no data about windows after the next one: a later booking is put
--- at the end of that one, and the windows before its own count as full: nothing fits before it. It returns whether there was one.
--- Open ones stay open in a token bucket that was one before.
+-- rebook books costs of another algorithm. In a log each instant keeps as much of a cost as a window holds,
+-- and the excess becomes a debt. A calendar has no data about windows after the next one. So a later booking
+-- goes to the end of the next window, and the windows before count as full, because nothing fits before a
+-- booking. rebook returns whether there was one. Open bookings stay open from one token bucket to another.
 local function rebook(f, s, now, ats, costs, opens, packed)
   local a, over, d, moved = algorithms[f.kind], 0, dates[f.per], false
   if #ats > 0 and f.kind ~= LOG and f.kind ~= LEAKY and f.kind ~= CALENDAR then
@@ -177,9 +175,9 @@ local function rebook(f, s, now, ats, costs, opens, packed)
   return moved
 end
 
--- reopen converts the open reservations of a token bucket that was another one, which owed the given span. Its debts are the same
--- numbers of units. If some of them neither count now nor are set aside, nothing is given back any more. Least debts are rounded
--- down, to whole units where these are given back of the units set aside first.
+-- reopen converts the open reservations of another token bucket, which owed the given span. Their least debts
+-- are the same numbers of units. If some of these units neither count now nor are set aside, nothing is given
+-- back any more. Least debts are rounded down, and to whole units if units set aside are given back first.
 local function reopen(from, f, s, now, tu, tp, aside)
   local u, p = total(s, s, now)
   local wu, wp = worthOf(from, f, tu, tp, 1)
@@ -190,7 +188,7 @@ local function reopen(from, f, s, now, tu, tp, aside)
   local au, ap = price(from, aside)
   for i, least in ipairs(s.openLeasts) do
     if i > s.older and aside > 0 then
-      if tu < least then u, p = tu, tp else u, p = least, 0 end -- that of one without a sample is what is owed
+      if tu < least then u, p = tu, tp else u, p = least, 0 end -- without a sample, the least debt is the present one
       u, p = less(from, u, p, au, ap)
     else
       u, p = least, 0
@@ -205,8 +203,8 @@ local function reopen(from, f, s, now, tu, tp, aside)
   s.older = #s.openFroms
 end
 
--- afresh makes a state under another algorithm that of a fresh key, of which earlier reservations have nothing to settle: units in
--- use are no spending.
+-- afresh makes a state fresh under another algorithm. Earlier reservations
+-- have nothing to settle there, because units in use do not count as spending.
 local function afresh(s, at)
   unbook(s)
   s.at, s.n, s.m, s.aside, s.lapses, s.oldPer, s.cap = at, 0, 0, 0, 0, nil, nil
@@ -229,13 +227,14 @@ local function carry(s, f, at)
   end
   lapse(s, at)
   local from, ats, costs, opens = figures(s.kind, s.units, s.per), nil, nil, nil
-  local packed = s.kind ~= LOG and (s.kind ~= TOKEN or f.kind == TOKEN) and s.packed or nil -- without open ones, these texts are the same
+  -- without open bookings, these texts are the same
+  local packed = s.kind ~= LOG and (s.kind ~= TOKEN or f.kind == TOKEN) and s.packed or nil
   if s.kind <= LEAKY then from.cap = s.cap or s.under end
   local x, buckets, tu, tp = leave(from, s, at), s.kind == TOKEN and f.kind == TOKEN, 0, 0
   if buckets then
     tu, tp = total(s, s.base or s, at)
   else
-    s.older, s.openFroms, s.openLeasts = 0, {}, {} -- under another algorithm nothing is given back
+    s.older, s.openFroms, s.openLeasts = 0, {}, {} -- another algorithm gives nothing back
   end
   if from.kind == LOG and f.kind == LOG then
     log.between(from, f, s, at, x.debt)
@@ -246,7 +245,7 @@ local function carry(s, f, at)
     lowered(f, s, at, from, x)
   end
   s.cap = f.kind <= LEAKY and f.cap or nil
-  if s.kind ~= CALENDAR or f.kind ~= CALENDAR or s.per ~= f.per then -- else the windows are the same
+  if s.kind ~= CALENDAR or f.kind ~= CALENDAR or s.per ~= f.per then -- in all other cases the windows are the same
     s.changes = (s.changes + 1) % 256
   end
   s.kind, s.units, s.per = f.kind, f.units, f.per
@@ -255,15 +254,15 @@ local function carry(s, f, at)
   s.loose = not moved and (s.base ~= nil or f.kind == LOG and newestEntry(s) > at)
 end
 
--- adopt brings a state up to date under the figures of a call. With a since of 0, as in a limit's first call, the old figures
--- hold until now.
+-- adopt brings a state up to date under the figures of a call. With a
+-- since of 0, as in a limit's first call, the old figures apply until now.
 local function adopt(s, f, now)
   local at = now
   if f.since > 0 then at = min(now, max(s.last, f.since)) end
   popDue(s, at)
   if not same(s, f, at) then
     s.carried = true
-    -- As soon as a bucket owes no more than another capacity, its state does not show that it had a larger one.
+    -- Once a bucket's debt is at most another capacity, its state does not show that it had a larger one.
     if s.kind == f.kind and s.units == f.units and s.per == f.per then s.last, s.dirty = at, true end
     carry(s, f, at)
   end

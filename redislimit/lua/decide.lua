@@ -1,7 +1,7 @@
 -- One decision over several keys: all are read and checked first, and written last.
 local PEEK, KEEP, OPEN, BETWEEN = $PEEK, $KEEP, $OPEN, $BETWEEN
 
--- A shared call has no count, and nothing that counts by a calendar.
+-- A shared call has no count and no calendars.
 local outside = count > 0 and readDates($HEAD_SIZE + 1 + $CHARGE_SIZE * count)
 local states = {}
 
@@ -32,7 +32,8 @@ local function chargeAt(i)
   return q
 end
 
--- place returns nil if a cost can be booked so that it can be given back. Else it returns when a booking has passed.
+-- place returns nil if the key has place for one more booking that can be
+-- given back. Otherwise it returns the instant at which a booking has passed.
 local function place(q, s)
   if q.kind == LOG then
     if #s.ats >= q.cap + $MAX_QUEUED then return s.ats[1] + q.per end
@@ -65,8 +66,8 @@ local function copyOf(t)
   return c
 end
 
--- weigh finds out when a cost is spent, and whether that is in time. If it takes the place of a booking, that is as of a copy of the state,
--- without the booking.
+-- weigh determines the instant at which a cost is spent, and whether that is in time. If the
+-- cost replaces a booking, weigh computes with a copy of the state without that booking.
 local function weigh(q, s)
   local a = algorithms[q.kind]
   s.now = max(reading, s.last)
@@ -96,7 +97,7 @@ local function weigh(q, s)
     if q.at > s.now and q.ahead < MOST then retry = max(retry, q.at - q.ahead) end
   end
   if q.kind == CALENDAR and q.at > s.now and not q.between then
-    -- Bookings reach no further than the next window: the call has no data about later ones.
+    -- No booking is later than the next window: the call has no data about later windows.
     local boundary = micros(dates[q.per].to)
     if q.at > boundary then retry = max(retry, boundary) end
   end
@@ -127,13 +128,15 @@ local function spend(q, s)
   if s.base and not same then fold(a, q, s) end
 end
 
--- note returns what the usual case needs to repeat a denial: the figures and the capacity of the call, its cost, 2^52 more if the denial
--- holds for all costs from it on, the instants from which and until which it holds while nothing is written, the instant as of which the
--- state was carried over, 0 if that is its last reading, and the reply without the verdict and the instant of the decision. It returns nil
--- where the figures of the reply change all the time, as a debt among loose bookings does, and for a state that the usual case reads.
+-- note returns the data from which the usual case repeats a denial: the figures and the capacity of the call,
+-- its cost (2^52 more if the denial holds for all costs from it on), the instants between which it holds while
+-- nothing is written, the instant as of which the state was carried over (0 if that is its last reading), and
+-- the reply without the verdict and the instant of the decision. It returns nil if the figures of the reply
+-- change all the time, as a debt among loose bookings does, and for a state that the usual case reads.
 --
--- Later calls agree upon the instant of the change, so the carried state need not be stored. Processes have instants of their own. A note
--- answers those who have the same or a later one: of a fleet, the first process has put the limit in force.
+-- Later calls agree on the instant of the change, so the carried state need not be
+-- stored. But each process has its own instant. A note serves processes with the
+-- same or a later instant: in a fleet, the first process has put the limit in force.
 local function note(q, s, bookings)
   local leaky, newest = q.kind == LEAKY, q.kind == LOG and newestEntry(s) or s.newest
   if not s.carried and s.aside == 0 and newest <= s.now then return nil end
@@ -166,8 +169,8 @@ local function note(q, s, bookings)
     string.sub(q.digest, 1, 4) .. string.sub(q.digest, 12) .. (bookings or string.rep('\0', $LOOSE_SIZE))
 end
 
--- keep writes a note behind a stored state. What is noted for other calls stays for a second: two limits on one key do not write in turn.
--- Where writing is not permitted, there is no note.
+-- keep writes a note after a stored state. A note for other calls stays for a second, so that
+-- two limits on one key do not write in turn. Where Redis refuses writes, there is no note.
 local function keep(key, s, text)
   if not s.noted then return redis.pcall('APPEND', key, text) end
   local whose = $NOTE_FROM - 1
@@ -225,8 +228,8 @@ local function decide(first, last)
   end
   for k, s in pairs(states) do
     if op == PEEK then break end
-    if s.tight then s.loose = false end -- for others, there is no room before the bookings
-    if s.parted then s.loose = true end -- for others, there is
+    if s.tight then s.loose = false end -- other costs have no room before the bookings
+    if s.parted then s.loose = true end -- other costs have room
     if s.dirty then
       save(KEYS[k], s, reading, grace)
     elseif s.carried then

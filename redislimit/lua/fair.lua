@@ -1,17 +1,17 @@
--- One call of a process for its tenants: it reports, and requests units for them. Four keys of one slot have the state: the figures,
--- the tenants, their ends, and the processes. Amounts are whole, and below 2^53.
+-- One call of a process for its tenants: it reports, and requests units for them. Four keys of one slot hold
+-- the state: the figures, the tenants, their ends, and the processes. Amounts are whole, and below 2^53.
 --
--- level is the number of units, in 1/$FRACTION of one, that a tenant of weight 1 has been offered since the beginning. A tenant's
--- record has its used: the same for the units that it has taken, per weight. A tenant is in line while processes request units
--- for it. Of the burst an eighth is a reserve, from which the spending of tenants that have just come is taken. So, with W the sum of the weights in
--- line, before and after each step
+-- level is the number of units, in 1/$FRACTION of one, that a tenant of weight 1 has been offered since
+-- the beginning. A tenant's record has its used: the units that it has taken, per weight, in the same
+-- fractions. A tenant is in line while processes request units for it. An eighth of the burst is a reserve
+-- for tenants that have just come. So, with W the sum of the weights in line, before and after each step
 --
 --   the sum over the line of weight * (level - used), + rest  =  (burst - spent - an eighth of burst) * $FRACTION
 --
--- Each unit that the rate gives, or that somebody gives back, raises the level for all in line alike.
+-- Each unit that the rate provides, or that a process gives back, raises the level for all in line alike.
 --
--- spent are the units that are granted and not regained; a part of them is out: held by processes that have not used them. As long as
--- it is out the rate does not replace it, so burst + rate * t bounds what is used, whenever that happens.
+-- spent is the number of units that are granted and not regained. A part of them is out: processes hold them and have not
+-- used them. While units are out the rate does not replace them, so burst + rate * t bounds the use, even if it comes late.
 local spread = unpack
 local unpack, pack, sub, floor, min, max, call = struct.unpack, struct.pack, string.sub, math.floor, math.min, math.max, redis.call
 local figures, tenants, ends, processes = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -26,7 +26,7 @@ local now = max(reading, at)
 local reserve = floor(burst / 8)
 local refill = max(1000000, floor(burst * per / units)) -- the time in which the whole burst is regained
 
-local function raise(amount) -- raises the level for all in line
+local function raise(amount) -- raise raises the level for all in line
   amount = amount + rest
   if weights > 0 then
     local each = floor(amount / weights)
@@ -36,7 +36,8 @@ local function raise(amount) -- raises the level for all in line
   end
 end
 
--- What the processes hold. One that has been silent is dead, or does not use what it holds any more: that counts as used.
+-- The units that processes hold. A process that has been silent for too long
+-- is dead, or does not use its units any more. Then they count as used.
 local out, alone, was = 0, 1, 0
 local all = call('HGETALL', processes)
 for i = 1, #all, 2 do
@@ -52,7 +53,7 @@ for i = 1, #all, 2 do
   end
 end
 
--- The rate gives units back, as far as they are used.
+-- The rate replaces units only after they are used.
 local owed = min(now - at, refill + per) * units + part
 local come = floor(owed / per)
 part = owed - come * per
@@ -62,8 +63,8 @@ if spent - come <= out then
 end
 spent = spent - come
 
--- The least debts: for the calls since each, in order, the least amount that was used and not regained. They bound what a reservation
--- gives back to what the key would have had if the reservation had been as small from the beginning.
+-- The least debts: for the calls since each, in order, the minimum number of units that were used and not regained.
+-- They bound a refund: the key never gets more than if the reservation had been as small from the beginning.
 local leasts = {}
 for i = 1, #(s[9] or ''), 14 do
   local call_, least = unpack('>I7I7', s[9], i)
@@ -89,8 +90,8 @@ local function least_after(n)
   return spent - out
 end
 
--- refund returns the part that is given back of a reservation of cost, used between two calls of its process: the second is this call if
--- to is 0. The debts before the second do not have the cost in them yet.
+-- refund returns the part of a reservation of cost that is given back. It was used between two calls of its
+-- process: from, and to, which is this call if 0. The debts before the second call do not contain the cost yet.
 local function refund(from, to, cost, amount)
   if to == 0 then to = calls end
   local most = max(0, min(least_after(from) + cost, least_after(to), spent - out))
@@ -108,7 +109,8 @@ end
 
 raise((burst - spent - reserve - free) * $FRACTION)
 
--- Tenants that no process has requested units for leave the line. The others get their savings, and pay what they have used ahead.
+-- Tenants for which no process has requested units leave the line. The
+-- others take over their savings, and advance the units that they owe.
 local gone = call('ZRANGEBYSCORE', ends, '-inf', now, 'LIMIT', 0, $FAIR_LEAVES)
 if #gone > 0 then
   local records = call('HMGET', tenants, spread(gone))
@@ -128,7 +130,8 @@ if #gone > 0 then
   end
 end
 
--- The longest savings of a tenant: it may come again after a while, or wait for a large cost. What exceeds them goes to the others.
+-- The maximum savings of a tenant, because it may come again after a
+-- while, or wait for a large cost. Further units go to the others.
 local function savings(weight, of, least) return floor(max(floor(burst / 4) * $FRACTION / of, least * $FRACTION / weight)) end
 
 local names, reports, place, stays = {}, {}, 50 + $FAIR_PROCESS, held > 0
@@ -150,7 +153,7 @@ if count > 0 then
       used, before, line = string.match(records[i], '^(%S+) (%S+) (%S+)$')
       used, before = tonumber(used), tonumber(before)
     end
-    if line == '1' and before ~= weight then -- with another weight it joins again, with the same savings or debt
+    if line == '1' and before ~= weight then -- a tenant with another weight joins again, with the same savings or debt
       weights = weights - before
       local saved = before * (level - used)
       raise(saved)
@@ -176,13 +179,14 @@ if count > 0 then
       local less = floor(back * $FRACTION / weight)
       used, rest = used - less, rest + back * $FRACTION - less * weight
     end
-    if a.over > 0 then -- the total takes what is left, and the tenant owes all of it
+    if a.over > 0 then -- the total is charged with as much as is left, and the tenant owes all of it
       local taken, more = min(a.over, burst - spent), floor(a.over * $FRACTION / weight)
       more = max(0, min(more, level + floor($FAIR_HIGHEST / weight) - used))
       spent, used = spent + taken, used + more
       raise(more * weight - taken * $FRACTION)
     end
-    -- The share grows between two calls, and the cost at the head of the line is reached in the middle of that: the rest is for the next cost.
+    -- The share grows between two calls, and reaches the cost at the
+    -- head of the line in between: the rest is for the next cost.
     local most = savings(weight, weights, a.least) + floor(min(alive / per * units, burst) * $FRACTION / weights)
     if level - used > most then
       local more = weight * (level - used - most)
@@ -205,7 +209,7 @@ if count > 0 then
   call('ZADD', ends, spread(score))
 end
 
--- Before the level is too large to be exact, all are counted from it.
+-- Before the level becomes too large to be exact, all are counted from it.
 if level > $FAIR_HIGHEST then
   local records = call('HGETALL', tenants)
   for i = 1, #records, 2 do

@@ -1,4 +1,4 @@
--- A decision that is followed by the sum of each key's open estimates before it.
+-- A decision, followed by the sum of each key's open estimates before it.
 local reply = decide(1, count)
 local verdict = string.byte(reply)
 if verdict > 1 then return reply end

@@ -1,11 +1,13 @@
--- Room before bookings. They are made one behind the other, so that a cost queues behind the last one. Once the limit has changed they
--- are loose: each keeps its instant, and may need only a part of what is regained until then. A cost goes before loose bookings at the
--- first instant at which it fits and after which each of them still fits at its own. internal/meter/gaps.go gives the reasons.
+-- Room before bookings. They are made one behind the other, so that a cost queues behind the last one.
+-- Once the limit has changed they are loose: each keeps its instant, although it may need only a part of
+-- the units that are regained until then. A cost goes before loose bookings at the first instant at which
+-- it fits and after which each of them still fits at its own. internal/meter/gaps.go gives the reasons.
 
 local function copied(s) return { at = s.at, n = s.n, m = s.m, newest = 0 } end
 
--- barred returns the number of the last booking that does not fit at its own instant, and so leaves no room before it; 0 if there is none.
--- It is kept until a booking or the limit changes: a cost that leaves all bookings in place bars none. Stored is only that there is none.
+-- barred returns the number of the last booking that does not fit at its own instant, and so leaves
+-- no room before it; 0 if there is none. The result holds until a booking or the limit changes: a
+-- cost that leaves all bookings in place bars none. The state stores only whether it is 0.
 local function barred(a, f, s)
   if s.bar then return s.bar end
   local c, bar = copied(s.base), 0
@@ -18,9 +20,9 @@ local function barred(a, f, s)
   return bar
 end
 
--- harmless reports whether the bookings from the i-th on fit after a cost that fits into a state at an instant before them. None that
--- would begin a window comes into one that has begun. It looks at no more bookings than s.looks, and then reports that there is no room.
--- It sets s.merged if the cost makes no difference after some of them.
+-- harmless reports whether the bookings from the i-th on fit after a cost that fits into a state at an instant before
+-- them. A booking that would begin a window must not come into one that has begun. harmless examines at most s.looks
+-- bookings, and then reports that there is no room. It sets s.merged if the cost makes no difference after some of them.
 local function harmless(a, f, s, st, at, cost, i)
   s.merged = false
   local begins, with, open = f.kind == FIXED or f.kind == COUNTER, copied(st), false
@@ -50,12 +52,13 @@ local function harmless(a, f, s, st, at, cost, i)
   return true
 end
 
--- gapOfLog returns the first instant from which on a cost counts beside the entries before it, and leaves room for all entries after it.
+-- gapOfLog returns the first instant at which a cost fits beside
+-- the entries before it, and leaves room for all entries after it.
 local function gapOfLog(f, s, now, cost)
   local ats, costs, room, at = s.ats, s.costs, f.units - cost, now
   local upto, k = { [0] = 0 }, #ats
   for i = 1, k do upto[i] = upto[i - 1] + costs[i] end
-  local first, last, old = 1, 0, 1 -- the entries from first on are later, those before old do not count, last is within a window
+  local first, last, old = 1, 0, 1 -- the entries from first on are later, entries before old do not count, last is within a window
   while true do
     while ats[first] and ats[first] <= at do first = first + 1 end
     while ats[old] and ats[old] <= at - f.per do old = old + 1 end
@@ -77,8 +80,8 @@ local function gapOfLog(f, s, now, cost)
   end
 end
 
--- first returns the first instant at which a cost fits, whether that is before bookings, and whether it makes no difference after some of
--- them.
+-- first returns the first instant at which a cost fits, whether that is before
+-- bookings, and whether the cost makes no difference after some of them.
 local function first(a, f, s, now, cost)
   if not s.loose or s.kind == LOG and s.n > 0 then return a.earliest(f, s, now, cost), false end
   s.looks = $LOOKS
@@ -134,8 +137,8 @@ local function mostOfLog(f, s, now)
   return 0, max(0, (all and log.spent(f, s, now) or debt) - f.units)
 end
 
--- among returns the largest cost that can be spent now before loose bookings, 0 if there is none, and then the debt: bookings that fit
--- at their instants are none. It returns nil if the key stands as one whose bookings are not loose.
+-- among returns the largest cost that can be spent now before loose bookings, 0 if there is none, and then the debt.
+-- Bookings that fit at their instants are no debt. It returns nil if the key counts as one whose bookings are not loose.
 local function among(a, f, s, now)
   if s.kind == LOG and s.n > 0 or s.base and barred(a, f, s) > 0 then return nil end
   if s.kind == LOG then return mostOfLog(f, s, now) end
@@ -143,13 +146,14 @@ local function among(a, f, s, now)
   return n, n > 0 and 0 or max(0, a.spent(f, copied(s.base), now) - f.cap)
 end
 
--- report returns what a call is to know of a key whose bookings are loose, after the decision: when the cost is spent, or 0 if that is as of
--- other keys, what remains, TOP if it is, the debt, and the instant of the next unit if none remains.
+-- report returns the standing, after the decision, of a key whose bookings are loose: the
+-- instant at which the cost is spent, or 0 if other keys determine it; the remaining budget,
+-- TOP if other keys determine it; the debt; and the instant of the next unit if none remains.
 local function report(i, q, s)
   local a = algorithms[q.kind]
   local left, debt = among(a, q, s, s.now)
   local at, between = q.at, q.between
-  if q.allowed or q.cost ~= 1 then at, between = first(a, q, s, s.now, 1) end -- else it is known
+  if q.allowed or q.cost ~= 1 then at, between = first(a, q, s, s.now, 1) end -- for any other cost it is known
   if not between and q.kind ~= LOG then at = 0 end
   return pack('>BI7I7I7I7', i, (q.allowed or q.between) and q.at or 0, left or TOP, debt or 0, at)
 end

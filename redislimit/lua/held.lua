@@ -1,7 +1,7 @@
--- Units in use: each reservation has a record with the instant at which its hold began, its units and its owner, in the order of the
--- instants (s.records), s.m units in all. The records stay packed, so that a call takes little time beside thousands of them. An owner
--- is a number that the caller has drawn: it finds its units also if it does not know whether its last extension arrived. The units of
--- an adjustment have the owner 0.
+-- Units in use. Each reservation has a record: the instant at which its hold began, its units and its owner. The
+-- records (s.records) are in the order of the instants, and have s.m units in all. They stay packed, so that a call
+-- takes little time even with thousands of records. An owner is a random number of the caller: with it the caller finds
+-- its units even if it does not know whether its last extension arrived. The units of an adjustment have the owner 0.
 local held = {}
 
 -- cut removes the bytes from i to j of the records.
@@ -17,7 +17,7 @@ function held.advance(f, s, now)
   if pos > 1 then s.records = string.sub(records, pos) end
 end
 
--- earliest returns now if a cost fits, and else any later instant: the caller estimates it.
+-- earliest returns now if a cost fits, and otherwise any later instant: the caller estimates the real one.
 function held.earliest(f, s, now, cost)
   if s.m + cost <= f.units then return now end
   return now + f.per
@@ -32,7 +32,7 @@ function held.charge(f, s, now, n)
   held.spend(f, s, now, n)
 end
 
--- forgive takes from the newest.
+-- forgive takes from the newest units.
 function held.forgive(f, s, now, n)
   held.advance(f, s, now)
   while n > 0 and s.records ~= '' do
@@ -65,15 +65,15 @@ end
 
 function held.refund(f, s, now, sp) release(f, s, now, sp.part) end
 
--- extend begins the hold of an owner's units anew, and returns them.
+-- extend restarts the hold of an owner's units, and returns their number.
 function held.extend(f, s, now, owner)
   local n = release(f, s, now, owner)
   if n > 0 then held.spend({ owner = owner }, s, now, n) end
   return n
 end
 
--- ages returns the sum of the ages of all units, from which the caller estimates when some come back. Of many records it reads a
--- sample.
+-- ages returns the sum of the ages of all units, from which the caller
+-- estimates when some come back. If there are many records, it reads a sample.
 function held.ages(s, now)
   if s.m == 0 then return 0 end
   local size, sum, weight = #s.records / $RECORD_SIZE, 0, 0

@@ -3,7 +3,7 @@ local grace, salt = tonumber(argv[4] or 0), tonumber(argv[5] or reading % $GENER
 
 local WRONGTYPE, NOTOURS, OTHER = $WRONG_TYPE, $NOT_OURS, $OTHER
 
--- readDates reads a call's data about calendars, behind all else. It reports whether the time is outside that data.
+-- readDates reads a call's data about calendars, which comes last. It reports whether the time is outside of that data.
 local function readDates(pos)
   local outside = false
   while pos + $DATES_SIZE - 1 <= #payload do
@@ -17,7 +17,7 @@ end
 
 local function elsewhere() return pack('>BI7', $OUTSIDE, reading) end
 
--- load returns the state of a key, nil if there is none, or the reason for which it is unknown.
+-- load returns the state of a key, or nil if there is none, or the reason for which the state is unknown.
 local function load(i)
   local raw = redis.pcall('GET', KEYS[i])
   if not raw then return nil end

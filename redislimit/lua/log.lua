@@ -1,10 +1,10 @@
--- The sliding log: each spending of the last window by its instant (s.ats) and cost
--- (s.costs), s.m in sum. A booked one has an instant to come. A debt of s.n is spent by
--- itself: units of it at s.at, and as much each per after that, until it is used up.
+-- The sliding log has the spendings of the last window, with their instants (s.ats) and costs
+-- (s.costs). s.m is the sum of the costs. A booked spending has a future instant. A debt of
+-- s.n is spent in parts: units of it at s.at, and as much after each per, until it is used up.
 local log = {}
 
--- lastDebt returns the instant and the cost of the debt's last part. Nothing else fits
--- before it, and once it is spent the parts before it count no longer.
+-- lastDebt returns the instant and the cost of the debt's last part. Nothing
+-- else fits before it, and when it is spent the earlier parts no longer count.
 local function lastDebt(f, s)
   if s.n == 0 then return 0, 0 end
   local k = divide(s.n - 1, f.units)
@@ -13,7 +13,7 @@ end
 
 local function newestEntry(s) return s.ats[#s.ats] or 0 end
 
--- freed returns the instant at which no more than room will count of the spending by then: the oldest leaves first.
+-- freed returns the instant at which at most room counts of the spending by then. The oldest spending leaves first.
 local function freed(f, s, debtAt, debt, at, room)
   local freedAt, left, i = 0, s.m + debt, 1
   while left > 0 do
@@ -36,8 +36,8 @@ function log.earliest(f, s, now, cost)
   return max(now, freed(f, s, debtAt, debt, now, f.units - cost))
 end
 
--- next returns the instant at which one more unit fits, after the decision on q. If q is allowed and another key's denial prevents the
--- spending, more than that remains.
+-- next returns the instant at which one more unit fits, after the decision on q. If q is
+-- allowed but another key's denial prevents the spending, more than one unit remains.
 function log.next(q, s)
   if not q.allowed then return log.earliest(q, s, s.now, 1) end
   local room = q.units - 1 - q.cost
@@ -59,7 +59,7 @@ function log.spend(f, s, at, cost)
   s.m = s.m + cost
 end
 
--- take takes up to n from the i-th spending, and returns how much.
+-- take takes up to n from the i-th spending, and returns the amount.
 local function take(s, i, n)
   n = min(n, s.costs[i])
   s.costs[i], s.m = s.costs[i] - n, s.m - n
@@ -120,8 +120,8 @@ function log.charge(f, s, now, n)
   log.advance(f, s, now)
 end
 
--- replace places the debt of another log anew: as much of it as there is room for now, and the rest behind all else. A debt
--- that lies behind a booking may be a part of the booking, and does not come before it.
+-- replace places the debt of another log again: as much of it as fits now, and the rest behind everything
+-- else. A debt that lies behind a booking may be a part of that booking, and does not come before it.
 function log.replace(f, s, now)
   local debt, at = s.n, s.at
   if debt == 0 then return end
@@ -152,8 +152,8 @@ function log.forgive(f, s, now, n)
   while n > 0 and #s.ats > 0 do n = n - take(s, #s.ats, n) end
 end
 
--- The entries that a log has set aside: oldAts, oldCosts, with aside as their sum. Each lapses oldPer after its instant, the last
--- of them at lapses.
+-- The entries that a log has set aside: oldAts, oldCosts, with aside as their
+-- sum. Each lapses oldPer after its instant, and the last one at lapses.
 
 -- lapseOlder drops the entries that have lapsed.
 local function lapseOlder(s, now)
@@ -171,7 +171,7 @@ local function lapseOlder(s, now)
   end
 end
 
--- takeOld takes up to n from the i-th entry that is set aside, and returns how much.
+-- takeOld takes up to n from the i-th entry that is set aside, and returns the amount.
 local function takeOld(s, i, n)
   n = min(n, s.oldCosts[i])
   s.oldCosts[i], s.aside = s.oldCosts[i] - n, s.aside - n
@@ -192,14 +192,14 @@ local function reduceAside(s, n)
   lapseOlder(s, 0)
 end
 
--- between puts a state under another log. Entries that do not count there but would here are set aside: those that have left that
--- log's window, or are more than it may count. Each keeps its instant.
+-- between puts a state under another log. It sets aside the entries that counted under the old one, but
+-- not here: those that have left this log's window, or exceed what it may count. Each keeps its instant.
 function log.between(from, f, s, now, debt)
   log.advance(from, s, now)
   local ats, costs, per = s.oldAts, s.oldCosts, max(from.per, s.oldPer or 0)
   if not s.oldPer then
     ats, costs = {}, {}
-    if s.aside > 0 then -- by another algorithm, which has known no entries: none of these units is newer than the first
+    if s.aside > 0 then -- another algorithm has kept no entries for these units: none of them is newer than the first entry
       ats[1], costs[1] = min(now, s.ats[1] or now), s.aside
       per = max(per, s.lapses - ats[1])
     end
@@ -214,7 +214,7 @@ function log.between(from, f, s, now, debt)
     if ats[i] <= now - f.per then off = past end
   end
   off = max(off, past + s.n - f.units - debt)
-  local over = max(0, off - past) -- of the debt
+  local over = max(0, off - past) -- a part of the debt
   off, s.n = off - over, s.n - over
   s.aside, s.oldPer, s.oldAts, s.oldCosts, s.ats, s.costs, s.m = off + over, per, {}, {}, {}, {}, 0
   for i = 1, #ats do
@@ -232,8 +232,9 @@ function log.between(from, f, s, now, debt)
   s.n = min(s.n, f.debt)
 end
 
--- settleOlder gives back of the entries set aside, if the spending's is among these. Where it counts, older entries take its
--- place: a log of this limit that had known the real cost would count them. It returns the actual cost that is left to settle.
+-- settleOlder gives back the spending's entry, if it is among those set aside. If the
+-- entry counts, older entries take its place, because a log of this limit that had known
+-- the real cost would count them. It returns the actual cost that remains to be settled.
 local function settleOlder(f, s, now, sp, actual)
   lapseOlder(s, now)
   for i = #s.oldAts, 1, -1 do
@@ -281,7 +282,7 @@ function log.regained(f, s)
   return at + f.per
 end
 
--- counts returns the part of the spending that counts, after advance.
+-- counts returns the part of the spending that counts. Call it after advance.
 function log.counts(f, s, now)
   local debtAt, debt = lastDebt(f, s)
   if debtAt > now - f.per then return s.m + debt end

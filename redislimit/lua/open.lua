@@ -1,11 +1,11 @@
--- Open reservations of a token bucket, whose real cost is not known yet. To settle one gives back at most the least debt since
--- it was made, and lowers the least debts of the others: internal/meter/open.go gives the reason. An element is the oldest
--- instant of one or more reservations, and their least debt in whole µs, rounded down; TOP if there was no sample yet. Elements
--- are dropped when the debt is paid.
--- Under a lowered limit, the debt counts the units that are set aside, too: these are the first that reservations from before the
--- change give back. Later reservations give back less by that. The first s.older elements are from before the last change.
+-- Open reservations of a token bucket, whose real cost is not known yet. A settlement gives back at most the
+-- least debt since the reservation, and lowers the least debts of the others: internal/meter/open.go gives the
+-- reason. An element is the oldest instant of one or more reservations, and their least debt in whole µs,
+-- rounded down; TOP if there was no sample yet. Elements are dropped when the debt is paid. Under a lowered
+-- limit, the debt includes the units set aside. Reservations from before the change give these back first, and
+-- later reservations give back less by that amount. The first s.older elements are from before the last change.
 
--- less returns a − b, rounded down, or 0 if that is below.
+-- less returns a − b, rounded down, but at least 0.
 local function less(f, u, p, bu, bp)
   u, p = u - bu, p - bp
   if p < 0 then u, p = u - 1, p + f.units end
@@ -22,15 +22,15 @@ local function drop(s, i, j)
   s.older = s.older - max(0, min(j, s.older) - i + 1)
 end
 
--- dropPaid drops the oldest elements that give back nothing any more.
+-- dropPaid drops the oldest elements that can give back nothing any more.
 local function dropPaid(s, now)
   local k = 0
   while s.openLeasts[k + 1] == 0 and s.openFroms[k + 1] < now do k = k + 1 end
   drop(s, 1, k)
 end
 
--- total returns what a token bucket owes at an instant, and what is set aside. Once that has lapsed, its old limit has regained
--- all that was spent under it.
+-- total returns the debt of a token bucket at an instant, and the units set aside.
+-- Once these have lapsed, their old limit has regained all spending under it.
 local function total(s, base, at)
   local u, p = owed(base, at)
   if s.aside == 0 then return u, p end
@@ -49,7 +49,7 @@ local function total(s, base, at)
   return u, p
 end
 
--- lower lowers the least debts of the oldest n to at most u. Neighbours that have become equal become one.
+-- lower lowers the least debts of the oldest n to at most u, and joins neighbours with the same least debt.
 local function lower(s, n, u)
   if u == 0 then return drop(s, 1, n) end
   local leasts = s.openLeasts
@@ -69,8 +69,8 @@ local function sample(s, at, u)
   lower(s, n, u)
 end
 
--- sunk records a debt that has become lower by a grant, also for the reservations of its instant. These stay even if they give
--- back nothing, so that later ones of the instant, which share the element, give back no more.
+-- sunk records a debt that a grant has lowered, also for the reservations of its instant. These stay even if
+-- they can give back nothing, so that later ones of the instant, which share the element, give back no more.
 local function sunk(s, now, u)
   local n = #s.openFroms
   if n > 0 and s.openFroms[n] == now then
@@ -84,7 +84,9 @@ local function opened(s, at)
   local froms, leasts = s.openFroms, s.openLeasts
   local n = #froms
   if froms[n] == at then return end
-  if n == $MAX_OPENS then -- the two that differ least become one, or the oldest goes if it gives back less than that
+  -- two neighbours with the most similar least debts become one, or
+  -- the oldest is dropped if it gives back less than their difference
+  if n == $MAX_OPENS then
     local best, least = 1, leasts[1]
     for i = 2, n do
       local d = math.abs(leasts[i] - leasts[i - 1])
@@ -96,7 +98,7 @@ local function opened(s, at)
   froms[#froms + 1], leasts[#leasts + 1] = at, TOP
 end
 
--- gaveBack lowers the least debts from the i-th on after u was given back of a spending of their time.
+-- gaveBack lowers the least debts from the i-th on after u was given back to a spending of their time.
 local function gaveBack(s, i, now, u)
   local froms, leasts = s.openFroms, s.openLeasts
   if not froms[i] then return end
@@ -106,8 +108,9 @@ local function gaveBack(s, i, now, u)
   if leasts[i] < TOP then lower(s, froms[i] == now and i - 1 or i, leasts[i]) end
 end
 
--- settleBooked gives back of a spending that is not open, as far as it is not regained. Without it the debt would still have been
--- at least the one that was sampled just before it, so that earlier reservations keep their least debts.
+-- settleBooked gives back the part of a spending without an open reservation that is
+-- not regained. Without that spending the debt would still have been at least the debt
+-- that was sampled just before it, so earlier reservations keep their least debts.
 local function settleBooked(f, s, now, sp, actual)
   local base, froms, i = s.base or s, s.openFroms, 1
   local bu, bp = owed(base, now)
@@ -119,14 +122,14 @@ local function settleBooked(f, s, now, sp, actual)
   if u > 0 then gaveBack(s, i, now, u) end
 end
 
--- settleOpen gives back of a spending as if its real cost had been charged at the beginning. One from before the last change gives
--- back of the units set aside first: with its real cost fewer would have been.
+-- settleOpen gives back the difference as if the real cost of the spending had been charged at the beginning. If the spending
+-- is from before the last change, it first gives back units set aside: with the real cost, fewer would have been set aside.
 local function settleOpen(f, s, now, sp, actual)
   local froms, leasts, base = s.openFroms, s.openLeasts, s.base or s
   local ou, op = total(s, base, now)
   local i = #froms
   while i > 0 and froms[i] > sp.at do i = i - 1 end
-  if i == 0 then return end -- all of it is regained
+  if i == 0 then return end -- all of the spending is regained
   if leasts[i] <= ou then ou, op = leasts[i], 0 end
   if s.aside > 0 and not sp.changed then ou, op = less(f, ou, op, price(f, s.aside)) end
   local u, p = price(f, sp.cost - actual)

@@ -1,6 +1,6 @@
--- The sum of the estimates of a key's open reservations, for calls that follow the key's spending. It has a key of its own, which stands behind
--- the keys of the call: gen 3, window 7, sum 7. It is 0 for another generation of the key, and once the window of a fixed window or
--- calendar is over.
+-- The sum of the estimates of a key's open reservations, for calls that follow the key's spending. A
+-- key of its own, which follows the keys of the call, stores it: gen 3, window 7, sum 7. The sum is 0
+-- for another generation of the key, and after the end of the window of a fixed window or calendar.
 local SUM = '>I3I7I7'
 
 local function windowOf(s)
@@ -18,7 +18,7 @@ local function sumOf(key, s)
   return sum
 end
 
--- setSum keeps a sum as long as the key.
+-- setSum stores a sum for as long as the key lives.
 local function setSum(key, s, sum)
   if sum <= 0 then return redis.call('DEL', key) end
   local life = max(1, (divide(s.expiry * 1000000 - reading + 999, 1000)))

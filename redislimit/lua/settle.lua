@@ -1,20 +1,20 @@
--- Settling several spendings of one decision, holding its units for longer, and correcting one key.
+-- This script settles several spendings of one decision, extends the hold of its units, or adjusts one key.
 local ADJUST, EXTEND = $ADJUST, $EXTEND
 
 local outside = readDates($HEAD_SIZE + 1 + (op == ADJUST and $ADJUST_SIZE or $SETTLE_SIZE) * count)
 local states = {}
 
--- settleOne settles a spending, or holds its units for longer and returns them.
+-- settleOne settles a spending, or extends the hold of its units and returns their number.
 local function settleOne(pos)
   local sp, f, actual, key, gen = {}, {}, 0, 0, 0
   key, sp.kind, sp.changes, gen, sp.cost, actual, sp.at, sp.part, f.kind, f.units, f.per, f.since, f.cap =
     unpack('>BBBI3I7I7I7I7BI7I7I7I7', payload, pos)
-  sp.open = sp.kind == TOKEN and sp.part == 1 -- the part is of no other meaning there
+  sp.open = sp.kind == TOKEN and sp.part == 1 -- in a token bucket the part has no other meaning
   local s = states[key]
   if not s or s.gen ~= gen then return 0 end
   local now = max(reading, s.last)
   if f.since >= s.last then
-    -- If the limit has changed, denials may have reported the key's state under it.
+    -- If the limit has changed, denials may have reported the state of the key under this limit.
     f.debt = algorithms[f.kind].debt(f)
     adopt(s, f, now)
   else

@@ -8,18 +8,19 @@
 --   o  a waiting process that receives messages, q a process that polls: the time at which it counts as dead
 --   x  a revoked request: the time until which it may still arrive
 --
--- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, the last 7 of which are the time for which it may
--- be silent), the attempt ($ATTEMPT bytes), the number of slots, Hold, and the text of the process. The rest of o and q is the process.
+-- The rest of w, s, p, g and x is the request: the process ($PROCESS bytes, of which the
+-- last 7 are the maximum time between its calls), the attempt ($ATTEMPT bytes), the
+-- number of slots, Hold, and the text of the process. The rest of o and q is the process.
 --
--- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock has stepped back, the
--- next script counts the slots and bounds the ends. And the set is never empty while a script runs: a cluster that moves the
--- slot refuses access to a key that has just vanished.
+-- While a script runs the summary is 0. So a script that fails midway leaves 0; then, and if the clock
+-- has stepped back, the next script counts the slots and bounds the ends. The set is never empty while
+-- a script runs, because a cluster that moves the slot refuses access to a key that has just vanished.
 local grace = tonumber(argv[4] or 0)
 local pack, unpack, sub, floor, call = struct.pack, struct.unpack, string.sub, math.floor, redis.call
 local key, exists, used
-local lives -- of a set that this script has made, the time for which it lives
-local lasting = 0 -- the longest time in ms for which a set of this script is of use
-local whole -- what slots_total.lua knows of all keys; nil without Total
+local lives -- the lifetime of a set that this script has made
+local lasting = 0 -- the maximum time in ms for which this script's set is needed
+local whole -- the functions of slots_total.lua; nil without Total
 
 -- enter begins the work on a key.
 local function enter(other)
@@ -37,7 +38,7 @@ local function hold_of(request) return (unpack('>I7', sub(request, $PROCESS + $A
 local function silence_of(process) return (unpack('>I7', sub(process, $PROCESS - 6))) end
 local function claimable(process) return silence_of(process) - $PLACE_FOR + $CLAIM_FOR end
 
--- The longest time for which a member of a kind may last.
+-- lasts returns the maximum time for which a member of a kind may last.
 local function lasts(kind, rest)
   if kind == 'p' then return hold_of(rest) end
   if kind == 'g' then return claimable(process_of(rest)) end
@@ -45,7 +46,7 @@ local function lasts(kind, rest)
   return silence_of(rest)
 end
 
--- repair counts the slots in use. It moves ends that are too far ahead, which a clock has set that stepped back since.
+-- repair counts the slots in use. It shortens ends that are too far ahead, because the clock has stepped back since.
 local function repair()
   used = 0
   local members = call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES')
@@ -72,19 +73,20 @@ local function open()
       used = used - slots_of(rest)
       call('ZREM', key, 's' .. rest)
     end
-    -- A process that has not claimed its slots has stopped. If it goes on, it comes into the line again.
+    -- A process that has not claimed its slots has stopped. If it goes on, it enters the line again.
     if kind == 'g' then call('ZREM', key, 'o' .. process_of(rest), 'q' .. process_of(rest)) end
   end
 end
 
--- live lets the key live while it is of use.
+-- live sets the lifetime of the key: as long as it is needed.
 local function live(ends)
   local ms = math.ceil((ends - reading + grace) / 1000) + 1000
   lasting = math.max(lasting, ms)
   call('PEXPIRE', key, ms)
 end
 
--- add adds a member that ends. Of a new set, the command that an ACL may forbid comes first: without PEXPIRE the set would stay.
+-- add adds a member that ends. For a new set, the command that an
+-- ACL may forbid comes first: without PEXPIRE the set would stay.
 local function add(ends, member)
   if exists then
     call('ZADD', key, ends, member)
@@ -103,7 +105,7 @@ local function first()
   return member and sub(member, 1, 1) == 'w' and member or nil
 end
 
--- unused reports whether the set has nothing to keep: only processes that have just stopped waiting, and few of them.
+-- unused reports whether the set contains nothing worth keeping: only a few processes that have just stopped waiting.
 local function unused()
   if used > 0 then return false end
   local members = call('ZRANGE', key, 0, 16)
@@ -114,7 +116,7 @@ local function unused()
   return #members <= 16
 end
 
--- close stores the summary, and how long the key is of use.
+-- close stores the summary, and the time for which the key is needed.
 local function close()
   if exists and unused() then
     call('DEL', key)
@@ -128,7 +130,7 @@ end
 
 local last = 0 -- the last token of this script
 
--- token_of returns the token of a permit: the beginning of its hold, unless that has begun anew since.
+-- token_of returns the token of a permit: the beginning of its hold, unless that has been restarted since.
 local function token_of(request, ends)
   local score = call('ZSCORE', key, 's' .. request)
   return score and score + $SINCE or ends - hold_of(request)
@@ -137,14 +139,14 @@ end
 -- next_token returns the token of the next grant.
 local function next_token() return math.max(reading, last + 1) end
 
--- grant makes a permit of slots that count as used, and returns its token.
+-- grant makes a permit for slots that count as used, and returns its token.
 local function grant(request)
   last = next_token()
   add(last + hold_of(request), 'p' .. request)
   return last
 end
 
--- renew begins the hold of a permit anew.
+-- renew restarts the hold of a permit.
 local function renew(request, ends)
   call('ZADD', key, 'NX', ends - hold_of(request) - $SINCE, 's' .. request)
   call('ZADD', key, reading + hold_of(request), 'p' .. request)
@@ -157,7 +159,7 @@ local function take(request)
   return grant(request)
 end
 
--- free gives the slots of a request back. It reports whether it had some.
+-- free gives the slots of a request back, and reports whether it had any.
 local function free(request)
   if call('ZREM', key, 'p' .. request, 'g' .. request) == 0 then return false end
   used = used - slots_of(request)
@@ -165,8 +167,8 @@ local function free(request)
   return true
 end
 
--- reach returns how a process gets slots: 'p' at once, 'g' by a claim after a message, 'q' by a claim when it polls, false
--- if it is dead. A process that has been silent for a moment has to claim, since it may have stopped.
+-- reach returns how a process gets slots: 'p' at once, 'g' by a claim after a message, 'q' by a claim when it polls,
+-- false if it is dead. A process that has not called for a moment has to claim its slots, because it may have stopped.
 local function reach(process, own)
   if process == own then return 'p' end
   local ends = call('ZSCORE', key, 'o' .. process)
@@ -174,9 +176,10 @@ local function reach(process, own)
   return call('ZSCORE', key, 'q' .. process) and 'q' or false
 end
 
--- serve grants free slots to the first requests of the line, at most a number of them, while they suffice for the next one. It
--- returns the attempts and tokens of the calling process's requests among them. Other processes receive messages. A process that
--- does not receive its message is dead or no longer listens: its requests leave the line. If it lives, it enters them again.
+-- serve grants free slots to the first requests of the line, up to a maximum number, while they
+-- suffice for the next one. It returns the attempts and tokens of the calling process's requests
+-- among them. Other processes receive messages. A process that does not receive its message is
+-- dead or no longer listens: its requests leave the line. If it lives, it enters them again.
 local function serve(limit, own, grants)
   local mine, reached = {}, {}
   local drops = 0
@@ -226,7 +229,8 @@ local function present(process, listens)
   call('ZREM', key, (listens and 'q' or 'o') .. process)
 end
 
--- claim makes a permit of reserved slots, or begins the hold of a permit anew. It returns its token, nil if there is neither.
+-- claim makes a permit for reserved slots, or restarts the hold
+-- of a permit. It returns the token, or nil if there is neither.
 local function claim(request)
   local scores = call('ZMSCORE', key, 'p' .. request, 'g' .. request)
   if scores[2] then

@@ -1,5 +1,5 @@
--- The beat of a waiting process: it shows that the process is alive, tests its channel, and returns the states and tokens of its oldest
--- requests, which are of the same length.
+-- The beat of a waiting process. It shows that the process is alive, tests its channel, and
+-- returns the states and tokens of its oldest requests. The requests have the same length.
 local function run(payload)
   local how, limit, count = unpack('>BI7I7', payload)
   local process = sub(payload, 16, 15 + $PROCESS)
@@ -10,7 +10,7 @@ local function run(payload)
     local receivers = redis.pcall('SPUBLISH', key .. '!' .. process, '')
     if type(receivers) == 'number' then
       channel = receivers > 0 and $RECEIVED or $SILENT
-    elseif not string.find(receivers.err, 'non local', 1, true) then -- which passes when the slot has moved
+    elseif not string.find(receivers.err, 'non local', 1, true) then -- this error ends when the slot has moved
       channel = $REFUSED
     end
   end

@@ -1,4 +1,4 @@
--- One call for several keys: the requests, each behind its length. The answers have the same form.
+-- One call for several keys: the requests, each after its length. The answers have the same form.
 if whole then whole.begin() end
 local answers, i, at = {}, 1, 1
 while at <= #payload do

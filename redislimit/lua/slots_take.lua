@@ -1,5 +1,5 @@
--- A request for slots. How is $TRY, or $POLL or $LISTEN if the caller waits; ticket identifies its place in line, 0 without
--- one. After latest, if that is not 0, the caller has gone.
+-- A request for slots. how is $TRY, or $POLL or $LISTEN if the caller waits. ticket identifies
+-- its place in line, and is 0 without one. After latest, unless that is 0, the caller has gone.
 local function run(payload)
   local how, limit, ticket, latest = unpack('>BI7I7I7', payload)
   local request = sub(payload, 23)

@@ -1,11 +1,12 @@
--- With Total the keys share a hash and a sorted set. The hash has a field for each key that has slots or a line: the slots that it
--- uses, its limit, its level, its use, and its number among the keys that wait for Total, 0 if it does not. The field '' has the
--- slots that all keys use, the use at which keys begin, and the last number. While a script runs it is 'x': after a script that
--- has failed midway all keys are counted anew.
+-- With Total the keys share a hash and a sorted set. The hash has a field for each key that has slots or a line: the
+-- slots that it uses, its limit, its level, its use, and its number among the keys that wait for Total, 0 if it does
+-- not wait. The field '' has the slots that all keys use, the use at which keys begin, and the last number. While a
+-- script runs that field is 'x': after a script that has failed midway, the next script counts all keys again.
 --
--- The set has the keys that wait for Total, and none that is at its own limit, in the order in which they are served: by level, then by
--- use, then by arrival. A key's use grows with each slot that it is granted. A key that comes back begins where the last served key was, plus one slot: so
--- each key has its turn, however many callers another one has, and a stream of new keys delays no other. The kinds of members:
+-- The set has the keys that wait for Total, but none that is at its own limit, in the order in which they
+-- are served: by level, then by use, then by arrival. A key's use grows with each slot that it is granted. A
+-- key that comes back begins with the use of the last served key, plus one slot. So each key has its turn,
+-- even if another one has many callers, and a stream of new keys delays no other. The kinds of members:
 --
 --   r  a key that waits, behind its number: its place - $LINE
 --   e  a key with slots or a line: the time at which the first member of its set ends
@@ -13,7 +14,7 @@ local sums, turns = KEYS[2], KEYS[3]
 local total, level = unpack('>I7I7', payload)
 payload = sub(payload, 15)
 local sum, base, number = 0, 0, 0
-local mine = {} -- of the key at hand: was, limit, level, use, number, and the place of that number
+local mine = {} -- of the present key: was, limit, level, use, number, and the place of that number
 whole = {}
 
 local function read(name)
@@ -29,7 +30,7 @@ function whole.enter() mine = read(key) or { was = 0, limit = 0, level = level, 
 
 function whole.fits(n) return sum + used - mine.was + n <= total end
 
--- place returns the key's place among the keys that wait, if it begins to wait now.
+-- place returns the key's place among the keys that wait, if the key begins to wait now.
 local function place() return mine.level * 2 ^ 40 + math.min(math.max(mine.use, base), 2 ^ 40 - 1) end
 
 function whole.granted(n)
@@ -96,7 +97,7 @@ function whole.begin()
   end
 end
 
--- hand_on serves the keys in turn. The first key that does not fit keeps the others waiting until it does.
+-- hand_on serves the keys in turn. If the first key does not fit, the others wait until it does.
 function whole.hand_on(limit, own)
   local back, granted = key, {}
   if mine.level ~= level and mine.number > 0 then
@@ -111,7 +112,7 @@ function whole.hand_on(limit, own)
     enter(sub(member, 9))
     open()
     local line = first()
-    if unpack('>I7', sub(member, 2)) ~= mine.number then -- a member that a lost hash has left
+    if unpack('>I7', sub(member, 2)) ~= mine.number then -- a lost hash has left this member
       call('ZREM', turns, member)
     elseif line and used + slots_of(sub(line, 2)) <= mine.limit then
       if not whole.fits(slots_of(sub(line, 2))) and reach(process_of(sub(line, 2)), own) then

@@ -4,25 +4,24 @@
 --
 -- and m 7 for the counter, the log and the calendar. layout.go describes these, and has the names.
 --
--- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n 7, m 7), in 7 bytes
--- twice the capacity of a token bucket, 0 if it is not known, and 1 more if the bookings are loose, and the bookings (at 7, cost 7
--- each). A token bucket with open reservations begins with the kind OPEN, and behind
--- its first 44 bytes their number follows, 1 byte, and for each the instant and the least debt, 7 each. If units are set aside, and
--- some of the reservations are from before the last change of limit, the number is 128 more, and theirs follows, 1 byte. A booking
--- that is open adds 2^52 to its cost.
+-- With bookings ahead, the following are appended: base, which is the state before the oldest booking (at 7, n
+-- 7, m 7); 7 bytes with twice the capacity of a token bucket, 0 if that is not known, plus 1 if the bookings are
+-- loose; and the bookings (at 7, cost 7 each). A token bucket with open reservations begins with the kind OPEN.
+-- After its first 44 bytes comes their number, 1 byte, and for each the instant and the least debt, 7 each. If
+-- units are set aside, and some of the reservations are from before the last change of limit, the number is 128
+-- more, and 1 byte with the number of these reservations follows. A booking that is open adds 2^52 to its cost.
 --
--- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE. Behind its
--- first 44 bytes follow the capacity of the bucket (0 if it is not known), the units set aside and the instant at which they
--- lapse, 7 each, before all else. Without these, a bucket owes no more than its capacity.
+-- A state with units that a lowered limit has set aside, and a bucket in debt, begins with its kind less ASIDE.
+-- Directly after its first 44 bytes come the capacity of the bucket (0 if it is not known), the units set
+-- aside, and the instant at which they lapse, 7 each. Without these, a bucket's debt is at most its capacity.
 --
--- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the first. Without a debt, its at is
--- 1 if the bookings are loose, and else 0. If a log
--- has set units aside, their entries come first, and in the place of the capacity stands the longest window of the logs that
--- they counted under.
+-- The log has its spendings there instead: at 7, running sum 7, last 7 each. Its m is the running sum before the
+-- first. Without a debt, its at is 1 if the bookings are loose, and 0 otherwise. If a log has set units aside, their
+-- entries come first, and in the place of the capacity stands the longest window of the logs under which they counted.
 --
--- If it is known that each of the loose bookings fits at its instant, the first byte of the base's m is 128.
+-- If it is known that each loose booking fits at its instant, the first byte of the base's m is 128.
 --
--- Behind a state, a denial may note until when it holds: decide.lua describes that. Whatever writes the state drops the note.
+-- After a state, a denial may note until when it holds: see decide.lua. Every write of the state drops the note.
 --
 -- Units in use have their records there: at 7, units 7, owner 7 each. Their m is the sum of the units.
 local TOKEN, LEAKY, FIXED, LOG, COUNTER, CALENDAR, HELD = $TOKEN, $LEAKY, $FIXED, $LOG, $COUNTER, $CALENDAR, $HELD
@@ -37,7 +36,7 @@ local function whole(...)
   return true
 end
 
--- rising reads pairs of which both numbers rise, or returns nil.
+-- rising reads pairs of numbers that both rise, or returns nil.
 local function rising(raw, pos, format, size, first)
   local as, bs, k, lastA, lastB = {}, {}, 0, 0, first
   while pos <= #raw do
@@ -49,7 +48,7 @@ local function rising(raw, pos, format, size, first)
   return as, bs
 end
 
--- takeOlder parts the entries that are set aside from the ones that count.
+-- takeOlder separates the entries that are set aside from those that count.
 local function takeOlder(s)
   local ats, costs, left = s.ats, s.costs, s.aside
   s.oldPer, s.cap, s.oldAts, s.oldCosts, s.ats, s.costs = s.cap, nil, {}, {}, {}, {}
@@ -63,7 +62,7 @@ local function takeOlder(s)
   return left == 0
 end
 
--- unnoted drops a note from the end of a state, whose records without one are of the given size from pos on.
+-- unnoted removes a note from the end of a state. Without the note, the state has records of the given size from pos on.
 local function unnoted(s, raw, pos, size)
   if #raw < pos or fmod(#raw + 1 - pos, size) ~= fmod($NOTE_SIZE, size) then return raw end
   s.noted = string.sub(raw, -$NOTE_SIZE)
@@ -135,7 +134,7 @@ local function parseOpens(s, raw)
   return pack('>B', TOKEN) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, pos + 14 * n)
 end
 
--- parseAside reads the part of a state behind its first 44 bytes that only some have, and returns the text without it.
+-- parseAside reads the part after a state's first 44 bytes that only some states have, and returns the text without it.
 local function parseAside(s, raw)
   if #raw < $STATE_SIZE + $ASIDE_SIZE then return nil end
   s.cap, s.aside, s.lapses = unpack('>I7I7I7', raw, $STATE_SIZE + 1)
@@ -144,7 +143,7 @@ local function parseAside(s, raw)
   return pack('>B', string.byte(raw) + $ASIDE) .. string.sub(raw, 2, $STATE_SIZE) .. string.sub(raw, $STATE_SIZE + $ASIDE_SIZE + 1)
 end
 
--- parse returns the state in a string, or nil if it is none.
+-- parse returns the state in a string, or nil if the string is no state.
 local function parse(raw)
   if #raw < $STATE_SIZE then return nil end
   local s = { newest = 0, m = 0, aside = 0, lapses = 0, older = 0, openFroms = {}, openLeasts = {} }
@@ -180,7 +179,7 @@ local function sums(s)
   local function add(ats, costs)
     for i = 1, #ats do
       sum = sum + costs[i]
-      if ats[i] ~= last then parts[#parts + 1] = '' end -- else the entry counts in part
+      if ats[i] ~= last then parts[#parts + 1] = '' end -- otherwise the entry counts in part
       parts[#parts], last = pack('>I7I7I7', ats[i], sum, s.last), ats[i]
     end
   end
@@ -218,8 +217,8 @@ local function format(s)
   return table.concat(parts)
 end
 
--- lifetime returns for how many milliseconds a state is to be kept, which is twice as long as
--- needed, and sets its expiry; nil if it is kept for long enough.
+-- lifetime returns the number of milliseconds for which a state is kept, twice as long as
+-- necessary, and sets its expiry. It returns nil if the state is kept for long enough already.
 local function lifetime(s, reading, grace)
   local f = { units = s.units, per = s.per, cap = s.units }
   local needed = max(algorithms[s.kind].regained(f, s), s.newest, s.last, s.lapses)
@@ -238,8 +237,8 @@ local function save(key, s, reading, grace)
   return redis.call('SET', key, format(s), 'KEEPTTL')
 end
 
--- prolong makes a state live until it is fresh under the limit that it has been carried to, and changes nothing else in the
--- stored data but for the note, which it drops.
+-- prolong makes a state live until it is fresh under the limit to which it was
+-- carried. It drops the note, and changes nothing else in the stored data.
 local function prolong(key, s, reading, grace)
   local life = lifetime(s, reading, grace)
   if not life then return end
