@@ -12,14 +12,14 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// cut holds, for each family, how many bits of an address are kept. 0
-// keeps IPv4 addresses whole, and the first 64 bits of IPv6 addresses.
+// cut holds the number of bits of an address that are kept, for each family.
+// 0 keeps IPv4 addresses whole, and the first 64 bits of IPv6 addresses.
 type cut struct{ v4, v6 int }
 
 // of returns an address cut to its network. Like the address of a
 // request, an IPv6 address without a number of bits is cut to its /64.
 func (c cut) of(v string) (string, bool) {
-	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // whole, and IPv4 in each form of it
+	addr, err := keyfunc.Network(clientaddr.Parse(strings.TrimSpace(v)), 128) // keep it whole, and read each form of IPv4 in it
 	if err != nil {
 		return "", false
 	}
@@ -59,8 +59,8 @@ func bitsOf(text string, most int) (int, bool) {
 	return n, err == nil && 1 <= n && n <= most && text == strconv.Itoa(n)
 }
 
-// check returns an error if a key stands for an address and is not cut as the rule cuts them: no request would have it. The
-// error does not hold the key.
+// check returns an error if a key is an address that is not cut as the rule
+// cuts addresses: no request would have it. The error does not contain the key.
 func (c cut) check(v string) error {
 	if network, err := netip.ParsePrefix(v); err == nil {
 		bits := c.v6
@@ -93,8 +93,8 @@ func (c cut) check(v string) error {
 	return nil
 }
 
-// checkIP checks a network. A text without a slash need not be an address: the program may have put anything into the
-// attribute.
+// checkIP checks a network. A text without a slash need not be an
+// address, because the program may use any text as the attribute.
 func checkIP(v string) error {
 	if !strings.Contains(v, "/") {
 		return nil
@@ -112,7 +112,7 @@ func checkIP(v string) error {
 }
 
 // addressOf returns an error if a value of a list is neither an address nor a network. A
-// rule may have such a text as a plain value, but in a file of addresses it is a mistake.
+// rule may have another text as a plain value, but in a file of addresses it is a mistake.
 func addressOf(v string) error {
 	if strings.Contains(v, "/") {
 		return checkIP(v)

@@ -12,11 +12,11 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Charge] is charged whatever the decision. The stack charges all rules or none. So the
-// rules that it has not charged are charged afterwards, into debt if necessary. Other calls may be decided
-// in between: they see the budgets as before the denial. The sum of the charges is the same in any order.
+// A rule with [Rule.Charge] is charged for every decision, even for a denial. The stack charges all rules or
+// none. So the rules that it has not charged are charged afterwards, as a debt if necessary. Other calls may be
+// decided in between: they see the budgets as before the denial. The sum of the charges is the same in any order.
 
-// take takes the charges of a query.
+// take decides on the charges of a query.
 func (q *query) take(ctx context.Context, n *notifier) (ratelimit.Decision, error) {
 	if q.in.always {
 		return q.decideAlways(ctx, n, func() (ratelimit.Decision, error) { return q.takeStack(ctx) })
@@ -40,7 +40,7 @@ func (q *query) reserve(ctx context.Context, n *notifier, maxDelay time.Duration
 		res, err = q.reserveStack(ctx, maxDelay)
 		return res.Decision, err
 	})
-	if res == nil || res.Allowed && !d.Allowed { // of a cost of 0, so it holds nothing
+	if res == nil || res.Allowed && !d.Allowed { // of cost 0, so it holds no units
 		res = ratelimit.NewReservation(d, nil)
 	}
 	res.Decision = d
@@ -56,8 +56,8 @@ func (q *query) reserveStack(ctx context.Context, maxDelay time.Duration) (*rate
 	return res, err
 }
 
-// decideAlways calls decide, which makes the stack decide on the charges of a query. Then it charges the rules that are
-// always charged, unless decide has charged them.
+// decideAlways calls decide, which makes the stack decide on the charges of a query. Then
+// it charges those of the rules that are always charged that decide has not charged.
 func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ratelimit.Decision, error)) (ratelimit.Decision, error) {
 	if !q.in.always || !slices.ContainsFunc(q.charges.List, func(ch charge) bool { return q.in.rules[ch.Rule].always() }) {
 		return decide()
@@ -78,7 +78,8 @@ func (q *query) decideAlways(ctx context.Context, n *notifier, decide func() (ra
 	return q.chargeRest(ctx, n, d, err)
 }
 
-// looksAndCharges reports whether a query looks at a rule that is charged always with nothing, and charges another.
+// looksAndCharges reports whether a query charges nothing to one
+// of the rules that are always charged, and something to another.
 func (q *query) looksAndCharges() bool {
 	looks, charges := false, false
 	for i := range q.charges.List {
@@ -89,7 +90,8 @@ func (q *query) looksAndCharges() bool {
 	return looks && charges
 }
 
-// lookAtEmpty looks at the budgets of the rules that are charged always, and with nothing. If one is used up, it returns its denial.
+// lookAtEmpty examines the budgets of those rules that are always charged and
+// have a cost of 0. If one budget is used up, it returns that rule's denial.
 func (q *query) lookAtEmpty(ctx context.Context) (denial ratelimit.Decision, err error, denied bool) {
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
@@ -132,7 +134,7 @@ func (q *query) emptyIn(allowed ratelimit.Decision) ratelimit.Decision {
 	return d
 }
 
-// standing returns how a key stands under a rule, before show.
+// standing returns the standing of a key under a rule, before show.
 func (d *decider) standing(ctx context.Context, ch *charge) (ratelimit.Decision, error) {
 	one := *ch
 	one.Cost = 1
@@ -154,27 +156,27 @@ func (q *query) note(i int, d ratelimit.Decision, spent bool) {
 	}
 }
 
-// chargeRest charges the rules that are charged always, and that the stack has not charged, and returns the decision with their figures. The
-// charge does not end with the caller's context: what was used stays used if the client leaves.
+// chargeRest charges those of the rules that are always charged that the stack has not charged, and returns the decision
+// with their figures. The charge does not end with the caller's context: the use counts even if the client leaves.
 func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decision, exceeds error) (ratelimit.Decision, error) {
 	allowed := d.Allowed && exceeds == nil
 	ctx = context.WithoutCancel(wait.OrBackground(ctx))
 	for i := range q.charges.List {
 		ch := &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
-		if r.always() && allowed && r.Shadow && ch.Cost == 0 { // the stack does not settle it
+		if r.always() && allowed && r.Shadow && ch.Cost == 0 { // the stack does not settle such a charge
 			q.charges.rest = append(q.charges.rest, i)
 		}
 		if !r.always() || ch.Cost == 0 || allowed && (!r.Shadow || !slices.Contains(q.charges.denied, i)) {
 			continue
 		}
 		one := &charges{List: []charge{*ch}, Bare: true}
-		if !q.in.inMemory() { // a call of the store that is saved
+		if !q.in.inMemory() { // for other engines this would be one more call of the store
 			one.adjusted = new(adjusted)
 			one.follow(&n.opens, q.in.rules)
 		}
 		var err error
-		if allowed && q.charges.estimates { // of which its settlement notifies
+		if allowed && q.charges.estimates { // the settlement notifies of these
 			err = q.in.decider.adjust(ctx, one, ch.Cost)
 		} else {
 			err = n.adjust(ctx, q.in, one, ch.Cost)
@@ -196,21 +198,22 @@ func (q *query) chargeRest(ctx context.Context, n *notifier, d ratelimit.Decisio
 			now.Allowed = false
 			q.note(i, now, true)
 		} else {
-			own := now // the rule itself has allowed the cost, or did not decide
+			own := now // now is the rule's own decision, because the rule has allowed the cost or did not decide
 			own.Allowed, own.RetryAfter = true, 0
 			q.note(i, own, true)
 		}
 		switch {
 		case r.Shadow || allowed:
-		case never && d.Limit == now.Limit, exceeds == nil && !never && !now.Allowed && d.RetryAfter > 0 && (d.Limit == now.Limit || now.RetryAfter >= d.RetryAfter): // with a store, time has passed since d
+		// with a store, time has passed since d was made
+		case never && d.Limit == now.Limit, exceeds == nil && !never && !now.Allowed && d.RetryAfter > 0 && (d.Limit == now.Limit || now.RetryAfter >= d.RetryAfter):
 			d = now
 		}
 	}
 	return d, exceeds
 }
 
-// decisionAfter returns the decision on the cost of an adjusted charge. It
-// calls the store only if the answer to the adjustment does not show it.
+// decisionAfter returns the decision on the cost of an adjusted charge. It calls
+// the store only if the answer to the adjustment does not contain that decision.
 func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ratelimit.Decision, error) {
 	if one.adjusted != nil && one.adjusted.after != nil {
 		now := *one.adjusted.after
@@ -232,7 +235,7 @@ func (d *decider) decisionAfter(ctx context.Context, one *charges, cost int) (ra
 }
 
 // settlingRest returns a reservation that also settles the shadows that
-// were charged although they deny: the stack has not charged them.
+// were charged although they deny, because the stack has not charged them.
 func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(c.rest) == 0 || !inner.Allowed {
 		return inner
@@ -257,7 +260,7 @@ func (n *notifier) settlingRest(g *generation, c *charges, inner *ratelimit.Rese
 	})
 }
 
-// waitEmpty waits until no rule that is charged always, and with nothing, denies for its budget.
+// waitEmpty waits until no rule with a cost of 0 that is always charged denies for lack of budget.
 func (q *query) waitEmpty(ctx context.Context) error {
 	if !q.in.always {
 		return nil
@@ -284,7 +287,7 @@ func (q *query) waitEmpty(ctx context.Context) error {
 	}
 }
 
-// peekAlways returns the decision on a query while it charges nothing to the rules that are always charged.
+// peekAlways returns the decision on a query if nothing were charged to the rules that are always charged.
 func (q *query) peekAlways(ctx context.Context, d ratelimit.Decision, err error) (ratelimit.Decision, error) {
 	if !q.in.always || err != nil || !d.Allowed {
 		return d, err

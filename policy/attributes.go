@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The attributes that [HTTP] sets, and whose meaning rules rely on.
+// The attributes that [HTTP] sets and that have a meaning for rules.
 const (
 	attrMethod = "method"
 	attrHost   = "host"
@@ -18,7 +18,7 @@ const (
 	attrQuery  = "query:"
 	attrCookie = "cookie:"
 
-	attrWildcard = "wildcard:" // of the rule's own routes
+	attrWildcard = "wildcard:" // a wildcard of the rule's own routes
 )
 
 // sentByClient reports whether a client chooses an attribute's value: [HTTP] reads it from a field, a query, a cookie or the path.
@@ -50,7 +50,7 @@ func sameAttribute(a, b string) bool {
 	return a == b || strings.HasPrefix(a, attrHeader) && strings.HasPrefix(b, attrHeader) && strings.EqualFold(a, b)
 }
 
-// checkAttribute holds names of attributes to letters, digits and a few signs.
+// checkAttribute returns an error if a name contains other characters than letters, digits and a few signs.
 func checkAttribute(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("an attribute's name of %d bytes, want 1 to %d", len(name), maxName)
@@ -72,7 +72,8 @@ func checkAttribute(name string) error {
 	return nil
 }
 
-// withoutSpaces returns a name as it may be meant: without spaces around its parts, and with a dash for those in it.
+// withoutSpaces returns a name as its author may have meant it:
+// without spaces around its parts, and with a dash for spaces in them.
 func withoutSpaces(name string) string {
 	parts := strings.Split(name, ":")
 	for i, part := range parts {

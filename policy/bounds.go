@@ -8,18 +8,17 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// Bounds of a set. A larger file is a mistake, or an attack on the
-// program that loads it. The time to put a set in force grows with its size: 0.1 s for
-// 10,000 rules.
+// Bounds of a set. A larger file is a mistake, or an attack on the program that loads
+// it. The time to put a set in force grows with its size: it is 0.1 s for 10,000 rules.
 const (
 	maxRules   = 10_000
 	maxName    = 128
 	maxVersion = 256
-	maxText    = 1024 // a description, a value, a route
+	maxText    = 1024 // characters of a description, a value, a route
 	maxList    = 10_000
-	maxPercent = 100 // of a limit
+	maxPercent = 100 // percent of a limit
 	maxWeight  = 1 << 20
-	maxPlaces  = 1000 // the routes of one request are looked up in them: about 20 µs
+	maxPlaces  = 1000 // the index looks each request's routes up in these places: about 20 µs
 )
 
 // maxProblems is the maximum number of errors that are returned at once.

@@ -11,18 +11,18 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// decider decides by one stack, and peeks and adjusts by another, whose layers charge the caller's cost and are no
-// shadows.
+// decider decides with one stack. It peeks and adjusts with another,
+// whose layers charge the caller's cost and are no shadows.
 type decider struct {
 	stack, bare *ratelimit.Layered[*charges]
 	limiters    []ratelimit.Limiter[string] // by rule, as the engine has returned them
 	rules       []*rule
 	pools       bool            // keys of a rule share one limit
-	memory      bool            // they are of Memory
-	clock       ratelimit.Clock // of Memory, if it was given one
+	memory      bool            // the limiters are those of Memory
+	clock       ratelimit.Clock // the clock of Memory, if it was given one
 }
 
-// newDecider returns the decider of rules, nil if there are none.
+// newDecider returns the decider of rules, or nil if there are none.
 func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*decider, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -52,7 +52,8 @@ func newDecider(rules []*rule, limiters, stacked []ratelimit.Limiter[string]) (*
 // peekStack is peek without limits that keys share.
 func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	standing, err := d.of(c).Peek(ctx, c, cost)
-	if c.Bare && !d.memory && errors.Is(err, ratelimit.ErrExceedsLimit) { // the store was not asked, but the caller needs the remaining budget
+	// the store was not called, but the caller needs the remaining budget
+	if c.Bare && !d.memory && errors.Is(err, ratelimit.ErrExceedsLimit) {
 		if now, failed := d.bare.Peek(ctx, c, 0); failed == nil {
 			standing.Remaining, standing.Debt, standing.ResetAfter, standing.NextAfter = now.Remaining, now.Debt, now.ResetAfter, now.NextAfter
 		}
@@ -60,7 +61,7 @@ func (d *decider) peekStack(ctx context.Context, c *charges, cost int) (ratelimi
 	return standing, err
 }
 
-// of returns the stack that some charges are about.
+// of returns the stack that decides on the charges.
 func (d *decider) of(c *charges) *ratelimit.Layered[*charges] {
 	if c.Bare {
 		return d.bare
@@ -103,7 +104,7 @@ func (d *decider) each(ctx context.Context, rule int, limitFor limitFor, visit v
 	return fmt.Errorf("policy: the engine cannot list keys: %w", errors.ErrUnsupported)
 }
 
-// limitFor returns the limit of a rule's key whose last decision was under another.
+// limitFor returns the limit of a rule's key whose last decision was under the limit last.
 type limitFor = func(rule int, key string, last ratelimit.Limit) ratelimit.Limit
 
 // visitor receives a key of a rule, and reports whether it wants more.
@@ -123,8 +124,8 @@ func (d *decider) show(ctx context.Context, rule int, key string, standing ratel
 	return visit(rule, key, standing), nil
 }
 
-// eachTogether is each of several rules in one pass through the keys of a store. It reports false, and has visited nothing, if the store
-// cannot do that.
+// eachTogether is each for several rules, in one pass through the keys of a
+// store. If the store cannot do that, it visits nothing and reports false.
 func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitFor, visit visitor) (bool, error) {
 	if len(rules) < 2 {
 		return false, nil
@@ -155,7 +156,8 @@ func (d *decider) eachTogether(ctx context.Context, rules []int, limitFor limitF
 	return !errors.Is(err, errors.ErrUnsupported), cmp.Or(err, failed)
 }
 
-// bareLayer returns the rule's layer. A rule with the limiter's limit and no other need not bring it, which is faster.
+// bareLayer returns the rule's layer. If a rule has no other limit
+// than the limiter's, the layer brings none, which is faster.
 func bareLayer(i int, r *rule, l ratelimit.Limiter[string]) ratelimit.Layer[*charges] {
 	y := ratelimit.By(l, func(c *charges) (string, error) {
 		ch := c.of(i)
@@ -185,7 +187,8 @@ func wrapped(i int, r *rule, y ratelimit.Layer[*charges]) ratelimit.Layer[*charg
 
 var errNotCharged = errors.New("policy: the rule does not apply to this request")
 
-// wall returns the clock for the dates of rules: the clock of the budgets in memory if it has dates, else this machine's.
+// wall returns the clock for the dates of rules: the clock of the
+// budgets in memory if it has dates, otherwise this machine's.
 func (d *decider) wall() func() time.Time {
 	if d != nil {
 		if clock, ok := d.clock.(interface{ Wall() time.Time }); ok {

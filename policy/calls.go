@@ -15,7 +15,8 @@ import (
 
 // Allow is like Take, but only reports whether the cost was charged.
 func (p *Policies) Allow(r Request, cost int) bool {
-	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifier.notifies(g) || g.always || cost == 0 { // an engine may allow a cost of 0 without looking
+	// an engine may allow a cost of 0 without looking
+	if g := p.now(); !g.inMemory() || p.onDecision != nil || p.notifier.notifies(g) || g.always || cost == 0 {
 		d, err := p.Take(context.Background(), r, cost)
 		return d.Allowed && err == nil
 	}
@@ -56,13 +57,14 @@ func (p *Policies) Take(ctx context.Context, r Request, cost int) (d ratelimit.D
 	return d, err
 }
 
-// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits in the line of a rule with
-// Share. Only Cancel refunds the charges of rules
-// with a Cost. A rule with Actual settles at the request's attribute of that name, read from r when Settle is called:
-// r is, for example, a map that the program has completed by then. Where the attribute is missing, the rule settles as one without Actual: at the
-// argument of Settle, or with a Cost at that, and then Settle returns [keyfunc.ErrNoKey] unless the rule is Optional. Where it is no whole
-// number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. The other rules are settled also then. Settle(0), which is Cancel,
-// does not read it; nor do Take and Wait. The reservation holds the keys of its charges, and the request only if a rule of the set has Actual.
+// Reserve is Take with a charge that can be settled: see [ratelimit.Layered.Reserve]. For at most maxDelay it waits
+// in the line of a rule with Share. Only Cancel refunds the charges of rules with a Cost. A rule with Actual settles
+// at the request's attribute of that name, which Settle reads from r. For example, r is a map that the program has
+// completed by then. If the attribute is missing, the rule settles as one without Actual: at the argument of Settle,
+// or at its Cost if it has one. Settle then returns [keyfunc.ErrNoKey], unless the rule is Optional. If the
+// attribute is no whole number, the charge stays, and Settle returns [keyfunc.ErrMisconfigured]. In both cases it
+// settles the other rules. Settle(0), which is Cancel, does not read the attribute, and neither do Take and Wait.
+// The reservation holds the keys of its charges, and the request only if a rule of the set has Actual.
 func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	q := p.newQuery(r, cost)
 	if q.answered() {
@@ -84,10 +86,10 @@ func (p *Policies) Reserve(ctx context.Context, r Request, cost int, maxDelay ti
 	return res, err
 }
 
-// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in force at the
-// call until it returns. Only the limit and the weights of a rule with Share change for calls in line, too. In the line
-// of such a rule a call holds its charges of the other rules. While one of these denies, the call tries again each
-// second, and calls are not served first come, first served.
+// Wait is like Take, but waits until the rules allow the cost: see [ratelimit.Wait]. It uses the set in
+// force at the call until it returns. But a new limit or new weights of a rule with Share apply to calls in
+// line, too. In the line of such a rule a call holds its charges of the other rules. While one of the other
+// rules denies, the call tries again each second. Calls are then not served first come, first served.
 func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	q := p.newQuery(r, cost)
 	defer p.free(q)
@@ -96,7 +98,7 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 		return q.err
 	}
 	if q.charges.results == nil {
-		q.charges.results = p.room(q, len(q.charges.List)) // without it, the decisions of the rules are not known afterwards
+		q.charges.results = p.room(q, len(q.charges.List)) // otherwise the decisions of the rules are not known afterwards
 	}
 	err := q.waitEmpty(ctx)
 	if err == nil {
@@ -104,18 +106,18 @@ func (p *Policies) Wait(ctx context.Context, r Request, cost int) error {
 	}
 	d := q.waited(err)
 	if err == nil && q.in.always {
-		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // of shadows
+		_, err = q.chargeRest(ctx, &p.notifier, d, nil) // the error concerns shadows
 	}
 	p.report(ctx, q, &d, err)
 	return err
 }
 
-// Repay charges the store with what a stand-in let pass during an outage. Call it on the [Options.StandIn]; on other policies it does nothing.
-// Package failover calls it when the store is back. Each key is charged with what still counts under the stand-in's limits: for example at
-// most a minute's spending under a limit by the minute, and all of it under a month's quota. What exceeds the rest of a budget becomes
-// Debt. A reservation is charged with its real cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last
-// 65,536 of a rule, are left out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for
-// concurrent use.
+// Repay charges the store with the spending that a stand-in has allowed during an outage. Call it on the [Options.StandIn];
+// on other policies it does nothing. Package failover calls it when the store is back. Each key is charged with the spending
+// that still counts under the stand-in's limits: for example at most a minute's spending under a limit by the minute, and
+// all of it under a month's quota. Spending above the rest of a budget becomes Debt. A reservation is charged with its real
+// cost, once it is settled. Each charge is made once. Rules with Share, and keys beyond the last 65,536 of a rule, are left
+// out. An error that wraps [ratelimit.ErrUnavailable] leaves the rest for the next call. Repay is safe for concurrent use.
 func (p *Policies) Repay(ctx context.Context) error {
 	if b := p.debts.Load(); b != nil {
 		return b.repay(wait.OrBackground(ctx))
@@ -123,8 +125,8 @@ func (p *Policies) Repay(ctx context.Context) error {
 	return nil
 }
 
-// query returns the query of a request, before any rule is looked for. It has an error if the call is wrong,
-// whatever the rules.
+// query returns the query of a request, before its rules are looked
+// up. If the call is invalid under any rules, the query has an error.
 func (p *Policies) query(r Request, cost int) *query {
 	q, _ := p.queries.Get().(*query)
 	if q == nil {
@@ -168,7 +170,7 @@ func (p *Policies) newQuery(r Request, cost int) *query {
 	return q
 }
 
-// free forgets a query, and keeps its memory for the next one. Stores receive copies of its charges.
+// free clears a query, and keeps its memory for the next one. Stores receive copies of its charges.
 func (p *Policies) free(q *query) {
 	q.clear()
 	p.queries.Put(q)
@@ -206,7 +208,7 @@ func (p *Policies) report(ctx context.Context, q *query, d *ratelimit.Decision, 
 		rules[0] = stats.RuleDecision{Rule: q.exemptBy.Name, Cost: q.cost, Decision: *d, Answered: true}
 	}
 	if reports.Of(ctx) != nil {
-		rules = slices.Clone(rules) // which may be reused before the report
+		rules = slices.Clone(rules) // the memory may be reused before the report
 	}
 	reports.Send(ctx, p.onDecision, Decision{
 		Request: q.request, Cost: q.cost, Decision: *d, Err: err,

@@ -9,10 +9,10 @@ type charge struct {
 	Plan  string           // the plan of the limit, or ""
 	Cost  int              // the units to charge
 	Fixed bool             // the cost is the rule's, not the caller's
-	Empty bool             // nothing was left under the limit that denies
-	Real  int              // the real cost, once the charge is settled by a rule with settles
+	Empty bool             // nothing was left under the limit, which denies
+	Real  int              // the real cost, once the charge is settled by a rule that settles
 	Limit *ratelimit.Limit // the key's limit; it must not be changed
 
 	Weight int    // the weight of a key that shares Limit with others; 0 for a key with its own budget
-	Tariff string // the request's plan, whether it has a weight or not, if Weight is not 0
+	Tariff string // the request's plan, even if it has no weight; set if Weight is not 0
 }

@@ -12,25 +12,25 @@ import (
 // charges are the charges of a request, one for each rule that applies.
 type charges struct {
 	List []charge // in the order of the rules; it must not be changed
-	Bare bool     // the rules' own costs and shadows play no part
+	Bare bool     // the rules' own costs and shadows are ignored
 
-	rules []*rule // by whose grace results are shown; nil if none has one
+	rules []*rule // the rules by whose grace results are shown; nil if no rule has a grace
 
-	// A settlement, if a rule has settles.
-	request Request // at whose attributes it is settled
+	// For a settlement, if a rule settles.
+	request Request // has the attributes at which it is settled
 	given   int     // the caller's real cost
 	failed  []error
 
 	// The results of the rules.
 	results []stats.RuleDecision // one for each charge, if there is a hook; it may keep them
-	beside  []int                // the charges beside the stack's, of rules that are always charged
+	beside  []int                // charges of rules that are always charged, in addition to the stack's
 	rest    []int                // charges of shadows that a reservation settles
 	denied  []int                // the charges that a rule, maybe a shadow, has denied
 	shadows bool                 // one of the rules is a shadow
 
 	// The spending of the keys, if a rule notifies of it.
 	opens     *notices.Opens // nil if none does
-	followed  []*rule        // of the set
+	followed  []*rule        // the rules of the set
 	estimates bool           // the charges are settled at their real costs later
 	changes   []change
 	corrected []corrected
@@ -49,7 +49,7 @@ func (c *charges) clear() {
 	c.changes, c.corrected = c.changes[:0], c.corrected[:0]
 }
 
-// append appends the rules that apply, without shared limits. A [ratelimit.Layered] asks for them.
+// append appends the rules that apply, without shared limits. A [ratelimit.Layered] calls it.
 func (c *charges) append(which []int) []int {
 	for i := range c.List {
 		if c.List[i].Weight == 0 {
@@ -74,7 +74,7 @@ func (c *charges) add(rule int) *charge {
 	return &c.List[n]
 }
 
-// drop takes the last charge out.
+// drop removes the last charge.
 func (c *charges) drop() {
 	n := len(c.List) - 1
 	c.List[n] = charge{}
@@ -108,8 +108,8 @@ func (c *charges) record(rule int, d *ratelimit.Decision, spent bool) {
 	}
 }
 
-// answer records the decision of a layer. An error is recorded for all rules: if a rule has not answered because of it,
-// nothing is noted. That the cost is above the capacity of the rule's own limit is an answer.
+// answer records the decision of a layer. An error is recorded for all rules. If a rule has not answered because of
+// the error, nothing else is noted. An error for a cost above the capacity of the rule's own limit is an answer.
 func (c *charges) answer(rule int, d *ratelimit.Decision, spent bool, err error) {
 	if err == nil || d.Allowed || d.RetryAfter > 0 || c.exceeds(rule, d.Limit) {
 		c.record(rule, d, spent)
@@ -121,7 +121,7 @@ func (c *charges) exceeds(rule int, limit ratelimit.Limit) bool {
 	return ch != nil && ch.Cost > limit.Capacity()
 }
 
-// position returns where the charge of a rule is.
+// position returns the index of a rule's charge.
 func (c *charges) position(rule int) (int, bool) {
 	if len(c.List) > fewCharges {
 		return slices.BinarySearchFunc(c.List, rule, func(ch charge, rule int) int { return ch.Rule - rule })
@@ -137,13 +137,13 @@ func (c *charges) position(rule int) (int, bool) {
 // fewCharges is the maximum number of charges for which a linear search is faster than a map.
 const fewCharges = 8
 
-// change is how a call has changed the spending of a charge's key.
+// change is the change that a call has made to the spending of a charge's key.
 type change struct {
 	known                 bool // the charge was made
 	corrected             bool // the engine has answered its settlement or adjustment
 	before                int64
 	openBefore, openAfter int64
-	open                  *notices.Open // with the estimate, until it is settled
+	open                  *notices.Open // the open estimate, until it is settled
 }
 
 // corrected is a settlement or an adjustment of a charge's key.
@@ -155,7 +155,7 @@ type corrected struct {
 // adjusted is the engine's answer to the adjustment of one key.
 type adjusted struct {
 	known bool                // the engine has answered
-	spent int64               // before the adjustment
+	spent int64               // the spending before the adjustment
 	after *ratelimit.Decision // the key's state under the limit that denies it; nil if it has no spending
 }
 

@@ -9,21 +9,22 @@ import (
 	"strings"
 )
 
-// Cost is the cost that a rule charges: in a file a number, an attribute's name, or "" for Caller. The zero Cost selects the
-// cost of the defaults, or else the caller's.
+// Cost is the cost that a rule charges. A file has it as a number, an attribute's name, or
+// "" for Caller. The zero Cost selects the cost of the defaults, or otherwise the caller's.
 type Cost struct {
 	Number    int    // a fixed cost, if above 0
-	Attribute string // the attribute that holds the cost: a whole number from 0
-	Caller    bool   // the caller's cost, whatever the defaults
+	Attribute string // the attribute with the cost, a whole number from 0
+	Caller    bool   // the caller's cost, even if the defaults have another
 
-	// Match selects the requests of a cost in [Rule.Costs], and is nil in any other. A file has such a cost as {match: …, cost: …}.
+	// Match selects the requests for a cost in [Rule.Costs]. In any other
+	// Cost it is nil. A file has such a cost as {match: …, cost: …}.
 	Match *Match
 }
 
 // own reports whether the cost is not the caller's.
 func (c Cost) own() bool { return c.Number != 0 || c.Attribute != "" }
 
-// text returns the cost as a file has it, "" for the caller's.
+// text returns the cost as a file has it: "" for the caller's.
 func (c Cost) text() string {
 	if c.Number != 0 {
 		return strconv.Itoa(c.Number)

@@ -10,7 +10,7 @@ import (
 // costing is a [Cost], prepared for decisions.
 type costing struct {
 	Cost
-	weight needed // the attribute that holds it
+	weight needed // the attribute with the cost
 }
 
 func costingOf(c Cost) costing {
@@ -21,7 +21,7 @@ func costingOf(c Cost) costing {
 	return prepared
 }
 
-// of returns the charge if the caller's cost is cost, and whether it is fixed: not the caller's.
+// of returns the charge for the caller's cost, and whether it is fixed, so that it is not the caller's.
 func (c *costing) of(r Request, cost int) (n int, fixed bool, err error) {
 	switch {
 	case !c.own():
@@ -42,7 +42,7 @@ type prices struct {
 	index *match.Index
 }
 
-// pricesOf returns the prices of a valid rule, nil if it has none.
+// pricesOf returns the prices of a valid rule, or nil if it has none.
 func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	if len(r.Costs) == 0 {
 		return nil
@@ -66,13 +66,13 @@ func pricesOf(r *Rule, named lists, routes []match.Pattern) *prices {
 	return p
 }
 
-// pricing is the cost of a rule, and its costs of some requests.
+// pricing is the cost of a rule, and its costs for some requests.
 type pricing struct {
-	base   costing // where no price matches
-	prices *prices // nil without
+	base   costing // used if no price matches
+	prices *prices // nil if there are none
 }
 
-// pricingOf returns the pricing of a valid rule. Routes are those whose wildcards its costs may be in.
+// pricingOf returns the pricing of a valid rule. Its costs may use the wildcards of routes.
 func pricingOf(r *Rule, named lists, routes []match.Pattern) pricing {
 	p := pricing{costingOf(r.Cost), pricesOf(r, named, routes)}
 	p.base.weight = p.base.weight.of(routes)

@@ -7,7 +7,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// span is the time in which something is in force: from its beginning, and before its end. The zero span is unbounded.
+// span is the time in which a setting is in force: from its beginning, and before its end. The zero span is unbounded.
 type span struct{ from, until time.Time }
 
 func (s span) always() bool { return s == span{} }
@@ -48,7 +48,7 @@ func (s span) String() string {
 func (r *Rule) span() span     { return span{r.From, r.Until} }
 func (o *Override) span() span { return span{o.From, o.Until} }
 
-// override is the limit of a key, and its time.
+// override is the limit of a key, and the time in which it is in force.
 type override struct {
 	limit *ratelimit.Limit
 	span

@@ -48,7 +48,7 @@ func (d *decider) wait(ctx context.Context, c *charges, cost int) error {
 	return d.stack.Wait(ctx, c, cost)
 }
 
-// settledBy returns a reservation whose charges settle each by its own rule.
+// settledBy returns a reservation that settles each charge by its own rule.
 func (d *decider) settledBy(c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if inner == nil || !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return d.rules[ch.Rule].settles() }) {
 		return inner

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/shown"
 )
 
-// Error is a fault in a [Set]. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text holds no key.
+// Error is a fault in a [Set]. For a limit it wraps [ratelimit.ErrInvalidLimit]. Its text contains no key.
 type Error struct {
 	Line   int    // from 1; 0 without a file
 	Column int    // in characters, from 1

@@ -17,31 +17,31 @@ type Explanation struct {
 	KillSwitch bool
 	Exempt     string      // the rule that exempts the request
 	Rules      []Explained // the rules that match, in order
-	Err        error       // why the request is refused with any remaining budget
+	Err        error       // the reason for which the request is refused even with a full budget
 }
 
 // Explained is a rule that matches a request.
 type Explained struct {
 	Rule     string
 	Shadow   bool
-	Dated    bool            // it is not the time of the rule's From and Until: see Skipped
-	Skipped  string          // why the rule does not decide: a missing attribute, or a rule that takes its place
-	Instead  string          // the rule that takes its place
-	Key      string          // it may hold a secret
+	Dated    bool            // the time is outside of the rule's From and Until: see Skipped
+	Skipped  string          // the reason for which the rule does not decide: a missing attribute, or a rule that replaces it
+	Instead  string          // the rule that replaces it
+	Key      string          // it may contain a secret
 	Plan     string          // the plan whose limit holds, or ""
-	Override bool            // an override's limit holds
-	Given    string          // the attribute of LimitFrom, if its limit holds
-	Limit    ratelimit.Limit // the limit that holds
+	Override bool            // the limit is an override's
+	Given    string          // the attribute of LimitFrom, if the limit is from it
+	Limit    ratelimit.Limit // the limit that applies
 	Share    int             // the key's weight in Limit, which it shares with others; 0 if it has its own budget
 	Cost     int
 	Grace    string              // the share of the limit that is allowed above it, or ""
 	Charge   string              // "always" if the rule is charged whatever the decision, or ""
 	Actual   string              // the attribute at which a reservation settles the cost, or ""
-	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot look
+	Decision *ratelimit.Decision // the rule's own; nil if the engine cannot peek
 }
 
-// Explain returns the rules that a request meets, with the present answer of each. It charges nothing. A negative cost and a
-// nil request are errors.
+// Explain returns the rules that match a request, with the decision that each would
+// make now. It charges nothing. A negative cost and a nil request are errors.
 func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	g := p.now()
 	if err := check(r, cost); err != nil {
@@ -55,7 +55,7 @@ func (p *Policies) Explain(r Request, cost int) (Explanation, error) {
 	all := g.index.Match(r)
 	matching := all
 	if n := slices.IndexFunc(all, func(i int) bool { return i >= len(g.rules) }); n >= 0 {
-		matching = all[:n] // the rest are replacements
+		matching = all[:n] // the others are replacements
 	}
 	q := &query{in: g, request: r, cost: cost}
 	for _, i := range matching {
@@ -117,7 +117,7 @@ func (g *generation) explain(i int, r Request, cost int) (Explained, error) {
 	case errors.Is(err, errors.ErrUnsupported):
 		return e, nil
 	default:
-		e.Skipped = "the engine has no answer" // its error may hold a key
+		e.Skipped = "the engine has no answer" // the engine's error may contain a key
 	}
 	return e, err
 }

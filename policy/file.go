@@ -21,24 +21,24 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/poll"
 )
 
-// How a file is watched.
+// The times of a file's watcher.
 const (
-	// filePoll is the time between two looks at a file without a notification: some file
-	// systems send none, and a folder far up may be replaced.
+	// filePoll is the time between two checks of a file without a notification:
+	// some file systems send none, and a folder far up may be replaced.
 	filePoll = 30 * time.Second
 	// quiet is the time from a notification to the reading of the file. One change sends several.
 	quiet = 15 * time.Millisecond
-	// still is the time without a change after which a file is read: a program that writes
-	// in place writes in parts, and a part may be a valid file with fewer rules.
+	// still is the time without a change after which a file is read. A program that
+	// writes in place writes in parts, and a part may be a valid file with fewer rules.
 	still = 500 * time.Millisecond
-	// atMost is the longest time for which repeated writing delays the reading of a file.
+	// atMost is the maximum time for which repeated writing delays the reading of a file.
 	atMost = 10 * time.Second
 )
 
-// File returns a source that reads a policy file. It sees a change within 100 ms, or within 30 s where the operating system
-// reports no changes. The file may be replaced, or reached by links that move, as in a Kubernetes ConfigMap. A file that is
-// written in place is read after half a second without a change, and so possibly half written. The files of [Set.Lists] are read and watched as the
-// rules are: their paths begin at the folder of path. Links are followed.
+// File returns a source that reads a policy file. It notices a change within 100 ms, or within 30 s where the operating
+// system reports no changes. The file may be replaced, or its path may lead over links that move, as in a Kubernetes
+// ConfigMap. A file that is written in place is read after half a second without a change, and so possibly half written. The
+// files of [Set.Lists] are read and watched as the rules are: their paths begin at the folder of path. Links are followed.
 func File(path string) Source { return &file{path: path, watch: fsnotify.NewWatcher} }
 
 type file struct {
@@ -46,14 +46,14 @@ type file struct {
 	watch func() (*fsnotify.Watcher, error)
 
 	mu       sync.Mutex
-	watchers int  // that run
-	known    hash // the content that a watcher has last found still
+	watchers int  // the number of running watchers
+	known    hash // the last content that a watcher has found to be still
 }
 
 type hash = [sha256.Size]byte
 
-// Load reads the file. While it is watched, a content that no watcher has found still is being
-// written, maybe: then Load waits until it stays the same for a moment.
+// Load reads the file. While a watcher runs, a content that it has not found to be still
+// may be half written: then Load waits until the content stays the same for a moment.
 func (f *file) Load(ctx context.Context) (*Set, error) {
 	c := f.read()
 	for begin := time.Now(); c.err == nil && f.watched() && time.Since(begin) < atMost; {
@@ -97,7 +97,7 @@ func (f *file) isKnown(h hash) bool {
 	return h == f.known
 }
 
-// found records a content that is still, and the watchers that have begun or ended.
+// found records a content that is still, and the number of watchers that have begun or ended.
 func (f *file) found(h hash, watchers int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +111,7 @@ type content struct {
 	lists map[string]text
 }
 
-// text is the content of a file, or the reason that it cannot be read.
+// text is the content of a file, or the reason for which it cannot be read.
 type text struct {
 	data []byte
 	err  error
@@ -150,7 +150,7 @@ func (c *content) list(name string) ([]byte, error) {
 	return t.data, t.err
 }
 
-// readText reads a regular file, so that it ends.
+// readText reads a regular file, because others may have no end.
 func readText(path string) (t text) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -188,7 +188,7 @@ func (c *content) hash() hash {
 	return hash(h.Sum(nil))
 }
 
-// hash returns a hash of the file's content, or of the reason that it cannot be read.
+// hash returns a hash of the file's content, or of the reason for which it cannot be read.
 func (t *text) hash() hash {
 	if t.err != nil {
 		return sha256.Sum256([]byte("\x00" + t.err.Error()))
@@ -199,7 +199,7 @@ func (t *text) hash() hash {
 func (f *file) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
 	w := &fileWatch{file: f, changes: changes, folders: map[string]os.FileInfo{}}
-	w.notify, _ = f.watch() // without notifications, polling is left
+	w.notify, _ = f.watch() // without notifications it only polls
 	w.last = w.read()
 	f.found(w.last, 1)
 	go w.run(ctx)
@@ -212,9 +212,9 @@ type fileWatch struct {
 	notify  *fsnotify.Watcher // nil if there are no notifications
 	changes chan struct{}
 	last    hash                   // the content that was reported last
-	folders map[string]os.FileInfo // that are watched
-	entries []string               // the names in these folders that are on the way to the file
-	lists   []string               // the files of the lists, when the rules were read last
+	folders map[string]os.FileInfo // the watched folders
+	entries []string               // the names in these folders that lead to the file
+	lists   []string               // the files of the lists at the last reading of the rules
 }
 
 func (w *fileWatch) run(ctx context.Context) {
@@ -228,10 +228,10 @@ func (w *fileWatch) run(ctx context.Context) {
 	}
 	ticker := time.NewTicker(filePoll)
 	defer ticker.Stop()
-	due := time.NewTimer(atMost) // when to read the file
+	due := time.NewTimer(atMost) // the time to read the file
 	due.Stop()
 	defer due.Stop()
-	var since time.Time // when the reading was put off first; zero if none is due
+	var since time.Time // the time at which the reading was first delayed; zero if none is due
 	put := func(off time.Duration) {
 		if since.IsZero() {
 			since = time.Now()
@@ -250,13 +250,13 @@ func (w *fileWatch) run(ctx context.Context) {
 			case e.Op != fsnotify.Chmod || since.IsZero():
 				put(quiet)
 			}
-		case <-faults: // events were lost
+		case <-faults: // the watcher may have lost events
 			put(still)
 		case <-ticker.C:
 			switch now := w.read(); {
 			case !since.IsZero():
 			case now == w.last:
-				poll.Signal(w.changes) // it is loaded again, so that it is known to be the newest
+				poll.Signal(w.changes) // it is loaded again, to make sure that it is the newest
 			default:
 				put(still)
 			}
@@ -267,8 +267,7 @@ func (w *fileWatch) run(ctx context.Context) {
 	}
 }
 
-// concerns reports whether an event is about an entry on the way to the file, or about a folder that
-// is watched itself.
+// concerns reports whether an event is about an entry that leads to the file, or about a watched folder itself.
 func (w *fileWatch) concerns(name string) bool {
 	_, folder := w.folders[name]
 	return folder || slices.Contains(w.entries, name)
@@ -283,7 +282,7 @@ func (w *fileWatch) look() {
 	}
 }
 
-// read watches the folders on the way to the rules and their lists, and then reads these.
+// read watches the folders that lead to the rules and their lists, and then reads these files.
 func (w *fileWatch) read() hash {
 	for range maxLinks {
 		w.follow()
@@ -298,8 +297,8 @@ func (w *fileWatch) read() hash {
 	return c.hash()
 }
 
-// follow watches the folders on the way to the files: see wayTo. It looks for the way again after it has
-// begun to watch a folder, because a link could have been moved before that.
+// follow watches the folders that lead to the files: see wayTo. It determines the way
+// again after it has begun to watch a folder, because a link may have moved before that.
 func (w *fileWatch) follow() {
 	if w.notify == nil {
 		return
@@ -317,8 +316,8 @@ func (w *fileWatch) follow() {
 	}
 }
 
-// watch watches these folders and no others, and reports whether that is a change. A folder that has
-// been replaced by another one of the same name is watched anew.
+// watch watches the given folders and no others, and reports whether that is a change.
+// If a folder has been replaced by another one of the same name, it watches the new one.
 func (w *fileWatch) watch(folders []string) (changed bool) {
 	for folder := range w.folders {
 		if !slices.Contains(folders, folder) {
@@ -394,7 +393,7 @@ func wayTo(path string) (folders, entries []string) {
 	return folders, entries
 }
 
-// steps takes a path apart.
+// steps splits a path into its parts.
 func steps(path string) (all []string) {
 	for step := range strings.SplitSeq(filepath.ToSlash(path), "/") {
 		if step != "" && step != "." {

@@ -22,18 +22,18 @@ type Source interface {
 	Changes(ctx context.Context) <-chan struct{}
 }
 
-// How soon [Follow] tries again after a failure: at first, and at most. The interval doubles.
+// The time after which [Follow] tries again after a failure: the first one and the maximum. It doubles each time.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
 // Follow puts each set of a source in force until the context ends, and then returns the context's error. A set
-// that is invalid or cannot be loaded changes nothing: Follow logs its error, records it in [Policies.Stats], and
-// tries again after 100 ms, later every 5 s. If the kill switch of such a file or database is true or false,
-// Follow still obeys it, for the set in force. A set from Update, or a switch from the page of package admin,
-// stays until the source has another set. Follow logs the first 20 warnings of [Check] about each set that it puts
-// in force. Run one Follow for each Policies, and none for an [Options.StandIn], which gets each set with them.
+// that is invalid or cannot be loaded changes nothing: Follow logs its error, records it in [Policies.Stats],
+// and tries again after 100 ms, later every 5 s. But if such a file or database sets the kill switch, Follow
+// sets it for the set in force. A set from Update, or a switch from the page of package admin, stays until the
+// source has another set. Follow logs the first 20 warnings of [Check] about each set that it puts in force.
+// Run one Follow for each Policies, but none for an [Options.StandIn], which gets each set from its Policies.
 func Follow(ctx context.Context, p *Policies, src Source) error {
 	p.mustBeMade()
 	if src == nil {
@@ -61,7 +61,7 @@ func Follow(ctx context.Context, p *Policies, src Source) error {
 		case <-again:
 		case _, ok := <-changes:
 			if !ok {
-				changes = nil // the context ends, or the source reports no more changes
+				changes = nil // the context has ended, or the source reports no more changes
 			}
 		}
 	}
@@ -78,9 +78,9 @@ type follower struct {
 	p   *Policies
 	src Source
 
-	last *Set // that the source had, and that was put in force; nil before
+	last *Set // the set that the source had last and that was put in force; nil before the first
 	kill bool // the kill switch that the source had last
-	read bool // it had one
+	read bool // the source had a kill switch
 
 	logged   string // the error that was logged last, "" after a success
 	loggedAt time.Time
@@ -89,7 +89,8 @@ type follower struct {
 // repeat is the time after which an unchanged error is logged again.
 const repeat = time.Minute
 
-// reload loads a set and puts it in force, if it differs from the set in force. It reports whether the newest set is in force.
+// reload loads a set, and puts it in force if it differs from the
+// set in force. It reports whether the newest set is in force.
 func (f *follower) reload(ctx context.Context) bool {
 	set, err := f.src.Load(ctx)
 	if ctx.Err() != nil {
@@ -128,7 +129,7 @@ func (f *follower) reload(ctx context.Context) bool {
 	return true
 }
 
-// has reports whether the source has the set that it had before, or at first the set in force.
+// has reports whether the source still has the set that it had before. At first it compares with the set in force.
 func (f *follower) has(set *Set) bool {
 	if f.last == nil {
 		return reflect.DeepEqual(set, f.p.Current())
@@ -136,10 +137,10 @@ func (f *follower) has(set *Set) bool {
 	return reflect.DeepEqual(set, f.last) && f.kill == set.KillSwitch
 }
 
-// put notes that the source's set is in force, or was before it was changed by hand.
+// put records that the source's set was put in force. It may have been changed by hand since.
 func (f *follower) put(set *Set) { f.last, f.kill, f.read, f.logged = set, set.KillSwitch, true, "" }
 
-// turn turns the kill switch that a source has beside an error, if it is another than before.
+// turn sets the kill switch that a source has although its set has an error, if the switch is new.
 func (f *follower) turn(err error) {
 	s := (*mark.Switched)(nil)
 	if !errors.As(err, &s) || f.read && f.kill == s.On {

@@ -18,7 +18,7 @@ type generation struct {
 	loadedAt time.Time
 	rules    []*rule
 	names    []string
-	index    *match.Index  // finds the rules by their numbers, and behind them the replacements
+	index    *match.Index  // finds the rules by their numbers, and after them the replacements
 	replaces []replacement // in the order of the rules
 	decider  *decider      // nil if there are no rules
 	notifies bool          // a rule has thresholds
@@ -39,7 +39,7 @@ func (g *generation) follows(last *generation) {
 		k, stays := now[r.id]
 		if stays && same(g.decider.limiters[k], l) {
 			if f, ok := l.(interface{ Refresh(keys ...string) }); ok && !r.sameLimits(g.rules[k]) {
-				f.Refresh() // it remembers the limits that charges of earlier sets have brought
+				f.Refresh() // the limiter remembers the limits that charges of earlier sets have brought
 			}
 		} else if f, ok := l.(flusher); ok {
 			g.left = append(g.left, left{f, g.loadedAt})
@@ -52,7 +52,7 @@ func (g *generation) follows(last *generation) {
 	}
 }
 
-// same reports whether two limiters are one. Limiters that cannot be compared are none.
+// same reports whether two limiters are one. Limiters that cannot be compared never are.
 func same(a, b ratelimit.Limiter[string]) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
@@ -62,7 +62,7 @@ func (c *rule) sameLimits(other *rule) bool {
 	return c.limit == other.limit && slices.Equal(c.others(), other.others())
 }
 
-// inMemory reports whether the budgets are those of [Memory].
+// inMemory reports whether the budgets are in [Memory].
 func (g *generation) inMemory() bool { return g.decider != nil && g.decider.memory }
 
 // flusher is a limiter that holds units for this process.
@@ -77,10 +77,10 @@ type left struct {
 }
 
 // remembered is the time for which limiters of earlier sets are still
-// flushed. Leases give units back by themselves within a few seconds.
+// flushed. Within a few seconds leases give their units back without that.
 const remembered = time.Minute
 
-// position returns the index of the rule with an id, -1 if there is none.
+// position returns the index of the rule with an id, or -1 if there is none.
 func (g *generation) position(id string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return r.id == id })
 }

@@ -6,19 +6,20 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// comeback is the time for which the budgets of a rule in memory are kept after the rule has gone. A
-// bad merge, or a DELETE before an INSERT, then loses none. A store keeps its budgets without that.
+// comeback is the time for which the budgets of a rule in memory are kept after the rule has gone.
+// So a bad merge, or a DELETE before an INSERT, loses none. A store keeps its budgets anyway.
 const comeback = 10 * time.Minute
 
-// gone are the rules that have gone lately, by their ids, with the limiters that hold their budgets. Policies.updating guards them.
+// gone maps the ids of rules that have gone lately to these rules and
+// their limiters, which hold the budgets. Policies.updating guards it.
 type gone map[string]former
 
 // former is a rule that has gone, and its limiter.
 type former struct {
 	rule    *rule
 	limiter ratelimit.Limiter[string]
-	at      time.Duration // when, by its clock
-	since   time.Time     // when, by the wall clock
+	at      time.Duration // the time at which it has gone, by its clock
+	since   time.Time     // the same time by the wall clock
 }
 
 // reading returns the time by the clock of the limiter's budgets.
@@ -32,7 +33,7 @@ func (f *former) reading() time.Duration {
 	return readingOf(nil)
 }
 
-// find returns the rule with an id and its limiter, nil if it has not gone lately.
+// find returns the rule with an id and its limiter, or nil if no such rule has gone lately.
 func (g gone) find(id string) (*rule, ratelimit.Limiter[string]) {
 	f, ok := g[id]
 	if !ok || f.reading()-f.at > comeback {
@@ -52,14 +53,14 @@ func (g gone) comeBack(next *generation) {
 	}
 }
 
-// pass records the rules that go with the last set, and forgets those that the next set has.
+// pass records the rules of the last set that the next set does not have, and forgets those that the next set has.
 func (g gone) pass(last, next *generation) {
 	for _, r := range next.rules {
 		delete(g, r.id)
 	}
 	for i, r := range last.rules {
 		l := last.decider.limiters[i]
-		if _, held := l.(flusher); held || next.position(r.id) >= 0 { // a store has what a flusher holds
+		if _, held := l.(flusher); held || next.position(r.id) >= 0 { // the budgets of a flusher are in a store
 			continue
 		}
 		f := former{rule: r, limiter: l, since: time.Now()}
@@ -74,7 +75,8 @@ func (g gone) pass(last, next *generation) {
 	}
 }
 
-// expire forgets the rules that have not come back, and returns the time until the next one is to be forgotten, 0 if there is none.
+// expire forgets the rules that have not come back, and returns
+// the time until it must forget the next one, 0 if there is none.
 func (g gone) expire() (next time.Duration) {
 	for id, f := range g {
 		left := comeback - time.Since(f.since)

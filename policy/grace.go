@@ -9,10 +9,10 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/limits"
 )
 
-// A rule with [Rule.Grace] counts and denies by a larger limit: the rule's enforced limit. Its decisions report the limit
-// of the file. Their Remaining is lower by the difference, and where it would be negative, it is 0 and Debt is positive.
+// A rule with [Rule.Grace] counts and denies by a larger limit: the rule's enforced limit. Its decisions report the
+// limit of the file. Their Remaining is lower by the difference. If it would be negative, it is 0 and Debt is positive.
 
-// show returns how a decision on all charges is shown. If it allows the request, their results are known.
+// show returns the decision on all charges as the caller sees it. If the decision allows the request, the results are known.
 func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	if !q.in.graces || q.answered() {
 		return d
@@ -47,7 +47,7 @@ func (q *query) show(d ratelimit.Decision, err error) ratelimit.Decision {
 	return shown
 }
 
-// peekShown peeks at each charge of a query by itself.
+// peekShown peeks at each charge by itself.
 func (q *query) peekShown(ctx context.Context) (d ratelimit.Decision, err error) {
 	sum := merge.Of((*merge.Decision[ratelimit.Limit])(&d), ratelimit.Unlimited())
 	for i := range q.charges.List {

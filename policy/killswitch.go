@@ -10,7 +10,8 @@ func init() {
 	byhand.KillSwitch = func(policies any, on bool) bool { return policies.(*Policies).turn(on) }
 }
 
-// turn turns the kill switch of the set in force, here and in [Options.StandIn], and reports whether it was on. The rules stay as they are.
+// turn sets the kill switch of the set in force, here and in [Options.StandIn],
+// and reports whether it was on. The rules stay as they are.
 func (p *Policies) turn(on bool) (before bool) {
 	together, lead := p.hold()
 	if lead != nil {

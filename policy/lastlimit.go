@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/lastlimit"
 )
 
-// lastLimits are the limits of the last decisions about keys, as far as they are not their rules' own. Stores do not keep them; a table in
-// memory does. It is safe for concurrent use.
+// lastLimits are the limits of the last decisions on keys that differ from the limits of their
+// rules. Stores do not keep these limits; a table in memory does. It is safe for concurrent use.
 type lastLimits struct {
 	mu   sync.RWMutex
 	keys map[ruleKey]*ratelimit.Limit
@@ -17,10 +17,10 @@ type lastLimits struct {
 
 type ruleKey struct{ rule, key string }
 
-// maxLastLimits bounds the keys whose last limits are known.
+// maxLastLimits bounds the number of keys with a last limit.
 const maxLastLimits = 1 << 16
 
-// note notes the limits of a decision by the rules of a set.
+// note records the limits of a decision by the rules of a set.
 func (l *lastLimits) note(rules []*rule, c *charges) {
 	for i := range c.List {
 		ch := &c.List[i]
@@ -59,7 +59,8 @@ func (l *lastLimits) add(k ruleKey, limit *ratelimit.Limit) {
 	l.keys[k] = limit
 }
 
-// of returns the limit of the last decision about a rule's key: in memory by any process, in a store by this one.
+// of returns the limit of the last decision on a rule's key. In memory that is
+// the last decision of any process, in a store the last decision of this one.
 func (l *lastLimits) of(g *generation, rule int, key string) (limit ratelimit.Limit, ok bool) {
 	if t, inMemory := g.decider.limiters[rule].(*table); inMemory {
 		limit, ok = lastlimit.Of(t.Keyed, key).(ratelimit.Limit)

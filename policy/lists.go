@@ -17,19 +17,21 @@ import (
 // Bounds of the lists of a set.
 const (
 	maxLists  = 100
-	maxListed = 100_000 // values of one list
+	maxListed = 100_000 // the maximum number of values of one list
 )
 
-// List is the values that a match names by @NAME: see [Set.Lists]. A file has either the name of another file or the values.
+// List holds the values that a match names by @NAME: see [Set.Lists].
+// A file has either the name of another file or the values.
 type List struct {
-	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on each line. Space around it,
-	// empty lines and comments, which begin with a "#" at the beginning of a line or after a space, play no part. A list of at most 4 MiB and
-	// 100,000 values is read by [File]; the file may be empty.
+	// File is the path of a file beside the rules, with slashes, without ".." and not absolute. The file has a value on
+	// each line. Space around the value, empty lines and comments are ignored. A comment begins with "#" at the beginning
+	// of a line or after a space. A list of at most 4 MiB and 100,000 values is read by [File]; the file may be empty.
 	File string
-	// Values are the values: given by the program if File is empty, else read. A set whose list was not read, as by [Parse], is refused by [New].
+	// Values are the values. If File is empty, the program gives them; otherwise they are
+	// read. [New] refuses a set whose list was not read, for example a set from [Parse].
 	Values []string
 
-	lines []int // of the values in File; nil if it was not read
+	lines []int // the lines of the values in File; nil if it was not read
 }
 
 // MarshalYAML returns the file or the values.
@@ -48,7 +50,7 @@ func (l List) plain() any {
 // unread reports whether the list's file has not been read.
 func (l *List) unread() bool { return l.File != "" && l.lines == nil }
 
-// place names the i-th value of the list for an error, without the value: it may be a key.
+// place describes the place of the i-th value of the list for an error, without the value, which may be a key.
 func (l *List) place(name string, i int) string {
 	if i < len(l.lines) {
 		return fmt.Sprintf("list %q: %s: line %d", name, l.File, l.lines[i])
@@ -83,8 +85,8 @@ func (l lists) of(values []string) []string {
 	return all
 }
 
-// each calls f for each value that the values of a match stand for. It passes the index of the match's value, the
-// value, and a function that adds the place in a list to an error.
+// each calls f for each value that the values of a match stand for. f receives the index of
+// the match's value, the value, and a function that adds the place in a list to an error.
 func (l lists) each(values []string, f func(j int, v string, in func(error) error)) {
 	for j, v := range values {
 		name, ok := listIn(v)
@@ -128,7 +130,7 @@ func (l lists) eachChecked(field string, values []string, report reporter, check
 	})
 }
 
-// check reports errors of the lists. One that has not been read is an error unless unread is true.
+// check reports errors of the lists. A list that has not been read is an error unless unread is true.
 func (l lists) check(unread bool, report func(*Error)) {
 	if len(l) > maxLists {
 		report(&Error{Field: "lists", Err: fmt.Errorf("%d lists, want at most %d", len(l), maxLists)})
@@ -159,7 +161,7 @@ func (l lists) check(unread bool, report func(*Error)) {
 	}
 }
 
-// checkBeside returns an error if a path can lead out of the folder of the rules.
+// checkBeside returns an error if a path can leave the folder of the rules.
 func checkBeside(path string) error {
 	switch {
 	case checkText(path) != nil:
@@ -216,7 +218,7 @@ func (l lists) load(beside func(file string) ([]byte, error), report func(*Error
 			err = fmt.Errorf("policy: %s has more than %d bytes", list.File, maxSize)
 		}
 		if err != nil {
-			list.lines = []int{} // it is reported once
+			list.lines = []int{} // so that it is reported only once
 			report(&Error{Field: "lists." + name, Err: fmt.Errorf("list %q: %w", name, err)})
 		} else {
 			list.Values, list.lines = readList(data)

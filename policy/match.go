@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// Match selects the requests of a rule: all given fields have to match. The zero Match is for every request.
+// Match selects the requests of a rule: all given fields must match. The zero Match is for every request.
 type Match struct {
 	// Route lists patterns of [net/http.ServeMux]. One of them must match the method, the host and the path.
 	Route []string `yaml:"route,omitempty" json:"route,omitempty"`
@@ -19,15 +19,15 @@ type Match struct {
 	// that must not match. The keys "prefix:NAME" and "suffix:NAME" list beginnings and ends that the attribute NAME must not have;
 	// a file writes them as prefix: {NAME: …}.
 	Not map[string][]string `yaml:"not,omitempty" json:"not,omitempty"`
-	// Prefix and Suffix list how an attribute may begin or end. It must not be missing.
+	// Prefix and Suffix list the permitted beginnings and ends of an attribute, which must not be missing.
 	Prefix map[string][]string `yaml:"prefix,omitempty" json:"prefix,omitempty"`
 	Suffix map[string][]string `yaml:"suffix,omitempty" json:"suffix,omitempty"`
 	// Absent lists attributes that must be missing or empty.
 	Absent []string `yaml:"absent,omitempty" json:"absent,omitempty"`
 }
 
-// leftOut reports whether the match of the defaults holds: all fields of this one are nil. Without defaults it is for every
-// request.
+// leftOut reports whether the match of the defaults applies, because all fields
+// of this one are nil. Without defaults this match is for every request.
 func (m Match) leftOut() bool {
 	return m.Route == nil && m.Attributes == nil && m.Not == nil && m.Prefix == nil && m.Suffix == nil && m.Absent == nil
 }
@@ -54,13 +54,13 @@ func (m *Match) eachCondition(f func(field, attribute string, kind match.Kind, v
 	}
 }
 
-// The parts of [Match.Not] that are no attributes.
+// The parts of [Match.Not] that are not attributes.
 const (
 	notPrefix = "prefix:"
 	notSuffix = "suffix:"
 )
 
-// splitNot returns how the values of a part of [Match.Not] are compared, and the attribute.
+// splitNot returns the attribute in a name of [Match.Not], and the way in which its values are compared.
 func splitNot(name string) (kind match.Kind, attribute string) {
 	if attribute, ok := strings.CutPrefix(name, notPrefix); ok {
 		return match.NoneBegin, attribute

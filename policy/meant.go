@@ -12,7 +12,8 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// This file knows how other programs write routes, hosts and methods: net/http takes most of it for literal text, which no request has.
+// This file knows how other programs write routes, hosts and methods:
+// net/http takes most of that for literal text, which no request has.
 
 // methods are the methods that servers know: the methods in use of IANA's registry, and those of caches and of UPnP.
 var methods = []string{
@@ -22,8 +23,9 @@ var methods = []string{
 	"SOURCE", "SUBSCRIBE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UNSUBSCRIBE", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
 }
 
-// oddMethod returns the method that the author of a text probably meant, and why no request has the text as its method.
-// Without a reason, the text is one of [methods]; "" stands for every method. Several alternatives are a list with commas.
+// oddMethod returns the method that the author of a text probably meant, and the reason
+// why no request has the text as its method. Without a reason, the text is one of
+// [methods]; "" stands for every method. Several alternatives are a list with commas.
 func oddMethod(method string) (meant, why string) {
 	upper := strings.ToUpper(method)
 	switch {
@@ -45,9 +47,9 @@ func oddMethod(method string) (meant, why string) {
 	return method, fmt.Sprintf("the method %q, which HTTP does not have", method)
 }
 
-// betterRoute returns the pattern that the author of a text probably meant, and why no request matches
-// the text. Without reasons, some request may match. Several patterns are in a list. If only conditions
-// on attributes can replace the text, there is no pattern, and the reasons name these conditions.
+// betterRoute returns the pattern that the author of a text probably meant, and the reasons why no request
+// matches the text. Without reasons, some request may match. Several patterns are in a list. If only
+// conditions on attributes can replace the text, there is no pattern, and the reasons name these conditions.
 func betterRoute(route string) (better []string, why []string) {
 	method, rest := "", strings.TrimSpace(route)
 	if i := strings.IndexAny(rest, " \t"); i >= 0 && !strings.Contains(rest[:i], "/") {
@@ -73,7 +75,7 @@ func betterRoute(route string) (better []string, why []string) {
 		return nil, why
 	}
 	host, ok := rest[:i], true
-	if method != http.MethodConnect { // for which net/http takes the host with its port
+	if method != http.MethodConnect { // for CONNECT net/http takes the host with its port
 		host, ok = betterHost(host, &why)
 	}
 	path, same := betterPath(rest[i:], &why)
@@ -126,7 +128,8 @@ var (
 // betterPath returns the path that the author of a pattern probably meant, and whether a pattern can have it.
 func betterPath(path string, why *[]string) (better string, ok bool) {
 	add := func(format string, args ...any) { *why = append(*why, fmt.Sprintf(format, args...)) }
-	if i := strings.IndexAny(path, "?#"); i >= 0 && !strings.ContainsAny(path[strings.LastIndexByte(path[:i], '/'):i], ":{(") { // no optional part
+	// optional parts do not occur here
+	if i := strings.IndexAny(path, "?#"); i >= 0 && !strings.ContainsAny(path[strings.LastIndexByte(path[:i], '/'):i], ":{(") {
 		switch name, value, pair := strings.Cut(strings.SplitN(path[i+1:], "&", 2)[0], "="); {
 		case path[i] == '#':
 			add("a fragment, which no client sends")
@@ -168,8 +171,8 @@ func betterPath(path string, why *[]string) (better string, ok bool) {
 	return "/" + strings.Join(parts, "/"), true
 }
 
-// betterPart returns the part of a path that was meant, and whether it is another than the text. Nothing at the end of a path stands for
-// all that follows.
+// betterPart returns the part of a path that its author probably meant, and whether that
+// differs from the text. An empty part at the end of a path stands for all that follows.
 func betterPart(part string, last bool) (meant string, unlike bool) {
 	all := func(name string, rest bool) string {
 		if name == "" {
@@ -185,24 +188,25 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 	switch {
 	case part == "{$}", part == "":
 		return part, false
-	case part == "$": // of a regular expression
+	case part == "$": // the end of a regular expression
 		return "{$}", true
 	case last && slices.Contains([]string{"*", "**", ".*", ".+", "(.*)", "(.+)", "...", ".*$", "(.*)$"}, part):
 		return "", true
 	case part == "*" || part == "**":
 		return all("", false), true
-	case strings.HasPrefix(part, "*") && identifier.FindString(part[1:]) == part[1:], strings.HasPrefix(part, "[...") && strings.HasSuffix(part, "]"): // of Gin, of Next.js
+	// wildcards of Gin, of Next.js
+	case strings.HasPrefix(part, "*") && identifier.FindString(part[1:]) == part[1:], strings.HasPrefix(part, "[...") && strings.HasSuffix(part, "]"):
 		return all(name, last), true
 	case strings.HasPrefix(part, "{") && strings.HasSuffix(part, "}"):
 		meant = all(name, last && (strings.ContainsAny(inner, "*") || strings.HasSuffix(inner, "+") || strings.HasSuffix(inner, "...")))
 		if strings.HasSuffix(part, "...}") && !last {
-			meant = part // an error that net/http explains
+			meant = part // net/http explains the error
 		}
 		return meant, meant != part
 	case strings.HasPrefix(part, ":") && name != "":
 		return all(name, last && strings.HasSuffix(part, "*")), true
 	case strings.HasPrefix(part, "<") && strings.HasSuffix(part, ">"):
-		if i := strings.IndexByte(part, ':'); i > 0 { // of Flask: <int:id>
+		if i := strings.IndexByte(part, ':'); i > 0 { // a wildcard of Flask: <int:id>
 			name = identifier.FindString(part[i:])
 			return all(name, last && part[1:i] == "path"), true
 		}
@@ -221,7 +225,8 @@ func betterPart(part string, last bool) (meant string, unlike bool) {
 	return part, false
 }
 
-// oddRoute returns a warning about a valid pattern that no request matches, or none but one that is unlikely to be meant.
+// oddRoute returns a warning about a valid pattern that no request
+// matches, or only requests that the author probably did not mean.
 func oddRoute(route string) error {
 	better, why := betterRoute(route)
 	if len(why) == 0 {
@@ -234,7 +239,7 @@ func oddRoute(route string) error {
 	return fmt.Errorf("%s: write %s", text, quoted(better))
 }
 
-// quoted lists patterns for people.
+// quoted returns a list of patterns for people.
 func quoted(patterns []string) string {
 	all := make([]string, len(patterns))
 	for i, p := range patterns {

@@ -15,10 +15,10 @@ type MemoryOptions struct {
 	OnFull   ratelimit.Overflow
 	Remember int
 	Clock    ratelimit.Clock
-	// Processes is the number of processes that each use such an engine as the stand-in for a shared store: see package
-	// failover. The engine divides every limit of the rules, plans, overrides and attributes by it, as [failover.Share]
-	// does, and rounds up. So all processes together admit about the whole limit. Zero and one divide nothing. If
-	// negative, [New] returns an error.
+	// Processes is the number of processes with such an engine as the stand-in for a shared store:
+	// see package failover. The engine divides every limit of the rules, plans, overrides and
+	// attributes by it, as [failover.Share] does, and rounds up. So all processes together admit
+	// about the whole limit. Zero and one divide nothing. If negative, [New] returns an error.
 	Processes int
 }
 
@@ -48,17 +48,17 @@ func Memory(opts *MemoryOptions) Engine {
 	}
 }
 
-// table is the limiter of [Memory]. Sets that are in use at one time share the tables of their rules, and with them the spending, but
-// never a limit: a charge is decided under the limit that its own set has for it. So a decision by an earlier set does not meet
-// the limits of the next.
+// table is the limiter of [Memory]. Sets in use at the same time share the tables of
+// their rules, and with them the spending, but never a limit: each set decides under
+// its own limits. So a decision by an earlier set does not use the limits of the next.
 type table struct {
 	*ratelimit.Keyed[string]
-	processes int // that share each limit
+	processes int // the number of processes that share each limit
 	clock     ratelimit.Clock
 }
 
-// counts reports whether it is certain that the engine takes a limit. A date needs a clock that has dates, and an engine in front of this one
-// may refuse Concurrent.
+// counts reports whether the engine certainly accepts a limit. A calendar needs
+// a clock with dates, and an engine in front of this one may refuse Concurrent.
 func (t *table) counts(limit ratelimit.Limit) bool {
 	return limit.Algorithm != ratelimit.AlgorithmCalendar && limit.Algorithm != ratelimit.AlgorithmConcurrent
 }
@@ -66,7 +66,7 @@ func (t *table) counts(limit ratelimit.Limit) bool {
 // memoryPool is the limiter of [Memory] for a rule with Share.
 type memoryPool struct {
 	*fair.Limiter[string]
-	processes int // that share the limit
+	processes int // the number of processes that share the limit
 	clock     ratelimit.Clock
 }
 
@@ -88,7 +88,7 @@ func (p *memoryPool) SetLimit(limit ratelimit.Limit) error {
 
 var started = time.Now()
 
-// readingOf returns the time by a clock of budgets in memory, else since the program has started.
+// readingOf returns the time by the clock of budgets in memory, or without a clock the time since the program's start.
 func readingOf(clock ratelimit.Clock) time.Duration {
 	if clock != nil {
 		return clock.Now()

@@ -14,20 +14,20 @@ import (
 type Threshold struct {
 	Rule    string
 	Key     string // it may be a secret; several values are one text: see [ValuesOf]
-	Plan    string // the plan whose limit holds, if the charge has brought one
-	Percent int    // of the limit's capacity
+	Plan    string // the plan of the limit, if the charge has brought one
+	Percent int    // percent of the limit's capacity
 	Shadow  bool
-	// Decision is the rule's decision, with its Limit, and with Remaining and Debt after the charge, which count estimates of open
-	// reservations as spent.
+	// Decision is the rule's decision, with its Limit. Its Remaining and Debt are
+	// as after the charge, and count estimates of open reservations as spent.
 	Decision ratelimit.Decision
 }
 
 // notifier calls [Options.OnThreshold]. It is safe for concurrent use.
 type notifier struct {
-	onThreshold func(Threshold) // nil without
+	onThreshold func(Threshold) // nil if there is none
 	notices     notices.Notices
 	opens       notices.Opens
-	lasts       *lastLimits // the limits of the last decisions, under which it looks
+	lasts       *lastLimits // the limits of the last decisions, under which lookAfter peeks
 }
 
 // notifies reports whether a rule of the set notifies the program.
@@ -49,7 +49,8 @@ func (n *notifier) decided(q *query) {
 	for i := range q.charges.results {
 		rd, ch := &q.charges.results[i], &q.charges.List[i]
 		r := q.in.rules[ch.Rule]
-		if len(r.thresholds) == 0 || !rd.Answered || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) { // of these, their charge has notified
+		// charges beside the stack's have notified already
+		if len(r.thresholds) == 0 || !rd.Answered || i >= len(q.charges.changes) || slices.Contains(q.charges.beside, i) {
 			continue
 		}
 		change := &q.charges.changes[i]
@@ -60,21 +61,22 @@ func (n *notifier) decided(q *query) {
 			x.Before, x.After = notices.Settled(change.before, change.openBefore), notices.Settled(spent, change.openAfter)
 		case rd.Decision.Allowed || rd.Decision.RetryAfter <= 0 || !limits.Counts(rd.Decision.Limit):
 			continue
-		default: // it denies a cost that it would allow later
+		default: // the rule denies a cost that it would allow later
 			open := change.openAfter
 			if !change.known {
 				open = n.opens.Of(notices.Key{Rule: r.id, Key: ch.Key}, spent)
 			}
 			x.Before = notices.Settled(spent, open)
 			x.After = x.Before
-			// The charge that has spent the last unit was a notice, in whatever process, unless it was spent under a larger limit.
+			// The charge that has spent the last unit was the notice,
+			// in any process, unless it was spent under a larger limit.
 			x.Lacks = r.varies || r.moved || x.After != int64(rd.Decision.Limit.Capacity())
 		}
 		n.notify(q.in, r, ch, &x)
 	}
 }
 
-// corrected notifies of the thresholds that settlements or adjustments have crossed.
+// corrected sends the notices of the thresholds that settlements or adjustments have crossed.
 func (n *notifier) corrected(g *generation, c *charges) {
 	for i := range c.corrected {
 		x := &c.corrected[i]
@@ -83,7 +85,7 @@ func (n *notifier) corrected(g *generation, c *charges) {
 	c.corrected = c.corrected[:0]
 }
 
-// settling returns a reservation that notifies of the thresholds that its settlement crosses.
+// settling returns a reservation whose settlement sends the notices of the thresholds that it crosses.
 func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if !inner.Allowed || !slices.ContainsFunc(c.List, func(ch charge) bool { return len(g.rules[ch.Rule].thresholds) > 0 }) {
 		return inner
@@ -107,8 +109,9 @@ func (n *notifier) settling(g *generation, c *charges, inner *ratelimit.Reservat
 	})
 }
 
-// lookAfter adds the corrections that the engine has not answered with the keys' spending, by a look at what they have spent by now: units
-// returns the units by which a settlement or an adjustment has changed it. A failure to look is no failure of the change.
+// lookAfter completes corrections that the engine has not answered with the keys' spending.
+// It peeks at the present spending; units returns the amount by which a settlement or an
+// adjustment has changed it. A failure of the peek is no failure of the change.
 func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, units func(*charge) int64) {
 	if g.inMemory() {
 		return
@@ -139,7 +142,7 @@ func (n *notifier) lookAfter(ctx context.Context, g *generation, c *charges, uni
 	}
 }
 
-// adjust adjusts budgets, and notifies of the thresholds that this crosses.
+// adjust adjusts budgets, and sends the notices of the thresholds that this crosses.
 func (n *notifier) adjust(ctx context.Context, g *generation, c *charges, delta int) error {
 	if !n.notifies(g) && c.adjusted == nil {
 		return g.decider.adjust(ctx, c, delta)

@@ -23,11 +23,11 @@ import (
 )
 
 // Parse reads YAML or JSON, 4 MiB at most. Unknown fields, duplicates, anchors, aliases and a second document are
-// errors. So is a file without the field rules, maybe half written; "rules: []" limits nothing. The error is an
-// [*Error]. It reads no other file: a set with a [List] in a file is loaded by [File].
+// errors. A file without the field rules is an error, too, because it may be half written; "rules: []" limits
+// nothing. The error is an [*Error]. It reads no other file: a set with a [List] in a file is loaded by [File].
 func Parse(data []byte) (*Set, error) { return parseBeside(data, nil) }
 
-// parseBeside is Parse with the files of lists, which beside reads; nil if they are not read.
+// parseBeside is Parse with the files of lists, which beside reads. If beside is nil, they are not read.
 func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, error) {
 	set, _, all := parse(data, false, beside)
 	if len(all) > 0 {
@@ -36,17 +36,17 @@ func parseBeside(data []byte, beside func(file string) ([]byte, error)) (*Set, e
 	return set, nil
 }
 
-// Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors, the set is nil.
-// Otherwise it returns the set and its warnings: a fixed cost above the capacity, an ip, a route, a method, a host or a path that no
-// request has, an attribute that nothing supplies.
+// Check is like [Parse], but returns all errors, at most 100, in the order of the file. If there are errors,
+// the set is nil. Otherwise it returns the set and warnings: of a fixed cost above the capacity, of an ip, a
+// route, a method, a host or a path that no request has, and of an attribute that nothing supplies.
 //
-// With engines, it also returns the errors for which [New] with one of them would refuse the set. Nothing is sent, so
-// policyredis.New(client, opts) needs no server here; an engine that is in use is not changed.
+// With engines, it also returns the errors with which [New] on one of them would refuse the set. It makes no
+// call, so policyredis.New(client, opts) needs no server here, and an engine that is in use does not change.
 //
 // The files of lists are not read. The command policy check reads and checks them.
 func Check(data []byte, engines ...Engine) (*Set, []*Error) { return checkAll(data, nil, engines) }
 
-// checkAll is Check with the files of lists, which beside reads; nil if they are not read.
+// checkAll is Check with the files of lists, which beside reads. If beside is nil, they are not read.
 func checkAll(data []byte, beside func(file string) ([]byte, error), engines []Engine) (*Set, []*Error) {
 	set, p, all := parse(data, true, beside)
 	if len(all) == 0 {
@@ -74,7 +74,7 @@ func sortErrors(all []*Error) {
 	slices.SortStableFunc(all, func(a, b *Error) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
 }
 
-// parse reads a set up to the first error, or all of it. The parser knows where its fields are.
+// parse reads a set up to the first error, or all of it if all is true. The parser records where its fields are.
 func parse(data []byte, all bool, beside func(file string) ([]byte, error)) (*Set, *parser, []*Error) {
 	if len(data) > maxSize {
 		return nil, nil, []*Error{{Err: fmt.Errorf("%d bytes, want at most %d", len(data), maxSize)}}
@@ -127,7 +127,8 @@ func (p *parser) add(err error) {
 	}
 }
 
-// note records an error in one of several fields or elements, and returns nil, if all errors are wanted.
+// note records an error in one of several fields or elements and returns
+// nil, if all errors are wanted. Otherwise it returns the error.
 func (p *parser) note(err error) error {
 	if err == nil || !p.all || len(p.errs) >= maxProblems {
 		return err
@@ -136,7 +137,7 @@ func (p *parser) note(err error) error {
 	return nil
 }
 
-// failed reports whether a field or a part of it could not be read: then its other errors are unknown.
+// failed reports whether a field or a part of it could not be read. Then its other errors are not known.
 func (p *parser) failed(field string) bool {
 	for _, e := range p.errs {
 		if e.Field == field || strings.HasPrefix(e.Field, field+".") || strings.HasPrefix(e.Field, field+"[") {
@@ -146,8 +147,7 @@ func (p *parser) failed(field string) bool {
 	return false
 }
 
-// isJSON reports whether the data is a JSON object. Most others that begin like one are
-// YAML all the same.
+// isJSON reports whether the data is a JSON object. Most other data that begins like one is YAML.
 func isJSON(data []byte) bool {
 	text := bytes.TrimSpace(data)
 	return len(text) > 0 && text[0] == '{' && json.Valid(text)
@@ -180,7 +180,7 @@ func (p *parser) tree(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntaxError moves the line that the YAML library's text begins with to its place.
+// syntaxError moves the line number from the beginning of the YAML library's text to its place in an error.
 func syntaxError(err error, data []byte) error {
 	e := &Error{}
 	if at := (*yaml.LoadError)(nil); errors.As(err, &at) {
@@ -190,15 +190,15 @@ func syntaxError(err error, data []byte) error {
 	if e.Line == 0 {
 		e.Line, e.Column = firstInvalid(data)
 	}
-	if strings.HasPrefix(text, "unknown anchor") { // the library's text has its name, which may be a key with a star before it
+	if strings.HasPrefix(text, "unknown anchor") { // the library's text contains the alias, which may be a key with a star before it
 		text = "an alias, which is not supported"
 	}
 	e.Err = errors.New(text)
 	return e
 }
 
-// firstInvalid returns where the first byte is that is not UTF-8, or the first character that YAML does not
-// allow: 0 if there is none.
+// firstInvalid returns the place of the first byte that is not UTF-8, or of
+// the first character that YAML does not allow. It returns 0 if there is none.
 func firstInvalid(data []byte) (line, column int) {
 	line, column = 1, 1
 	for len(data) > 0 {
@@ -224,15 +224,15 @@ type parser struct {
 	rule string                // the name of the rule that is read
 	json bool
 
-	keyless bool // an override is read that has no field key
+	keyless bool // the override that is read has no field key
 
-	all  bool     // errors are gathered
-	errs []*Error // that have been
+	all  bool     // all errors are gathered
+	errs []*Error // the errors that were found
 
-	anchor error // about the first mapping that has one
+	anchor error // the error about the first mapping with an anchor
 }
 
-// located adds to an error of validate where its field is.
+// located adds the place of its field to an error of validate.
 func (p *parser) located(e *Error) *Error {
 	for field := e.Field; field != ""; field = parent(field) {
 		if n, ok := p.at[field]; ok {
@@ -243,14 +243,14 @@ func (p *parser) located(e *Error) *Error {
 	return e
 }
 
-// parent returns the field that holds a field, "" if none does.
+// parent returns the field that contains a field, or "" if none does.
 func parent(field string) string { return field[:max(0, strings.LastIndexAny(field, ".["))] }
 
 func (p *parser) wrong(n *yaml.Node, field string, err error) error {
 	return &Error{Line: n.Line, Column: n.Column, Rule: p.rule, Field: field, Err: err}
 }
 
-// fields are the fields that a mapping may have, with the function that reads each.
+// fields maps the fields that a mapping may have to the functions that read them.
 type fields map[string]func(n *yaml.Node, field string) error
 
 // mapping reads a mapping. Unknown and repeated fields are errors.
@@ -264,7 +264,8 @@ func (p *parser) mapping(n *yaml.Node, field string, known fields) error {
 	})
 }
 
-// fieldText returns the name of a field for an error: not in an override without the field key, in whose place it may be a key.
+// fieldText returns the name of a field for an error. In an override
+// without the field key it returns no name, because the name may be a key.
 func (p *parser) fieldText(name string) string {
 	if p.keyless {
 		return "field"
@@ -272,7 +273,7 @@ func (p *parser) fieldText(name string) string {
 	return fmt.Sprintf("field %q", name)
 }
 
-// unknown is the error about a field that is not known. It suggests a known field with a similar name.
+// unknown is the error about an unknown field. It suggests a known field with a similar name.
 func unknown(field, label string, known []string) error {
 	for changes := range 3 {
 		for _, k := range known {
@@ -292,7 +293,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 	if n.Kind != yaml.MappingNode || n.ShortTag() != "!!map" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
-	if n.Anchor != "" && p.anchor == nil { // an alias that refers to it is reported first
+	if n.Anchor != "" && p.anchor == nil { // an alias that refers to the anchor is reported first
 		p.anchor = p.wrong(n, field, fmt.Errorf("%s, want a mapping", kind(n)))
 	}
 	seen := map[string]bool{}
@@ -320,7 +321,7 @@ func (p *parser) pairs(n *yaml.Node, field string, read func(key, value *yaml.No
 	return nil
 }
 
-// list calls read for each element. A single value is a list of one where one may stand alone.
+// list calls read for each element. If alone is true, a single value counts as a list of one.
 func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.Node, field string) error) error {
 	if alone && n.Kind == yaml.ScalarNode && !null(n) {
 		return read(n, field)
@@ -338,23 +339,21 @@ func (p *parser) list(n *yaml.Node, field string, alone bool, read func(n *yaml.
 	return nil
 }
 
-// plain returns an error if a node is not a value without further structure: a text, a number, a date,
-// true or false.
+// plain returns an error if a node is not a single value: a text, a number, a date, true or false.
 func (p *parser) plain(n *yaml.Node, field string) error {
 	if n.Kind != yaml.ScalarNode || n.Anchor != "" || kindOf[n.ShortTag()] == "" {
 		return p.wrong(n, field, fmt.Errorf("%s, want a value", kind(n)))
 	}
-	if err := checkText(n.Value); err != nil { // also, no error repeats a text that is longer
+	if err := checkText(n.Value); err != nil { // this check also keeps longer texts out of all errors
 		return p.wrong(n, field, err)
 	}
 	return nil
 }
 
-// kindOf names the kinds of plain values, by their YAML tags.
+// kindOf names the kinds of single values, by their YAML tags.
 var kindOf = map[string]string{"!!str": "a text", "!!timestamp": "a date", "!!int": "a number", "!!float": "a number", "!!bool": "true or false"}
 
-// word returns an error if a node is not a text, as it is in quotes or without being a number, true or
-// false. A date is a text.
+// word returns an error if a node is not a text: in quotes, or neither a number, nor true or false. A date is a text.
 func (p *parser) word(n *yaml.Node, field string) error {
 	if err := p.plain(n, field); err != nil {
 		return err
@@ -464,7 +463,7 @@ func (p *parser) set(n *yaml.Node, s *Set) error {
 			if null(n) && p.json { // JSON is whole if it is valid
 				return nil
 			}
-			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // one error for each of them would be too many
+			if n.Kind == yaml.SequenceNode && len(n.Content) > maxRules { // one error for each rule would be too many
 				return p.wrong(n.Content[maxRules], field, fmt.Errorf("%d rules, want at most %d", len(n.Content), maxRules))
 			}
 			return p.list(n, field, false, func(n *yaml.Node, field string) error {
@@ -526,7 +525,7 @@ func (p *parser) reader(to any) func(*yaml.Node, string) error {
 	panic(fmt.Sprintf("policy: a field of rules is a %T, which the parser cannot read: a bug in this package", to))
 }
 
-// nameIn returns the name in a rule that has not been read yet, so that errors can contain it.
+// nameIn returns the name in a rule that has not been read yet, for errors.
 func nameIn(n *yaml.Node) string {
 	if name := valueOf(n, "name"); name != nil && name.ShortTag() == "!!str" && checkName(name.Value) == nil {
 		return name.Value
@@ -534,7 +533,7 @@ func nameIn(n *yaml.Node) string {
 	return ""
 }
 
-// valueOf returns a field of a mapping, nil if it has none.
+// valueOf returns a field of a mapping, or nil if it has none.
 func valueOf(n *yaml.Node, field string) *yaml.Node {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == field {
@@ -546,7 +545,7 @@ func valueOf(n *yaml.Node, field string) *yaml.Node {
 
 func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
-		if len(n.Content) == 0 { // the field is given, so the match of the defaults does not hold: see [Match.leftOut]
+		if len(n.Content) == 0 { // the field is given, so the match of the defaults does not apply: see [Match.leftOut]
 			m.Attributes = map[string][]string{}
 		}
 		return p.mapping(n, field, fields{
@@ -556,7 +555,7 @@ func (p *parser) match(m *Match) func(*yaml.Node, string) error {
 	}
 }
 
-// values reads lists of values by the names of attributes.
+// values reads lists of values, by the names of attributes.
 func (p *parser) values(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string][]string{}
@@ -569,7 +568,7 @@ func (p *parser) values(to *map[string][]string) func(*yaml.Node, string) error 
 	}
 }
 
-// not reads lists of values by the names of attributes, and in prefix and suffix further ones: see [Match.Not].
+// not reads lists of values, by the names of attributes. prefix and suffix have further lists: see [Match.Not].
 func (p *parser) not(to *map[string][]string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		*to = map[string][]string{}
@@ -620,7 +619,7 @@ func (p *parser) plans(to *map[string]ratelimit.Limit) func(*yaml.Node, string) 
 	}
 }
 
-// weight reads the weight of a share. 0 is an error: it would stand for none.
+// weight reads the weight of a share. 0 is an error, because it would mean no weight.
 func (p *parser) weight(to *int) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.plain(n, field); err != nil {
@@ -739,7 +738,7 @@ func (p *parser) instant(to *time.Time) func(*yaml.Node, string) error {
 	}
 }
 
-// charge reads when a rule is charged.
+// charge reads the field charge of a rule.
 func (p *parser) charge(to *string) func(*yaml.Node, string) error {
 	return func(n *yaml.Node, field string) error {
 		if err := p.text(to, p.word)(n, field); err != nil || *to != "" {

@@ -25,11 +25,12 @@ import (
 type Options struct {
 	// Engine holds the budgets. It defaults to Memory(nil).
 	Engine Engine
-	// OnDecision is called after each decision, under no lock, in the caller's goroutine: not by Explain, Peek, Adjust or Reset.
+	// OnDecision is called after each decision, in the caller's goroutine,
+	// while no lock is held. Explain, Peek, Adjust and Reset do not call it.
 	OnDecision func(Decision)
 	// OnThreshold is called for rules with [Rule.Notify] when a charge crosses a share of the limit: by Take,
 	// Wait, Settle or Adjust, if the key's spending was below the share before the charge and is not after it. The
-	// engine's answer reports both. So each crossing is one call, in the process that charges, also if many
+	// engine's answer reports both. So each crossing is one call, in the process that charges, even if many
 	// processes share the budgets. A charge that crosses several shares makes one call for each, the lowest first.
 	//
 	// Reserve makes no such call: its estimate is no spending until Settle, which makes the call for the real
@@ -37,26 +38,26 @@ type Options struct {
 	// not regained, less the estimates of open reservations. The estimate of a reservation that is never settled
 	// counts as open until the key is fresh. The engines in memory, on Redis and in a database know the estimates
 	// of all processes. They answer a Settle and an Adjust with the spending before and after it. Leases and
-	// engines of other authors do not: there the estimates of other processes count as spent, and a Settle or
-	// Adjust is followed by a look. If other calls charge the key before that look, the crossing may be missed.
+	// engines of other authors do not: there the estimates of other processes count as spent, and a Peek follows
+	// each Settle or Adjust. If other calls charge the key before that Peek, the crossing may be missed.
 	//
-	// A denial for lack of budget is a call for 100 %, also if some units are left, once for each process until
+	// A denial for lack of budget is a call for 100 %, even if some units are left, once for each process until
 	// the key is fresh again. The charge that spends the last unit is then no further call. Limits other than
 	// fixed windows and calendars regain all the time, and traffic near a share may cross it every second. So
-	// under them a process is not called again for a share until it finds less than a quarter of the share
-	// spent, or the key fresh. For both, each Policies remembers the last calls of up to 65,536 keys; beyond
-	// them a call may come early. A limit that becomes lower, or a set with other shares, makes no call.
+	// under them a process calls again for a share only after it has found the key fresh, or less than a quarter
+	// of the share spent. For both rules, each Policies remembers the last calls of up to 65,536 keys; for
+	// further keys a call may come early. A limit that becomes lower, or a set with other shares, makes no call.
 	//
-	// It runs in the caller's goroutine, under no lock.
+	// It runs in the caller's goroutine, while no lock is held.
 	OnThreshold func(Threshold)
 	// ReuseRules saves 176 bytes for each rule of a decision: OnDecision must not keep the Rules.
 	ReuseRules bool
 	// Logger logs the events of [Follow]. It defaults to slog.Default().
 	Logger *slog.Logger
 	// StandIn are the policies that decide while these cannot: the second limiter of package failover. New,
-	// Update and Follow put each set in force in both or, if one engine refuses it, in neither; so do Update
-	// and Follow of the StandIn. It may have a StandIn of its own, and can be the StandIn of one Policies
-	// only. When package failover calls Repay, what the StandIn has let pass is charged here. Nil means none.
+	// Update and Follow put each set in force in both or, if one engine refuses it, in neither; so do Update and
+	// Follow of the StandIn. It may have a StandIn of its own, and can be the StandIn of one Policies only. When
+	// package failover calls Repay, the spending that the StandIn has allowed is charged here. Nil means none.
 	StandIn *Policies
 }
 
@@ -74,15 +75,15 @@ type Policies struct {
 	killed     atomic.Uint64
 	badLimits  atomic.Uint64
 	exempt     atomic.Uint64
-	unknown    map[string]*atomic.Uint64 // plans, by the id of a rule, since New; guarded by updating
+	unknown    map[string]*atomic.Uint64 // the number of unknown plans since New, by the id of a rule; guarded by updating
 	denials    *sketch.Sketch
 	lasts      lastLimits
-	queries    sync.Pool // of *query, so that a decision allocates nothing
+	queries    sync.Pool // has *query, so that a decision allocates nothing
 
-	standIn *Policies             // that gets each set together with these, or nil
-	debts   atomic.Pointer[debts] // of these as a StandIn; nil if they are none
+	standIn *Policies             // gets each set together with these; nil if there is none
+	debts   atomic.Pointer[debts] // the debts of these as a StandIn; nil if they are none
 
-	updating sync.Mutex // held while a set is put in force; before the StandIn's, and before mu
+	updating sync.Mutex // held while a set is put in force; locked before the StandIn's, and before mu
 	lead     *Policies  // the policies for which these stand in, or nil; guarded by updating
 	gone     gone
 	forget   *time.Timer // ends the time of the rules in gone; nil if there are none; guarded by updating
@@ -90,12 +91,12 @@ type Policies struct {
 	mu      sync.Mutex // guards the fields below, and is never held for long
 	failed  error
 	failedT time.Time
-	checked time.Time // when the set in force was last seen to be the newest
+	checked time.Time // the time at which the set in force was last found to be the newest
 }
 
 var _ ratelimit.Reserver[Request] = (*Policies)(nil)
 
-// fault records the reason that a set could not be loaded, or with nil that it could.
+// fault records the reason for which a set could not be loaded, or with nil that it was loaded.
 func (p *Policies) fault(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,16 +14,16 @@ import (
 
 // query is one request, and its charges.
 type query struct {
-	in      *generation // by which it is decided
+	in      *generation // the set that decides it
 	request Request
 	cost    int
 	charges charges
 
-	replaces []int     // the rules that others take the place of
+	replaces []int     // the replacements that match
 	at       time.Time // a reading of the clock, if a rule has a time
 	kill     bool
-	exemptBy *rule              // that exempts the request from all others; nil if none does
-	decision ratelimit.Decision // if no rule applies
+	exemptBy *rule              // the rule that exempts the request from all others; nil if none does
+	decision ratelimit.Decision // set if no rule applies
 	err      error
 	memory   match.Memory
 
@@ -44,10 +44,10 @@ func (q *query) clear() {
 	}
 }
 
-// answered reports whether the query is answered without a rule.
+// answered reports whether the query has an answer without a rule.
 func (q *query) answered() bool { return q.err != nil || q.decision.Allowed }
 
-// pass answers a request that no rule limits, maybe because one exempts it.
+// pass allows a request that no rule limits, or that a rule exempts.
 func (q *query) pass() {
 	q.decision = ratelimit.Decision{Allowed: true, Limit: ratelimit.Unlimited(), Remaining: ratelimit.Unlimited().Capacity()}
 	if q.exemptBy != nil {
@@ -66,8 +66,8 @@ func check(r Request, cost int) error {
 	return nil
 }
 
-// load computes the charge of each rule that applies. It answers the request if none does, or if one cannot
-// decide: unless another exempts the request, the first that cannot is an error.
+// load computes the charge of each rule that applies. If none does, it answers the request. If a
+// rule cannot decide, the query gets that rule's error, unless another rule exempts the request.
 func (q *query) load() {
 	if q.err = unreadable(q.request); q.err != nil {
 		return
@@ -78,7 +78,7 @@ func (q *query) load() {
 	}
 	for _, i := range candidates {
 		if i >= len(q.in.rules) {
-			break // the rest are replacements
+			break // the others are replacements
 		}
 		r := q.in.rules[i]
 		if !r.match.Holds(q.request) || !q.inForce(r) || len(q.replaces) > 0 && slices.Contains(q.replaces, i) {
@@ -94,7 +94,7 @@ func (q *query) load() {
 		}
 		ch := q.charges.add(i)
 		applies, err := r.charge(q.request, q.cost, ch)
-		if err != nil && !r.Shadow { // a shadow denies nothing, also if an attribute is missing
+		if err != nil && !r.Shadow { // a shadow denies nothing, even if an attribute is missing
 			q.err = err
 		}
 		if !applies {
@@ -111,8 +111,8 @@ func (q *query) load() {
 	}
 }
 
-// waited returns the decision of a Wait that has ended with err, from the decisions of the enforcing rules: the decision with
-// the longest RetryAfter, or if all allow, with the smallest remaining budget.
+// waited returns the decision of a Wait that has ended with err. Of the enforcing rules' decisions it
+// chooses the one with the longest RetryAfter or, if all allow, the one with the smallest remaining budget.
 func (q *query) waited(err error) (d ratelimit.Decision) {
 	d.Allowed = err == nil
 	known := false
@@ -132,7 +132,7 @@ func (q *query) waited(err error) (d ratelimit.Decision) {
 	return d
 }
 
-// inForce reports whether a rule is in force for a query. All rules of a query are compared with one reading of the clock.
+// inForce reports whether a rule is in force for a query. All rules of a query are checked at one reading of the clock.
 func (q *query) inForce(r *rule) bool {
 	if !r.dated {
 		return true
@@ -143,7 +143,8 @@ func (q *query) inForce(r *rule) bool {
 	return r.span().holds(q.at)
 }
 
-// replaced appends the rules that do not apply to a request, since others take their place. The candidates come from the index.
+// replaced appends the rules that do not apply to a request because
+// other rules replace them. The candidates come from the index.
 func (q *query) replaced(candidates []int, by []int) []int {
 	g := q.in
 	for _, c := range slices.Backward(candidates) {
@@ -166,7 +167,7 @@ func (q *query) replaced(candidates []int, by []int) []int {
 	return by
 }
 
-// replacedBy returns the rule that takes the place of another for a request.
+// replacedBy returns the rule that replaces another for a request.
 func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
 	g := q.in
 	for _, c := range candidates {
@@ -177,7 +178,7 @@ func (q *query) replacedBy(rule int, candidates []int) (by *rule) {
 	return nil
 }
 
-// countDenied counts which keys a decision has denied.
+// countDenied counts the keys that a decision has denied.
 func (q *query) countDenied(in *sketch.Sketch, allowed bool) {
 	for _, i := range q.charges.denied {
 		ch := &q.charges.List[i]

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/owed"
 )
 
-// debts record what an [Options.StandIn] has let pass, by rule, until the policies behind it are charged.
+// debts records the spending that an [Options.StandIn] has allowed, by rule, until the policies behind it are charged.
 type debts struct {
 	to creditor
 
@@ -36,13 +36,13 @@ type debt struct {
 	ledger *owed.Ledger[debtor]
 	debtor
 	cost  int
-	fixed bool            // the rule has its own cost, which only a cancelled reservation gives back
-	real  *int            // the real cost, if the rule determines it; else nil
+	fixed bool            // the rule has its own cost, which comes back only if the reservation is cancelled
+	real  *int            // returns the real cost, if the rule determines it; else nil
 	share ratelimit.Limit // the stand-in's limit
 }
 
-// of returns what a decision of the stand-in owes to the primary. Keys that
-// share a limit owe nothing: it would take no budget from a later call.
+// of returns the debts of a stand-in's decision to the primary. Keys that
+// share a limit owe nothing: a charge would take no budget from a later call.
 func (b *debts) of(ctx context.Context, q *query, d *ratelimit.Decision, err error) (all []debt) {
 	denied := err != nil || !d.Allowed
 	if b == nil || q.answered() || owed.IsUncertain(ctx) || denied && (!q.in.always || err != nil && !errors.Is(err, ratelimit.ErrExceedsLimit)) {
@@ -86,7 +86,7 @@ func record(all []debt) {
 
 func (d *debt) record(units int) { d.ledger.Charge(d.debtor, units, d.share) }
 
-// owing returns a reservation that owes its real cost when it is settled. One that was denied never is.
+// owing returns a reservation that adds its real cost to the debts when it is settled. A denied reservation is never settled.
 func owing(all []debt, inner *ratelimit.Reservation) *ratelimit.Reservation {
 	if len(all) == 0 {
 		return inner
@@ -126,7 +126,7 @@ func (b *debts) repay(ctx context.Context) error {
 			g := b.to.now()
 			i := g.position(id)
 			if i < 0 {
-				return nil // the rule has gone, and its budgets with it
+				return nil // the rule has gone with its budgets
 			}
 			return b.to.adjust(ctx, g, &charges{List: []charge{{Rule: i, Key: k.key, Cost: 1, Limit: &k.limit}}, Bare: true}, units)
 		})

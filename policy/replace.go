@@ -6,15 +6,15 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// replacement is a rule that takes the place of others: see [Rule.Instead].
+// replacement is a rule that replaces others: see [Rule.Instead].
 type replacement struct {
 	rule  int
-	of    []int      // the rules that it takes the place of, in order
-	match match.Rule // of the rule, for all readings of a path
+	of    []int      // the rules that it replaces, in order
+	match match.Rule // the rule's match, for all readings of a path
 }
 
-// replacementsOf returns the replacements in a set. A shadow replaces nothing: it denies nothing, and so would let requests
-// pass that the other rules deny.
+// replacementsOf returns the replacements in a set. A shadow replaces no
+// rule: it denies nothing, so requests would pass that the other rules deny.
 func replacementsOf(rules []*rule) (all []replacement) {
 	byName := map[string]int{}
 	for i, r := range rules {

@@ -25,7 +25,7 @@ func (a Attributes) Attribute(name string) (string, bool) {
 	return v, ok
 }
 
-// plan is a [Request] that has a plan, and nothing else.
+// plan is a [Request] with only the attribute plan.
 type plan string
 
 func (p plan) Attribute(name string) (string, bool) { return string(p), name == attrPlan && p != "" }
@@ -82,8 +82,8 @@ func (h *httpRequest) Attribute(name string) (string, bool) {
 	return "", false
 }
 
-// errOpaque is the error of a request whose target is a URI without a path, such as "x:y:/v1/charges". A server takes its path for
-// empty, and a proxy sends "y:/v1/charges" on: the next server reads a path that no rule has seen.
+// errOpaque is the error of a request whose target is a URI without a path, such as "x:y:/v1/charges". A server takes
+// its path for empty, but a proxy sends "y:/v1/charges" on. So the next server reads a path that no rule has examined.
 var errOpaque = &requestError{keyfunc.ErrMalformedKey, "the target of the request is a URI without a path"}
 
 // unreadable returns errOpaque if a request has no path that rules can be compared with.
@@ -100,8 +100,8 @@ func unreadable(r Request) error {
 	return errOpaque
 }
 
-// query returns a parameter's only value in the query of the URL. Pairs that cannot be read count as none, as in
-// [net/url.URL.Query].
+// query returns the value of a parameter in the URL's query if it has only
+// one. Pairs that cannot be read are ignored, as in [net/url.URL.Query].
 func (h *httpRequest) query(name string) (string, bool) {
 	if !strings.Contains(h.r.URL.RawQuery, "=") {
 		return "", false
@@ -110,7 +110,7 @@ func (h *httpRequest) query(name string) (string, bool) {
 	return v, err == nil
 }
 
-// cookie returns the only value of a cookie.
+// cookie returns the value of a cookie if it has only one.
 func (h *httpRequest) cookie(name string) (string, bool) {
 	cookies := h.r.CookiesNamed(name)
 	if len(cookies) != 1 || cookies[0].Value == "" {
@@ -127,8 +127,8 @@ func (h *httpRequest) ip() (string, bool) {
 	return addr.String(), true
 }
 
-// header returns a field's only value. A client who sends a field twice has none: else
-// different parts of a program could believe different ones.
+// header returns the value of a field if it has only one. A field that a client sends
+// twice has none: otherwise different parts of a program could use different values.
 func (h *httpRequest) header(field string) (string, bool) {
 	v, err := keytext.Single(h.r.Header.Values(field), field)
 	return v, err == nil

@@ -19,39 +19,39 @@ import (
 // rule is a [Rule], prepared for decisions.
 type rule struct {
 	*Rule
-	lists     lists                                 // of the set
-	id        string                                // of the budget
-	limit     ratelimit.Limit                       // the limit by which the rule denies, with its name: see Grace. The following limits are such limits, too
-	whole     ratelimit.Limit                       // the file's: more than limit in a stand-in that enforces a share of it
-	part      func(ratelimit.Limit) ratelimit.Limit // the share of a limit in such a stand-in, else nil
+	lists     lists                                 // the lists of the set
+	id        string                                // the id of the budget
+	limit     ratelimit.Limit                       // the limit by which the rule denies, with its name and Grace; the limits below are of the same kind
+	whole     ratelimit.Limit                       // the limit of the file: more than limit in a stand-in that enforces a share of it
+	part      func(ratelimit.Limit) ratelimit.Limit // returns the share of a limit in such a stand-in; else nil
 	plans     map[string]*ratelimit.Limit
-	overrides map[string][]override      // by the joined key
-	wall      func() time.Time           // the time of From and Until
-	planOf    map[ratelimit.Limit]string // the plan of a limit, also of limits that plans had in earlier sets
-	match     match.Rule                 // which requests it is for
+	overrides map[string][]override      // by the joined values of the key
+	wall      func() time.Time           // the clock for From and Until
+	planOf    map[ratelimit.Limit]string // the plan of each limit, including limits that plans had in earlier sets
+	match     match.Rule                 // selects the requests of the rule
 
-	pool  *shares.Pool  // the limit that its keys share, nil without Share
-	terms *shares.Terms // by which they share it
+	pool  *shares.Pool  // the limit that its keys share; nil if Share is 0
+	terms *shares.Terms // the weights with which they share it
 
 	thresholds []int                       // the percentages of Notify, in order
-	given      *limits.Cache               // of LimitFrom, nil without
+	given      *limits.Cache               // limits of LimitFrom; nil if there is none
 	countable  func(ratelimit.Limit) error // the engine's check of a limit
 	badLimits  *atomic.Uint64
 
-	unknownPlans *atomic.Uint64 // nil without plans and shares
+	unknownPlans *atomic.Uint64 // nil if there are no plans and shares
 
 	parts   []needed // the attributes of its key
-	plain   bool     // the key is one attribute, and whole
+	plain   bool     // the key is one attribute, which is not cut
 	pricing pricing  // its cost
-	actual  needed   // the attribute that holds its real cost
-	ownCost bool     // for some requests at least, the rule has its own cost
-	varies  bool     // some keys have another limit
+	actual  needed   // the attribute with its real cost
+	ownCost bool     // the rule has its own cost for some requests at least
+	varies  bool     // some keys have another limit than the rule's
 	moved   bool     // earlier sets had another limit
 	grace   limits.Grace
 	dated   bool // it is in force for a time
 }
 
-// newRule makes a rule ready. It is valid.
+// newRule prepares a valid rule.
 func newRule(r *Rule, named lists) *rule {
 	c := &rule{
 		Rule:      r,
@@ -100,7 +100,8 @@ func newRule(r *Rule, named lists) *rule {
 	return c
 }
 
-// eachOverride calls f for each override: with its key as the file has it, and with the key as requests spell it, if that differs.
+// eachOverride calls f for each override: with its key as in the
+// file, and also with the key as requests spell it, if that differs.
 func (r *Rule) eachOverride(f func(key string, o *Override)) {
 	written := make(map[string]bool, len(r.Overrides))
 	for i := range r.Overrides {
@@ -160,9 +161,8 @@ func (c *rule) others() (all []ratelimit.Limit) {
 	return all
 }
 
-// charge fills in the rule's charge for a request: the key, the cost, and the
-// limit. All other fields of ch must be zero. It reports false if the rule is optional and
-// the request lacks an attribute.
+// charge fills in the rule's charge for a request: the key, the cost, and the limit. All other fields
+// of ch must be zero. If the rule is optional and the request lacks an attribute, it reports false.
 func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error) {
 	if c.plain {
 		ch.Key, err = c.parts[0].in(r)
@@ -185,7 +185,7 @@ func (c *rule) charge(r Request, cost int, ch *charge) (applies bool, err error)
 	return true, nil
 }
 
-// key returns the request's key, of all attributes that it consists of.
+// key returns the request's key, which consists of all its attributes.
 func (c *rule) key(r Request) (string, error) {
 	values := make([]string, len(c.parts))
 	for i := range c.parts {
@@ -205,8 +205,8 @@ func (c *rule) key(r Request) (string, error) {
 	return joined.Key(values), nil
 }
 
-// limitOf returns the limit of a key: from its override, the attribute of LimitFrom, the request's plan, or else the rule; and
-// the plan if its limit holds.
+// limitOf returns the limit of a key: from its override, the attribute of LimitFrom, the
+// request's plan, or else the rule. It also returns the plan, if the limit is the plan's.
 func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan string) {
 	if l := c.overrideOf(key); l != nil {
 		return l, ""
@@ -230,7 +230,7 @@ func (c *rule) limitOf(r Request, key string) (limit *ratelimit.Limit, plan stri
 	return &c.limit, ""
 }
 
-// countPlan counts a request's plan if the rule has no such plan.
+// countPlan counts a request's plan as unknown if the rule does not have it.
 func (c *rule) countPlan(r Request) {
 	plan, ok := r.Attribute(attrPlan)
 	if !ok || plan == "" {
@@ -243,10 +243,10 @@ func (c *rule) countPlan(r Request) {
 	}
 }
 
-// maxPlanLimits bounds the known limits of one rule's plans, including plans of earlier sets.
+// maxPlanLimits bounds the number of known limits of one rule's plans, including plans of earlier sets.
 const maxPlanLimits = 10_000
 
-// succeeds copies the limits that the rule's plans had before from its predecessor in the last set, if there is one.
+// succeeds copies the limits that the rule's plans had in earlier sets from the rule in the last set, if there was one.
 func (c *rule) succeeds(last *rule) {
 	c.planOf = make(map[ratelimit.Limit]string, len(c.plans))
 	if last != nil {
@@ -262,7 +262,7 @@ func (c *rule) succeeds(last *rule) {
 	}
 }
 
-// limitAfter returns the limit of a key whose last decision was under the limit last, and the plan if its limit holds.
+// limitAfter returns the limit of a key whose last decision was under the limit last, and the plan if the limit is a plan's.
 func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, string) {
 	name, known := "", last.Named("") == c.limit.Named("")
 	if !known {
@@ -270,16 +270,16 @@ func (c *rule) limitAfter(key string, last ratelimit.Limit) (ratelimit.Limit, st
 	}
 	limit, holds := c.limitOf(plan(name), key)
 	if c.given != nil && !known && c.overrideOf(key) == nil {
-		return last.Named(c.Name), "" // the limit of its attribute
+		return last.Named(c.Name), "" // the limit came from the attribute
 	}
 	return *limit, holds
 }
 
-// ValuesOf returns the values of a key from its text, as found in [Denials] and a [Decision]: one for each attribute of the
-// rule's Key, or fewer if the text is no such key.
+// ValuesOf splits the text of a key, as in [Denials] and [Decision], into its values:
+// one for each attribute of the rule's Key, or fewer if the text is no such key.
 func ValuesOf(key string, attributes int) []string { return joined.Values(key, attributes) }
 
-// givenLimit reads the attribute of LimitFrom: a limit, or a number of units, to which it scales the rule's limit.
+// givenLimit reads the attribute of LimitFrom. It is a limit, or a number of units to which it scales the rule's limit.
 func (c *rule) givenLimit(text string) (l ratelimit.Limit, err error) {
 	if units, failed := strconv.Atoi(text); failed == nil {
 		l, err = limits.Scaled(c.whole, units, text)
@@ -312,7 +312,7 @@ func thresholdsOf(r *Rule) (all []int) {
 	return all
 }
 
-// share makes a charge one of the limit that the rule's keys share, if it has one.
+// share puts a charge under the limit that the rule's keys share, if there is one.
 func (c *rule) share(r Request, ch *charge) {
 	if c.pool == nil || !limits.Counts(*ch.Limit) {
 		return
@@ -324,7 +324,8 @@ func (c *rule) share(r Request, ch *charge) {
 	}
 }
 
-// overrideOf returns the limit of a key's override that is in force, nil if none is. One that has a time precedes one without.
+// overrideOf returns the limit of a key's override that is in force, or nil
+// if none is. An override with a time takes precedence over one without.
 func (c *rule) overrideOf(key string) (limit *ratelimit.Limit) {
 	var at time.Time
 	for _, o := range c.overrides[key] {

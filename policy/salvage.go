@@ -28,10 +28,12 @@ func filesOf(data []byte) (files []string) {
 	return files[:min(len(files), maxLists)]
 }
 
-// switchAtMargin is the kill switch in a file in YAML that cannot be read: the text of a value in quotes or in a block is indented.
+// switchAtMargin matches the kill switch in a YAML file that cannot be read
+// as a whole. Text in quotes or in a block is indented, so it does not match.
 var switchAtMargin = regexp.MustCompile(`(?m)^kill_switch[ \t]*:[ \t]+(true|false)[ \t]*(?:#.*)?\r?$`)
 
-// switchIn returns the kill switch that a file sets, and whether it sets one, also if the rest of the file is wrong. Two are none.
+// switchIn returns the kill switch that a file sets, and whether it sets one,
+// even if the rest of the file is wrong. If the file sets two, neither counts.
 func switchIn(data []byte) (on, known bool) {
 	if root, err := (&parser{json: isJSON(data)}).tree(data); err == nil {
 		for i := 0; i+1 < len(root.Content) && root.Kind == yaml.MappingNode; i += 2 {
@@ -54,7 +56,7 @@ func switchIn(data []byte) (on, known bool) {
 	return string(all[0][1]) == "true", true
 }
 
-// switchInJSON is switchIn of an object in JSON, up to the place where it is none.
+// switchInJSON is switchIn for a JSON object. It reads up to the first error.
 func switchInJSON(data []byte) (on, known bool) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if _, err := dec.Token(); err != nil {

@@ -31,7 +31,7 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 			for key, saved := range t.Keyed.Saved() {
 				values := joined.Values(key, len(r.parts))
 				if joined.Key(values) != key || len(values) != len(r.parts) {
-					continue // of another Key, which the rule had before
+					continue // the key belongs to another Key, which the rule had before
 				}
 				if !yield(Subject{Rule: r.Name, Key: values}, saved) {
 					return
@@ -41,12 +41,13 @@ func (p *Policies) Saved() iter.Seq2[Subject, ratelimit.Saved] {
 	}
 }
 
-// Restore charges keys the spending that [Policies.Saved] returned, when elapsed has passed since: see [ratelimit.Keyed.Restore], whose
-// notes hold here. Call it before the traffic begins. A rule that has been renamed is found by its Budget.
+// Restore charges keys with the spending that [Policies.Saved] returned, when elapsed
+// has passed since: see [ratelimit.Keyed.Restore], whose notes apply here. Call it
+// before the traffic begins. A rule that has been renamed is found by its Budget.
 //
-// Restore skips pairs of rules that are not in force, pairs whose keys the rule does not have, and damaged pairs.
-// It joins their errors. Each error names a rule and the position of a pair among that rule's pairs, from 0, but
-// no key. With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
+// Restore skips pairs of rules that are not in force, pairs with keys that the rule does not have, and damaged pairs.
+// It joins their errors. Each error names a rule and the position of a pair among that rule's pairs, from 0, but no
+// key. With an engine other than [Memory], and for a rule with Share, the error wraps [errors.ErrUnsupported].
 func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time.Duration) error {
 	if seq == nil {
 		return optional.Nil("policy: Restore: seq")
@@ -99,7 +100,7 @@ func (p *Policies) Restore(seq iter.Seq2[Subject, ratelimit.Saved], elapsed time
 	return errors.Join(errs...)
 }
 
-// restored returns the index of the rule that has saved budgets, -1 if none does.
+// restored returns the index of the rule that has saved budgets under a name, or -1 if there is none.
 func (g *generation) restored(name string) int {
 	if i := g.find(name); i >= 0 {
 		return i

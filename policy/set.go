@@ -16,13 +16,13 @@ type Set struct {
 	Version string `yaml:"version,omitempty" json:"version,omitempty"`
 	// KillSwitch lets every request pass, uncharged.
 	KillSwitch bool `yaml:"kill_switch,omitempty" json:"kill_switch,omitempty"`
-	// Attributes names the attributes that the program supplies. With them, [Check] warns of others.
+	// Attributes lists the attributes that the program supplies. If it is set, [Check] warns of other attributes.
 	Attributes []string `yaml:"attributes,omitempty" json:"attributes,omitempty"`
-	// Lists are values that any value of a [Match] can name, costs included: "@bad" stands for the values of the list bad, and a list of an "ip"
-	// holds addresses and networks. "@@bad" is the text "@bad".
+	// Lists are values that any value of a [Match] can name, even in costs. For example, "@bad" stands for the
+	// values of the list bad. In an "ip" the values are addresses and networks. "@@bad" is the text "@bad".
 	Lists    map[string]List `yaml:"lists,omitempty" json:"lists,omitempty"`
 	Defaults *Defaults       `yaml:"defaults,omitempty" json:"defaults,omitempty"`
-	// Rules apply in this order: all that match a request.
+	// Rules are the rules. All that match a request apply, in this order.
 	Rules []Rule `yaml:"rules" json:"rules"`
 }
 
@@ -67,14 +67,16 @@ func (s *Set) complete() []Rule {
 
 // Rule is a limit and the condition of the requests to which it applies.
 type Rule struct {
-	// Name is a letter, then letters, digits, "_" and "-", 128 at most; unique, whatever the case. Budgets belong to it.
+	// Name is a letter, followed by letters, digits, "_" and "-", at most 128
+	// in all. It is unique even without regard to case. Budgets belong to it.
 	Name        string `yaml:"name" json:"name"`
 	Description string `yaml:"description,omitempty" json:"description,omitempty"`
-	// Budget is the name of the budgets, if it is not Name: a rule that is renamed keeps its spending by its old name. No other rule has budgets
-	// of that name. It is as Name.
+	// Budget is the name of the budgets, if it is not Name. For example, a rule that is renamed keeps its
+	// spending under its old name. No other rule may have budgets of that name. The form is that of Name.
 	Budget string `yaml:"budget,omitempty" json:"budget,omitempty"`
-	// From and Until bound the time in which the rule is in force: from From, and before Until. Zero bounds nothing. At other times the rule is as
-	// if it were Disabled. The clock is that of this machine, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
+	// From and Until bound the time in which the rule is in force: from From, and before
+	// Until. A zero time is no bound. At other times the rule counts as Disabled. The clock
+	// is that of this machine, or [MemoryOptions.Clock] if it has a method Wall() time.Time.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 	Match Match     `yaml:"match,omitempty" json:"match,omitzero"`
@@ -82,53 +84,56 @@ type Rule struct {
 	// bits. "wildcard:id" is the text that {id} matches in the rule's own routes, as [net/http.Request.PathValue]
 	// returns it; each of the routes must have {id}. A Match and a Cost may name it like an attribute, too.
 	Key []string `yaml:"key,omitempty" json:"key,omitzero"`
-	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has a Match only.
+	// Allow exempts matching requests from all rules: they pass uncharged. Such a rule has only a Match.
 	Allow bool `yaml:"allow,omitempty" json:"allow,omitempty"`
-	// Instead names the rules that this rule replaces for a request. It replaces them if it is no Shadow, if it matches under every
-	// reading of the request's path (see [HTTP]), and, with Optional, if the request has the rule's attributes.
+	// Instead names the rules that this rule replaces for a request. It replaces them only
+	// if it is no Shadow, and if it matches under every reading of the request's path (see
+	// [HTTP]). If it is Optional, the request must also have the rule's attributes.
 	Instead []string `yaml:"instead,omitempty" json:"instead,omitempty"`
-	// Limit holds for keys without another limit. Its Name is ignored.
+	// Limit is for keys without another limit. Its Name is ignored.
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	// Plans are limits by the attribute "plan". A change of plan keeps the spending.
 	Plans map[string]ratelimit.Limit `yaml:"plans,omitempty" json:"plans,omitzero"`
-	// Share, if above 0, makes all keys share Limit, by weight, instead of having a budget each: see package fair. It is the weight of a key
-	// without another, 2^20 at most. Limit is a token bucket then, Key is not empty, LimitFrom and Notify are, and Plans and Overrides have
-	// no limits but [ratelimit.Unlimited] and [ratelimit.Blocked], whose keys take no part. A change of Limit or of a weight keeps the
-	// spending, and holds at once for calls in line. To begin or end to share a limit makes budgets anew.
+	// Share, if above 0, makes all keys share Limit, by weight, instead of having a budget each: see package fair. It
+	// is the weight of a key without a weight of its own, at most 2^20. Limit must be a token bucket, Key must not be
+	// empty, and LimitFrom and Notify must be. Plans and Overrides have no limits except [ratelimit.Unlimited] and
+	// [ratelimit.Blocked], whose keys take no part. A change of Limit or of a weight keeps the spending, and applies
+	// to calls in line at once. When a rule begins or ends to share a limit, its budgets begin anew.
 	Share int `yaml:"share,omitempty" json:"share,omitempty"`
 	// Shares are weights by the attribute "plan", in a rule with Share.
 	Shares map[string]int `yaml:"shares,omitempty" json:"shares,omitempty"`
-	// LimitFrom names an attribute with the limit of a request's key: a limit's text, or a number of units that scales Limit:
-	// with 10 under "token-bucket 100/s burst 200", the limit is 10/s burst 20. The number 0 is [ratelimit.Blocked]. It takes precedence over Plans. If the attribute is missing, Plans and Limit hold. If its value is not a limit, Limit
-	// holds, and [Policies.Stats] counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
+	// LimitFrom names an attribute with the limit of a request's key. The value is a limit's text, or a
+	// number of units that scales Limit. For example, 10 under "token-bucket 100/s burst 200" gives 10/s
+	// burst 20. The number 0 is [ratelimit.Blocked]. LimitFrom takes precedence over Plans. If the attribute
+	// is missing, Plans and Limit apply. If its value is not a limit, Limit applies, and [Policies.Stats]
+	// counts the value. Only the program may supply the attribute: headers, queries and cookies are refused.
 	LimitFrom string `yaml:"limit_from,omitempty" json:"limit_from,omitempty"`
 	// Notify lists shares of the limit, such as "80%". A charge that crosses one calls [Options.OnThreshold].
 	Notify []string `yaml:"notify,omitempty" json:"notify,omitempty"`
-	// Grace is a share of the limit that is allowed above it. For example, with "10%" the rule
+	// Grace is a share of the limit that is allowed in addition. For example, with "10%" the rule
 	// denies above 110 % of the units of a window or of the burst of a bucket, rounded down.
 	// Limit, Remaining and Notify refer to the limit itself, and Debt is the spending above it.
 	Grace string `yaml:"grace,omitempty" json:"grace,omitempty"`
-	// Overrides are limits of single keys. They win over plans and LimitFrom.
+	// Overrides are limits of single keys. They take precedence over plans and LimitFrom.
 	Overrides []Override `yaml:"overrides,omitempty" json:"overrides,omitempty"`
 	// Cost replaces the caller's cost, unless that is 0.
 	Cost Cost `yaml:"cost,omitempty" json:"cost,omitzero"`
-	// Costs are the costs of some requests: the first whose Match matches replaces Cost. If a path can be read in several ways (see
-	// [HTTP]), and these have several costs, the highest of them.
+	// Costs are the costs of some requests: the first one whose Match matches replaces Cost. If
+	// a path can be read in several ways (see [HTTP]) with several costs, the highest applies.
 	Costs []Cost `yaml:"costs,omitempty" json:"costs,omitempty"`
-	// Charge is "always" or empty. Always charges the rule's cost even if this rule or another one denies the request.
-	// If necessary the cost becomes a debt, of at most the amount that 100 years regain. So a client that goes on while
-	// it is denied is denied for longer. A cost of 0 is denied while nothing is left. Other rules are charged all or
-	// none, as usual.
+	// Charge is "always" or empty. "always" charges the rule's cost even if this rule or another
+	// one denies the request. If necessary the cost becomes a debt, of at most the amount that
+	// 100 years regain. So a client that goes on while it is denied is denied for longer. A cost
+	// of 0 is denied while nothing is left. Other rules are charged all or none, as usual.
 	//
-	// It is for costs that are known only after their use. For example, ask with a cost of 0, and charge the tokens
-	// afterwards. Take and Reserve charge in this way. Wait charges only a cost that passes. The charge of an allowed
-	// reservation is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures
-	// take another one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is
-	// charged, except after [ratelimit.ErrExceedsLimit]. The rule has no Share and no limit that is
-	// [ratelimit.Concurrent].
+	// It is for costs that are known only after their use. For example, decide with a cost of 0, and charge the tokens
+	// afterwards. Take and Reserve charge always; Wait charges only a cost that passes. The charge of an allowed
+	// reservation is settled as any other. With a store, the charge of a denial takes one more round trip. Its figures take
+	// another one under sliding windows, leaky buckets and, with a debt, calendars. After an error nothing is charged,
+	// except after [ratelimit.ErrExceedsLimit]. The rule has no Share and no limit that is [ratelimit.Concurrent].
 	Charge string `yaml:"charge,omitempty" json:"charge,omitempty"`
-	// Actual names an attribute with the real cost, a whole number from 0. It is read when a [Policies.Reserve] is settled, in place of the
-	// argument of Settle. See [Policies.Reserve].
+	// Actual names an attribute with the real cost, a whole number from 0. The
+	// settlement of a [Policies.Reserve] uses it instead of the argument of Settle.
 	Actual string `yaml:"actual,omitempty" json:"actual,omitempty"`
 	// Optional skips the rule for requests that lack an attribute named by Key or Cost. Otherwise they fail.
 	Optional bool `yaml:"optional,omitempty" json:"optional,omitempty"`
@@ -139,7 +144,7 @@ type Rule struct {
 	ChangedBy string `yaml:"changed_by,omitempty" json:"changed_by,omitempty"`
 }
 
-// MarshalYAML returns the fields, also a Match, Key and Plans that are empty and not nil.
+// MarshalYAML returns the fields. It includes a Match, Key and Plans that are empty but not nil.
 func (r Rule) MarshalYAML() (any, error) {
 	type fields Rule
 	n := new(yaml.Node)
@@ -163,8 +168,8 @@ type Override struct {
 	Key   []string        `yaml:"key" json:"key"` // one for each attribute of the rule's Key
 	Limit ratelimit.Limit `yaml:"limit,omitempty" json:"limit,omitzero"`
 	Share int             `yaml:"share,omitempty" json:"share,omitempty"` // in place of Limit
-	// From and Until bound the time in which the limit holds, as in a Rule. A key may have several limits, if their times have no instant in
-	// common; one without a time holds at all other times. With Share they are zero.
+	// From and Until bound the time in which the limit is in force, as in a Rule. A key may have several limits if their
+	// times do not overlap; a limit without a time applies at all other times. With Share, From and Until are zero.
 	From  time.Time `yaml:"from,omitempty" json:"from,omitzero"`
 	Until time.Time `yaml:"until,omitempty" json:"until,omitzero"`
 }
@@ -172,7 +177,7 @@ type Override struct {
 // chargeAlways is the only value of [Rule.Charge].
 const chargeAlways = "always"
 
-// always reports whether the rule is charged whatever the decision.
+// always reports whether the rule is charged even for denials.
 func (r *Rule) always() bool { return r.Charge == chargeAlways }
 
 // holds reports whether a limit of the rule is [ratelimit.Concurrent].
@@ -189,7 +194,7 @@ func (r *Rule) holds() bool {
 // budgets returns the name of the rule's budgets.
 func (r *Rule) budgets() string { return cmp.Or(r.Budget, r.Name) }
 
-// leavesOut reports whether a rule has one of its fields from the defaults.
+// leavesOut reports whether a rule takes one of its fields from the defaults.
 func (r *Rule) leavesOut(field string) bool {
 	switch field {
 	case "match":

@@ -9,10 +9,10 @@ import (
 	"github.com/weir-go/ratelimit/internal/held"
 )
 
-// settles reports whether the rule's charge does not simply settle at the argument of Settle, or at its cost.
+// settles reports whether the rule's charge needs more than the argument of Settle or its cost to be settled.
 func (c *rule) settles() bool { return c.Actual != "" || c.pricing.prices != nil }
 
-// settledAs returns a reservation of the charges of another, which it settles by a function.
+// settledAs returns a reservation with the charges of inner. The function settle settles it.
 func settledAs(inner *ratelimit.Reservation, settle func(actual int) error) *ratelimit.Reservation {
 	res := ratelimit.NewReservation(inner.Decision, settle)
 	held.Follow(res, func(ctx context.Context, r *ratelimit.Reservation) error { return r.Extend(ctx) }, inner)

@@ -22,14 +22,14 @@ func (d *decider) shares(c *charges) bool {
 	return d.pools && slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight > 0 })
 }
 
-// holds reports whether the stack's part of the charges holds units until they are settled.
+// holds reports whether the stack's part of the charges holds units until a settlement.
 func (c *charges) holds() bool {
 	return slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Limit.Algorithm == ratelimit.AlgorithmConcurrent })
 }
 
 func (d *decider) takeShared(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	if c.holds() {
-		return d.stack.Take(ctx, c, cost) // which returns the error
+		return d.stack.Take(ctx, c, cost) // Take returns the error
 	}
 	p := d.newPass(c, cost)
 	defer p.abandon()
@@ -44,13 +44,13 @@ func (d *decider) reserveShared(ctx context.Context, c *charges, cost int, maxDe
 	return p.reservation(p.reserve(ctx, maxDelay, maxDelay))
 }
 
-// peekAgain bounds the time until a call tries again that waits for rules without Share. It follows grants,
-// settlements and changes of limits.
+// peekAgain bounds the time until a waiting call tries rules without
+// Share again, and so notices grants, settlements and changes of limits.
 const peekAgain = time.Second
 
 func (d *decider) waitShared(ctx context.Context, c *charges, cost int) error {
 	if c.holds() {
-		return d.stack.Wait(ctx, c, cost) // which returns the error
+		return d.stack.Wait(ctx, c, cost) // Wait returns the error
 	}
 	for {
 		left, err := wait.Left(ctx)
@@ -68,17 +68,18 @@ func (d *decider) waitShared(ctx context.Context, c *charges, cost int) error {
 	}
 }
 
-// waitOnce waits in the lines of shared limits, if the other rules allow the cost. Else it returns the time after which to try again.
+// waitOnce waits in the lines of shared limits, if the other rules allow
+// the cost. Otherwise it returns the time after which to try again.
 func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.Duration) (again time.Duration, err error) {
 	p := d.newPass(c, cost)
 	defer p.abandon()
-	res, err := p.reservation(p.reserve(p.passing.From(ctx), wait.Forever, left)) // in line the context bounds it
+	res, err := p.reservation(p.reserve(p.passing.From(ctx), wait.Forever, left)) // in the line the context bounds the wait
 	switch {
 	case err != nil:
 		return 0, err
 	case res.Allowed:
 		return 0, res.Wait(ctx)
-	case p.byPool: // it had no place in line
+	case p.byPool: // the call found no place in line
 		return 0, fmt.Errorf("policy: %w: there is no room in the line of %v", ratelimit.ErrLimited, res.Limit)
 	case res.RetryAfter > left:
 		return 0, &ratelimit.LateError{Package: "policy", Limit: res.Limit, After: res.RetryAfter, Reason: context.DeadlineExceeded}
@@ -88,8 +89,8 @@ func (d *decider) waitOnce(ctx context.Context, c *charges, cost int, left time.
 	return min(res.RetryAfter, peekAgain), nil
 }
 
-// sharedPass is one decision of the stack and, if that allows it, of the shared limits, one after the other. Unless it is done when it ends,
-// its charges are given back, also if a limiter panics.
+// sharedPass is one decision of the stack and then, if that allows it, of the shared limits, one after the
+// other. Unless the pass is done when it ends, its charges are given back, even after a panic of a limiter.
 type sharedPass struct {
 	decider *decider
 	c       *charges
@@ -99,19 +100,19 @@ type sharedPass struct {
 
 	d       ratelimit.Decision
 	sum     merge.Sum[ratelimit.Limit]
-	stack   *ratelimit.Reservation // of the rules whose keys have budgets of their own; nil if there are none
+	stack   *ratelimit.Reservation // the charges of rules whose keys have budgets of their own; nil if there are none
 	held    []pooled
 	byPool  bool             // a shared limit has denied it
 	passing optional.Passing // the context of a charge that is not settled later
 	done    bool
 }
 
-// pooled is the charge of a shared limit.
+// pooled is a charge of a shared limit.
 type pooled struct {
 	charge charge
 	pool   *shares.Pool
-	real   func() int             // the real cost, if the rule has settles; else nil
-	own    bool                   // the cost is the rule's, whatever the caller's
+	real   func() int             // returns the real cost, if the rule settles; else nil
+	own    bool                   // the cost is the rule's own, not the caller's
 	res    *ratelimit.Reservation // nil if the charge is final
 }
 
@@ -136,19 +137,19 @@ func (p *sharedPass) reserve(ctx context.Context, delay, queue time.Duration) er
 		}
 		if !p.d.Allowed {
 			p.byPool = true
-			_ = p.giveBack() // a charge that stays spent makes no error of a denial
+			_ = p.giveBack() // if a charge stays spent, the denial is still no error
 			return nil
 		}
 	}
 	for _, i := range p.pooled(true) {
 		p.reserveShadow(ctx, &p.c.List[i])
 	}
-	p.d.Delay = max(0, p.d.Delay-time.Since(p.began)) // it passes also while the call stands in line
+	p.d.Delay = max(0, p.d.Delay-time.Since(p.began)) // the delay passes while the call stands in line
 	p.done = true
 	return nil
 }
 
-// pooled returns the indices of the charges to shared limits, of shadows or of the others.
+// pooled returns the indices of the charges of shared limits: those of shadows, or the others.
 func (p *sharedPass) pooled(shadow bool) (which []int) {
 	for i := range p.c.List {
 		if ch := &p.c.List[i]; ch.Weight > 0 && p.decider.rules[ch.Rule].Shadow == shadow {
@@ -178,7 +179,7 @@ func (p *sharedPass) reserveStack(ctx context.Context, queue time.Duration) erro
 	return nil
 }
 
-// reservePooled charges a shared limit. If it denies, the decision is its own.
+// reservePooled charges a shared limit. If it denies, the whole decision is its denial.
 func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.Duration) error {
 	x, d, err := p.charge(ctx, ch, delay)
 	d.Limit = limitOr(d.Limit, *ch.Limit)
@@ -189,11 +190,11 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 		return nil
 	}
 	if !p.sum.Empty() {
-		// The rules before it have room for the cost that they get back.
+		// The rules before it get their cost back, and have room for it.
 		if before := p.d.Remaining; before < d.Remaining-p.cost {
 			d.Remaining = before + p.cost
 		}
-		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter) // the budgets before it are full by then
+		d.ResetAfter = max(d.ResetAfter, p.d.ResetAfter) // the budgets before it are full at that time
 		d.Degraded = d.Degraded || p.d.Degraded
 	}
 	d.Allowed, d.Delay = false, 0
@@ -201,7 +202,7 @@ func (p *sharedPass) reservePooled(ctx context.Context, ch *charge, delay time.D
 	return err
 }
 
-// charge asks a shared limit.
+// charge charges a shared limit.
 func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration) (x pooled, d ratelimit.Decision, err error) {
 	r := p.decider.rules[ch.Rule]
 	x = pooled{charge: *ch, pool: r.pool, own: ch.Fixed}
@@ -213,7 +214,7 @@ func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration
 	}
 	err = r.pool.Call(ch.Key, ch.Tariff, func(l shares.Limiter) error {
 		var err error
-		if p.final && delay == 0 && p.isLast(ch) { // it need not be settled
+		if p.final && delay == 0 && p.isLast(ch) { // the charge need not be settled
 			d, err = l.Take(ctx, ch.Key, ch.Cost)
 			return err
 		}
@@ -225,7 +226,7 @@ func (p *sharedPass) charge(ctx context.Context, ch *charge, delay time.Duration
 	return x, d, err
 }
 
-// isLast reports whether no charge can follow that denies, so that this one stays.
+// isLast reports whether no charge that may deny follows, so that this one stays.
 func (p *sharedPass) isLast(ch *charge) bool {
 	if p.decider.rules[ch.Rule].Shadow {
 		return true
@@ -234,7 +235,7 @@ func (p *sharedPass) isLast(ch *charge) bool {
 	return &p.c.List[which[len(which)-1]] == ch
 }
 
-// reserveShadow charges a shared limit that denies nothing.
+// reserveShadow charges the shared limit of a shadow rule.
 func (p *sharedPass) reserveShadow(ctx context.Context, ch *charge) {
 	x, d, err := p.charge(ctx, ch, 0)
 	d.Limit = limitOr(d.Limit, *ch.Limit)
@@ -251,7 +252,7 @@ func limitOr(l, other ratelimit.Limit) ratelimit.Limit {
 	return l
 }
 
-// reservation returns the reservation of all charges, whose real cost can be settled.
+// reservation returns the reservation of all charges, so that the real cost can be settled.
 func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	if err != nil || !p.d.Allowed {
 		return ratelimit.NewReservation(p.d, nil), err
@@ -264,7 +265,7 @@ func (p *sharedPass) reservation(err error) (*ratelimit.Reservation, error) {
 	return res, nil
 }
 
-// settleShared settles the charges of all rules. The cost of a rule with one of its own stays, unless nothing was done.
+// settleShared settles the charges of all rules. The rule's own cost stays, unless nothing was done.
 func settleShared(stack *ratelimit.Reservation, all []pooled, actual int) error {
 	var errs []error
 	for i := range slices.Backward(all) {
@@ -294,14 +295,14 @@ func (p *sharedPass) giveBack() error {
 	return settleShared(p.stack, p.held, 0)
 }
 
-// abandon gives the charges back of a pass that a panic ends.
+// abandon gives the charges of a pass back that a panic ends.
 func (p *sharedPass) abandon() {
 	if !p.done {
 		_ = p.giveBack()
 	}
 }
 
-// peekShared is peek for charges of which some are to shared limits.
+// peekShared is peek if some charges are of shared limits.
 func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelimit.Decision, error) {
 	p := d.newPass(c, cost)
 	if slices.ContainsFunc(c.List, func(ch charge) bool { return ch.Weight == 0 }) {
@@ -338,7 +339,7 @@ func (d *decider) peekShared(ctx context.Context, c *charges, cost int) (ratelim
 	return p.d, nil
 }
 
-// adjustShared is adjust for charges of which some are to shared limits. If one of these cannot be adjusted, nothing is.
+// adjustShared is adjust if some charges are of shared limits. If one of these cannot be adjusted, nothing is adjusted.
 func (d *decider) adjustShared(ctx context.Context, c *charges, delta int) error {
 	own := false
 	for i := range c.List {

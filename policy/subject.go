@@ -17,7 +17,7 @@ import (
 
 // Subject names one key of a rule, as a request of [Policies.Peek], [Policies.Adjust] and [Policies.Reset].
 type Subject struct {
-	Rule string   // the rule's name, whatever the case
+	Rule string   // the rule's name, in any case
 	Key  []string // a value for each attribute of the rule's Key; for "ip/24" an address or its network, for "query:", "cookie:" and header fields with credentials the value or its hash
 	Plan string   // the key's plan, if it has one
 }
@@ -27,9 +27,9 @@ func (s Subject) Attribute(name string) (string, bool) {
 	return plan(s.Plan).Attribute(name)
 }
 
-// Peek returns the decision that Take would make, and charges nothing. For a [Subject], it returns the decision of the
-// Subject's rule alone, even if the rule is a shadow or the kill switch is on. The errors are Take's, and besides
-// [errors.ErrUnsupported] if the engine cannot look, and for a Subject an error if no such rule or key exists.
+// Peek returns the decision that Take would make, and charges nothing. For a [Subject], it returns the decision
+// of the Subject's rule alone, even if the rule is a shadow or the kill switch is on. The errors are Take's, and
+// [errors.ErrUnsupported] if the engine cannot peek. For a Subject it is an error if no such rule or key exists.
 func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Decision, error) {
 	q := p.about(r, cost, true)
 	defer p.free(q)
@@ -50,12 +50,13 @@ func (p *Policies) Peek(ctx context.Context, r Request, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Adjust charges delta to a [Subject]'s budget, or refunds it if negative, whatever the limit. For any other request it adjusts
-// the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only refunds. A refund of more than was
-// spent restores the full budget, and no more. Of a Subject it then returns an error that wraps [ratelimit.ErrExceedsLimit] and has both figures: for
-// a higher limit until some time, write an entry in overrides with until. Ignore the error to give back whatever is spent. The engine's answer has the
-// spending, so no other call can come between; an engine that answers without it, such as a lease, and a rule with Share report no such error. The
-// page of package admin refuses such a refund. The other errors are the same as Peek's.
+// Adjust charges delta to a [Subject]'s budget, or refunds it if negative, even above the limit. For any other request
+// it adjusts the budgets of all rules that match, except shadows and rules with a Cost; under the kill switch it only
+// refunds. A refund above the spending restores the full budget, and no more. For a Subject, Adjust then returns an
+// error that wraps [ratelimit.ErrExceedsLimit] and has both figures. Ignore it if only the spending is to come back.
+// For a higher limit until some time, write an entry in overrides with until instead. The engine's answer contains the
+// spending, so no other call can come between. An engine that answers without it, such as a lease, and a rule with
+// Share report no such error. The page of package admin refuses such a refund. The other errors are the same as Peek's.
 func (p *Policies) Adjust(ctx context.Context, r Request, delta int) error {
 	return p.keep(r, delta > 0, func(g *generation, c *charges) error {
 		if delta >= 0 || !c.Bare {
@@ -155,7 +156,8 @@ func (p *Policies) Each(ctx context.Context, rule string, visit func(key []strin
 	return nil
 }
 
-// listed returns the rules of a name, or if it is "" the rules with limits that are not disabled, and whose keys do not share one.
+// listed returns the rules of a name. If the name is "", it returns the
+// rules with limits that are not disabled, and whose keys do not share one.
 func (g *generation) listed(name string) (rules []int) {
 	if name != "" {
 		if i := g.find(name); i >= 0 {
@@ -171,13 +173,13 @@ func (g *generation) listed(name string) (rules []int) {
 	return rules
 }
 
-// find returns the index of a rule with a limit, -1 if none has the name.
+// find returns the index of a rule with a limit, or -1 if none has the name.
 func (g *generation) find(name string) int {
 	return slices.IndexFunc(g.rules, func(r *rule) bool { return !r.Allow && strings.EqualFold(r.Name, name) })
 }
 
-// about returns the query of a call that is no decision, and is not counted as one. If asDecided, the kill switch lets all
-// requests pass, as it does for a decision; it plays no part for a subject.
+// about returns the query of a call that is no decision, and does not count as one. If asDecided is true, the
+// kill switch lets all requests pass, as it does for a decision. For a subject the kill switch has no effect.
 func (p *Policies) about(r Request, cost int, asDecided bool) *query {
 	q := p.query(r, cost)
 	if q.err != nil {
@@ -210,7 +212,7 @@ func (q *query) about(p *Policies, s Subject, own bool) {
 	q.err = p.charge(q.in, s, own, &q.charges)
 }
 
-// charge adds the charge of a subject to c. If own is true, it is under the limit of the key's last decision, if that is known.
+// charge adds the charge of a subject to c. If own is true, it uses the limit of the key's last decision, if that is known.
 func (p *Policies) charge(g *generation, s Subject, own bool, c *charges) error {
 	i := g.find(s.Rule)
 	if i < 0 {

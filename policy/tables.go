@@ -2,7 +2,7 @@ package policy
 
 import "github.com/weir-go/ratelimit"
 
-// tables returns the figures of each rule's table of keys, nil if the engine is not [Memory].
+// tables returns the figures of each rule's table of keys, or nil if the engine is not [Memory].
 func (g *generation) tables() map[string]ratelimit.Stats {
 	if !g.inMemory() {
 		return nil

@@ -36,7 +36,7 @@ func New(set *Set, opts *Options) (*Policies, error) {
 	return p, nil
 }
 
-// leads makes new policies those that pass on sets to their StandIn.
+// leads makes new policies the ones that pass sets on to their StandIn.
 func (p *Policies) leads(opts *Options) error {
 	if opts == nil || opts.StandIn == nil {
 		return nil
@@ -110,14 +110,14 @@ func (p *Policies) hold() (together []*Policies, lead *Policies) {
 	return together, nil
 }
 
-// release ends hold.
+// release undoes hold.
 func release(together []*Policies) {
 	for _, p := range together {
 		p.updating.Unlock()
 	}
 }
 
-// openAll makes a valid set ready for several policies, or for none. All are held for updating.
+// openAll prepares a valid set for all of the policies, or for none. All are held for updating.
 func openAll(all []*Policies, set *Set) ([]*generation, error) {
 	next := make([]*generation, len(all))
 	for i, p := range all {
@@ -129,7 +129,7 @@ func openAll(all []*Policies, set *Set) ([]*generation, error) {
 	return next, nil
 }
 
-// open makes a valid set ready, and changes nothing. p.updating is held.
+// open prepares a valid set, and changes nothing. p.updating is held.
 func (p *Policies) open(set *Set) (*generation, error) {
 	last := p.current.Load()
 	next := &generation{set: set, number: 1, loadedAt: time.Now()}
@@ -183,7 +183,7 @@ func (p *Policies) open(set *Set) (*generation, error) {
 func (p *Policies) unknownOf(id string) *atomic.Uint64 {
 	n := p.unknown[id]
 	if n == nil {
-		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // of rules that have gone
+		if p.unknown == nil || len(p.unknown) >= 2*maxRules { // the counters include those of rules that have gone
 			p.unknown = map[string]*atomic.Uint64{}
 		}
 		n = new(atomic.Uint64)

@@ -20,7 +20,7 @@ func (s *Set) validate() error {
 	return nil
 }
 
-// problems returns all that is wrong with a set, in order. A list that was not read is not, if unread is true.
+// problems returns all errors of a set, in order. If unread is true, a list that was not read is no error.
 func (s *Set) problems(unread bool) (all []*Error) {
 	report := func(e *Error) {
 		if len(all) < maxProblems {
@@ -40,7 +40,7 @@ func (s *Set) problems(unread bool) (all []*Error) {
 	names := map[string]int{}
 	rules := s.complete()
 	var tree match.Tree
-	wrong := s.Defaults.validate(named, report) // reported once, and not again for each rule that takes it from the defaults
+	wrong := s.Defaults.validate(named, report) // the errors of the defaults are reported once, and not again for each rule that uses them
 	for i := range rules {
 		r := &rules[i]
 		r.validate(named, &tree, func(field string, err error) {
@@ -82,7 +82,7 @@ func (s *Set) checkHead(report func(*Error)) {
 	}
 }
 
-// checkBudgets checks that no two rules have the same name of a budget.
+// checkBudgets checks that the names of budgets are unique.
 func checkBudgets(rules []Rule, report func(*Error)) {
 	owner := make(map[string]int, len(rules))
 	for i := range rules {
@@ -108,7 +108,7 @@ func checkBudgets(rules []Rule, report func(*Error)) {
 	}
 }
 
-// checkInstead checks the rules that others take the place of. names has the rules' numbers, by their names in lower case.
+// checkInstead checks the rules that others replace. names has the indices of the rules by their names in lower case.
 func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	all := slices.Sorted(maps.Keys(names))
 	instead := make([][]int, len(rules))
@@ -150,7 +150,7 @@ func checkInstead(rules []Rule, names map[string]int, report func(*Error)) {
 	}
 }
 
-// noRule is the error about a name that no rule has. It suggests a name that is like it.
+// noRule is the error about a name that no rule has. It suggests a similar name.
 func noRule(name string, all []string) error {
 	for changes := range 3 {
 		for _, known := range all {
@@ -162,7 +162,7 @@ func noRule(name string, all []string) error {
 	return fmt.Errorf("no rule %q", name)
 }
 
-// cycleIn returns the rules of a cycle, nil if there is none.
+// cycleIn returns the rules of a cycle, or nil if there is none.
 func cycleIn(next [][]int) []int {
 	const onPath, done = 1, 2
 	state := make([]int, len(next))
@@ -194,8 +194,7 @@ func cycleIn(next [][]int) []int {
 	return nil
 }
 
-// validate reports the errors in the defaults by themselves, whether rules use them or not. It returns the fields that have
-// one.
+// validate reports the errors of the defaults, even if no rule uses them. It returns the fields that have one.
 func (d *Defaults) validate(named lists, add func(*Error)) (wrong map[string]bool) {
 	if d == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// check checks a match, which is in a field, and enters the patterns of its routes into a tree.
+// check checks the match in a field, and adds the patterns of its routes to a tree.
 func (m *Match) check(field string, named lists, tree *match.Tree, report reporter) {
 	if m.Route != nil {
 		checkRoutes(field+".route", m.Route, named, tree, report)
@@ -44,8 +44,8 @@ func (m *Match) checkAttributes(field string, named lists, report reporter) {
 	}
 }
 
-// checkAttributeValues checks the values of one attribute, which name stands for in a field. Whole values may be networks; a
-// part of a value is never empty.
+// checkAttributeValues checks the values of one attribute, which a field lists
+// under name. Whole values may be networks; a part of a value is never empty.
 func checkAttributeValues(field, name, attribute string, values []string, named lists, whole bool, report reporter) {
 	if err := checkAttribute(attribute); err != nil {
 		report(field, err)
@@ -79,7 +79,7 @@ func (m *Match) checkAbsent(field string, report reporter) {
 	}
 }
 
-// checkRoutes checks patterns, and enters them into a tree.
+// checkRoutes checks patterns, and adds them to a tree.
 func checkRoutes(field string, routes []string, named lists, tree *match.Tree, report reporter) {
 	if n := len(routes); n == 0 {
 		report(field, errors.New("an empty list, which no request matches"))
@@ -127,8 +127,9 @@ func pattern(route string) (match.Pattern, error) {
 	return p, err
 }
 
-// withSlash returns the pattern that was meant if a slash is missing before its path, so that the path's first part
-// is taken for a host. It is empty if none is, or if it may be a host: that has a dot, a port or brackets, or is localhost.
+// withSlash returns the pattern that was probably meant if a slash is missing before the
+// path, so that the path's first part reads as a host. It returns "" if no slash is missing,
+// or if the part may be a host: a host has a dot, a port or brackets, or is localhost.
 func withSlash(route string) string {
 	method, path := "", route
 	if i := strings.LastIndexAny(route[:strings.IndexByte(route+"/", '/')], " \t"); i >= 0 {
@@ -136,7 +137,7 @@ func withSlash(route string) string {
 	}
 	host, _, _ := strings.Cut(path, "/")
 	switch {
-	case host == "^": // of a regular expression
+	case host == "^": // the beginning of a regular expression
 		return method + path[1:]
 	case method == "" && host != path && slices.Contains(methods, strings.ToUpper(host)):
 		return host + " " + path[len(host):]

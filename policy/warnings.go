@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// warnings returns the parts of a valid set that are surely mistakes.
+// warnings returns the parts of a valid set that are certainly mistakes.
 func (s *Set) warnings() (all []*Error) {
 	rules, named := s.complete(), lists(s.Lists)
 	for _, name := range slices.Sorted(maps.Keys(named)) {
@@ -64,7 +64,7 @@ func (r *Rule) neverMatches(named lists, report reporter) {
 	})
 	for k, name := range r.Key {
 		for j, o := range r.Overrides {
-			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // without the key, which may be a secret
+			if why := oddValue(name, o.Key[k], match.OneOf); why != "" { // the warning leaves out the key, which may be a secret
 				report(fmt.Sprintf("overrides[%d]", j), fmt.Errorf("key[%d] is %s: no request has it", k, why))
 			}
 		}
@@ -92,8 +92,8 @@ func (r *Rule) contradicts(named lists, report reporter) {
 // supplied is the list of attributes in warnings.
 const supplied = "policy.HTTP supplies method, host, path, route, ip, header:NAME, query:NAME and cookie:NAME"
 
-// unsupplied reports attributes that no request has: all that are neither declared in the set nor supplied by [HTTP]; if the
-// set declares none, only names that resemble an attribute of HTTP.
+// unsupplied reports attributes that no request has. If the set declares attributes, those are all that are
+// neither declared nor supplied by [HTTP]. Otherwise they are only names that resemble an attribute of HTTP.
 func (r *Rule) unsupplied(set *Set, report reporter) {
 	seen := map[string]bool{}
 	check := func(field, name string) {
@@ -142,10 +142,10 @@ func (r *Rule) unsupplied(set *Set, report reporter) {
 	}
 }
 
-// wellKnownFields are header fields whose misspelled names are surely mistakes.
+// wellKnownFields are header fields whose misspelled names are certainly mistakes.
 var wellKnownFields = []string{"Accept-Language", "Authorization", "Content-Type", "Proxy-Authorization", "Referer", "User-Agent", "X-Forwarded-For"}
 
-// neverSent returns a warning about a name that seems to be supplied by [HTTP] and never is, nil for others.
+// neverSent returns a warning about a name that seems to be supplied by [HTTP] but never is, and nil for other names.
 func neverSent(name string) error {
 	word, rest, _ := strings.Cut(name, ":")
 	switch lower := strings.ToLower(rest); {
@@ -175,7 +175,7 @@ func neverSent(name string) error {
 	return nil
 }
 
-// looksLike returns the attribute of [HTTP] that a name looks like, "" if it looks like none.
+// looksLike returns the attribute of [HTTP] that a name resembles, or "" if there is none.
 func looksLike(name string) string {
 	lower := strings.ToLower(name)
 	for _, own := range []string{attrMethod, attrHost, attrPath, attrRoute, attrIP} {
@@ -216,7 +216,7 @@ var addressFields = []string{
 	"x-original-forwarded-for", "x-real-ip",
 }
 
-// addressesInHeaders reports keys of header fields with an address, which no rule cuts to its network.
+// addressesInHeaders reports keys with addresses in header fields, because no rule cuts these to their networks.
 func (r *Rule) addressesInHeaders(report reporter) {
 	for j, name := range r.Key {
 		if field, ok := strings.CutPrefix(name, attrHeader); ok && slices.Contains(addressFields, strings.ToLower(field)) {
@@ -258,7 +258,7 @@ func (r *Rule) exempted(report reporter) {
 	}
 }
 
-// neverCome reports single addresses that never occur as the ip of [HTTP] or of httplimit.ClientIP.
+// neverCome reports single addresses that [HTTP] and httplimit.ClientIP never supply as the ip.
 func (r *Rule) neverCome(named lists, report reporter) {
 	check := func(field, v string) {
 		if err := uncommonIP(v); err != nil {
@@ -283,7 +283,7 @@ func (r *Rule) neverCome(named lists, report reporter) {
 	}
 }
 
-// uncommonIP returns an error if a text only looks like an address. The error does not hold the text: it may be a key.
+// uncommonIP returns an error if a text only looks like an address. The error does not contain the text, which may be a key.
 func uncommonIP(v string) error {
 	addr, err := netip.ParseAddr(v)
 	network, notOne := netip.ParsePrefix(v)
@@ -304,7 +304,7 @@ func (r *Rule) neverPasses(report reporter) {
 	if r.Disabled || r.Allow {
 		return
 	}
-	least := 0 // the lowest cost, if all are fixed
+	least := 0 // least is the lowest cost, if all costs are fixed
 	r.eachCost(func(field string, c Cost) {
 		if field == "cost" || c.Number == 0 || c.Number < least {
 			least = c.Number
@@ -328,7 +328,7 @@ func (r *Rule) neverPasses(report reporter) {
 	}
 }
 
-// eachCost calls f for the rule's cost, also if that is the caller's, and for each of its costs of some requests.
+// eachCost calls f for the rule's cost, even if that is the caller's, and for each of its costs of some requests.
 func (r *Rule) eachCost(f func(field string, c Cost)) {
 	f("cost", r.Cost)
 	for j := range r.Costs {

@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/policy/internal/match"
 )
 
-// eachWildcard calls f for each place in which a rule names a wildcard, with the routes that need it.
+// eachWildcard calls f for each place in which a rule names a wildcard, with the routes that must have it.
 func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	visit := func(field, attribute string, routes []string) {
 		if name, ok := strings.CutPrefix(attribute, attrWildcard); ok && name != "" {
@@ -39,7 +39,7 @@ func (r *Rule) eachWildcard(f func(field, name string, routes []string)) {
 	}
 }
 
-// checkWildcards reports the wildcards that a route of the rule does not have.
+// checkWildcards reports wildcards that a route of the rule does not have.
 func (r *Rule) checkWildcards(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if len(routes) == 0 {
@@ -49,7 +49,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 		for _, route := range named.of(routes) {
 			p, err := match.ParsePattern(route)
 			if err != nil {
-				continue // it is reported at the route
+				continue // the error is reported at the route
 			}
 			if has, _ := p.Wildcards(); !slices.Contains(has, name) {
 				report(field, fmt.Errorf("the wildcard {%s}, which the route %q does not have: want it in each route of the rule", name, route))
@@ -59,7 +59,7 @@ func (r *Rule) checkWildcards(named lists, report reporter) {
 	})
 }
 
-// mayBeEmpty reports the wildcards of keys that may match an empty text. The rule then refuses the request.
+// mayBeEmpty reports wildcards of keys that may match an empty text, because the rule then refuses the request.
 func (r *Rule) mayBeEmpty(named lists, report reporter) {
 	r.eachWildcard(func(field, name string, routes []string) {
 		if !strings.HasPrefix(field, "key[") || r.Optional {

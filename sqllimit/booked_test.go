@@ -35,7 +35,7 @@ func TestABookingInADatabaseTakesThePlaceOfAnother(t *testing.T) {
 	}).Moves(t)
 }
 
-// A process that has died keeps what it has booked, and bars its keys for no longer than it could book ahead.
+// A process that has died keeps its bookings. They block its keys for no longer than the process could book ahead.
 func TestTheBookingsOfADeadProcessBarOthersUntilTheLastOfThem(t *testing.T) {
 	limit := ratelimit.TokenBucket(ratelimit.PerSecond(10), 1)
 	for _, raised := range []bool{false, true} {

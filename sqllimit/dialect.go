@@ -48,10 +48,10 @@ CREATE INDEX %s ON %[1]s (expires);
 // statements are the statements on one table, with their arguments in order.
 type statements struct {
 	read   string // key: the clock; at, state and expires of the row
-	lock   string // key: the same, and it locks the row; nothing if there is none
-	insert string // key, at, state, expires: nothing if the row is there
+	lock   string // key: as read, and it locks the row; returns nothing if there is none
+	insert string // key, at, state, expires: writes nothing if the row exists
 	update string // at, state, expires; key, at and state of the row
-	reset  string // key, state, time for which the row stays; it replaces any row
+	reset  string // key, state, the time for which the row stays; it replaces any row
 
 	due      string // until, first key, end: the clock; key, at and state of rows, which it locks
 	postpone string // expires, key
@@ -75,9 +75,9 @@ func (d Dialect) statements(table string) statements {
 	words["READ"] = words["NOW"]
 	if d == MySQL {
 		words["KEY"] = "`key`"
-		words["NOW"] = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" // whatever the session's time zone
+		words["NOW"] = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))" // in every time zone of the session
 		words["READ"] = "IF(@@autocommit, " + words["NOW"] + ", NULL)"              // without autocommit a decision would never be committed
-		words["NOTHING"] = ""                                                       // an existing key is an error: INSERT IGNORE would also shorten a key that is too long
+		words["NOTHING"] = ""                                                       // an existing key is an error; INSERT IGNORE would also shorten a key that is too long
 		words["REPLACE"] = " ON DUPLICATE KEY UPDATE at = VALUES(at), state = VALUES(state), expires = VALUES(expires)"
 	}
 	in := func(text string) string {

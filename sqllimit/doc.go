@@ -9,7 +9,7 @@
 // [Schema] returns the statements that create the table. The package imports no driver. The account must be allowed to
 // select, insert, update and delete rows of the table.
 //
-// All readings are of the database's clock, to 1 µs, also for calendars. If the clock steps back, a key waits for it. All other promises of
-// package ratelimit hold over all processes. A call is charged once or not at all. If the answer to a write is lost, the error wraps
-// [ratelimit.ErrUnanswered].
+// All readings are of the database's clock, to 1 µs, even for calendars. If the clock steps back, time stands still
+// for a key until the key's last reading comes again. All other promises of package ratelimit hold over all processes.
+// A call is charged once or not at all. If the answer to a write is lost, the error wraps [ratelimit.ErrUnanswered].
 package sqllimit

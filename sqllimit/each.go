@@ -66,7 +66,7 @@ func (l *Limiter) rows(ctx context.Context) iter.Seq2[keyRow, error] {
 	}
 }
 
-// page reads rows from a key on. It takes longer than a decision, and so has a second at least.
+// page reads rows from a key on. It takes longer than a decision, so its timeout is at least a second.
 func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	if l.timeout >= 0 {
 		var end context.CancelFunc
@@ -76,7 +76,7 @@ func (l *Limiter) page(ctx context.Context, from []byte) ([]keyRow, error) {
 	return l.store.rows(ctx, l.store.db, l.store.sql.page, from, behind(l.space))
 }
 
-// standing returns what Peek of a row returns for a cost of 1.
+// standing returns the result of Peek for a row and a cost of 1.
 func (l *Limiter) standing(key string, r row) (d ratelimit.Decision, err error) {
 	p, err := l.planFor(key)
 	if err != nil {

@@ -16,7 +16,7 @@ var inText = regexp.MustCompile(`^Error (\d+) \(([0-9A-Z]{5})\)`)
 // The numbers of MySQL's errors that this package treats specially.
 const (
 	duplicateKey    = "1062"
-	statementLogged = "1665" // READ COMMITTED, and binlog_format is STATEMENT
+	statementLogged = "1665" // READ COMMITTED while binlog_format is STATEMENT
 )
 
 // mysqlCode returns the number of a MySQL server's error, or "" for any other error.
@@ -36,7 +36,7 @@ func mysqlError(err error) (number, state string) {
 
 // sqlState returns the SQLSTATE of an error that the database has returned, or "" for any other error.
 func sqlState(err error) string {
-	var answer interface{ SQLState() string } // of pgx and lib/pq
+	var answer interface{ SQLState() string } // the errors of pgx and lib/pq have it
 	if errors.As(err, &answer) {
 		return answer.SQLState()
 	}
@@ -44,14 +44,14 @@ func sqlState(err error) string {
 	return state
 }
 
-// notDone reports whether an error of a statement proves that the statement has had no effect: the database has reported that, or nothing
-// was sent. A server that shuts down may report an error after it has committed.
+// notDone reports whether a statement's error proves that the statement has had no effect, because the database
+// has reported that or nothing was sent. A server that shuts down may report an error after it has committed.
 func notDone(err error) bool {
 	state := sqlState(err)
 	return state != "" && !strings.HasPrefix(state, "57P") && !strings.HasPrefix(state, "08") || errors.Is(err, driver.ErrBadConn)
 }
 
-// conflict reports whether a statement failed because others were at the row. It may be made again.
+// conflict reports whether a statement failed because another transaction changed the row. It may be repeated.
 func conflict(err error) bool {
 	switch sqlState(err) {
 	case "40001", "40P01": // serialization failure, deadlock
@@ -60,7 +60,7 @@ func conflict(err error) bool {
 	return false
 }
 
-// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed. Other errors pass.
+// mistakes are the classes of SQLSTATE that persist until a program or the schema is changed. Other errors are temporary.
 var mistakes = map[string]bool{"0A": true, "22": true, "23": true, "3F": true, "42": true}
 
 // advice returns the remedy if the database refuses the connection's user, password, database

@@ -30,7 +30,7 @@ func Example() {
 	for _, calls := range []int{900, 200, 100} {
 		d, err := limiter.Take(ctx, "customer-42", calls)
 		if err != nil {
-			log.Fatal(err) // ratelimit.ErrUnavailable, for one
+			log.Fatal(err) // for example ratelimit.ErrUnavailable
 		}
 		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
 	}
@@ -45,7 +45,7 @@ func Example_fleet() {
 	db := open()
 	limit := ratelimit.Calendar(30_000, ratelimit.Day("UTC")).Named("calls")
 	var fleet []*lease.Limiter[string]
-	for range 3 { // each in a process of its own
+	for range 3 { // as three processes would
 		shared, err := sqllimit.New(db, limit, nil)
 		if err != nil {
 			log.Fatal(err)
@@ -67,7 +67,7 @@ func Example_fleet() {
 	var trips uint64
 	for _, process := range fleet {
 		trips += process.Stats().RoundTrips
-		if err := process.Flush(context.Background()); err != nil { // on shutdown
+		if err := process.Flush(context.Background()); err != nil { // as at shutdown
 			log.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func ExampleLimiter_Reserve() {
 	// Output: 7400 <nil>
 }
 
-// The limited keys, in all processes.
+// Each visits the limited keys of all processes.
 func ExampleLimiter_Each() {
 	limiter, err := sqllimit.New(open(), ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("exports"), nil)
 	if err != nil {

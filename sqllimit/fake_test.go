@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeDB is a database in memory that knows the statements of this package, and no others. Its
-// driver fails where a test wants it to.
+// fakeDB is a database in memory that knows only the statements of this package. Its driver fails where a test makes it fail.
 type fakeDB struct {
 	sql statements
 	now func() int64 // its clock, in µs
@@ -26,10 +25,10 @@ type fakeDB struct {
 	freed     *sync.Cond
 	rows      map[string]row
 	locked    map[string]*fakeConn
-	writes    int // that have changed something
+	writes    int // the number of statements that have changed something
 	requested []string
-	fail      func(step string) error // before a step; the steps are connect, begin, commit and the names of statements
-	lose      func(step string) error // after a step: it is done, and its answer is lost
+	fail      func(step string) error // is called before a step; the steps are connect, begin, commit and the names of statements
+	lose      func(step string) error // is called after a step: the step is done, but its answer is lost
 }
 
 func newFake(t testing.TB, now func() int64) (*fakeDB, *sql.DB) {

@@ -17,15 +17,16 @@ type units struct {
 	plan *plan
 	mark uint32
 
-	// The instants at which the hold may have begun: one known instant, and those of extensions that may have been written
-	// since. If another write came first, an operation is repeated, and its caller may not learn that it was written.
+	// The instants at which the hold may have begun: one known instant, and the instants
+	// of extensions that may have been written since. If another write came first, an
+	// operation is repeated, and its caller may not learn whether it was written.
 	mu    sync.Mutex
 	at    []meter.Spending
 	tried []meter.Spending // spendings of the extension that is under way
-	lost  bool             // according to the last attempt
+	lost  bool             // the last attempt has found that units have lapsed
 }
 
-// unitsOf returns the units that an operation holds, nil if it holds none.
+// unitsOf returns the units that an operation holds, or nil if it holds none.
 func unitsOf(o *operation) *units {
 	if o == nil || !o.plan.meter.Holds() || !o.decision.Allowed || o.err != nil || o.cost == 0 {
 		return nil
@@ -33,7 +34,7 @@ func unitsOf(o *operation) *units {
 	return &units{plan: o.plan, mark: o.mark, at: []meter.Spending{o.spending}}
 }
 
-// put makes an operation one on the units, under the present plan of their key.
+// put makes the operation act on the units, under the present plan of their key.
 func (u *units) put(o *operation, p *plan, do func(*account, *operation) error) {
 	if !p.meter.Holds() {
 		p = u.plan
@@ -41,7 +42,7 @@ func (u *units) put(o *operation, p *plan, do func(*account, *operation) error) 
 	o.plan, o.do, o.mark, o.units = p, do, u.mark, u
 }
 
-// extended ends an extension that has returned an error, or nil.
+// extended ends an extension that has returned err, which may be nil.
 func (u *units) extended(err error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -62,8 +63,8 @@ func (u *units) extended(err error) error {
 	return err
 }
 
-// held returns the state that has an operation's units, and its plan. If the
-// units were spent before a reset or under another algorithm, it returns none.
+// held returns the state that contains an operation's units, and its plan. If the
+// units were spent before a reset or under another algorithm, it returns nil.
 func (a *account) held(o *operation) (*meter.State, *plan, error) {
 	if a.plan == nil || a.mark != o.mark || !a.plan.meter.Holds() {
 		return nil, nil, nil
@@ -90,7 +91,7 @@ func (a *account) release(o *operation) error {
 	return nil
 }
 
-// extend begins the hold of units anew.
+// extend restarts the hold of units.
 func (a *account) extend(o *operation) error {
 	s, p, err := a.held(o)
 	if err != nil {
@@ -114,7 +115,8 @@ func (a *account) extend(o *operation) error {
 	return nil
 }
 
-// endless returns the error of a call that charges units and could not give them back, nil if the plan allows such calls.
+// endless returns the error of a call that charges units but could
+// not give them back. It returns nil if the plan allows such calls.
 func (p *plan) endless(cost int) error {
 	if cost <= 0 || !p.meter.Holds() {
 		return nil
@@ -135,7 +137,7 @@ func (j *joint) extends(charges []ratelimit.Charge, parts []*part) {
 	}
 }
 
-// extend begins the hold of one request's units anew.
+// extend restarts the hold of one request's units.
 func (j *joint) extend(ctx context.Context, spent []*part) error {
 	parts := make([]*part, len(spent))
 	for i, s := range spent {

@@ -41,7 +41,7 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 	clock, db := onFake(t)
 	for seed := range model.Rounds(100) {
 		model.InUse(t, clock, seed, 300, time.Microsecond, func(limit ratelimit.Limit) (all []model.Holder) {
-			for range 3 { // processes
+			for range 3 { // the processes
 				all = append(all, made(t, db, fmt.Sprint("counter", seed), limit))
 			}
 			return all

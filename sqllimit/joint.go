@@ -47,7 +47,7 @@ func (l *Limiter) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	return j, nil
 }
 
-// madeQueue is a hook of tests.
+// madeQueue is a hook for tests.
 var madeQueue = func(*joint) {}
 
 // Limit implements [ratelimit.Joint].
@@ -62,7 +62,7 @@ func (j *joint) Limit(limiter int, key string, ofRequest ratelimit.Limit) (ratel
 	return p.limit, p, nil
 }
 
-// planOfLayer returns the plan of a request's limit, or of the key.
+// planOfLayer returns the plan of a request's limit, or of the key's own.
 func (l *Limiter) planOfLayer(key string, ofRequest ratelimit.Limit) (*plan, error) {
 	if ofRequest == (ratelimit.Limit{}) {
 		return l.planFor(key)
@@ -141,7 +141,7 @@ func (j *joint) Decide(ctx context.Context, charges []ratelimit.Charge, q rateli
 	return func(costs []int) error { return j.settle(parts, costs, w) }, nil
 }
 
-// spendAll looks at all parts, and spends them if the enforcing ones allow it. If it fails, nothing is changed.
+// spendAll examines all parts, and spends them if the enforcing ones allow it. If it fails, nothing is changed.
 func spendAll(parts []*part, rows map[string]*account, peek bool) error {
 	allowed := true
 	for _, p := range parts {
@@ -185,7 +185,7 @@ func (p *part) take(rows map[string]*account) error {
 	return a.take(&p.operation)
 }
 
-// settle corrects the charges of a request. The charges of keys that are followed are corrected, too, if they cost what was estimated.
+// settle corrects the charges of a request. It also sends corrections of 0 for keys that are followed.
 func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 	var parts []*part
 	for i, s := range spent {
@@ -193,7 +193,7 @@ func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 			continue
 		}
 		p, err := s.limiter.planFor(s.row[len(s.limiter.space):])
-		stays := err != nil || !p.tracks() || s.plan.limit != p.limit || s.follows // a later request may have brought another limit
+		stays := err != nil || !p.tracks() || s.plan.limit != p.limit || s.follows // a later request may have had another limit
 		if stays {
 			p = s.plan
 		}
@@ -216,7 +216,7 @@ func (j *joint) settle(spent []*part, costs []int, w *estimates.Watch) error {
 // undo gives back the charges of a caller that has left, once they are known.
 func (j *joint) undo(d *demand, parts []*part) {
 	<-d.done
-	if d.err != nil || !d.answered { // or it was not carried out
+	if d.err != nil || !d.answered { // the demand was not carried out
 		return
 	}
 	for _, p := range parts {

@@ -135,7 +135,7 @@ func TestStacksAnswerAsStacksInMemory(t *testing.T) {
 				require.Equal(t, ex.Error(), ey.Error())
 				x.Remaining, x.ResetAfter, x.RetryAfter, x.Limit = y.Remaining, y.ResetAfter, y.RetryAfter, y.Limit
 			}
-			if y.NextAfter == 0 { // unknown, where a layer's own cost, or several layers of one key, leave no room for a unit
+			if y.NextAfter == 0 { // unknown if a layer's own cost, or several layers of one key, leave no room for a unit
 				x.NextAfter = 0
 			}
 			require.Equal(t, x, y, "seed %d %v\n%s", seed, a.Describe().Limits, log)

@@ -27,16 +27,16 @@ type Limiter struct {
 	store      store
 	space      string // the beginning of its rows' keys
 	limitFor   func(string) ratelimit.Limit
-	lookups    *lookup.Calls[string, ratelimit.Limit] // of limitFor
-	timeout    time.Duration                          // below zero: none
+	lookups    *lookup.Calls[string, ratelimit.Limit] // calls of limitFor
+	timeout    time.Duration                          // if negative, there is none
 	onDecision func(ratelimit.Event[string])
-	plan       atomic.Pointer[plan] // New's or SetLimit's
+	plan       atomic.Pointer[plan] // the plan of New's or SetLimit's limit
 
 	mu    sync.Mutex       // guards the fields below, and the operations of lines
 	lines map[string]*line // the lines of the keys with waiting operations
 
 	waiting  turns.Lines[string]    // the callers that wait in this process
-	bookings turns.Bookings[string] // of its reservations
+	bookings turns.Bookings[string] // the bookings of its reservations
 
 	contended contended
 	sweeper   sweeper
@@ -95,7 +95,7 @@ func (l *Limiter) planFor(key string) (*plan, error) {
 	return l.planOf(limit, "LimitFor")
 }
 
-// planOf returns the plan of a limit that the named function or field has given.
+// planOf returns the plan of a limit. name is the function or field that has given the limit.
 func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	p := l.plan.Load()
 	if limit.Name == "" {
@@ -108,11 +108,12 @@ func (l *Limiter) planOf(limit ratelimit.Limit, name string) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p.since.Store(always) // since when it holds for the key is not known
+	p.since.Store(always) // it is not known since when the limit holds for the key
 	return p, nil
 }
 
-// checked returns the context and the key's plan, or an error if the context has ended or no row can have the key.
+// checked returns the context and the key's plan. It returns an error
+// if the context has ended, or the key does not fit into a row.
 func (l *Limiter) checked(ctx context.Context, key string) (context.Context, *plan, error) {
 	ctx = wait.OrBackground(ctx)
 	if err := ctx.Err(); err != nil {
@@ -134,7 +135,7 @@ func checkKey(key string) error {
 	return fmt.Errorf("sqllimit: %w: it has %d bytes, want at most %d", ratelimit.ErrInvalidKey, len(key), maxKey)
 }
 
-// decide decides on a cost. It returns the operation, for a settlement: nil if the database was not called.
+// decide decides on a cost. It returns the operation for a settlement, or nil if the database was not called.
 func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation) (ratelimit.Decision, *operation, error) {
 	var d ratelimit.Decision
 	ctx, p, err := l.checked(ctx, key)
@@ -161,7 +162,7 @@ func (l *Limiter) decide(ctx context.Context, key string, cost int, o *operation
 	return o.decision, o, nil
 }
 
-// behind adds the callers of this process that wait without a booking to the RetryAfter of a denial.
+// behind adds the time for this process's waiting callers that have no booking to the RetryAfter of a denial.
 func (l *Limiter) behind(d *ratelimit.Decision, key string, cost int, err error) {
 	if err == nil && !d.Allowed {
 		d.RetryAfter = max(d.RetryAfter, l.waiting.Expected(key, cost))
@@ -191,12 +192,12 @@ func (l *Limiter) Allow(key string, cost int) bool {
 	return d.Allowed
 }
 
-// Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. The error is nil for a
-// denial too. It wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as in package
-// ratelimit; [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes; [ratelimit.ErrUnavailable] if the database
-// could not decide, with [ratelimit.ErrUnanswered] if the cost may be charged all the same; or the context's error. A refused
-// password, database or permission is ErrUnavailable, and the text says what to check. A missing table or primary key and a damaged
-// row are none of these: the error names the table.
+// Take spends cost of the key's budget, or nothing, and returns the remaining budget and the time until a retry. A denial
+// is no error. The error wraps [ratelimit.ErrExceedsLimit], [ratelimit.ErrNegativeCost] or [ratelimit.ErrInvalidLimit] as
+// in package ratelimit, or [ratelimit.ErrInvalidKey] for a key of more than 1,024 bytes. It wraps
+// [ratelimit.ErrUnavailable] if the database could not decide, and also [ratelimit.ErrUnanswered] if the cost may have
+// been charged. It may be the context's error. A refused password, database or permission is ErrUnavailable, and the text
+// says what to check. A missing table or primary key and a damaged row are none of these: the error names the table.
 func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64})
 	l.behind(&d, key, cost, err)
@@ -204,7 +205,7 @@ func (l *Limiter) Take(ctx context.Context, key string, cost int) (ratelimit.Dec
 	return d, err
 }
 
-// Peek returns the answer that Take would give, with the present Remaining and ResetAfter. It fails as Take does.
+// Peek returns the decision that Take would return, with the present Remaining and ResetAfter. It fails as Take does.
 func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Decision, error) {
 	d, _, err := l.decide(ctx, key, cost, &operation{ahead: math.MaxInt64, peek: true})
 	l.behind(&d, key, cost, err)
@@ -212,10 +213,11 @@ func (l *Limiter) Peek(ctx context.Context, key string, cost int) (ratelimit.Dec
 }
 
 // Reserve is Take for work that may begin up to maxDelay from now, with a charge that can be corrected: see
-// [ratelimit.Keyed.Reserve]. To settle takes one decision within [Options.Timeout], and none if the cost is the reserved one. If
-// it fails, that stays charged. The reservation is never nil. Of a token bucket, a key keeps up to 16 open reservations apart. Beyond
-// that, the two whose refunds differ least count as one, with the lower refund. A reservation that waits moves up when there is room
-// before its booking: at once when this process settles, grants, resets or changes the limit, and within a second when another one does.
+// [ratelimit.Keyed.Reserve]. A settlement takes one decision within [Options.Timeout], and none if the real cost
+// equals the reserved one. If it fails, the reserved cost stays charged. The reservation is never nil. Under a token
+// bucket, a key keeps up to 16 open reservations apart. Beyond that, the two with the most similar refunds count as
+// one, with the lower refund. A reservation that waits moves up when there is room before its booking: at once after
+// this process settles, grants, resets or changes the limit, and within a second after another process does.
 func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	keep := meter.Open
 	if optional.IsPassing(ctx) {
@@ -255,7 +257,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return res, err
 }
 
-// book reserves, in the place of a booking if one is given. It returns the units in use, too.
+// book reserves. If a booking is given, it replaces that booking. It also returns the units in use.
 func (l *Limiter) book(ctx context.Context, key string, cost int, ahead time.Duration, keep meter.Keep, instead any) (outcome.Made, *units, error) {
 	old, _ := instead.(*booking)
 	d, o, err := l.decide(ctx, key, cost, &operation{ahead: int64(ahead) / 1000, keep: keep, instead: old, behind: old == nil && l.bookings.Waiting(key)})
@@ -288,7 +290,7 @@ func (l *Limiter) release(key string, u *units) error {
 	return err
 }
 
-// settler returns a function that settles an operation, nil if the database was not called.
+// settler returns a function that settles an operation, or nil if the database was not called.
 func (l *Limiter) settler(key string, cost int, spent *operation) func(actual int) error {
 	if spent == nil {
 		return nil
@@ -311,7 +313,7 @@ func (l *Limiter) settler(key string, cost int, spent *operation) func(actual in
 	}
 }
 
-// latest returns a key's present plan, or the given one if the present one counts nothing.
+// latest returns a key's present plan, or p if the present plan counts nothing.
 func (l *Limiter) latest(key string, p *plan) *plan {
 	if now, err := l.planFor(key); err == nil && now.tracks() {
 		return now
@@ -319,15 +321,16 @@ func (l *Limiter) latest(key string, p *plan) *plan {
 	return p
 }
 
-// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. This process's callers for a
-// key are served in the order of their arrival, whatever their costs. The first few of them have bookings in the database, up to a
-// second ahead, and the others wait in this process: they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes
-// take turns. If the context ends first, Wait gives the booking back,
-// within [Options.Timeout], and returns the context's error; if that fails, its error is joined, and the cost stays charged. If the context
-// ends while the booking is written, Wait goes on for up to 50 ms to give it back; then the error wraps [ratelimit.ErrUnanswered].
+// Wait books its instant with one decision, sleeps until then, and returns nil: see [ratelimit.Keyed.Wait]. The
+// callers of this process for one key are served in the order of their arrival, even if their costs differ. The
+// first few of them have bookings in the database, up to a second ahead, and the others wait in this process:
+// they follow a refund, a grant, Reset, SetLimit, and callers that leave. Processes take turns. If the context
+// ends first, Wait gives the booking back, within [Options.Timeout], and returns the context's error; If that
+// fails, the error is joined, and the cost stays charged. If the context ends while the booking is written,
+// Wait goes on for up to 50 ms to give the booking back. After that the error wraps [ratelimit.ErrUnanswered].
 func (l *Limiter) Wait(ctx context.Context, key string, cost int) error {
 	d, err := l.wait(wait.OrBackground(ctx), key, cost)
-	if err == nil && d.Limit == (ratelimit.Limit{}) { // it was served without a call
+	if err == nil && d.Limit == (ratelimit.Limit{}) { // without a call the decision has no limit
 		if p, failed := l.planFor(key); failed == nil {
 			d.Limit = p.limit
 		}
@@ -369,7 +372,7 @@ func (l *Limiter) Adjust(ctx context.Context, key string, delta int) error {
 	return err
 }
 
-// Reset forgets the key and its spending. Reservations made before lose their effect. It fails as Take does.
+// Reset forgets the key and its spending. Earlier reservations have no effect any more. It fails as Take does.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	l.check()
 	ctx = wait.OrBackground(ctx)
@@ -402,7 +405,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 }
 
 // resetStays is the time for which a row records that its key was reset, in µs.
-// During that time, reservations from before the reset are recognized as over.
+// During that time, reservations from before the reset are recognized as ended.
 const resetStays = int64(time.Hour / time.Microsecond)
 
 // SetLimit replaces the limit that New was given, in this process, and writes nothing. Spending stays spent. A key is under the new limit

@@ -23,7 +23,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// state is an answer of a database with an SQLSTATE.
+// state is a database's error with an SQLSTATE.
 type state string
 
 func (s state) Error() string    { return "ERROR: the database says (SQLSTATE " + string(s) + ")" }
@@ -42,7 +42,7 @@ func newLimiter(t testing.TB, db *sql.DB, limit ratelimit.Limit, o *Options) *Li
 	return l
 }
 
-// gate holds the steps of a name until it is opened.
+// gate delays the steps of a name until it is opened.
 type gate struct {
 	step    string
 	reached chan struct{}
@@ -290,18 +290,18 @@ func TestADeniedCallerGetsNoErrorOfAnothersLoss(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { assert.False(t, l.Allow("k", 9)) })
 	<-g.reached
-	wg.Go(func() { // is denied by the written state
+	wg.Go(func() { // it is denied by the written state
 		d, err := l.Take(t.Context(), "k", 6)
 		assert.NoError(t, err)
 		assert.False(t, d.Allowed)
 	})
 	queued(t, l, "k", 1)
-	wg.Go(func() { // changes the key
+	wg.Go(func() { // it changes the key
 		_, err := l.Take(t.Context(), "k", 4)
 		assert.ErrorIs(t, err, ratelimit.ErrUnanswered)
 	})
 	queued(t, l, "k", 2)
-	wg.Go(func() { // is denied only if the one before was charged
+	wg.Go(func() { // it is denied only if the call before was charged
 		d, err := l.Take(t.Context(), "k", 2)
 		assert.ErrorIs(t, err, ratelimit.ErrUnavailable)
 		assert.NotErrorIs(t, err, ratelimit.ErrUnanswered)
@@ -430,7 +430,7 @@ func TestAWaitThatLeavesGivesItsBookingBack(t *testing.T) {
 	f, db := newFake(t, newClock().now)
 	l := newLimiter(t, db, ratelimit.TokenBucket(ratelimit.PerHour(1), 1), patient)
 	require.True(t, l.Allow("k", 1))
-	for _, step := range []string{"", "update"} { // while it sleeps, and while it is booked
+	for _, step := range []string{"", "update"} { // once while it sleeps, and once while it is booked
 		g := newGate(step)
 		f.set(g.hold, nil)
 		ctx, leave := context.WithCancel(t.Context())
@@ -521,7 +521,7 @@ func TestACalendarGivesBackInItsWindow(t *testing.T) {
 	require.Equal(t, 5, d.Remaining, "what was spent yesterday is not given back today")
 }
 
-// Monday and its week begin at the same time. Monday's spending is regained on Tuesday, and not part of the week's count.
+// Monday and its week begin at the same time. Monday's spending is regained on Tuesday, and does not count in the week.
 func TestACalendarGivesBackNothingOfAnotherPeriod(t *testing.T) {
 	clock := newClock()
 	_, db := newFake(t, clock.now)
@@ -571,7 +571,7 @@ func TestResetEndsReservationsAndDeletionDoesNot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 10, d.Remaining)
 
-	for range 2 { // without a row, and with a new one
+	for range 2 { // once without a row, and once with a new one
 		r, err = l.Reserve(ctx, "j", 5, 0)
 		require.NoError(t, err)
 		clock.advance(time.Hour)
@@ -599,7 +599,7 @@ func TestAReservationOfNothingChargesTheActualCost(t *testing.T) {
 	require.Equal(t, 4, d.Remaining)
 }
 
-// A denial after a change of limit names an instant that stays, although nothing is written.
+// A denial after a change of limit names an instant that does not move, although nothing is written.
 func TestAChangeOfLimitIsAsOfOneInstant(t *testing.T) {
 	clock := newClock()
 	f, db := newFake(t, clock.now)
@@ -736,7 +736,7 @@ func FuzzRow(f *testing.F) {
 		lower := limit
 		lower.Rate.Units, lower.Burst = 2, min(2, limit.Burst)
 		require.NoError(f, l.SetLimit(lower))
-		require.NoError(f, l.Adjust(context.Background(), "k", 1)) // puts the key under it, and units aside
+		require.NoError(f, l.Adjust(context.Background(), "k", 1)) // puts the key under this limit, and sets units aside
 		f.Add(db.rows["calls:k"].state, int64(2))
 	}
 	f.Fuzz(func(t *testing.T, state []byte, passed int64) {
@@ -821,7 +821,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderItsPresentLimit(t *testing.T) {
 	})
 }
 
-// Another process, to which a longer limit is not known yet, must not judge a row by its own.
+// A process that has not received a longer limit yet must not judge a row by its own limit.
 func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
@@ -841,7 +841,7 @@ func TestARowIsNotDeletedBeforeItIsOverUnderTheLimitThatItNames(t *testing.T) {
 	})
 }
 
-// A lowered limit has units set aside for longer than the key needs to be fresh under it.
+// A lowered limit sets units aside for longer than the key needs to be fresh under it.
 func TestARowIsNotDeletedBeforeTheUnitsSetAsideLapse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
@@ -925,7 +925,8 @@ func TestEach(t *testing.T) {
 	require.ErrorIs(t, l.Each(ctx, nil), context.Canceled)
 }
 
-// Processes, keys, costs and clocks by chance: the spending of a window is never above the limit, and never below the possible spending.
+// Random processes, keys, costs and clocks: the spending of a window
+// is never above the limit, and uses it up whenever it could.
 func TestManyCallersOfManyProcessesSpendExactly(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -1007,7 +1008,7 @@ func TestEachWaitsForAConnectionForItsTimeout(t *testing.T) {
 	})
 }
 
-// A sweep meets keys of other programs, which LimitFor may not be made for. Its panic would end the program.
+// A sweep finds keys of other programs, for which LimitFor may panic. That panic would end the program.
 func TestAPanicOfLimitForEndsNoSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, db := newFake(t, func() int64 { return time.Now().UnixMicro() })
@@ -1051,7 +1052,7 @@ func TestTheDebtOfAKeyIsReadFromItsRow(t *testing.T) {
 	}
 }
 
-// A slow LimitFor, such as a query of the same database, is not called by each of the callers that come while it runs.
+// LimitFor may be slow, for example a query of the same database. Callers that come while it runs do not call it again.
 func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	_, db := newFake(t, newClock().now)
 	synctest.Test(t, func(t *testing.T) {
@@ -1059,7 +1060,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 		l := newLimiter(t, db, ratelimit.FixedWindow(ratelimit.PerHour(10)), &Options{LimitFor: func(string) ratelimit.Limit {
 			time.Sleep(time.Second)
 			calls.Add(1)
-			return ratelimit.Unlimited() // which needs no database
+			return ratelimit.Unlimited() // this limit needs no database
 		}})
 		stack, err := ratelimit.All(ratelimit.By(l, func(key string) (string, error) { return key, nil }))
 		require.NoError(t, err)

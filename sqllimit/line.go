@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// operation is one caller's demand on a key. The result may be read once done is closed.
+// operation is one caller's request on a key. The result may be read once done is closed.
 type operation struct {
 	pending
 
@@ -24,24 +24,24 @@ type operation struct {
 	cost, ahead int64
 	keep        meter.Keep
 	peek        bool
-	instead     *booking // in whose place it books, before others; nil if there is none
+	instead     *booking // the booking that it replaces, before others; nil if there is none
 	behind      bool     // it goes behind all bookings, loose or not
 	between     bool     // it may go before bookings, loose or not
-	from        int64    // but not before this instant, if that of the last booking is not earlier
-	actual      int64    // of a settlement; of an adjustment the delta
+	from        int64    // but not before this instant, unless the last booking is earlier
+	actual      int64    // in a settlement the real cost; in an adjustment the delta
 
 	decision ratelimit.Decision
-	spending meter.Spending // with mark and changes: the spending, made or settled
+	spending meter.Spending // the spending, made or settled; with mark and changes
 	mark     uint32
-	lives    bool // mark is the key's, also after a denial
+	lives    bool // mark is that of the key, also after a denial
 	changes  uint64
-	units    *units // to be extended or given back
-	follows  bool   // the spending of the key, before and after
+	units    *units // the units to be extended or given back
+	follows  bool   // the spending of the key before and after is wanted
 	followed followed
-	stays    bool // of a settlement: the key stays under its limit
+	stays    bool // in a settlement: the key stays under its limit
 }
 
-// booking is what a key's row has booked.
+// booking is a booking in a key's row.
 type booking struct {
 	spending meter.Spending
 	mark     uint32
@@ -57,10 +57,10 @@ type followed struct {
 	after                 ratelimit.Decision
 }
 
-// line is the operations of a key that wait for the next decision.
+// line holds the operations of a key that wait for the next decision.
 type line struct{ operations []*operation }
 
-// run has an operation carried out, together with others of the key.
+// run carries out an operation, together with others of the key.
 func (l *Limiter) run(ctx context.Context, key string, o *operation) error {
 	o.ctx = ctx
 	return o.await(l.timeout, func() {
@@ -76,7 +76,7 @@ func (l *Limiter) run(ctx context.Context, key string, o *operation) error {
 	})
 }
 
-// serve carries out the operations of a key for as long as there are any.
+// serve carries out the operations of a key until there are none left.
 func (l *Limiter) serve(key string, k *line) {
 	row := []byte(l.space + key)
 	for {
@@ -93,7 +93,7 @@ func (l *Limiter) serve(key string, k *line) {
 	}
 }
 
-// together carries out operations that have come while others were carried out, with one read and one write.
+// together carries out the waiting operations of a key with one read and one write.
 func (l *Limiter) together(key []byte, operations []*operation) {
 	b := &batch{l: l, key: key, operations: operations}
 	ctx, end := untilLast(l.timeout, operations)
@@ -118,7 +118,7 @@ type batch struct {
 	operations []*operation
 }
 
-// run carries out the operations. With an error, sent reports whether changes may have been made.
+// run carries out the operations. If it returns an error, sent reports whether changes may have been made.
 func (b *batch) run(ctx context.Context) (err error, sent bool) {
 	conn, old, err := b.l.store.connected(ctx, b.key)
 	if err != nil {
@@ -155,8 +155,8 @@ func (b *batch) run(ctx context.Context) (err error, sent bool) {
 // attempt is the result of one attempt to write the changes of the operations.
 type attempt struct {
 	err    error
-	sent   bool   // of an error: whether changes may have been made
-	outrun outrun // by another process; then nothing was written and the operations are carried out again
+	sent   bool   // with an error: changes may have been made
+	outrun outrun // how another process was first; then nothing was written, and the operations are carried out again
 }
 
 type outrun uint8
@@ -164,7 +164,7 @@ type outrun uint8
 const (
 	notOutrun    outrun = iota
 	outrunSeen          // the row has changed
-	outrunUnseen        // the row was not there, and yet could not be inserted
+	outrunUnseen        // the row did not exist, but could not be inserted
 )
 
 // writeOnce writes a row unless it has changed since it was read, without a transaction.
@@ -217,8 +217,8 @@ func (b *batch) writeLocked(ctx context.Context, conn *sql.Conn) attempt {
 	return attempt{err: err, sent: sent}
 }
 
-// mostLost is the maximum number of times in a row that a key may be missing when it is read and
-// present when it is inserted. Each time, others would have to insert and delete it in between.
+// mostLost is the maximum number of consecutive times that a key may be missing when it is read and
+// present when it is inserted. Each time, another process would have to insert and delete it in between.
 const mostLost = 20
 
 var (
@@ -226,7 +226,8 @@ var (
 	errAgain   = errors.New("another process was first")
 )
 
-// decide carries out the operations on a row, each after the ones before it. It returns the next row, nil if nothing changes.
+// decide carries out the operations on a row, each after the ones
+// before it. It returns the next row, or nil if nothing changes.
 func (b *batch) decide(old row) (next *row, reading int64, err error) {
 	a, err := open(old, b.operations[0].plan)
 	if err != nil {
@@ -249,7 +250,7 @@ func (b *batch) decide(old row) (next *row, reading int64, err error) {
 		return nil, old.reading, nil
 	}
 	r := a.next()
-	if r.equals(old) { // MySQL does not count it as written, which would look like a conflict
+	if r.equals(old) { // MySQL would not count an equal row as written, as if there were a conflict
 		return nil, old.reading, nil
 	}
 	return &r, old.reading, nil
@@ -265,7 +266,7 @@ func (b *batch) recall() {
 // contended remembers which keys other processes have written at the same time. Different keys may share a place.
 type contended struct {
 	seed maphash.Seed
-	last [256]atomic.Int64 // when, in ns since start
+	last [256]atomic.Int64 // the time of that, in ns since start
 }
 
 const contendedFor = int64(time.Second)

@@ -20,15 +20,17 @@ type Options struct {
 	// Table is the table's name: letters, digits and underscores, with the schema's name and a point before it if need be. It defaults to "rate_limit".
 	Table string
 
-	// Name is the beginning of a row's key, before a colon. Limiters of one Name and Table share their budgets. At most 200 bytes without a
-	// colon. It defaults to the limit's Name; one of the two is required.
+	// Name is the beginning of a row's key, before a colon. Limiters with the same Name and Table share their
+	// budgets. It has at most 200 bytes and no colon. It defaults to the limit's Name; one of the two is required.
 	Name string
 
-	// LimitFor returns the limit of a key, for each decision; the zero Limit means New's or SetLimit's, whose name a limit
-	// without a name gets. Concurrent decisions on a key share a call, and its result. If nil, all keys have that one.
+	// LimitFor returns the limit of a key. It is called for each decision. The zero Limit means
+	// the limit of New or SetLimit, and a limit without a name gets that limit's name. Concurrent
+	// decisions on a key share a call, and its result. If nil, all keys have New's limit.
 	LimitFor func(key string) ratelimit.Limit
 
-	// Timeout bounds one call, with the wait for a connection. It defaults to 1 s; if negative, only the context bounds a call.
+	// Timeout bounds one call, including the wait for a connection. It
+	// defaults to 1 s. If negative, only the context bounds a call.
 	Timeout time.Duration
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
@@ -42,7 +44,7 @@ const (
 	maxName = 200
 	maxKey  = 1024
 
-	// maxLog bounds Rate.Units of a sliding log and of units in use, because a key's row holds all its spendings.
+	// maxLog bounds Rate.Units of a sliding log and of units in use, because a key's row contains all its spendings.
 	maxLog = 10_000
 )
 

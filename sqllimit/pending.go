@@ -13,25 +13,25 @@ import (
 type pending struct {
 	ctx     context.Context
 	undone  bool      // if the caller leaves, its spending is given back
-	expires time.Time // zero: never
+	expires time.Time // if zero, it never expires
 	stage   atomic.Int32
 	done    chan struct{}
 	err     error
 
-	// Of the last attempt:
+	// The result of the last attempt:
 	answered bool
 	changed  bool // it changes a row
-	after    bool // another one had changed one of its rows before
+	after    bool // an earlier one in the same attempt had changed one of its rows
 }
 
 // The stages of an operation or a demand.
 const (
 	waiting int32 = iota
-	sent          // its change is being written
+	sent          // its change is sent to the database
 	left          // its caller does not wait any more
 )
 
-// await begins the work and waits for its end. It returns the error of the work, or of the wait.
+// await begins the work and waits until it ends. It returns the error of the work, or of the wait.
 func (p *pending) await(timeout time.Duration, begin func()) error {
 	p.done = make(chan struct{})
 	var timer <-chan time.Time
@@ -80,11 +80,12 @@ func (p *pending) isDone() bool {
 	}
 }
 
-// lingering is the time for which a caller whose context has ended waits for the answer of its spending, to give it back.
+// lingering is the time for which a caller whose context has ended waits
+// for the answer to its spending, so that it can give the spending back.
 const lingering = 50 * time.Millisecond
 
-// answeredSoon reports whether the answer is there after the caller's context has ended. A caller whose spending has been sent waits for it
-// a little longer, if it is to be given back.
+// answeredSoon reports whether there is an answer after the caller's context has ended. If the
+// spending has been sent and is to be given back, it waits a little longer for the answer.
 func (p *pending) answeredSoon() bool {
 	if !p.undone || p.stage.Load() != sent {
 		return p.isDone()
@@ -99,7 +100,8 @@ func (p *pending) answeredSoon() bool {
 	}
 }
 
-// fails reports whether an error of the last attempt is the caller's. It is not, if nothing that was to be written matters to the answer.
+// fails reports whether an error of the last attempt concerns the caller.
+// It does not if the answer depends on nothing that was to be written.
 func (p *pending) fails(err error) bool {
 	return err != nil && (!p.answered || p.changed || p.after)
 }
@@ -113,7 +115,7 @@ func (p *pending) recall() {
 func (p *pending) wait() *pending { return p }
 
 // untilLast returns a context that ends when the last caller must have its answer.
-// If a caller has no such time, the context ends when no caller waits any more.
+// If a caller can wait forever, the context ends when no caller waits any more.
 func untilLast[P interface{ wait() *pending }](timeout time.Duration, all []P) (context.Context, func()) {
 	ctx := context.WithoutCancel(all[0].wait().ctx)
 	if timeout >= 0 {

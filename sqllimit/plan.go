@@ -16,18 +16,19 @@ import (
 // Times are the database's, in whole microseconds since 1970.
 const (
 	century = 876_600 * 3600 * int64(1e6)
-	most    = math.MaxInt64 / 2 // that a key may owe
+	most    = math.MaxInt64 / 2 // the maximum debt of a key
 
-	leastRetry = 10_000 // the shortest estimate of the time until units in use come back
+	leastRetry = 10_000 // the minimum estimate of the time until units in use come back
 )
 
-// A row is kept after its key is fresh, for the time in which the limit's capacity is regained, within these bounds.
+// The time for which a row is kept after its key is fresh is the time
+// in which the limit's capacity is regained, within these bounds.
 const (
 	leastKept = 5 * int64(1e6)
 	mostKept  = 24 * 3600 * int64(1e6)
 )
 
-// unset is a since before the first decision, and always one before all readings of a clock.
+// unset is the value of since before the first decision. always is a since before all readings of a clock.
 const (
 	unset  = math.MinInt64
 	always = math.MinInt64 + 1
@@ -43,15 +44,16 @@ var kinds = map[ratelimit.Algorithm]meter.Kind{
 	ratelimit.AlgorithmConcurrent:     meter.Concurrent,
 }
 
-// plan is a limit made ready: immutable, except since.
+// plan is a limit, prepared for decisions. It is immutable, except since.
 type plan struct {
 	limit ratelimit.Limit
-	text  string // of the limit without its name: rows under equal texts count alike
+	text  string // the text of the limit without its name: rows with equal texts count alike
 	meter meter.Meter
-	keep  int64 // for how long a row is kept after the key is fresh
+	keep  int64 // the time for which a row is kept after the key is fresh
 
-	// since is the reading from which on the limit applies to keys that are stored under another one; if a key has changed
-	// later, the limit applies from then on. So all denials of a key name one instant, although none of them writes.
+	// since is the reading from which the limit applies to keys that are stored under
+	// another one. If a key has changed later, the limit applies from that change on.
+	// So all denials of a key name the same instant, although none of them writes.
 	since atomic.Int64
 }
 
@@ -65,7 +67,7 @@ func (p *plan) decided(reading int64) {
 	}
 }
 
-// newPlan returns the plan of a limit, or why the limit cannot be counted exactly.
+// newPlan returns the plan of a limit, or an error if the limit cannot be counted exactly.
 func newPlan(l ratelimit.Limit) (*plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -115,7 +117,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("sqllimit: %w: "+format, append([]any{ratelimit.ErrInvalidLimit}, args...)...)
 }
 
-// check returns why a cost can never be spent under the plan, nil if it can.
+// check returns the error for a cost that can never be spent under the plan, or nil.
 func (p *plan) check(cost int) error {
 	switch {
 	case cost < 0:
@@ -126,13 +128,14 @@ func (p *plan) check(cost int) error {
 	return outcome.Exceeding(p.limit, int64(cost))
 }
 
-// dates are a calendar's windows in microseconds. Equal periods share one, so that spending carries over between their limits.
+// dates are a calendar's windows in microseconds. Equal periods share
+// one dates, so that spending carries over between their limits.
 type dates struct {
 	*calendar.Calendar
 	last atomic.Pointer[meter.Window] // the last result
 }
 
-var allDates sync.Map // of *dates by Period
+var allDates sync.Map // *dates by Period
 
 func datesOf(p ratelimit.Period) (*dates, error) {
 	if d, ok := allDates.Load(p); ok {
@@ -153,7 +156,7 @@ func micros(w calendar.Window) meter.Window {
 	return meter.Window{From: w.From * 1e6, To: w.To * 1e6, Ordinal: w.From + ordinalZero}
 }
 
-// At returns the window that an instant lies in.
+// At returns the window of an instant.
 func (d *dates) At(instant int64) meter.Window {
 	if w := d.last.Load(); w != nil && w.From <= instant && instant < w.To {
 		return *w
@@ -167,12 +170,12 @@ func (d *dates) At(instant int64) meter.Window {
 	return w
 }
 
-// After returns the k-th window after the one of an ordinal.
+// After returns the k-th window after the window of an ordinal.
 func (d *dates) After(ordinal, k int64) meter.Window {
 	return micros(d.Calendar.After(ordinal-ordinalZero, k))
 }
 
-// Count returns how many windows after the first the second one lies.
+// Count returns the number of windows from the first to the second.
 func (d *dates) Count(first, second int64) int64 {
 	return d.Calendar.Count(first-ordinalZero, second-ordinalZero)
 }

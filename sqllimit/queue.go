@@ -18,11 +18,11 @@ import (
 // after the other. While a transaction on a key is under way, the requests for that key
 // gather, and share the next one. Other requests have transactions of their own.
 //
-// A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in that order. So no two transactions
-// wait for each other, whatever the order of the layers.
+// A transaction locks its rows one by one, in the order of the bytes of their keys, and writes them in
+// that order. So two transactions never wait for each other, even if their layers are in different orders.
 type queue struct {
 	store   store
-	timeout time.Duration // the shortest of the limiters'; below zero: none
+	timeout time.Duration // the shortest timeout of the limiters; if negative, there is none
 
 	mu      sync.Mutex // guards the fields below
 	waiting []*demand
@@ -34,7 +34,7 @@ type demand struct {
 	pending
 
 	parts  []*part
-	rows   []string // in order, each once
+	rows   []string // each row once, in order
 	change func(rows map[string]*account) error
 }
 
@@ -48,7 +48,7 @@ func newDemand(ctx context.Context, parts []*part, change func(map[string]*accou
 	return d
 }
 
-// run has a demand carried out.
+// run carries a demand out.
 func (q *queue) run(d *demand) error {
 	if err := d.ctx.Err(); err != nil {
 		return ended(err, false)
@@ -61,8 +61,8 @@ func (q *queue) run(d *demand) error {
 	})
 }
 
-// begin starts transactions for the waiting demands whose rows are free. A demand that has to wait keeps its rows from later ones, so that
-// none is overtaken forever. The lock is held.
+// begin starts transactions for the waiting demands whose rows are free. A demand that has to
+// wait keeps its rows from later demands, so that it is not overtaken forever. The lock is held.
 func (q *queue) begin() {
 	if q.busy == nil {
 		q.busy = make(map[string]bool)
@@ -114,11 +114,11 @@ const mostTogether = 128
 type group struct {
 	q       *queue
 	demands []*demand
-	rows    []string         // of all, in order
-	parts   map[string]*part // one on each row
+	rows    []string         // the rows of all demands, in order
+	parts   map[string]*part // one part for each row
 }
 
-// serve carries out the demands, and then has the next ones begun.
+// serve carries out the demands, and then begins the next ones.
 func (g *group) serve() {
 	g.parts = make(map[string]*part)
 	for _, d := range g.demands {
@@ -151,8 +151,8 @@ func (g *group) serve() {
 	q.begin()
 }
 
-// run carries out the demands in a transaction, again if another process was first. With an error, sent reports whether changes may have
-// been made.
+// run carries out the demands in a transaction, and repeats it if another process
+// was first. With an error, sent reports whether changes may have been made.
 func (g *group) run(ctx context.Context) (sent bool, err error) {
 	for lost, broken := 0, 0; ; {
 		var t transaction
@@ -200,7 +200,7 @@ type transaction struct {
 	*group
 	tx      *sql.Tx
 	reading int64
-	missed  bool            // a row was not there, and yet could not be inserted
+	missed  bool            // a row did not exist, but could not be inserted
 	written map[string]bool // rows, and whether they were inserted
 }
 
@@ -262,7 +262,7 @@ func latest(rows []row) int64 {
 	return reading
 }
 
-// open returns the accounts of rows, at one reading of the clock. A damaged row has none.
+// open returns the accounts of rows, at one reading of the clock. A damaged row has no account.
 func (g *group) open(found []row, reading int64) map[string]*account {
 	accounts := make(map[string]*account, len(found))
 	for i, r := range found {
@@ -274,7 +274,7 @@ func (g *group) open(found []row, reading int64) map[string]*account {
 	return accounts
 }
 
-// edits returns how often the rows of a demand were changed.
+// edits returns the number of changes of a demand's rows.
 func edits(d *demand, accounts map[string]*account) (n int) {
 	for _, row := range d.rows {
 		if a := accounts[row]; a != nil {
@@ -284,8 +284,8 @@ func edits(d *demand, accounts map[string]*account) (n int) {
 	return n
 }
 
-// lockOrMissing reads a row and locks it, if it is there. A row that another process inserts in between must not stay unlocked: its
-// update would wait out of order.
+// lockOrMissing reads a row and locks it, if it exists. If another process inserts the row
+// in between, it must not stay unlocked: its update would wait for a lock out of order.
 func (s *store) lockOrMissing(ctx context.Context, tx *sql.Tx, key []byte) (r row, err error) {
 	for range mostLost {
 		r = row{}
@@ -339,7 +339,7 @@ func isBroken(err error) bool {
 	return err != errAgain && err != errNothing && sqlState(err) == "" && !hopeless(err) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// onConn runs f on a connection, which is closed for good if it turns out to be broken.
+// onConn runs f on a connection. If the connection proves to be broken, onConn closes it for good.
 func (s *store) onConn(ctx context.Context, f func(conn *sql.Conn) (bool, error)) (sent bool, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {

@@ -37,7 +37,7 @@ func stackOfTwo(t testing.TB, db *sql.DB, limit ratelimit.Limit) (stack *ratelim
 	return stack, users, all
 }
 
-// steps returns how often a step was done.
+// steps returns the number of times that a step was done.
 func (f *fakeDB) steps(name string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,7 +49,7 @@ func (f *fakeDB) steps(name string) (n int) {
 	return n
 }
 
-// held makes the first step of a name wait until release is called. Then it is under way.
+// held makes the first step of a name wait until release is called. begun is closed when the step waits.
 func (f *fakeDB) held(name string) (begun chan struct{}, release func()) {
 	begun, wait := make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
@@ -101,8 +101,8 @@ func TestRequestsThatShareAKeyShareATransaction(t *testing.T) {
 	assert.Equal(t, 60, charged, "whoever was denied by the limit for all was charged nothing")
 }
 
-// queues are the queues of the stacks that a test looks into.
-var queues sync.Map // of *queue by *Limiter
+// queues are the queues of the stacks whose queues a test examines.
+var queues sync.Map // *queue by *Limiter
 
 func queueOf(l *Limiter) *queue {
 	q, _ := queues.Load(l)
@@ -232,7 +232,7 @@ func TestAStackSweepsTheRowsThatItHasWritten(t *testing.T) {
 	})
 }
 
-// A database that was restarted has closed the connections of the pool.
+// After a restart of the database, the connections of the pool are closed.
 func TestAStackGoesOnAfterBrokenConnections(t *testing.T) {
 	f, db := newFake(t, func() int64 { return 1e15 })
 	stack, _, _ := stackOfTwo(t, db, ratelimit.FixedWindow(ratelimit.PerDay(60)))

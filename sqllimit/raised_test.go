@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// 60 calls are booked at 1 a second. At 100 a second they take 1 of each 100, and each of them keeps its instant in the row.
+// 60 calls are booked at 1 a second. At 100 a second they take 1 unit of each 100, and each keeps its instant in the row.
 func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
 	for _, limit := range []func(n int) ratelimit.Limit{
 		func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerSecond(n), n) },

@@ -35,7 +35,7 @@ func TestCallersInLineAreChargedAgainAfterAnotherProcessHasResetTheirKey(t *test
 	fakeStore.Reset(t)
 }
 
-// An operator raises, brakes, grants, resets, blocks or lifts each minute while the reservations of three processes wait.
+// Each minute an operator raises, lowers, grants, resets, blocks or lifts while the reservations of three processes wait.
 func TestAnHourOfReservationsThatWaitUsesTheLimitOfADatabase(t *testing.T) {
 	testsize.Arithmetic(t)
 	fakeStore.Hour(t, 60, .95)

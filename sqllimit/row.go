@@ -16,12 +16,12 @@ import (
 type row struct {
 	reading int64 // the database's clock
 	found   bool
-	at      int64 // of the last change
+	at      int64 // the time of the last change
 	state   []byte
-	expires int64 // when to look whether the row is fresh
+	expires int64 // the time at which a sweep examines whether the row is fresh
 }
 
-// equals reports whether the database has the row already.
+// equals reports whether the database has this row already.
 func (r row) equals(old row) bool {
 	return old.found && r.at == old.at && r.expires == old.expires && bytes.Equal(r.state, old.state)
 }
@@ -34,8 +34,8 @@ func (r row) equals(old row) bool {
 //	window, sum of open estimates                    varints, with flagOpen
 //	the output of meter.AppendState
 //
-// or the first two alone, for a key that was reset. The mark distinguishes a row from deleted rows of the same key; changes counts how
-// often the limit's figures have changed under it.
+// or only the first two, for a key that was reset. The mark distinguishes a row from
+// deleted rows of the same key; changes counts the changes of the limit's figures.
 const (
 	version = 1
 
@@ -51,19 +51,19 @@ type account struct {
 	now int64 // the reading, or a later recorded one
 
 	plan    *plan       // the limit that the state is under; nil if the key is new
-	meters  meter.State // as of now
-	stored  []byte      // the meter's part of row.state, as long as nothing has changed
+	meters  meter.State // the state as of now
+	stored  []byte      // the meter's part of row.state, while nothing has changed
 	reset   bool
 	mark    uint32
 	changes uint64
 	open    openSum
 	edits   int // the number of changes of the key; if above 0, the key must be written
 
-	other      *plan // another limit than plan, under which the state was looked at last
+	other      *plan // the last limit, other than plan, under which the state was examined
 	otherState meter.State
 }
 
-// open reads a row. It gets the plan only so that it need not make it anew.
+// open reads a row. It gets the plan only to avoid making an equal one.
 func open(r row, p *plan) (*account, error) {
 	a := &account{row: r, now: r.reading}
 	if !r.found {
@@ -79,7 +79,7 @@ func open(r row, p *plan) (*account, error) {
 		if !a.reset || hasOpen {
 			return nil, errForeign
 		}
-		return a, nil // as if the key had never been seen, also if the clock has stepped back since
+		return a, nil // the key is like one never seen, even if the clock has stepped back since
 	}
 	size, n := binary.Uvarint(b)
 	if n <= 0 || size > uint64(len(b)-n) {
@@ -124,7 +124,7 @@ func (a *account) asOf(at int64) (meter.State, error) {
 	return s, nil
 }
 
-// before returns the state under the key's present plan, at the instant from which on the key is under p.
+// before returns the state under the key's present plan, at the instant from which the key is under p.
 func (a *account) before(p *plan) (meter.State, int64, error) {
 	if a.edits > 0 {
 		a.plan.meter.Refresh(&a.meters)
@@ -160,10 +160,10 @@ func (a *account) under(p *plan) (*meter.State, error) {
 	return &a.otherState, nil
 }
 
-// change makes a changed state, which under has returned, the key's state.
+// change makes s, which under has returned and the caller has changed, the key's state.
 func (a *account) change(p *plan, s *meter.State) {
 	if s != &a.meters {
-		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use are no spending: nothing is left to settle
+		if a.plan == nil || a.plan.meter.Holds() != p.meter.Holds() { // units in use do not count as spending: nothing is left to settle
 			a.mark, a.open = rand.Uint32(), openSum{}
 		} else if was, is := a.plan.limit, p.limit; was.Algorithm != ratelimit.AlgorithmCalendar || is.Algorithm != was.Algorithm || was.Period != is.Period {
 			a.changes++ // under other units of its period, a calendar's windows are the same
@@ -174,7 +174,7 @@ func (a *account) change(p *plan, s *meter.State) {
 	a.edits++
 }
 
-// take answers an operation to spend. It reports whether that was allowed.
+// take carries out an operation to spend, and reports whether it was allowed.
 func (a *account) take(o *operation) error {
 	p := o.plan
 	s, err := a.under(p)
@@ -247,7 +247,7 @@ func (a *account) take(o *operation) error {
 	return nil
 }
 
-// without returns a copy of a state under a plan, less a booking. If the booking is gone, it returns the state itself.
+// without returns a copy of a state under a plan, without a booking. If the booking is gone, it returns the state itself.
 func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, error) {
 	sp := b.spending
 	if a.plan == nil || a.mark != b.mark || p.meter.Holds() {
@@ -268,7 +268,7 @@ func (a *account) without(p *plan, s *meter.State, b *booking) (*meter.State, er
 func (a *account) settle(o *operation) error {
 	sp, p := o.spending, o.plan
 	if a.plan == nil || a.mark != o.mark {
-		// The key was reset, and there is nothing to settle; or its row was deleted because it was fresh.
+		// The key was reset, so there is nothing to settle. Or its row was deleted because the key was fresh.
 		if !a.reset && o.actual > sp.Cost && !p.meter.Holds() {
 			return a.adjust(p, o.actual-sp.Cost)
 		}
@@ -304,10 +304,10 @@ func (a *account) adjust(p *plan, delta int64) error {
 	return nil
 }
 
-// ends returns the instant from which on the row may be deleted, under the key's present limit. A row stays
+// ends returns the instant from which the row may be deleted, under the key's present limit. A row stays
 // for some time after its key is fresh: otherwise a clock that steps back would let the key spend again.
 func (a *account) ends(p *plan) (int64, error) {
-	at := a.at // the time of the write: spending that has ended since then is not to be advanced
+	at := a.at // the time of the write, so that spending that has ended since stays
 	s, err := a.asOf(at)
 	if err == nil && p.text != a.plan.text {
 		if s, at, err = a.before(p); err == nil {
@@ -320,7 +320,7 @@ func (a *account) ends(p *plan) (int64, error) {
 	return meter.Add(max(at, p.meter.Forgotten(s)), p.keep), nil
 }
 
-// next returns the row that takes the place of the account's, after a change.
+// next returns the row that replaces the account's row after a change.
 func (a *account) next() row {
 	m := &a.plan.meter
 	m.Refresh(&a.meters)
@@ -339,7 +339,8 @@ func (a *account) next() row {
 		b = a.open.appendTo(b)
 	}
 	r := row{at: a.now, state: m.AppendOpen(b, a.meters, a.now), expires: a.expires}
-	// As long as expires is to come it stays, so that the database need not write its index. It only determines when the row is looked at.
+	// While expires is in the future it stays, so that the database need
+	// not write its index. It only determines when the row is examined.
 	if !a.found || a.expires <= a.now {
 		r.expires = meter.Add(max(a.now, m.Forgotten(a.meters)), a.plan.keep)
 	}
@@ -357,12 +358,12 @@ func between(from, to int64) time.Duration {
 // correct carries out an adjustment.
 func (a *account) correct(o *operation) error { return a.adjust(o.plan, o.actual) }
 
-// A key's row holds the sum of the estimates of its open reservations, if the calls that made them follow the
-// spending of their keys. Package policy makes such calls for rules that notify. Other calls leave the sum as it is.
-// Under a limit with windows, the sum counts in the window in which it was added up. It is at most the spending.
+// A key's row contains the sum of the estimates of its open reservations, if the calls that made them follow
+// the spending of their keys. Package policy makes such calls for rules that notify. Other calls leave the sum
+// as it is. Under a limit with windows, the sum counts only in its own window. It is at most the spending.
 type openSum struct{ window, sum int64 }
 
-// windowOf returns what distinguishes a state's window from others, 0 for limits without windows.
+// windowOf returns a number that distinguishes a state's window from others, 0 for limits without windows.
 func windowOf(p *plan, s *meter.State) int64 {
 	switch p.limit.Algorithm {
 	case ratelimit.AlgorithmFixedWindow:
@@ -384,7 +385,7 @@ func (a *account) spent(p *plan, s *meter.State) (spent, open int64) {
 	return spent, open
 }
 
-// setOpen replaces the sum of the key's open estimates. The key's change is written anyway.
+// setOpen replaces the sum of the key's open estimates. The caller writes the key anyway.
 func (a *account) setOpen(sum int64) {
 	if a.open = (openSum{}); sum > 0 {
 		a.open = openSum{windowOf(a.plan, &a.meters), sum}
@@ -426,7 +427,7 @@ func (a *account) carryOut(o *operation) error {
 	return nil
 }
 
-// counted reports whether the key's window is the one of a spending.
+// counted reports whether a spending is in the key's present window.
 func (a *account) counted(sp *meter.Spending) bool {
 	switch a.plan.limit.Algorithm {
 	case ratelimit.AlgorithmFixedWindow:
@@ -437,7 +438,7 @@ func (a *account) counted(sp *meter.Spending) bool {
 	return true
 }
 
-// readOpen reads the sum from a row's state, and returns the rest, nil if there is none.
+// readOpen reads the sum from a row's state, and returns the rest. Without a sum it returns nil.
 func (a *account) readOpen(b []byte) []byte {
 	window, n := binary.Varint(b)
 	if n <= 0 {

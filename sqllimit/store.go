@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// store is a table.
+// store is a table in a database.
 type store struct {
 	db      *sql.DB
 	dialect Dialect
 	table   string
 	sql     statements
 
-	// statementLog is set once MySQL has refused to write at READ COMMITTED, which it does if binlog_format is STATEMENT.
-	// From then on transactions run at REPEATABLE READ: all writes here are conditional, so that they are exact at both.
+	// statementLog is set once MySQL has refused to write at READ COMMITTED, as it does if binlog_format is STATEMENT.
+	// From then on transactions run at REPEATABLE READ. All writes here are conditional, so they are exact at both levels.
 	statementLog *atomic.Bool
 }
 
@@ -26,14 +26,14 @@ type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// The settings and tables with which nothing can be decided.
+// Settings and tables with which no decision is possible.
 var (
 	errSeveral    = errors.New("one key has several rows: the table lacks its primary key")
 	errAutocommit = errors.New("the connection's autocommit is 0, want 1: decisions would never be committed")
 	errLost       = errors.New("a row cannot be found by the key that it was inserted with: the column key is shorter than Schema's")
 )
 
-// hopeless reports whether an error stays until a setting or the table changes.
+// hopeless reports whether an error persists until a setting or the table changes.
 func hopeless(err error) bool {
 	return errors.Is(err, errSeveral) || errors.Is(err, errAutocommit) || errors.Is(err, errLost) || errors.Is(err, errForeign)
 }
@@ -68,7 +68,7 @@ func (s *store) read(ctx context.Context, q querier, key []byte) (r row, err err
 	return r, err
 }
 
-// readLocked reads a key's row, and locks it until the transaction ends. A row that is not there is not locked.
+// readLocked reads a key's row, and locks it until the transaction ends. It locks nothing if there is no row.
 func (s *store) readLocked(ctx context.Context, tx *sql.Tx, key []byte) (r row, err error) {
 	r.found, err = scan(ctx, tx, s.sql.lock, key, &r.reading, &r.at, &r.state, &r.expires)
 	if err != nil || r.found {
@@ -77,7 +77,7 @@ func (s *store) readLocked(ctx context.Context, tx *sql.Tx, key []byte) (r row, 
 	return s.read(ctx, tx, key)
 }
 
-// write replaces a row, and reports whether it was as it had been read.
+// write replaces a row, and reports whether the row was still as it had been read.
 func (s *store) write(ctx context.Context, q querier, key []byte, old, next row) (bool, error) {
 	var result sql.Result
 	var err error
@@ -96,8 +96,8 @@ func (s *store) write(ctx context.Context, q querier, key []byte, old, next row)
 	return n > 0, err
 }
 
-// stale is the maximum number of pooled connections that may turn out
-// to be broken at their first use, as after a restart of the server.
+// stale is the maximum number of pooled connections that may prove to be
+// broken at their first use, for example after a restart of the server.
 const stale = 3
 
 // connected takes a connection, and reads a key's row on it.
@@ -110,7 +110,7 @@ func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r ro
 			return conn, r, nil
 		}
 		broken := sqlState(err) == "" && !hopeless(err)
-		if broken { // it may look usable to its driver
+		if broken { // its driver may consider it usable
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		}
 		_ = conn.Close()
@@ -120,7 +120,8 @@ func (s *store) connected(ctx context.Context, key []byte) (conn *sql.Conn, r ro
 	}
 }
 
-// transact runs f in a transaction, and commits it unless f fails. With an error, sent reports whether the commit may have been done.
+// transact runs f in a transaction, and commits it unless f fails. With
+// an error, sent reports whether the commit may have taken effect.
 func (s *store) transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), f func(tx *sql.Tx) error) (sent bool, err error) {
 	isolation := sql.LevelReadCommitted
 	if s.statementLog.Load() {

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// hashed has the keys hashed that are too long for a row, as a user would.
+// hashed hashes the keys that are too long for a row, as a user would.
 type hashed struct{ *Limiter }
 
 func short(key string) string {
@@ -38,7 +38,7 @@ func (l hashed) Peek(ctx context.Context, key string, cost int) (ratelimit.Decis
 	return l.Limiter.Peek(ctx, short(key), cost)
 }
 
-// Join is for keys that are not hashed.
+// Join works only for keys that are not hashed.
 func (l hashed) Join(limiters []ratelimit.Joining) (ratelimit.Joint, error) {
 	for i := range limiters {
 		if other, ok := limiters[i].Limiter.(hashed); ok {
@@ -142,7 +142,8 @@ func TestSettlementsAmongChangesOfLimitsPassNoMoreThanTheBound(t *testing.T) {
 	})
 }
 
-// Two processes have one limit each, as while a fleet's share is rolled out. The key's spendings keep their instants.
+// Two processes have one limit each, for example while a fleet's
+// share is rolled out. The key's spendings keep their instants.
 func TestALogThatFlipsServesAsMuchAsTheLowerLimit(t *testing.T) {
 	testsize.Sequential(t)
 	clock := new(ratelimittest.Clock)

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// sweeper decides when rows are deleted, and up to when.
+// sweeper decides when rows are deleted, and which.
 type sweeper struct {
 	mu       sync.Mutex // guards the fields below
 	running  bool
-	began    time.Time // when lowest began to be kept
-	lowest   int64     // reading of the database's clock since then
+	began    time.Time // the beginning of the period of lowest
+	lowest   int64     // the lowest reading of the database's clock since then
 	until    int64     // the lowest reading of the whole period before
 	known    bool      // there was such a period
-	more     bool      // the last look was full: there may be more rows
-	inserted int       // rows since the last time
+	more     bool      // the last query was full, so there may be more rows
+	inserted int       // the number of inserted rows since the last sweep
 }
 
-// sweepEach is the interval at which a process looks for rows to delete. It deletes a row only if the row
-// was over at every reading during such an interval. So a clock that leaps forward and back deletes nothing.
+// sweepEach is the interval at which a process looks for rows to delete. It deletes a row only if the row had
+// ended at every reading during such an interval. So a clock that leaps forward and back deletes nothing.
 const sweepEach = 5 * time.Second
 
-// written records a write at a reading of the database's clock. From time to time it has rows deleted: more often if many were inserted, or
-// if there was more to delete.
+// written records a write at a reading of the database's clock. From time to time it
+// starts a sweep: more often if many rows were inserted, or if there was more to delete.
 func (l *Limiter) written(inserted bool, reading int64) {
 	s := &l.sweeper
 	s.mu.Lock()
@@ -64,10 +64,10 @@ type keyRow struct {
 	row
 }
 
-// sweep deletes up to a hundred rows of the limiter's name that were over at a reading of the database's
-// clock. A row must be over under the limit that it names, since another process may have charged it
-// under a longer one. It must also be over under the key's limit here, because a changed limit counts
-// the spending that the old one has not regained. sweep returns the number of rows that were due.
+// sweep deletes up to a hundred rows of the limiter's name that had ended at a reading of the database's
+// clock. A row must have ended under the limit that it names, because another process may have charged
+// it under a longer one. It must also have ended under the key's limit here, because a changed limit
+// counts the spending that the old one has not regained. sweep returns the number of rows that were due.
 func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	s := &l.store
 	_, err = s.transact(ctx, s.db.BeginTx, func(tx *sql.Tx) error {
@@ -92,8 +92,8 @@ func (l *Limiter) sweep(ctx context.Context, until int64) (n int, err error) {
 	return n, err
 }
 
-// ends returns when a row that was due at its reading may be deleted. If that is not known,
-// it is a day later, and also if LimitFor panics: no caller could recover that panic here.
+// ends returns the instant at which a row that was due at its reading may be deleted. If that is
+// not known, or if LimitFor panics, it is a day later: no caller could recover the panic here.
 func (l *Limiter) ends(r keyRow) (at int64) {
 	unknown := r.reading + mostKept
 	defer func() {
@@ -124,7 +124,7 @@ func (l *Limiter) ends(r keyRow) (at int64) {
 	return ends
 }
 
-// behind returns the first key behind all keys of a space, which ends with a colon.
+// behind returns the first key after all keys of a space, which ends with a colon.
 func behind(space string) []byte {
 	b := []byte(space)
 	b[len(b)-1]++
