@@ -45,26 +45,26 @@ const (
 	failure
 )
 
-// partsPerWindow is how finely the window moves.
+// partsPerWindow is the number of parts in a window.
 const partsPerWindow = 20
 
 // part counts the results of a part of the window.
 type part struct {
-	number    int64 // of the part, in time
+	number    int64 // the number of the part in time
 	successes int
 	failures  int
 }
 
 // breaker decides whether the primary is called.
 //
-// Invariant: a result counts in the state in which its call began, and not after any change since. So a call that began before an outage
-// and ends at last neither opens nor closes anything.
+// Invariant: a result counts only in the state in which its call began. So a call
+// that began before an outage and ends after it neither opens nor closes the breaker.
 //
-// A closed breaker opens at a failure in either of two cases: the window holds at least Failures failures,
-// and they are at least half of its results; or this failure and the Failures−1 results before it have
-// failed in a row, over at least a window. Results count when they are known. An open breaker becomes
-// half-open after openFor, at the next look. Then it lets one call through at a time, and the first call
-// with evidence closes it or opens it again. The probe needs no turn: calls that hang may hold all of them.
+// A closed breaker opens at a failure in either of two cases. The window contains at least Failures
+// failures, and they are at least half of its results. Or the last Failures results have failed in a
+// row, over at least a window. A result counts when it is known. An open breaker becomes half-open after
+// openFor, at the next call. Then it lets one call through at a time, and the first call with evidence
+// closes it or opens it again. The probe needs no turn, because calls that hang may hold all of them.
 type breaker struct {
 	failures int
 	window   time.Duration
@@ -75,18 +75,18 @@ type breaker struct {
 
 	mu      sync.Mutex // guards the fields below
 	state   State
-	opened  uint64 // how often
+	opened  uint64 // the number of openings
 	forced  bool
-	era     uint64        // of changes: results of an earlier one count as nothing
-	since   time.Time     // when it left StateClosed; zero if it is closed
-	until   time.Time     // when an open one becomes half-open
-	probing bool          // half-open, and a call is under way
+	era     uint64        // the number of changes: results of an earlier era do not count
+	since   time.Time     // the time at which it left StateClosed; zero if it is closed
+	until   time.Time     // the time at which an open breaker becomes half-open
+	probing bool          // it is half-open, and a call is under way
 	shut    chan struct{} // closed while the state is not StateClosed
 	parts   [partsPerWindow]part
 	row     int       // failures since the last success
-	began   time.Time // when the first of them was known
+	began   time.Time // the time at which the first of them was known
 
-	changes   []change // that are not announced yet
+	changes   []change // changes that are not announced yet
 	reporting bool     // a goroutine is announcing changes
 	queued    atomic.Int64
 }
@@ -95,7 +95,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	return &breaker{
 		failures: failures,
 		window:   window,
-		// Each breaker draws a time within ±20 %, so that a fleet does not probe at once.
+		// Each breaker draws a time within ±20 %, so that a fleet does not probe at the same time.
 		openFor: max(1, times(0.8+0.4*rand.Float64(), openFor)),
 		origin:  time.Now(),
 		report:  report,
@@ -104,7 +104,7 @@ func newBreaker(failures int, window, openFor time.Duration, report func(change)
 	}
 }
 
-// times returns a multiple of d, or the longest Duration if that overflows.
+// times returns n times d, or the longest Duration if that overflows.
 func times(n float64, d time.Duration) time.Duration {
 	if product := n * float64(d); product < math.MaxInt64 {
 		return time.Duration(product)
@@ -122,13 +122,13 @@ type ticket struct {
 type admission uint8
 
 const (
-	notAdmitted admission = iota // not now
-	needsTurn                    // once it has a turn
-	admitted                     // yes
+	notAdmitted admission = iota // the call must not be made now
+	needsTurn                    // the call may be made once it has a turn
+	admitted                     // the call may be made now
 )
 
-// enter reports whether the primary may be called by a caller that has a turn, or has none. A caller that is admitted must pass the ticket
-// to done. A caller that needs a turn stops waiting for it once shut is closed.
+// enter reports whether a caller may call the primary. turn states whether the caller has a turn. A caller that
+// is admitted must pass the ticket to done. A caller that needs a turn stops waiting for it once shut is closed.
 func (b *breaker) enter(turn bool) (t ticket, a admission, shut <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,7 +155,7 @@ func (b *breaker) lookLocked() State {
 	return b.state
 }
 
-// done takes the result of a call.
+// done records the result of a call.
 func (b *breaker) done(t ticket, h health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,8 +176,8 @@ func (b *breaker) done(t ticket, h health) {
 	}
 }
 
-// settled takes the result of a settlement. It is no probe, and its success is no evidence, since an engine may have settled without a
-// call.
+// settled records the result of a settlement. A settlement is no probe, and its
+// success is no evidence, because an engine may have settled without a call.
 func (b *breaker) settled(era uint64, h health) {
 	if h == failure {
 		b.done(ticket{era: era}, h)
@@ -243,7 +243,7 @@ func (b *breaker) becomeLocked(to State) {
 	}
 }
 
-// force puts the breaker into StateOpen or StateClosed until it is forced no more.
+// force puts the breaker into StateOpen or StateClosed, until StateHalfOpen lifts that.
 func (b *breaker) force(to State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,7 +254,7 @@ func (b *breaker) force(to State) {
 	b.becomeLocked(to)
 }
 
-// standing is the part of Stats about a breaker.
+// standing is the breaker's part of Stats.
 type standing struct {
 	state  State
 	forced bool
@@ -269,8 +269,8 @@ func (b *breaker) standing() standing {
 	return standing{b.lookLocked(), b.forced, b.since, b.opened, b.era}
 }
 
-// announce reports the changes in the queue, under no lock. One goroutine at a time does, so that they are reported in order. The functions
-// that it calls are the user's: a panic there loses no change.
+// announce reports the changes in the queue, while no lock is held. Only one goroutine does so at a time,
+// so they are reported in order. The functions that it calls are the user's: a panic there loses no change.
 func (b *breaker) announce() {
 	for b.queued.Load() > 0 {
 		b.mu.Lock()

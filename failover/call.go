@@ -17,20 +17,20 @@ import (
 // answer is the answer of an engine.
 type answer struct {
 	decision ratelimit.Decision
-	each     []ratelimit.Decision   // of the layers, if they were asked for
-	res      *ratelimit.Reservation // if the call was a reservation
+	each     []ratelimit.Decision   // the decisions of the layers, if they were requested
+	res      *ratelimit.Reservation // the reservation, if the call was one
 	err      error
 	panicked bool
-	standIn  bool            // from the stand-in
-	owe      func(units int) // of the stand-in's reservation, when it is settled; nil if it owes nothing
+	standIn  bool            // the stand-in has decided
+	owe      func(units int) // records the real cost of the stand-in's reservation when it is settled; nil if it owes nothing
 }
 
-// ending tells how a call of the primary has ended, as its caller sees it.
+// ending is how a call of the primary has ended, as its caller sees it.
 type ending uint8
 
 const (
 	answered    ending = iota // a decision
-	refused                   // an error about this call: no evidence about the primary
+	refused                   // an error about this call, and so no evidence about the primary
 	unavailable               // ErrUnavailable
 	overdue                   // no answer within Options.Timeout
 	panicked
@@ -45,7 +45,7 @@ func (o ending) String() string {
 	return [...]string{"answered", "refused", "unavailable", "timeout", "panic", "busy", "open", "deadline", "cancelled"}[o]
 }
 
-// instead reports whether the stand-in is to answer the caller.
+// instead reports whether the stand-in has to answer the caller.
 func (o ending) instead() bool { return o >= unavailable && o != gone }
 
 // health returns the evidence of a call that has ended, for the breaker.
@@ -61,25 +61,26 @@ func (o ending) health() health {
 
 // caller calls the primary on goroutines of its own, so that its callers can leave in time.
 //
-// A caller waits for its turn and for the answer no longer than timeout in all, and no longer than its own context. A call has the whole
-// timeout from its start. It continues when its caller leaves, and its ending is judged then. It holds its turn until it ends. Overdue
-// calls that hold all turns lose them when the breaker closes, since the primary works again, and after patience, since they may never end.
+// A caller waits for its turn and for the answer for at most timeout in all, and no longer than its own context.
+// A call has the whole timeout from its start. It continues when its caller leaves, and is judged when it ends
+// or its time is over. It holds its turn until it ends. Overdue calls may hold all turns. They lose these when
+// the breaker closes, because the primary works again, and after patience, because they may never end.
 type caller struct {
 	timeout  time.Duration
 	patience time.Duration
 	calls    int
 	turns    atomic.Pointer[turns]
-	waiting  atomic.Int64 // callers that wait for their turn
-	most     int64        // of them; 0 for any number
+	waiting  atomic.Int64 // the number of callers that wait for their turn
+	most     int64        // the maximum number of these; 0 for no maximum
 }
 
 // turns are the turns of calls under way.
 type turns struct {
-	taken chan struct{} // holds one for each
+	taken chan struct{} // has an element for each turn that is taken
 
 	mu      sync.Mutex // guards the fields below
 	overdue int        // the number of calls whose time is over
-	since   time.Time  // when that changed last
+	since   time.Time  // the time of the last change of overdue
 }
 
 // count changes the number of overdue calls by delta.
@@ -105,7 +106,7 @@ func newCaller(timeout, patience time.Duration, calls int, most int64) *caller {
 
 func (c *caller) newTurns() *turns { return &turns{taken: make(chan struct{}, c.calls)} }
 
-// renew makes the turns free for later callers, if overdue calls have held all of them for a time.
+// renew makes the turns free for later callers, if overdue calls have held all of them for the time d.
 func (c *caller) renew(d time.Duration) {
 	if t := c.turns.Load(); t.held(d) {
 		c.turns.CompareAndSwap(t, c.newTurns())
@@ -115,17 +116,17 @@ func (c *caller) renew(d time.Duration) {
 // job is one call.
 type job struct {
 	f    func(ctx context.Context) answer
-	late func(answer) // handles an answer without a waiting caller; may be nil
+	late func(answer) // handles an answer if no caller waits; may be nil
 
-	// begin reports whether the call may be made. A caller that needs a turn calls it again with a turn; it stops waiting for that once
-	// shut, which may be nil, is closed.
+	// begin reports whether the call may be made. A caller that needs a turn calls begin again
+	// when it has one. It stops waiting for a turn once shut is closed; shut may be nil.
 	begin func(turn bool) (a admission, shut <-chan struct{})
-	judge func(ending, error) // called once with the ending of the call, unless it was not made
+	judge func(ending, error) // called once with the ending of the call, unless the call was not made
 
 	announce func() // reports the consequences of the judgement
 }
 
-// call makes a call, and returns the answer for the caller when it leaves.
+// call makes a call. It returns the answer for the caller, or when the caller has to leave.
 func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	if outcome.EndOf(ctx) != nil {
 		return leaves(ctx)
@@ -158,7 +159,8 @@ func (c *caller) call(ctx context.Context, j job) (answer, ending) {
 	return c.startInTurn(ctx, j, timer.C, t)
 }
 
-// await waits for a turn, and returns the set that it belongs to, or nil and the caller's answer and ending.
+// await waits for a turn, and returns the set of turns that it belongs
+// to. Otherwise it returns nil and the caller's answer and ending.
 func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-chan struct{}) (*turns, answer, ending) {
 	for {
 		t := c.turns.Load()
@@ -167,7 +169,7 @@ func (c *caller) await(ctx context.Context, over <-chan time.Time, shutting <-ch
 			if t == c.turns.Load() {
 				return t, answer{}, answered
 			}
-			<-t.taken // these turns were lost in between
+			<-t.taken // the set was replaced meanwhile
 		case <-over:
 			return nil, answer{}, busy
 		case <-shutting:
@@ -187,7 +189,7 @@ func leaves(ctx context.Context) (answer, ending) {
 	return answer{err: context.DeadlineExceeded}, deadline
 }
 
-// startInTurn makes a call whose turn has come, if it may still be made.
+// startInTurn makes a call whose turn has come, if the call is still permitted.
 func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	if a, _ := j.begin(true); a != admitted {
 		<-t.taken
@@ -196,7 +198,7 @@ func (c *caller) startInTurn(ctx context.Context, j job, over <-chan time.Time, 
 	return c.start(ctx, j, over, t)
 }
 
-// start makes a call, in a turn that it ends, or without one. The caller leaves when over fires, if that is not nil.
+// start makes a call. It has a turn, which it ends, or none. The caller leaves when over fires, unless that is nil.
 func (c *caller) start(ctx context.Context, j job, over <-chan time.Time, t *turns) (answer, ending) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	r := &run{job: j, turns: t, answers: make(chan judged, 1)}
@@ -229,14 +231,14 @@ type judged struct {
 // run is one call on a goroutine of its own.
 type run struct {
 	job
-	turns   *turns // that it has one of, or nil
+	turns   *turns // the set in which it has a turn, or nil
 	answers chan judged
 
 	mu    sync.Mutex // also held while the call is judged
 	phase phase
 }
 
-// phase is how far a call is. It is judged once, when it begins to hang or when it ends.
+// phase is the progress of a call. A call is judged once, when it begins to hang or when it ends.
 type phase uint8
 
 const (
@@ -246,7 +248,7 @@ const (
 	ended
 )
 
-// deliver takes the call's answer, and ends the call's turn.
+// deliver passes on the call's answer, and ends the call's turn.
 func (r *run) deliver(a answer, o ending) {
 	r.mu.Lock()
 	before := r.phase
@@ -272,7 +274,7 @@ func (r *run) deliver(a answer, o ending) {
 	}
 }
 
-// endTurn ends the turn of a call that was in a phase before it ended, if it has a turn.
+// endTurn ends the turn of a call, if it has one. before is the phase in which the call ended.
 func (r *run) endTurn(before phase) {
 	if r.turns == nil {
 		return
@@ -283,12 +285,12 @@ func (r *run) endTurn(before phase) {
 	<-r.turns.taken
 }
 
-// leave lets the caller go with an ending of its own, unless there is an answer. The call runs on, and hangs when its own
-// time is over.
+// leave makes the caller leave with an ending of its own, unless there
+// is an answer. The call continues, and hangs when its own time is over.
 func (r *run) leave(bounded context.Context, timeout time.Duration, a answer, o ending) (answer, ending) {
 	r.mu.Lock()
 	select {
-	case v := <-r.answers: // at the same instant, which is in time
+	case v := <-r.answers: // the answer came at the same instant, which is in time
 		r.mu.Unlock()
 		return v.answer, v.ending
 	default:
@@ -327,7 +329,8 @@ func errOverdue(timeout time.Duration) error {
 	return fmt.Errorf("failover: no answer from the primary within %v: %w", timeout, ratelimit.ErrUnavailable)
 }
 
-// guarded calls f, and turns a panic into an error. The text of the panic may hold a key, so only the text of a runtime error is included.
+// guarded calls f, and turns a panic into an error. The text of a panic may
+// contain a key, so the error includes only the text of a runtime error.
 func guarded(ctx context.Context, f func(ctx context.Context) answer) (a answer) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -373,7 +376,8 @@ func judge(bounded context.Context, a answer) ending {
 	return refused
 }
 
-// judgeBy returns the ending of a call under the caller's own context. An error after its end is the caller's, whatever the other faults.
+// judgeBy returns the ending of a call under the caller's own context. An error
+// after that context has ended is the caller's, even if the primary fails, too.
 func judgeBy(ctx context.Context, a answer) ending {
 	if a.err != nil && !a.panicked && outcome.EndOf(ctx) != nil {
 		_, o := leaves(ctx)

@@ -6,14 +6,14 @@
 // for all keys is open: one decision at a time probes it, after [Options.OpenFor].
 //
 // A failure is an error that wraps [ratelimit.ErrUnavailable], no answer within [Options.Timeout], or a panic. Other
-// errors are answers. A caller whose own deadline passes gets the stand-in's answer; a Take that is under way stays
-// charged. Each request makes one call of OnDecision: that of the limiter which decides it. [Stats] counts the failures.
+// errors are answers. A caller whose own deadline passes gets the stand-in's answer, and a Take that is under way stays
+// charged. Each request makes one call of OnDecision: that of the limiter that decides on it. [Stats] counts the failures.
 //
-// After an outage, the primary is charged with what the stand-in let pass, as far as that still counts
-// under the stand-in's limits. This needs a primary with one limit and an Adjust, and keys that are
-// values, not requests. Calls that timed out are not charged, nor are reservations that are never settled.
-// A stand-in may charge the primary itself: if it has a Repay(context.Context) error, as package policy's
-// has, Repay is called after decisions of the primary, at most once a second, until it returns nil.
+// After an outage, the primary is charged with the spending that the stand-in has allowed, if it still counts
+// under the stand-in's limits. This needs a primary with one limit and an Adjust, and keys that are values,
+// not requests. Calls that timed out are not charged, nor are reservations that are never settled. A stand-in
+// may charge the primary itself, as package policy's does: if it has a method Repay(context.Context) error,
+// that is called after decisions of the primary, at most once a second, until it returns nil.
 //
 // https://github.com/weir-go/ratelimit/blob/main/docs/fleet.md describes when the breaker opens, and how much an outage admits.
 package failover
@@ -34,7 +34,7 @@ import (
 // noContext is for calls that no caller's context bounds.
 var noContext = context.Background()
 
-// late is for package lease, which checks that a caller whose deadline has passed is answered at once.
+// late is for package lease, which checks whether a caller whose deadline has passed is answered at once.
 //
 //lint:ignore U1000 It is found by failures.AnswersLate.
 type late = failures.Late
@@ -47,8 +47,8 @@ type Limiter[K any] struct {
 	instead  ratelimit.Reserver[K]
 	timeout  time.Duration
 	openFor  time.Duration
-	caller   *caller // of decisions
-	settler  *caller // of settlements, which must not take the decisions' place
+	caller   *caller // for decisions
+	settler  *caller // for settlements, which must not take the places of decisions
 	breaker  *breaker
 	journal  *journal
 	counters counters
@@ -57,8 +57,8 @@ type Limiter[K any] struct {
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)
 
-// New returns a limiter that decides by primary, and by instead while primary cannot decide. It is an error if one is nil or an option is
-// invalid.
+// New returns a limiter that decides by primary, and by instead while primary
+// cannot decide. It returns an error if one of them is nil or an option is invalid.
 func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter[K], error) {
 	switch {
 	case optional.IsNil(primary):
@@ -91,8 +91,8 @@ func New[K any](primary, instead ratelimit.Reserver[K], opts *Options) (*Limiter
 	return l, nil
 }
 
-// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen lifts that. Single failures are
-// answered by the stand-in in any state.
+// Force makes the stand-in (StateOpen) or the primary (StateClosed) decide; StateHalfOpen
+// lifts that. In any state the stand-in answers calls at which the primary fails.
 func (l *Limiter[K]) Force(to State) {
 	l.mustBeMade()
 	l.breaker.force(to)
@@ -109,8 +109,8 @@ func (l *Limiter[K]) Stats() Stats {
 	return s
 }
 
-// Describe returns the primary's limits, nil if they are not known. BooksAhead and ReplacesCost are true if they are for one of
-// the two limiters.
+// Describe returns the primary's limits, or nil if they are not known. BooksAhead
+// and ReplacesCost are true if they are true for one of the two limiters.
 func (l *Limiter[K]) Describe() ratelimit.Description {
 	l.mustBeMade()
 	d, instead := ratelimit.Describe(l.primary), ratelimit.Describe(l.instead)
@@ -156,7 +156,7 @@ func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time
 // giveBack cancels a reservation without a waiting caller.
 func giveBack(a answer) {
 	if a.err == nil {
-		_ = a.res.Cancel() // it stays charged: no caller is left to report it to
+		_ = a.res.Cancel() // an error means that it stays charged; there is no caller to report that to
 	}
 }
 
@@ -164,12 +164,12 @@ func giveBack(a answer) {
 type question[K any] struct {
 	key     K
 	cost    int
-	charges bool // and is no look
+	charges bool // it charges the cost, and is no Peek
 	call    func(ctx context.Context, engine ratelimit.Reserver[K]) answer
-	late    func(answer) // handles an answer without a waiting caller; may be nil
+	late    func(answer) // handles an answer if no caller waits; may be nil
 }
 
-// decide calls the primary, if the breaker permits, and else the stand-in.
+// decide calls the primary, if the breaker permits it, and otherwise the stand-in.
 func (l *Limiter[K]) decide(ctx context.Context, q question[K]) answer {
 	if ctx == nil {
 		ctx = noContext
@@ -199,7 +199,7 @@ func (l *Limiter[K]) mustBeMade() {
 	}
 }
 
-// callPrimary lets the primary decide, if the breaker lets it. It panics for the zero Limiter.
+// callPrimary makes the primary decide, if the breaker permits it. It panics for the zero Limiter.
 func (l *Limiter[K]) callPrimary(ctx context.Context, q question[K]) (answer, ending) {
 	l.mustBeMade()
 	var t ticket
@@ -236,7 +236,7 @@ func (l *Limiter[K]) failed(o ending, err error) {
 	}
 }
 
-// degrade lets the stand-in decide, for want of the primary.
+// degrade makes the stand-in decide, because the primary has not.
 func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) answer {
 	l.counters.instead.Add(1)
 	l.journal.degraded(why)
@@ -255,8 +255,8 @@ func (l *Limiter[K]) degrade(ctx context.Context, q question[K], why ending) ans
 	return a
 }
 
-// exceeds reports whether the primary would refuse a cost that the stand-in has refused as too large, with the
-// error err. If both are stacks of the same layers, the error names the layers that apply, and their costs.
+// exceeds reports whether the primary, too, would refuse a cost that the stand-in has refused as too large. err is
+// the stand-in's error. If both are stacks of the same layers, it names the layers that apply, and their costs.
 func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	primary := ratelimit.Describe(l.primary)
 	limits := primary.Limits
@@ -279,7 +279,7 @@ func (l *Limiter[K]) exceeds(err error, cost int) (exceeds bool) {
 	return exceeds
 }
 
-// only returns the limit if it is the only one, and else the zero Limit.
+// only returns the limit if there is just one, and otherwise the zero Limit.
 func only(limits []ratelimit.Limit) (limit ratelimit.Limit) {
 	if len(limits) == 1 {
 		limit = limits[0]

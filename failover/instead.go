@@ -43,7 +43,7 @@ func (f fixed[K]) Reserve(ctx context.Context, key K, cost int, _ time.Duration)
 	return ratelimit.NewReservation(d, nil), err
 }
 
-// Peek answers as Take does. To adjust or to reset a key changes nothing.
+// Peek answers as Take does. Adjust and Reset change nothing.
 func (f fixed[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	return f.Take(ctx, key, cost)
 }

@@ -10,36 +10,37 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// lineEvery is the interval of an outage's log lines. An outage that comes back sooner is the same.
+// lineEvery is the interval of an outage's log lines. If an outage comes back within it, that is the same outage.
 const lineEvery = time.Minute
 
 // journal logs outages, each line with the error.
 //
-// An outage begins when a decision is degraded or the breaker opens. It is over when the breaker has been closed, and
-// no decision degraded, for lineEvery. It has a line when it begins, and one in each minute in which decisions are
-// degraded. The first of these reports that the breaker has opened. It has a last line when the breaker closes, or when
-// it is over if the breaker did not open.
+// An outage begins when a decision is degraded or the breaker opens. It has ended when, for lineEvery,
+// the breaker has been closed and no decision was degraded. Its lines are one when it begins, and one
+// in each minute with degraded decisions. The first of these reports that the breaker has opened. The
+// last line comes when the breaker closes, or, if the breaker did not open, when the outage has ended.
 //
-// Invariant: by the time d of an outage it has at most 2 + d/lineEvery lines. All lines but an end's leave one line to the end, so that the
-// last line is never a false alarm. Therefore an outage that comes back soon is reported again only after up to two minutes.
+// Invariant: by the time d, an outage has at most 2 + d/lineEvery lines. Every line
+// except an end's leaves one for the end, so that the last line is never a false alarm.
+// So an outage that comes back soon may be reported again only after two minutes.
 type journal struct {
 	log           *slog.Logger
 	onStateChange func(from, to State) // the user's; may be nil
 
-	mu     sync.Mutex // guards the fields below; the logger is called without it
+	mu     sync.Mutex // guards the fields below; not held while the logger is called
 	open   bool       // the breaker is not closed
-	forced bool       // by Force
-	kind   ending     // why the last decision was degraded
-	cause  error      // nil if nothing is known
-	failed time.Time  // when the primary last failed
+	forced bool       // Force has changed the state
+	kind   ending     // the reason for which the last decision was degraded
+	cause  error      // the error; nil if none is known
+	failed time.Time  // the time of the primary's last failure
 
 	phase     outage
 	began     time.Time // the outage, if there is one
-	last      time.Time // when something of it was last seen
-	decisions uint64    // degraded in it
-	openings  int       // of the breaker
+	last      time.Time // the time of its last sign
+	decisions uint64    // the number of degraded decisions
+	openings  int       // the number of openings of the breaker
 	opened    bool      // it has opened since the last line
-	lines     int       // written of the outage
+	lines     int       // the number of lines about the outage
 	timer     *time.Timer
 }
 
@@ -48,18 +49,18 @@ type outage uint8
 
 const (
 	none   outage = iota // there is no outage
-	silent               // it has no line yet, or its last line reported the end
-	warned               // the last line reported that it lasts
+	silent               // it has no line yet, or its last line has reported the end
+	warned               // the last line has reported that it lasts
 )
 
-// line is one to be written once the lock is released. The zero line is none.
+// line is a log line that is written once the lock is released. The zero line is none.
 type line struct {
 	level slog.Level
 	text  string
 	args  []any
 }
 
-// Why decisions are degraded though the primary has not failed.
+// The reasons for degraded decisions if the primary has not failed.
 var (
 	errBusy     = errors.New("Options.MaxCalls are under way, and no turn came in time")
 	errDeadline = errors.New("the callers' own deadlines came first")
@@ -76,7 +77,7 @@ func (j *journal) failure(o ending, err error) {
 func (j *journal) degraded(o ending) {
 	j.mu.Lock()
 	now := time.Now()
-	if o == shut && !j.open { // the breaker has closed since: this belongs to the outage before
+	if o == shut && !j.open { // the breaker has closed since, so this decision belongs to the last outage
 		if j.phase != none {
 			j.decisions++
 		}
@@ -84,7 +85,7 @@ func (j *journal) degraded(o ending) {
 		return
 	}
 	switch {
-	case now.Sub(j.failed) < lineEvery: // a failure is the more useful reason
+	case now.Sub(j.failed) < lineEvery: // the failure is the more useful reason
 	case o == busy:
 		j.kind, j.cause = o, errBusy
 	case o == deadline:
@@ -106,7 +107,7 @@ func (j *journal) beginLocked(now time.Time) {
 	}
 }
 
-// wakeLocked sees to it that the outage is looked at again.
+// wakeLocked plans the next look at the outage.
 func (j *journal) wakeLocked(after time.Duration) {
 	if j.timer == nil {
 		j.timer = time.AfterFunc(after, j.look)
@@ -120,7 +121,7 @@ func (j *journal) look() {
 	j.mu.Lock()
 	var l line
 	switch left := lineEvery - time.Since(j.last); {
-	case j.open || j.phase == none: // it is looked at again when the breaker has closed
+	case j.open || j.phase == none: // the next look comes when the breaker has closed
 	case left > 0:
 		j.wakeLocked(left)
 	default:
@@ -133,7 +134,7 @@ func (j *journal) look() {
 	j.write(l)
 }
 
-// warnLocked returns the line of an outage that lasts, if it is time for one.
+// warnLocked returns the line of an outage that lasts, if a line is due.
 func (j *journal) warnLocked(now time.Time) line {
 	if j.lines > int(now.Sub(j.began)/lineEvery) {
 		return line{}
@@ -167,8 +168,8 @@ func (j *journal) lineLocked(level slog.Level, now time.Time, text string) line 
 	return line{level, text, args}
 }
 
-// changed logs a change of state, and passes it to the user's function. Neither may keep the breaker from its next step: a panic is logged,
-// and goes no further.
+// changed logs a change of state, and passes it to the user's function.
+// Neither may stop the breaker: a panic is logged and recovered.
 func (j *journal) changed(c change) {
 	j.logChange(c)
 	if j.onStateChange == nil {
@@ -233,7 +234,7 @@ func (j *journal) force(to State) {
 	j.write(line{slog.LevelWarn, text, args})
 }
 
-// write writes a line, unless it is none. A logger that panics costs the line, and no decision.
+// write writes a line, unless it is the zero line. If the logger panics, the line is lost, but no decision.
 func (j *journal) write(l line) {
 	if l.text == "" {
 		return

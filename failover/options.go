@@ -10,11 +10,11 @@ import (
 
 // Options are the settings of [New]. Nil and zero fields mean the defaults.
 type Options struct {
-	// Timeout bounds a decision of the primary, the wait for a turn included. It defaults to 50 ms. If negative, the primary runs on the
-	// caller's goroutine and context, and must enforce its own timeout.
+	// Timeout bounds a decision of the primary, including the wait for a turn. It defaults to 50 ms. If
+	// negative, the primary runs on the caller's goroutine and context, and must enforce its own timeout.
 	Timeout time.Duration
 
-	// Failures is the number of failures that opens the breaker. It defaults to 5.
+	// Failures is the number of failures at which the breaker opens. It defaults to 5.
 	Failures int
 
 	// MaxCalls is the maximum number of decisions under way at the primary, and of settlements. It defaults to 128. It does not apply if
@@ -38,7 +38,7 @@ const (
 	defaultMaxCalls = 128
 )
 
-// withDefaults returns the options with all defaults, or their first fault.
+// withDefaults returns the options with all defaults, or an error about the first invalid one.
 func (o Options) withDefaults() (Options, error) {
 	err := cmp.Or(
 		optional.NotNegative("failover: Options.Failures", o.Failures, "the default"),

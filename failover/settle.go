@@ -11,7 +11,7 @@ import (
 // settlementsPerCall is the maximum number of waiting settlements for each call that may be under way. More fail at once.
 const settlementsPerCall = 64
 
-// settling returns how to settle a reservation with the engine that made it.
+// settling returns the function that settles a reservation with the engine that made it.
 func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	switch {
 	case a.res == nil:
@@ -36,8 +36,9 @@ func (l *Limiter[K]) settling(a answer) func(actual int) error {
 	}
 }
 
-// extending returns how to extend a reservation with the engine that made it. A call of the primary is bounded by the timeout, and is no
-// evidence about it: an error leaves the units held for as long as before, and the next extension may succeed.
+// extending returns the function that extends a reservation with the engine that made it.
+// The timeout bounds a call of the primary. The call is no evidence about the primary: after
+// an error the units are held for as long as before, and the next extension may succeed.
 func (l *Limiter[K]) extending(a answer) func(context.Context, *ratelimit.Reservation) error {
 	return func(ctx context.Context, r *ratelimit.Reservation) error {
 		if a.standIn || l.timeout < 0 {

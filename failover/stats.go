@@ -9,7 +9,7 @@ import (
 type Stats struct {
 	State         State
 	Forced        bool
-	DegradedSince time.Time // when the breaker opened; zero while it is closed
+	DegradedSince time.Time // the time at which the breaker opened; zero while it is closed
 
 	Primary   uint64 // decisions by the primary
 	Instead   uint64 // decisions by the stand-in
@@ -32,10 +32,10 @@ type counters struct {
 	unavailable, timeouts, panics atomic.Uint64
 	busy, deadlines, unsettled    atomic.Uint64
 
-	settleFailed atomic.Bool // the last settlement that was tried
+	settleFailed atomic.Bool // the last settlement has failed
 }
 
-// count counts a caller's ending.
+// count counts a call by the ending that its caller saw.
 func (c *counters) count(o ending) {
 	switch o {
 	case answered, refused:

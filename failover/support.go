@@ -9,7 +9,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Peek returns the result that Take would have, and changes nothing.
+// Peek returns the decision that Take would return, and changes nothing.
 func (l *Limiter[K]) Peek(ctx context.Context, key K, cost int) (ratelimit.Decision, error) {
 	a := l.decide(ctx, question[K]{cost: cost, call: func(ctx context.Context, engine ratelimit.Reserver[K]) answer {
 		d, err := ratelimit.Peek(ctx, ratelimit.Limiter[K](engine), key, cost)
@@ -37,7 +37,7 @@ func (l *Limiter[K]) PeekEach(ctx context.Context, key K, cost int) ([]ratelimit
 		if !a.standIn || d.Limit.Algorithm == 0 {
 			continue
 		}
-		if d.Degraded = true; a.err == nil && !d.Allowed && d.RetryAfter == 0 { // only the primary may allow it
+		if d.Degraded = true; a.err == nil && !d.Allowed && d.RetryAfter == 0 { // only the primary might allow it
 			d.RetryAfter = l.openFor
 		}
 	}
@@ -62,7 +62,7 @@ func (l *Limiter[K]) Reset(ctx context.Context, key K) error {
 	return errors.Join(err, ratelimit.Reset(ctx, ratelimit.Limiter[K](l.instead), key))
 }
 
-// forward passes on to the primary a call that no stand-in can make.
+// forward makes a call that only the primary can answer.
 func (l *Limiter[K]) forward(ctx context.Context, what string, f func(context.Context, ratelimit.Limiter[K]) error) error {
 	if ctx == nil {
 		ctx = noContext

@@ -11,10 +11,10 @@ import (
 // mostBurst bounds a burst, so that amounts in fractions of a unit are counted exactly.
 const mostBurst = 1 << 40
 
-// century bounds a debt to the amount that is regained in it, as in package ratelimit.
+// century bounds a debt to the amount that the rate regains in it, as in package ratelimit.
 const century = 876_600 * int64(time.Hour)
 
-// fewTenants is the least number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
+// fewTenants is the minimum number of tenants that a share assumes. So a quarter of a tenant's debt stays free for others.
 const fewTenants = 4
 
 // budget is the spending of all tenants together: a token bucket, exactly.
@@ -26,7 +26,7 @@ type budget struct {
 	units, per uint64 // the rate in lowest terms
 	changes    uint32 // the number of changes of the limit
 
-	// A decision needs the free part several times.
+	// The free part, because a decision needs it several times.
 	freeKnown              bool
 	freeNow, freeAt, freeN int64 // the instant and the state for which it was computed
 	freeParts              uint64
@@ -92,16 +92,16 @@ func (b *budget) retry(m meter.Moment, cost int64) time.Duration {
 	return time.Duration(b.Offer(b.state, m, min(cost, int64(b.burst)), 0).Retry - m.Reading)
 }
 
-// The share of a tenant that is alone is exact: the total's debt is its own, and it leaves a
-// quarter of that free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
+// The share of a tenant that is alone is exact: the total's debt is its own, and a
+// quarter of that must stay free. In 1/per units: (few + 1) × owed + cost ≤ few × burst.
 
-// beyondAlone returns by how much a cost exceeds the share of a tenant that is alone.
+// beyondAlone returns the amount by which a cost exceeds the share of a tenant that is alone.
 func (b *budget) beyondAlone(now, cost int64) wide {
 	room := product(fewTenants*b.burst-uint64(cost), b.per)
 	return b.owed(now).times(fewTenants + 1).minus(room)
 }
 
-// retryAlone returns the time after which such a cost passes.
+// retryAlone returns the time after which a cost passes for a tenant that is alone.
 func (b *budget) retryAlone(now, cost int64) time.Duration {
 	return time.Duration(b.beyondAlone(now, cost).up((fewTenants + 1) * b.units))
 }

@@ -19,19 +19,20 @@ func (l *Limiter[K]) Allow(tenant K, cost int) bool {
 	return ok
 }
 
-// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that passes now. Debt is the
-// part of the tenant's settlements and adjustments that the shared budget did not have, while it keeps the tenant from passing.
+// Take spends cost of the tenant's share, or nothing. Remaining is the largest cost that
+// passes now. Debt is the part of the tenant's settlements and adjustments that the
+// shared budget did not have. It is reported only while it keeps the tenant from passing.
 //
 // A denied cost of at most half of the burst keeps a place in line, like a call of [Limiter.Wait]. When its
 // turn comes, room is kept for a call of up to that cost, until 1.5 seconds after RetryAfter. A tenant that calls
 // for the first time gets a place only while few such tenants have one. While a tenant is in line it counts, and saves
 // its share.
 //
-// RetryAfter is the time after which the same cost is likely to pass; it assumes that the others keep their pace. A call
-// before it costs no more than the call. For a tenant alone it is exact. A cost above half of the burst may be denied for as
-// long as the others spend all they can.
+// RetryAfter is the time after which the same cost is likely to pass, if the other tenants keep
+// their pace. An earlier call is denied, but has no other disadvantage. For a tenant alone it is
+// exact. A cost above half of the burst may be denied for as long as the others spend all they can.
 //
-// Errors wrap [ratelimit.ErrExceedsLimit], if the cost is above the burst, [ratelimit.ErrNegativeCost],
+// Errors wrap [ratelimit.ErrExceedsLimit] if the cost is above the burst, [ratelimit.ErrNegativeCost],
 // [ratelimit.ErrInvalidKey] or [ratelimit.ErrTableFull]. The context is not used.
 func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.Decision, err error) {
 	_, err = l.decide(tenant, cost, meter.Final, &d, nil)
@@ -43,8 +44,8 @@ func (l *Limiter[K]) Take(_ context.Context, tenant K, cost int) (d ratelimit.De
 // in line like [Limiter.Wait], for at most that time: estimate, wait and settle in one call. It returns when the work may
 // start, so the reservation's Delay is 0. A call that is not served in time, or finds no room in line, is denied.
 //
-// A cost settled below the estimate is refunded. A cost settled above it is an overrun: the total takes as much of it as
-// empties the burst, and the rest bars the tenant alone, until its share would have paid for it.
+// A cost settled below the estimate is refunded. A cost settled above it is an overrun: the total is charged with as
+// much of it as empties the burst, and the rest bars only this tenant, until its share would have paid for the rest.
 //
 // Errors are as for Take, and the context's error when it ends.
 func (l *Limiter[K]) Reserve(ctx context.Context, tenant K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
@@ -140,7 +141,7 @@ func (l *Limiter[K]) advanceLocked(reading int64) meter.Moment {
 	return m
 }
 
-// forgetLocked ends all debts and savings, since the total owes nothing.
+// forgetLocked ends all debts and savings, because the total has no debt.
 func (l *Limiter[K]) forgetLocked() {
 	for l.shares.count > 0 {
 		t := l.deadlines.first()
@@ -152,15 +153,15 @@ func (l *Limiter[K]) forgetLocked() {
 		l.shares.leave(t)
 		l.filedLocked(t)
 	}
-	for l.deadlines.len() > 0 { // of barred tenants
+	for l.deadlines.len() > 0 { // these are deadlines of barred tenants
 		t := l.deadlines.first()
 		l.deadlines.remove(t)
 		l.filedLocked(t)
 	}
 }
 
-// passesLocked reports whether a cost passes now: its room is kept; or there is room for it, it is within the tenant's share,
-// and no tenant in line that has room comes before it.
+// passesLocked reports whether a cost passes now. Either room is kept for it. Or there is room,
+// the cost is within the tenant's share, and no tenant in line that has room comes before it.
 func (l *Limiter[K]) passesLocked(t *tenant[K], m meter.Moment, cost int64) bool {
 	if t.line.first != nil {
 		return false
@@ -203,12 +204,12 @@ func (l *Limiter[K]) firstLocked(t *tenant[K]) *tenant[K] {
 	return a
 }
 
-// dueLocked reports whether a tenant in line lacks nothing but room.
+// dueLocked reports whether a tenant in line waits only for room.
 func (l *Limiter[K]) dueLocked(t *tenant[K], m meter.Moment) bool {
 	return l.withinLocked(t, m, t.tag, t.cost())
 }
 
-// withinLocked reports whether a cost and its tag are within the tenant's share. All is, while the burst is full.
+// withinLocked reports whether a cost and its tag are within the tenant's share. While the burst is full, every cost is.
 func (l *Limiter[K]) withinLocked(t *tenant[K], m meter.Moment, tag uint64, cost int64) bool {
 	switch {
 	case l.budget.fresh(m.Now):
@@ -237,7 +238,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	} else {
 		l.filedLocked(t)
 	}
-	if joins { // one more to share with, or one less in line, which may make another tenant due
+	if joins { // there is one more tenant to share with, or one less in line, which may make another tenant due
 		l.hurryLocked()
 	}
 }
@@ -258,7 +259,7 @@ func (l *Limiter[K]) standingLocked(t *tenant[K], m meter.Moment, d *ratelimit.D
 	if t.line.first == nil {
 		d.Remaining = int(l.remainingLocked(t, m))
 	}
-	if d.Remaining == 0 { // an overrun does not bar a tenant whom no other one needs the rate from
+	if d.Remaining == 0 { // an overrun does not bar a tenant while no other tenant needs the rate
 		d.Debt, d.NextAfter = l.overrunOf(t), l.retryLocked(t, m, 1)
 	}
 }
@@ -274,7 +275,7 @@ func (l *Limiter[K]) remainingLocked(t *tenant[K], m meter.Moment) int64 {
 		lead = min(lead, l.shares.lead(first.tag))
 	}
 	switch {
-	case b.fresh(m.Now): // no tenant in line lacks room
+	case b.fresh(m.Now): // every tenant in line has room
 		room = left
 	case l.aloneLocked(t):
 		room = min(room, b.largestAlone(m.Now))
@@ -310,17 +311,17 @@ func (l *Limiter[K]) retryLocked(t *tenant[K], m meter.Moment, cost int64) time.
 	return max(room, min(s.timeFor(likely)+late, full), 1)
 }
 
-// behindLocked returns the tag of a denied cost: behind the tenant's callers in line, if there are any. If there are none, it
-// also returns the first tenant of another's line that comes before the cost.
+// behindLocked returns the tag of a denied cost, which comes after the tenant's callers in line. If
+// there are none, it also returns the first other tenant in line whose turn comes before the cost.
 func (l *Limiter[K]) behindLocked(t *tenant[K], m meter.Moment, cost int64) (tag uint64, first *tenant[K]) {
-	if t.line.first != nil { // the bound on costs keeps the shift from overflowing
+	if t.line.first != nil { // costs are bounded, so the shift does not overflow
 		return t.tag + uint64(min(t.line.costs+cost, 1<<43))<<fractionBits/t.weight, nil
 	}
 	tag = l.shares.tag(t, cost)
 	return tag, l.beforeLocked(t, m, tag)
 }
 
-// untilTurnLocked returns the amount that the rate gives until all in line have had their turn, and then the cost.
+// untilTurnLocked returns the amount that the rate regains until all tenants in line have had their turn, and then the cost.
 func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) uint64 {
 	line := l.ahead
 	if t.spot.cost > 0 && !t.spot.kept {
@@ -331,17 +332,17 @@ func (l *Limiter[K]) untilTurnLocked(t *tenant[K], m meter.Moment, cost int64) u
 	return max(need, free) - free
 }
 
-// untilPaidLocked returns the amount that the rate gives until the tenant's share has paid for a tag, as far as it is not
-// within the burst.
+// untilPaidLocked returns the amount that the rate regains until the
+// tenant's share has paid for a tag, less the part within the burst.
 func (l *Limiter[K]) untilPaidLocked(t *tenant[K], lead uint64) uint64 {
 	_, weights := l.shares.among(t)
 	burst := l.budget.burst << fractionBits
 	return product(lead, weights).minus(wide{lo: burst - min(burst, l.keptLocked(t))}).up(1)
 }
 
-// untilWithinLocked returns how much the rate must give until a tag is within the
-// tenant's share, if the free part of the burst stays as it is. That part varies, so an
-// eighth less is assumed: a caller that comes late loses nothing, as its place is kept.
+// untilWithinLocked returns the amount that the rate must regain until a tag is within the
+// tenant's share, if the free part of the burst stays as it is. That part varies, so the result
+// assumes an eighth less. A caller that comes late loses nothing, because its place is kept.
 func (l *Limiter[K]) untilWithinLocked(t *tenant[K], m meter.Moment, lead uint64, cost int64) uint64 {
 	n, weights := l.shares.among(t)
 	free := l.freeLocked(t, m)

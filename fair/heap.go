@@ -1,7 +1,7 @@
 package fair
 
-// heap is a binary heap of tenants. Each item holds its key, so that comparisons need not look at the tenant. Keys may wrap
-// round.
+// heap is a binary heap of tenants. Each item contains its key,
+// so comparisons need not read the tenant. Keys may wrap around.
 type heap[K comparable] struct {
 	items []item[K]
 	kind  kind
@@ -16,9 +16,9 @@ type item[K comparable] struct {
 type kind int
 
 const (
-	byDue     kind = iota // debtors
-	byTag                 // the line: waiters or places
-	byExpires             // deadlines
+	byDue     kind = iota // tenants with a debt
+	byTag                 // the line: tenants with waiters, or with places
+	byExpires             // tenants with deadlines
 	kinds
 )
 

@@ -15,7 +15,7 @@ import (
 // panic.
 type Limiter[K comparable] struct {
 	opts      Options[K]
-	checkKeys bool // keys hold interfaces, and so values that may not be comparable
+	checkKeys bool // keys contain interfaces, and so values that may not be comparable
 	cloner    keys.Cloner[K]
 
 	mu      sync.Mutex // guards the fields below
@@ -28,17 +28,17 @@ type Limiter[K comparable] struct {
 	waiters   heap[K] // tenants with callers in Wait, by tag
 	places    heap[K] // tenants with a place whose turn has not come, by tag
 	deadlines heap[K] // tenants that count until an instant, by look
-	ahead     int64   // the costs that tenants in both lines are in line for
+	ahead     int64   // the sum of the costs at the head of both lines
 	strangers int     // the number of places of tenants that have called only once
-	relieved  int     // the number of calls of relieveLocked
+	relieved  int     // the number of calls of relieveLocked, which select the next tenant
 
 	lineWeights uint64 // the weights of the tenants in both lines
 
 	kept        uint64 // the room kept for tenants whose turn has come, in fractions of a unit
-	keptWeights uint64 // their weights
+	keptWeights uint64 // the weights of these tenants
 
-	waiting int     // callers in Wait
-	sleeper *waiter // the first of them, which sleeps on the clock until its time
+	waiting int     // the number of callers in Wait
+	sleeper *waiter // the first caller, which sleeps on the clock until its time
 }
 
 var _ ratelimit.Reserver[string] = (*Limiter[string])(nil)

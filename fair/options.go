@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// Options are the settings of [New] besides the limit. Nil and zero mean the defaults. Functions are called concurrently,
-// without a lock.
+// Options are the settings of [New] besides the limit. Nil and zero mean the
+// defaults. Several goroutines may call the functions, while no lock is held.
 type Options[K comparable] struct {
 	// Weight returns a tenant's weight, from 1 to 2^20. It is called for each decision. If nil, all tenants weigh 1.
 	Weight func(tenant K) int
@@ -19,8 +19,9 @@ type Options[K comparable] struct {
 	// in line. If callers of all tenants wait, the new one gets [ratelimit.ErrTableFull]. A denial drops no tenant with a debt.
 	MaxKeys int
 
-	// MaxWaiting is the maximum number of callers in line, over all tenants. It defaults to 1,000. A tenant with callers in
-	// line joins with a further one only while it has fewer than are free. Other callers fail with [ratelimit.ErrLimited].
+	// MaxWaiting is the maximum number of callers in line, over all tenants. It defaults to 1,000. A
+	// further caller of a tenant that has callers in line is accepted only while that tenant has fewer
+	// callers in line than there are free places. Other callers fail with [ratelimit.ErrLimited].
 	MaxWaiting int
 
 	// Clock is the source of time. Wait sleeps in real time. It defaults to the system's monotonic clock.
@@ -35,7 +36,7 @@ const (
 	defaultMaxWaiting = 1000
 	mostWeight        = 1 << 20
 
-	// idle is the time for which an idle tenant is kept at least, while there is room.
+	// idle is the minimum time for which an idle tenant is kept while there is room.
 	idle = int64(time.Minute)
 )
 

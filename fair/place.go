@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// patience is the time for which a place is kept after RetryAfter: a client is given whole seconds, rounded up, and its
-	// call takes some time.
+	// patience is the time for which a place is kept after RetryAfter: a
+	// client is given whole seconds, rounded up, and its call takes some time.
 	patience = int64(1500 * time.Millisecond)
 
-	// strangersPart bounds the places of tenants that have called only once: one of so many tenants that count. Names that
-	// never come back would slow down all others.
+	// strangersPart bounds the places of tenants that have called only once: they are at most
+	// this part of the tenants that count. Names that never come back would slow all others down.
 	strangersPart = 8
 )
 
@@ -51,7 +51,7 @@ func (l *Limiter[K]) freeLocked(t *tenant[K], m meter.Moment) uint64 {
 	return max(free, kept) - kept
 }
 
-// placeLocked gives a tenant a place in line for a cost that is denied and may pass after so long.
+// placeLocked gives a tenant a place in line for a denied cost that may pass after the time retry.
 func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry time.Duration) {
 	if t.line.first != nil || l.shares.isBarred(t) {
 		return
@@ -81,7 +81,7 @@ func (l *Limiter[K]) placeLocked(t *tenant[K], m meter.Moment, cost int64, retry
 	l.lineUpLocked(&l.places, t)
 	l.deadlineLocked(t, expires)
 	l.filedLocked(t)
-	if joins { // one more to share with, which may make a tenant of a larger share due
+	if joins { // there is one more tenant to share with, which may make a tenant with a larger share due
 		l.hurryLocked()
 	}
 }
@@ -139,8 +139,8 @@ func (l *Limiter[K]) unkeepLocked(t *tenant[K]) {
 	t.spot.kept = false
 }
 
-// collectLocked notes that a tenant in line has been granted a cost. If it has savings, room for them is kept a little
-// longer: its next call may come at once.
+// collectLocked notes that a tenant in line has been granted a cost. If it has savings,
+// room for them is kept a little longer, because its next call may come at once.
 func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	switch {
 	case t.spot.kept:
@@ -160,7 +160,7 @@ func (l *Limiter[K]) collectLocked(t *tenant[K], m meter.Moment, cost int64) {
 	l.lingerLocked(t, min(t.spot.expires, m.Now+patience))
 }
 
-// lingerLocked lets a tenant that was served in line count on until an instant if it has savings.
+// lingerLocked makes a tenant with savings that was served in line count until an instant.
 func (l *Limiter[K]) lingerLocked(t *tenant[K], until int64) {
 	switch {
 	case t.line.first != nil:
@@ -187,7 +187,7 @@ func (l *Limiter[K]) lapseLocked(t *tenant[K]) {
 	l.hurryLocked() // the others' shares are larger
 }
 
-// elapseLocked lets time pass while no place lapses: debts are paid, and kept room grows.
+// elapseLocked advances the time. Until then no place lapses: debts are paid, and kept room grows.
 func (l *Limiter[K]) elapseLocked(now int64) {
 	if now <= l.shares.now {
 		return
@@ -199,13 +199,13 @@ func (l *Limiter[K]) elapseLocked(now int64) {
 	}
 }
 
-// growLocked lets kept room grow with the virtual time, which was at before.
+// growLocked makes kept room grow with the virtual time since before.
 func (l *Limiter[K]) growLocked(before uint64) {
 	grown, _ := product(l.shares.virtual-before, l.keptWeights).over(1)
 	l.kept = min(l.kept+grown, most)
 }
 
-// lapsesLocked ends the places whose deadlines are past, each at its instant.
+// lapsesLocked ends the places whose deadlines have passed, each at its deadline.
 func (l *Limiter[K]) lapsesLocked(now int64) {
 	for t := l.nextDeadlineLocked(); t != nil && t.spot.expires <= now; t = l.nextDeadlineLocked() {
 		l.elapseLocked(t.spot.expires)

@@ -12,9 +12,9 @@ import (
 // mostPrivate bounds an overrun that bars a tenant, in units.
 const mostPrivate = 2 * mostBurst
 
-// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total takes
-// it until the burst is empty, and the rest bars the tenant alone. A negative delta refunds at most that much: first it
-// lowers the rest that bars the tenant, and then the tenant's debt, also in the total. Its errors are those of Take.
+// Adjust corrects a tenant's spending. A positive delta is charged like an overrun in [Limiter.Reserve]: the total is
+// charged until the burst is empty, and the rest bars only this tenant. A negative delta refunds at most that much: first
+// it lowers the rest that bars the tenant, and then the tenant's debt, also in the total. Its errors are those of Take.
 func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	if err := l.check(tenant, 0); err != nil {
 		return err
@@ -39,9 +39,9 @@ func (l *Limiter[K]) Adjust(_ context.Context, tenant K, delta int) error {
 	return nil
 }
 
-// SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent, and of each tenant's spending the same
-// part. Places and callers in line stay, unless their cost is now too large: these callers get [ratelimit.ErrExceedsLimit].
-// Errors are as for [New].
+// SetLimit changes the limit. Spending stays; a lowered limit counts at most its burst as spent,
+// and the same part of each tenant's spending. Places and callers in line stay, unless their
+// cost is now too large: these callers get [ratelimit.ErrExceedsLimit]. Errors are as for [New].
 func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	l.mustBeMade()
 	if err := checkLimit(limit); err != nil {
@@ -70,8 +70,8 @@ func (l *Limiter[K]) SetLimit(limit ratelimit.Limit) error {
 	return nil
 }
 
-// lowerLocked lowers all debts and savings after the total has become lower by a change of the limit. When a raised limit charges the
-// total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
+// lowerLocked lowers all debts and savings after a change of the limit has lowered the total. When a raised limit charges
+// the total for units that were set aside, no tenant owes them: they may be the spending of tenants that have paid since.
 func (l *Limiter[K]) lowerLocked(total, counted uint64) {
 	l.shares.surplus, _ = product(l.shares.surplus, counted).over(total)
 	l.shares.common, _ = product(l.shares.common, counted).over(total)
@@ -120,8 +120,9 @@ func (l *Limiter[K]) settle(key K, c charge, actual int64) {
 	}
 }
 
-// overrunLocked charges a cost that was spent without a decision. The part that the total does not take bars the tenant from
-// its share until the share would have paid for it. It slows down no other tenant: they wait at most until the burst has room.
+// overrunLocked charges a cost that was spent without a decision. The part with
+// which the total is not charged bars the tenant until its share would have paid for
+// it. Other tenants are not slowed down: they wait at most until the burst has room.
 func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	charged := l.chargeTotalLocked(m, over)
 	if charged > 0 {
@@ -140,8 +141,8 @@ func (l *Limiter[K]) overrunLocked(t *tenant[K], m meter.Moment, over int64) {
 	l.movedLocked(t)
 }
 
-// chargeTotalLocked charges the total with as much of an overrun as empties the burst, and returns it: the bucket of an
-// upstream is never emptier than empty.
+// chargeTotalLocked charges the total with as much of an overrun as empties the
+// burst, and returns that part: the bucket of a server is never emptier than empty.
 func (l *Limiter[K]) chargeTotalLocked(m meter.Moment, over int64) int64 {
 	charged := min(over, max(0, l.budget.Remaining(l.budget.state, m.Now)))
 	if charged > 0 {
@@ -159,7 +160,8 @@ func (l *Limiter[K]) overrunOf(t *tenant[K]) int {
 	return int(min(owed, math.MaxInt))
 }
 
-// barredFrom returns the virtual time from which a tenant is barred: its debt for spending within the total comes first.
+// barredFrom returns the virtual time from which a tenant is barred.
+// Before it the tenant pays its debt for spending within the total.
 func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
 	if t.counts && after(t.finish, l.shares.virtual) > 0 {
 		return t.finish
@@ -167,7 +169,7 @@ func (l *Limiter[K]) barredFrom(t *tenant[K]) uint64 {
 	return l.shares.virtual
 }
 
-// refundLocked takes an amount off the rest that bars a tenant, and then off its debt.
+// refundLocked subtracts an amount from the rest that bars a tenant, and then from its debt.
 func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
 	parts := uint64(min(amount, 2*mostPrivate)) << fractionBits
 	if l.shares.isBarred(t) {
@@ -186,8 +188,8 @@ func (l *Limiter[K]) refundLocked(t *tenant[K], m meter.Moment, amount int64) {
 	l.movedLocked(t)
 }
 
-// repayLocked takes an amount that the total has got back off a tenant's debt. The server has paid the part that the tenant
-// does not owe to the tenant instead of the others: it pays that to them now.
+// repayLocked subtracts an amount that the total has got back from a tenant's debt. If the tenant
+// owes less, the server has paid the difference to it instead of the others, and pays it to them now.
 func (l *Limiter[K]) repayLocked(t *tenant[K], amount uint64) {
 	if amount == 0 {
 		return

@@ -2,35 +2,37 @@ package fair
 
 import "time"
 
-// shares holds the debt of each tenant: its spending that its share of the rate has not paid for yet. It has no lock and
-// reads no clock.
+// shares holds the debt of each tenant: the part of its spending for which
+// its share of the rate has not paid yet. It has no lock and reads no clock.
 //
-// The debts are paid by a fluid server (generalized processor sharing: Parekh and Gallager 1993). It pays at the limit's
-// rate, to all tenants that count at once, to each in proportion to its weight. The virtual time is the amount it has paid
-// to a weight of 1. So a tenant's debt is (finish − virtual) × weight, where finish is the virtual time at which the debt
-// is paid; finish does not change while others spend.
+// A fluid server pays the debts (generalized processor sharing: Parekh and Gallager 1993). It pays at the
+// limit's rate, to all tenants that count at the same time, in proportion to their weights. The virtual time
+// is the amount that it has paid to a weight of 1. So a tenant's debt is (finish − virtual) × weight, where
+// finish is the virtual time at which the debt is paid. The finish does not change while others spend.
 //
-// A tenant counts while it has a debt or is in line. In line its finish stays where it is when the virtual time passes it:
-// then the debt is negative, and the tenant has savings. A tenant that stops counting leaves its savings to the others.
-// The debts and the common debt, less savings and surplus, are the debt of the total.
+// A tenant counts while it has a debt or is in line. In line its finish stays when the virtual time passes
+// it: then the debt is negative, and the tenant has savings. A tenant that stops counting leaves its savings
+// to the others. The debts and the common debt, less savings and surplus, are the debt of the total.
 //
-// Amounts are in 1/2^20 units, and virtual times in that for a weight of 1. The remainders of divisions are kept, so no
-// amount is lost.
+// Amounts are in 1/2^20 units, and virtual times in such amounts for a
+// weight of 1. The remainders of divisions are kept, so no amount is lost.
 type shares[K comparable] struct {
 	units, per uint64 // the rate is units for each per ns, in lowest terms
 	now        int64
 	virtual    uint64 // it wraps round: only differences have a meaning
 
-	count   int     // the number of tenants that count
-	weights uint64  // their weights
-	debtors heap[K] // tenants that count because of a debt, by due. A tenant that spends or joins the line keeps its position: one superfluous check costs less than moving it each time
-	surplus uint64  // the savings left to the others that the server has not paid yet
-	common  uint64  // the debts that relieve has taken off tenants, and the server has not paid yet. Either this or the surplus is 0
+	count   int    // the number of tenants that count
+	weights uint64 // their weights
+	// tenants that count because of a debt, by due; a tenant that spends or joins the line
+	// keeps its position, because one superfluous check costs less than moving it each time
+	debtors heap[K]
+	surplus uint64 // savings left to the others that the server has not paid yet
+	common  uint64 // debts that relieve has taken from tenants and that the server has not paid yet; either this or surplus is 0
 
-	restOfTime uint64 // of a division by per
-	restOfWork uint64 // of a division by weights
+	restOfTime uint64 // the remainder of a division by per
+	restOfWork uint64 // the remainder of a division by weights
 
-	restOfCommon uint64 // of a division by 100
+	restOfCommon uint64 // the remainder of a division by 100
 }
 
 // after returns how far one virtual time is after another, or 0.
@@ -55,14 +57,14 @@ func (s *shares[K]) advance(now int64, left func(*tenant[K])) {
 	paying, rest := product(elapsed, s.units).parts().plus(s.restOfTime).over(s.per)
 	s.restOfTime = rest
 	paying -= s.payCommon(paying)
-	extra := min(s.surplus, paying) // at most the rate again, so that tenants with little debt can use it
+	extra := min(s.surplus, paying) // at most as much as the rate, so that tenants with little debt can use it
 	s.surplus -= extra
 	s.pay(min(paying+extra, most), left)
 }
 
-// payCommon pays a part of the common debt, and returns the amount. It pays (n + 1) % of the rate while n tenants count, at most half
-// of it, and all while none does. The tenants owe their debts longer meanwhile, and are granted less: one unit for n + 1 units that go
-// to the common debt. So 99 % of the rate is granted.
+// payCommon pays a part of the common debt, and returns the amount. It pays (n + 1) % of the rate while n
+// tenants count, at most half of it, and all while none does. Meanwhile the tenants' debts last longer, and they
+// are granted less: one unit less for n + 1 units that go to the common debt. So 99 % of the rate is granted.
 func (s *shares[K]) payCommon(paying uint64) uint64 {
 	if s.common == 0 {
 		return 0
@@ -83,11 +85,11 @@ func (s *shares[K]) payCommon(paying uint64) uint64 {
 //
 //	the tag of the first other tenant in line  +  B / W  +  2·c / w
 //
-// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the order of tags, and
-// the sum of all debts is within the burst. A larger debt is older than the demand of the others: the tenant has used a
-// part of the rate that nobody else wanted. The excess becomes common. So such use bars a tenant for at most one
-// RefillTime and two costs. The bound is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), with
-// the burst added. It reports whether the debt has changed.
+// in virtual time. Hardly any tenant that stays in line owes more, because the line is served in the order of
+// tags, and the sum of all debts is within the burst. A larger debt is older than the demand of the others:
+// the tenant has used a part of the rate that nobody else wanted. The excess becomes a common debt. So such
+// use bars a tenant for at most one RefillTime and two costs. The bound is the start tag of start-time fair
+// queueing (Goyal, Vin and Cheng 1996), with the burst added. It reports whether the debt has changed.
 func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	if !t.counts || s.isBarred(t) {
 		return false
@@ -104,7 +106,7 @@ func (s *shares[K]) relieve(t *tenant[K], burst, weights, first uint64) bool {
 	return true
 }
 
-// owed adds an amount to the common debt. The surplus pays for it.
+// owed adds an amount to the common debt. The surplus pays for it first.
 func (s *shares[K]) owed(amount uint64) {
 	paid := min(s.surplus, amount)
 	s.surplus -= paid
@@ -118,7 +120,7 @@ func (s *shares[K]) save(amount uint64) {
 	s.surplus = min(s.surplus+amount-paid, most)
 }
 
-// pay lets the server pay an amount.
+// pay makes the server pay an amount.
 func (s *shares[K]) pay(paying uint64, left func(*tenant[K])) {
 	if s.count == 0 {
 		s.common -= min(s.common, paying)
@@ -180,8 +182,8 @@ func (s *shares[K]) leave(t *tenant[K]) {
 	}
 }
 
-// settleIn files a tenant after its debt or its place in line has changed: it counts on with a debt or in line, and leaves
-// otherwise.
+// settleIn files a tenant after its debt or its place in line has changed.
+// With a debt or in line the tenant goes on counting; otherwise it stops.
 func (s *shares[K]) settleIn(t *tenant[K]) {
 	switch owes := t.counts && after(t.finish, s.virtual) > 0; {
 	case !t.counts:
@@ -198,7 +200,7 @@ func (s *shares[K]) settleIn(t *tenant[K]) {
 	}
 }
 
-// owes returns how far a tenant's debt is from being paid, in virtual time.
+// owes returns the virtual time until a tenant's debt is paid.
 func (s *shares[K]) owes(t *tenant[K]) uint64 {
 	if !t.counts {
 		return 0
@@ -242,7 +244,8 @@ func (s *shares[K]) charge(t *tenant[K], amount uint64) {
 	s.settleIn(t)
 }
 
-// forgive takes an amount off a tenant's debt, and returns how much of it. Its tag in line moves with the debt.
+// forgive subtracts an amount from a tenant's debt, and returns the
+// part that was subtracted. Its tag in line moves with the debt.
 func (s *shares[K]) forgive(t *tenant[K], amount uint64) uint64 {
 	less := min(amount/t.weight, s.owes(t))
 	if t.counts {
@@ -253,7 +256,7 @@ func (s *shares[K]) forgive(t *tenant[K], amount uint64) uint64 {
 	return less * t.weight
 }
 
-// reweigh gives a tenant another weight. Its debt or its savings stay, with and without the cost it is in line for.
+// reweigh gives a tenant another weight. Its debt or its savings stay, with and without the cost at the head of its line.
 func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	scale := func(at, rest uint64) (uint64, uint64) {
 		if ahead := after(at, s.virtual); ahead > 0 {
@@ -273,8 +276,8 @@ func (s *shares[K]) reweigh(t *tenant[K], weight uint64) {
 	s.settleIn(t)
 }
 
-// lower scales a tenant's debt or savings like the total: a lowered limit counts
-// only a part of it. The tenant's tag in line and its overrun move with the debt.
+// lower scales a tenant's debt or savings like the total: a lowered limit counts only
+// a part of the total. The tenant's tag in line and its overrun move with the debt.
 func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	if !t.counts {
 		return
@@ -293,7 +296,7 @@ func (s *shares[K]) lower(t *tenant[K], total, counted uint64) {
 	s.settleIn(t)
 }
 
-// among returns the number and the weights of the tenants that count, this one included.
+// among returns the number and the weights of the tenants that count, including t.
 func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 	n, weights = uint64(s.count), s.weights
 	if !t.counts {
@@ -305,10 +308,10 @@ func (s *shares[K]) among(t *tenant[K]) (n, weights uint64) {
 // alone reports whether no other tenant counts.
 func (s *shares[K]) alone(t *tenant[K]) bool { return s.count == 0 || s.count == 1 && t.counts }
 
-// fits reports whether a tag is within the tenant's share. Lead is the distance of the tag from the virtual time, and
-// free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998): no tenant holds
-// more, for its weight, than is free. Let B be the burst, Q the sum of all debts, w the tenant's weight, and n and W
-// the number and the sum of weights of the tenants that count. A cost c passes if
+// fits reports whether a tag is within the tenant's share. lead is the distance of the tag from the virtual time,
+// and free the unused part of the burst. The rule is that of dynamic thresholds (Choudhury and Hahne 1998): in
+// proportion to its weight, no tenant holds more than is free. Let B be the burst, Q the sum of all debts, w the
+// tenant's weight, and n and W the number and the sum of weights of the tenants that count. A cost c passes if
 //
 //	Q + c ≤ B   and   (debt + c) / w × W ≤ (B − Q) × max(n, 4)
 func (s *shares[K]) fits(t *tenant[K], lead, free uint64) bool {
@@ -338,14 +341,14 @@ func (s *shares[K]) largest(t *tenant[K], lead uint64) int64 {
 	return int64(amount.lo >> fractionBits)
 }
 
-// untilFits returns how much the server must pay until the tenant's tag fits, if nothing is spent meanwhile. Lead is the
-// distance of the tag from the virtual time. As the server pays, the free part of the burst grows and the lead shrinks.
+// untilFits returns the amount that the server must pay until the tenant's tag fits, if nothing is spent meanwhile. lead
+// is the distance of the tag from the virtual time. As the server pays, the free part of the burst grows and lead shrinks.
 func (s *shares[K]) untilFits(t *tenant[K], lead, free uint64) uint64 {
 	n, weights := s.among(t)
 	return product(lead, weights).minus(product(free, n)).up(1 + n)
 }
 
-// toReach returns the amount that the server pays until the virtual time is so far ahead, if the same tenants count.
+// toReach returns the amount that the server pays until the virtual time has moved on by ahead, if the same tenants count.
 func (s *shares[K]) toReach(ahead uint64) uint64 {
 	need := product(ahead, s.weights).minus(wide{lo: s.restOfWork})
 	if need.hi > 0 {
@@ -354,8 +357,8 @@ func (s *shares[K]) toReach(ahead uint64) uint64 {
 	return min(need.lo, most)
 }
 
-// toPayAlone returns the amount that the server pays until the virtual time is so far ahead, if a barred tenant counts only until its debt
-// is paid.
+// toPayAlone returns the amount that the server pays until the virtual time has
+// moved on by ahead, if a barred tenant counts only until its debt is paid.
 func (s *shares[K]) toPayAlone(t *tenant[K], ahead uint64) uint64 {
 	counted := min(s.owes(t), ahead)
 	others := s.weights

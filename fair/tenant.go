@@ -7,43 +7,43 @@ type tenant[K comparable] struct {
 	key    K
 	weight uint64
 	counts bool
-	finish uint64 // the virtual time at which the debt is paid. It has a meaning while the tenant counts
-	rest   uint64 // an amount below weight that was charged and is too small to move finish
-	due    uint64 // its order among the debtors: finish, or less if the tenant has spent since
+	finish uint64 // the virtual time at which the debt is paid; it has a meaning while the tenant counts
+	rest   uint64 // a charged amount below weight, too small to move finish
+	due    uint64 // its key among the debtors: finish, or less if the tenant has spent since
 
 	barred   bool
 	barredTo uint64 // the virtual time until which an overrun bars the tenant from its share
 
-	tag  uint64 // in line: the virtual time at which the debt will be paid, the cost at the head of the line included
+	tag  uint64 // in line: the virtual time at which the debt will be paid, including the cost at the head of the line
 	line line   // its callers in Wait
 	spot spot   // its place after a denial
 
 	tracked    bool       // it is in the table
-	index      [kinds]int // in each heap, or −1
+	index      [kinds]int // its index in each heap, or −1
 	known      bool       // it was granted a cost, or came back after a denial
 	next, prev *tenant[K]
 	idleSince  int64
 }
 
-// spot is a tenant's place in line after a denial: the line keeps the tenant's turn for it as it does for a caller in Wait,
-// until the place lapses. When its turn comes, room of the burst is kept for the tenant. The room grows by the tenant's share
-// until it is collected, since a client that comes back after whole seconds takes more than one cost at a time.
+// spot is a tenant's place in line after a denial. Until it lapses, the line keeps the tenant's turn for it, as it does
+// for a caller in Wait. When its turn comes, room of the burst is kept for the tenant. The room grows by the tenant's
+// share until it is collected, because a client that comes back after whole seconds needs more than one cost at a time.
 type spot struct {
 	cost     int64  // the cost that was denied, or 0 for none
 	kept     bool   // its turn has come
-	room     uint64 // the room kept for it at the virtual time since, in fractions of a unit
+	room     uint64 // the room kept for it, as of the virtual time since, in fractions of a unit
 	since    uint64
 	stranger bool // the tenant had not been known
 
-	// A tenant with a deadline counts until then: for its place, or since it has savings and may have more calls.
+	// A tenant with a deadline counts until then: because of its place, or because it has savings and may call again.
 	expires int64
-	look    int64 // its order among the deadlines: expires, or less if that has been put off
+	look    int64 // its key among the deadlines: expires, or less if the deadline has moved
 }
 
 // line is the queue of a tenant's callers in Wait, first come, first served.
 type line struct {
 	first, last *waiter
-	costs       int64 // of the callers behind the first
+	costs       int64 // the sum of the costs behind the first
 	waiting     int   // the number of callers
 }
 
@@ -53,7 +53,7 @@ type waiter struct {
 	next, prev *waiter
 	keep       meter.Keep
 	served     bool
-	charge     *charge       // to fill in, unless it is nil
+	charge     *charge       // filled in unless nil
 	err        error         // the reason for which it will never be served
 	wake       chan struct{} // receives a value when the waiter is served, fails, or comes first of all
 }
@@ -62,7 +62,7 @@ func newTenant[K comparable](key K, weight uint64) *tenant[K] {
 	return &tenant[K]{key: key, weight: weight, index: [kinds]int{-1, -1, -1}}
 }
 
-// inLine reports whether a tenant counts for another reason than a debt.
+// inLine reports whether a tenant counts for a reason other than a debt.
 func (t *tenant[K]) inLine() bool { return t.line.first != nil || t.index[byExpires] >= 0 }
 
 // cost returns the cost that a tenant is in line for.
@@ -76,5 +76,5 @@ func (t *tenant[K]) cost() int64 {
 // charge is the cost that a tenant was charged, for its settlement.
 type charge struct {
 	meter.Spending
-	changes uint32 // of the budget, when it was spent
+	changes uint32 // the budget's count of changes when the cost was spent
 }

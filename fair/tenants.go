@@ -8,7 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// tenantLocked returns the tenant, with its current weight. An untracked tenant is not put into the table.
+// tenantLocked returns the tenant, with its current weight. If it
+// is not tracked, tenantLocked does not put it into the table.
 func (l *Limiter[K]) tenantLocked(key K, weight uint64, m meter.Moment) *tenant[K] {
 	t := l.tenants[key]
 	if t == nil {
@@ -37,8 +38,8 @@ func (l *Limiter[K]) reweighLocked(t *tenant[K], weight uint64) {
 	l.hurryLocked() // the others' shares have changed
 }
 
-// trackLocked puts a tenant into the table. A full table drops another tenant for it: an idle one, or one with a debt or a
-// place if evict is set. It fails if there is none.
+// trackLocked puts a tenant into the table. A full table drops another tenant for it: an idle
+// one, or if evict is set one with a debt or a place. If there is none, it returns an error.
 func (l *Limiter[K]) trackLocked(t *tenant[K], evict bool) error {
 	if t.tracked {
 		return nil
@@ -54,7 +55,7 @@ func (l *Limiter[K]) trackLocked(t *tenant[K], evict bool) error {
 	return nil
 }
 
-// expireLocked drops up to two tenants that have been idle for long, so that memory falls after a peak.
+// expireLocked drops up to two tenants that have been idle for long, so that memory shrinks after a peak.
 func (l *Limiter[K]) expireLocked() {
 	for range 2 {
 		t := l.idle.next
@@ -70,7 +71,7 @@ func (l *Limiter[K]) expireLocked() {
 	}
 }
 
-// dropIdleLocked drops the tenant that has been idle for the longest time. Up to two that an overrun bars stay.
+// dropIdleLocked drops the tenant that has been idle for the longest time. It skips up to two tenants that an overrun bars.
 func (l *Limiter[K]) dropIdleLocked() bool {
 	for range 2 {
 		if t := l.idle.next; t != &l.idle && l.shares.isBarred(t) {
@@ -108,7 +109,7 @@ func (l *Limiter[K]) dropLocked(t *tenant[K]) {
 	t.tracked = false
 }
 
-// filedLocked updates the list of idle tenants after a tenant has changed.
+// filedLocked updates the list of idle tenants after a change of a tenant.
 func (l *Limiter[K]) filedLocked(t *tenant[K]) {
 	idle := t.tracked && !t.counts && !t.inLine()
 	switch listed := t.next != nil; {

@@ -15,9 +15,9 @@ import (
 // Wait spends cost of the tenant's share and returns nil when its time has come. Callers of one tenant are served first come,
 // first served, and tenants by their shares. While a tenant has a caller in line, its Allow and Take are denied.
 //
-// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst cannot have room
-// before the deadline; the context's error when that ends; [ratelimit.ErrLimited] if there is no room in line, see
-// [Options.MaxWaiting]; or is one of Take's.
+// A Wait that fails has spent nothing. Its error wraps [context.DeadlineExceeded], at once if the burst
+// cannot have room before the deadline. It wraps the context's error when the context ends, and
+// [ratelimit.ErrLimited] if there is no room in line: see [Options.MaxWaiting]. It may also be one of Take's.
 func (l *Limiter[K]) Wait(ctx context.Context, tenant K, cost int) error {
 	if ctx == nil {
 		ctx = context.Background()
@@ -47,7 +47,7 @@ func (l *Limiter[K]) wait(ctx context.Context, key K, cost int, keep meter.Keep,
 	return l.await(ctx, key, w, d)
 }
 
-// reserveInLine waits in line for at most maxDelay. A call that is not served by then is denied like one of Take.
+// reserveInLine waits in line for at most maxDelay. A call that is not served by then is denied as by Take.
 func (l *Limiter[K]) reserveInLine(ctx context.Context, key K, cost int, maxDelay time.Duration, d *ratelimit.Decision, c *charge) error {
 	left, err := wait.Left(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *Limiter[K]) joinLocked(key K, weight uint64, reading, cost int64, left 
 	t.line.first, t.line.last = w, w
 	if !l.shares.isBarred(t) {
 		if !t.counts {
-			l.hurryLocked() // one more to share with
+			l.hurryLocked() // there is one more tenant to share with
 		}
 		l.shares.enter(t)
 	}
@@ -135,8 +135,8 @@ func (l *Limiter[K]) movedLocked(t *tenant[K]) {
 	}
 }
 
-// await sleeps until a waiter is served or its context ends. The first waiter of all tenants sleeps on the clock, the others
-// until they are woken.
+// await sleeps until a waiter is served or its context ends. The first waiter
+// of all tenants sleeps on the clock, and the others until they are woken.
 func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.Decision) error {
 	for {
 		reading := l.reading()
@@ -173,7 +173,7 @@ func (l *Limiter[K]) await(ctx context.Context, key K, w *waiter, d *ratelimit.D
 	}
 }
 
-// quit takes a waiter out of its line, unless it has been served.
+// quit removes a waiter from its line, unless it has been served.
 func (l *Limiter[K]) quit(key K, w *waiter) bool {
 	reading := l.reading()
 	l.mu.Lock()
@@ -196,7 +196,7 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	} else {
 		t.line.last = w.prev
 	}
-	if w.prev != nil { // it is not the first, so its cost is included in the costs behind the first
+	if w.prev != nil { // the waiter is not the first, so its cost is among the costs behind the first
 		w.prev.next = w.next
 		t.line.costs -= w.cost
 		return
@@ -217,7 +217,7 @@ func (l *Limiter[K]) leaveLocked(t *tenant[K], w *waiter) {
 	}
 }
 
-// needsLocked returns how much of the burst must be free for the turn of a tenant in line. A
+// needsLocked returns the part of the burst that must be free for the turn of a tenant in line. A
 // place never needs more than can be kept. So a client that does not come back delays no other.
 func (l *Limiter[K]) needsLocked(t *tenant[K]) int64 {
 	if t.line.first != nil {
@@ -256,14 +256,14 @@ func (l *Limiter[K]) lineUpLocked(h *heap[K], t *tenant[K]) {
 	l.lineWeights += t.weight
 }
 
-// stepOutLocked takes a tenant out of its line.
+// stepOutLocked removes a tenant from its line.
 func (l *Limiter[K]) stepOutLocked(h *heap[K], t *tenant[K]) {
 	h.remove(t)
 	l.lineWeights -= t.weight
 }
 
-// relieveLocked relieves one tenant of each line, the next one at each call: so a decision takes the same time however long the
-// lines are.
+// relieveLocked relieves one tenant of each line, and the next one at the
+// next call. So a decision takes the same time even if the lines are long.
 func (l *Limiter[K]) relieveLocked() {
 	if l.waiters.len()+l.places.len() < 2 {
 		return
@@ -280,8 +280,8 @@ func (l *Limiter[K]) relieveLocked() {
 	}
 }
 
-// turnLocked returns the time that the first waiter sleeps: until the first tenant in line may be served if nothing is spent,
-// or until a tenant stops counting, which makes the others' shares larger.
+// turnLocked returns the time for which the first waiter sleeps: until the first tenant in line may be
+// served if nothing is spent, or until a tenant stops counting, which makes the others' shares larger.
 func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 	t := l.firstLocked(nil)
 	b, s := &l.budget, &l.shares
@@ -306,18 +306,18 @@ func (l *Limiter[K]) turnLocked(m meter.Moment) time.Duration {
 // already. Each critical section that may change the first waiter ends with it.
 func (l *Limiter[K]) wakeLocked() {
 	if t := l.waiters.first(); t != nil && t.line.first != l.sleeper {
-		l.sleeper = nil // its time may change before it comes first again
+		l.sleeper = nil // its time may change before it is the first again
 		wake(t.line.first)
 	}
 }
 
-// hurryLocked wakes the first waiter of all, since its time may come earlier than it sleeps.
+// hurryLocked wakes the first waiter of all, because its time may be earlier than before.
 func (l *Limiter[K]) hurryLocked() {
 	l.sleeper = nil
 	l.wakeLocked()
 }
 
-// refuseLocked ends the waits of all whose cost is above the burst.
+// refuseLocked ends the waits of all callers whose cost is above the burst.
 func (l *Limiter[K]) refuseLocked() {
 	for _, x := range slices.Clone(l.waiters.items) {
 		t := x.tenant

@@ -8,7 +8,7 @@ const (
 	fraction     = 1 << fractionBits
 )
 
-// wide is a number of 128 bits without a sign: a product of two of 64 bits.
+// wide is an unsigned number of 128 bits: the product of two of 64 bits.
 type wide struct{ hi, lo uint64 }
 
 func product(a, b uint64) wide {
@@ -23,7 +23,7 @@ func (a wide) plus(n uint64) wide {
 	return wide{a.hi + carry, lo}
 }
 
-// minus returns a − b, or 0 if that is less.
+// minus returns a − b, but at least 0.
 func (a wide) minus(b wide) wide {
 	if a.less(b) {
 		return wide{}

@@ -3,18 +3,18 @@ package lease
 import "github.com/weir-go/ratelimit"
 
 // part is the part of a cost that is spent from a key's batches, while the rest is reserved with the
-// remote limiter. So a caller with a cost above the batch is not denied for lack of units that this very
-// process holds. No batch is forfeited before the remote limiter has answered. The zero part is empty.
+// remote limiter. So a caller with a cost above the batch is not denied because this very process holds
+// the units. No batch is forfeited before the remote limiter has answered. The zero part is empty.
 type part[K comparable] struct {
 	claims[K]
 	returns  *returns
-	n        int  // units, of all claims
+	n        int  // the number of units of all claims
 	degraded bool // one of its batches is degraded
-	spoken   bool // the remote limiter has allowed the rest: the part is not put back
+	spoken   bool // the remote limiter has allowed the rest, so the part is not put back
 }
 
-// setAside spends all that the process holds of a key on a cost, but leaves at least one unit of the cost to
-// the remote limiter, which decides. If the remote limiter has to decide on the whole cost, it spends nothing.
+// setAside spends all units that the process holds of a key on a cost, but leaves at least one unit of the cost
+// to the remote limiter, which decides. If the remote limiter has to decide on the whole cost, it spends nothing.
 func (l *Limiter[K]) setAside(key K, cost int) *part[K] {
 	p := &part[K]{returns: l.fetcher.returns}
 	h := l.table.find(key)
@@ -66,14 +66,14 @@ func (p *part[K]) end() {
 	p.h.forfeitLocked(func(b *batch) bool { return b.late })
 }
 
-// close leaves the part spent, if the remote limiter has allowed the rest.
+// close leaves the part spent if the remote limiter has allowed the rest.
 func (p *part[K]) close() {
 	if p.spoken {
 		p.release(0)
 	}
 }
 
-// settle settles a cost whose rest was reserved with the remote limiter. Units come back to the remote limiter first.
+// settle settles a cost whose rest was reserved with the remote limiter. A refund goes to the remote limiter first.
 func (p *part[K]) settle(rest *ratelimit.Reservation, actual int) error {
 	p.returns.lose(p.release(max(0, p.n-actual)))
 	return rest.Settle(max(0, actual-p.n))

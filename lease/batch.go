@@ -6,26 +6,27 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// batch is a reservation of the remote limiter that is spent here in pieces. It is guarded by the lock of its holding, until it is gone.
+// batch is a reservation of the remote limiter that is spent here
+// in pieces. The lock of its holding guards it, until it is gone.
 //
-// It can be settled only once, so its rest is given back when no claim on it is open any more. Until then it is in the holding's batches as
-// long as it can be spent, else in the holding's waiting.
+// A batch can be settled only once, so its rest is given back when no claim on it is open any more.
+// Until then it is in the holding's batches while it can be spent, and then in the holding's waiting.
 type batch struct {
 	res      *ratelimit.Reservation
 	size     int              // units reserved
-	left     int              // units not spent
+	left     int              // units that are not spent
 	open     int              // units spent by reservations that may still put them back
-	until    time.Duration    // when it is spent no more, by the timers
-	degraded bool             // made by the stand-in for the shared store
-	retired  bool             // spent no more: it waits for its claims to be closed
-	direct   int              // parts whose rest is being reserved directly: the batch is not forfeited before
-	late     bool             // it is forfeited as soon as that is so no more
-	dated    bool             // the timers know when its claims are not waited for any longer
-	latest   *ratelimit.Limit // the key's, as of when the batch was taken out; nil if it is not known
-	gone     bool             // given back, forfeited or forgotten: nothing can be put back
+	until    time.Duration    // the time, by the timers, after which it is not spent any more
+	degraded bool             // the stand-in for the shared store has made it
+	retired  bool             // it is not spent any more, and waits for its claims to be closed
+	direct   int              // the number of parts whose rest is being reserved directly; until then the batch is not forfeited
+	late     bool             // it is forfeited as soon as direct is 0
+	dated    bool             // the timers have the time at which it is forfeited
+	latest   *ratelimit.Limit // the key's limit when the batch was taken out; nil if it is not known
+	gone     bool             // it was given back, forfeited or forgotten, so nothing can be put back
 }
 
-// spent returns the units that the remote limiter is to charge for the batch.
+// spent returns the number of units for which the remote limiter has to be charged.
 func (b *batch) spent() int { return b.size - b.left }
 
 // claims are the units that a reservation may put back into the batches that they came from.
@@ -40,8 +41,8 @@ type claim struct {
 	n     int
 }
 
-// release closes the claims, and puts back units that were not needed, as far as the batches are not
-// gone. It returns how many could not be put back.
+// release closes the claims, and puts unneeded units back into batches that
+// are not gone. It returns the number of units that could not be put back.
 func (c *claims[K]) release(unneeded int) (lost int) {
 	if c.h == nil {
 		return unneeded

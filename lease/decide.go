@@ -9,17 +9,17 @@ import (
 	"github.com/weir-go/ratelimit/internal/failures"
 )
 
-// want is the demand of a caller.
+// want is the request of a caller.
 type want struct {
 	cost    int
-	keep    bool // to settle it later
-	patient bool // accepts a later instant from the remote limiter if it denies
-	brief   bool // no details
+	keep    bool // the caller will settle it
+	patient bool // if the remote limiter denies, the caller accepts a later instant from it
+	brief   bool // the caller needs no details
 
-	failed failures.List // in fetches that the caller has waited for
+	failed failures.List // the limiters that failed in fetches for which the caller has waited
 }
 
-// demand is the cost as a part of a sum that does not overflow.
+// demand returns the cost, bounded so that sums do not overflow.
 func (o want) demand() int64 { return min(int64(o.cost), 1<<32) }
 
 // result is the result of a decision for a caller.
@@ -27,10 +27,10 @@ type result[K comparable] struct {
 	todo     todo
 	decision ratelimit.Decision
 	err      error
-	claims   claims[K]              // if the caller wants to settle
-	whole    *ratelimit.Reservation // instead of claims: the whole batch is the caller's
-	local    bool                   // decided without a call of the remote limiter for it
-	failed   failures.List          // in fetches that the caller has waited for
+	claims   claims[K]              // the claims, if the caller will settle
+	whole    *ratelimit.Reservation // set instead of claims if the whole batch is the caller's
+	local    bool                   // the decision needed no call of the remote limiter
+	failed   failures.List          // the limiters that failed in fetches for which the caller has waited
 }
 
 // context returns a context for the remaining steps.
@@ -41,16 +41,16 @@ func (out *result[K]) context(ctx context.Context) context.Context {
 	return failures.With(ctx, out.failed, nil)
 }
 
-// todo is the remaining step of a decision.
+// todo is the next step of a decision.
 type todo uint8
 
 const (
-	answered todo = iota // nothing
-	again                // start again: the key has been dropped, or others were faster
+	answered todo = iota // there is none
+	again                // start again: the key was dropped, or other callers were faster
 	direct               // call the remote limiter for this cost alone
 )
 
-// decide decides from the held units, or waits for a fetch: its own, or another caller's, after which it starts again.
+// decide decides from the held units, or waits for a fetch. After another caller's fetch it starts again.
 func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) result[K] {
 	now := reading(f.clock)
 	h.mu.Lock()
@@ -69,7 +69,7 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) result[K
 		h.mu.Unlock()
 		return f.waitAlong(ctx, h, ft, o)
 	}
-	if h.roomLocked(f.pace.most) < o.cost-h.left { // reservations that are not settled take it up
+	if h.roomLocked(f.pace.most) < o.cost-h.left { // open reservations take up the rest
 		h.mu.Unlock()
 		return result[K]{todo: direct}
 	}
@@ -78,7 +78,7 @@ func (f *fetcher[K]) decide(ctx context.Context, h *holding[K], o want) result[K
 	return f.await(ctx, h, ft)
 }
 
-// offerLocked decides without a fetch, if it can.
+// offerLocked decides without a fetch, if possible.
 func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out result[K], ok bool) {
 	if h.dropped {
 		return result[K]{todo: again}, true
@@ -97,7 +97,7 @@ func (f *fetcher[K]) offerLocked(h *holding[K], o want, now time.Duration) (out 
 	return f.denyLocked(h, o, now)
 }
 
-// denyLocked repeats a denial, if there is one that holds. A patient caller has to call the remote limiter for a later instant.
+// denyLocked repeats a denial that still holds. A patient caller has to call the remote limiter for a later instant.
 func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out result[K], ok bool) {
 	if !h.denial.covers(o.cost-h.left, o.brief, now) {
 		return out, false
@@ -108,14 +108,14 @@ func (f *fetcher[K]) denyLocked(h *holding[K], o want, now time.Duration) (out r
 	return h.localLocked(result[K]{decision: h.denial.answer(h.left, now)}), true
 }
 
-// localLocked counts a decision that cost no round trip.
+// localLocked counts a decision without a round trip.
 func (h *holding[K]) localLocked(out result[K]) result[K] {
 	h.local++
 	out.local = true
 	return out
 }
 
-// await waits for the caller's own fetch. A batch that arrives too late is there for others.
+// await waits for the caller's own fetch. A batch that arrives too late serves others.
 func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) result[K] {
 	err := f.until(ctx, ft)
 	if err == nil {
@@ -130,8 +130,8 @@ func (f *fetcher[K]) await(ctx context.Context, h *holding[K], ft *fetch[K]) res
 	return f.leaves(err)
 }
 
-// leaves returns the result of a caller that does not wait any longer. A caller whose own deadline has passed is sent to the remote
-// limiter, if that answers such callers: at once, then.
+// leaves returns the result of a caller that does not wait any longer. If the remote limiter answers
+// callers whose own deadline has passed, such a caller is sent to it, and gets its answer at once.
 func (f *fetcher[K]) leaves(err error) result[K] {
 	if f.remote.answersLate && errors.Is(err, context.DeadlineExceeded) {
 		return result[K]{todo: direct}
@@ -139,7 +139,7 @@ func (f *fetcher[K]) leaves(err error) result[K] {
 	return result[K]{err: err}
 }
 
-// waitAlong waits for a fetch that another caller began, or that began ahead of need. Then the caller decides again.
+// waitAlong waits for a fetch that another caller or a prefetch has begun. Then the caller decides again.
 func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K], o want) result[K] {
 	err := f.until(ctx, ft)
 	h.mu.Lock()
@@ -154,7 +154,7 @@ func (f *fetcher[K]) waitAlong(ctx context.Context, h *holding[K], ft *fetch[K],
 	return result[K]{todo: again, failed: o.failed.And(ft.fails.List())}
 }
 
-// until waits until a fetch has its answer, or returns the reason why the caller does not wait any longer.
+// until waits until a fetch has its answer, or returns the reason for which the caller does not wait any longer.
 func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	select {
 	case <-ft.done:
@@ -164,7 +164,7 @@ func (f *fetcher[K]) until(ctx context.Context, ft *fetch[K]) error {
 	case <-ft.over.Done():
 	}
 	select {
-	case <-ft.done: // which ends the fetch's contexts as well
+	case <-ft.done: // this ends the fetch's contexts, too
 		return nil
 	default:
 		return f.remote.overdue()

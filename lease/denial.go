@@ -6,23 +6,22 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// denial is the remote limiter's last denial of a key, and how long it holds. Nil covers
-// nothing.
+// denial is the remote limiter's last denial of a key, and the time for which it holds. Nil covers no request.
 type denial struct {
 	decision ratelimit.Decision
 	need     int           // units that were denied
-	at       time.Duration // when
-	holds    time.Duration // how long it is repeated
+	at       time.Duration // the time of the denial
+	holds    time.Duration // the time for which it is repeated
 }
 
-// newDenial records a denial. It is never repeated beyond its RetryAfter.
+// newDenial records a denial. It is repeated until its RetryAfter at most.
 func newDenial(d ratelimit.Decision, need int, now, denyFor time.Duration) *denial {
 	return &denial{decision: d, need: need, at: now, holds: max(0, min(denyFor, d.RetryAfter))}
 }
 
-// covers reports whether the denial is the answer to a caller that lacks that many units. Its times apply to the number of units that were
-// denied. More units are denied too, but for longer: that is an answer only to a brief caller, which gets no time. A clock that has stepped
-// back covers nothing, or the key would be denied for as long as the step.
+// covers reports whether the denial is the answer to a caller that lacks need units. Its times apply to the number of units
+// that were denied. More units are denied, too, but for longer. So for these it answers only a brief caller, which gets no
+// time. If the clock has stepped back, the denial covers nothing: otherwise the key would be denied for as long as the step.
 func (d *denial) covers(need int, brief bool, now time.Duration) bool {
 	return d != nil && (need == d.need || brief && need > d.need) && now >= d.at && now-d.at < d.holds
 }

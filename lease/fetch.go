@@ -26,22 +26,22 @@ type fetcher[K comparable] struct {
 	ahead   atomic.Int64 // fetches ahead of need that are under way
 }
 
-// fetch is one call of a batch, for a caller who waits for it or ahead of need.
+// fetch is the fetch of one batch, for a caller who waits for it or ahead of need.
 type fetch[K comparable] struct {
 	want
-	ctx    context.Context // of the call: ends a little before over
-	over   context.Context // of all waiting callers: ends after Options.Timeout
+	ctx    context.Context // the context of the call: it ends a little before over
+	over   context.Context // the context of all waiting callers: it ends after Options.Timeout
 	cancel context.CancelFunc
-	n      int           // requested units
+	n      int           // the number of requested units
 	need   int           // the number of units that the caller lacks; 0 if there is no caller
 	done   chan struct{} // closed when the answer is there
 
-	// Guarded by the holding's lock; out and failure may be read once done is closed.
+	// The holding's lock guards these fields; out and failure may be read once done is closed.
 	arrived   bool
 	abandoned bool      // the caller has left
-	stale     bool      // the key was reset: the batch is not kept
-	out       result[K] // for the caller
-	failure   error     // for the callers that have waited along: the remote could not decide
+	stale     bool      // the key was reset, so the batch is not kept
+	out       result[K] // the result for the caller
+	failure   error     // for callers that have waited along: the reason for which the remote limiter could not decide
 
 	fails failures.Set // limiters that have failed in this fetch
 }
@@ -53,8 +53,8 @@ func (ft *fetch[K]) result() result[K] {
 	return out
 }
 
-// fetchLocked starts a fetch for a caller whose cost is not held. It ends with
-// Options.Timeout, and not with the caller's context: others may wait for it as well.
+// fetchLocked starts a fetch for a caller whose cost is not held. The fetch ends with
+// Options.Timeout, and not with the caller's context, because others may wait for it, too.
 func (f *fetcher[K]) fetchLocked(ctx context.Context, h *holding[K], o want, now time.Duration) *fetch[K] {
 	need := o.cost - h.left
 	ft := &fetch[K]{want: o, need: need, n: f.amountLocked(h, need, now)}
@@ -84,8 +84,8 @@ func (f *fetcher[K]) prefetchLocked(h *holding[K], now time.Duration) {
 	}
 }
 
-// amountLocked returns the number of units to fetch for a caller that lacks need units. It is enough for the other waiting callers, if the
-// budget has that much.
+// amountLocked returns the number of units to fetch for a caller that lacks
+// need units. If the budget allows, it is enough for the other waiting callers.
 func (f *fetcher[K]) amountLocked(h *holding[K], need int, now time.Duration) int {
 	waiting := int(min(h.demand, int64(f.pace.most-need)))
 	n := max(h.sizer.next(f.pace, now, h.spent, need), need+waiting)
@@ -129,8 +129,8 @@ func (f *fetcher[K]) run(h *holding[K], ft *fetch[K]) {
 	close(ft.done)
 }
 
-// reserve reserves the batch, and if that is refused, only the units that the caller lacks. A patient caller is sent to the remote limiter
-// instead.
+// reserve reserves the batch. If that is refused, it reserves only the units that the caller
+// lacks. For a patient caller it does not: that caller calls the remote limiter itself.
 func (f *fetcher[K]) reserve(key K, ft *fetch[K]) (res *ratelimit.Reservation, n int, err error) {
 	defer caught(&err)
 	n = ft.n
@@ -147,12 +147,12 @@ func refused(res *ratelimit.Reservation, err error) bool {
 	return err == nil && !res.Allowed || errors.Is(err, ratelimit.ErrExceedsLimit)
 }
 
-// arriveLocked records the remote limiter's answer, and serves the caller before all others, so that they cannot take away the units
-// fetched for it. A batch that is no larger than the caller's cost is the caller's, and not held: so a reservation of a key with little
-// traffic is settled exactly.
+// arriveLocked records the remote limiter's answer, and serves the caller before all others, so that
+// they cannot spend the units fetched for it. A batch that is not larger than the caller's cost belongs
+// to the caller and is not held. So a reservation of a key with little traffic is settled exactly.
 func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Reservation, n int, sent, now time.Duration) {
 	f.recordLocked(h, res.Decision, now)
-	if held.Hold(res) > 0 { // which no description has announced
+	if held.Hold(res) > 0 { // the remote limiter has not described such a limit
 		h.remoteState.holds = true
 		if n != ft.cost || !ft.keep || ft.abandoned {
 			f.returns.give(&batch{res: res, size: n, left: n})
@@ -176,8 +176,8 @@ func (f *fetcher[K]) arriveLocked(h *holding[K], ft *fetch[K], res *ratelimit.Re
 	}
 }
 
-// failLocked passes on an error. Callers that have waited along share it if it does not concern the caller's own cost: each of them would
-// only run into it again.
+// failLocked passes on an error. Callers that have waited along share it if it does
+// not concern the caller's own cost, because each of them would only get it again.
 func (f *fetcher[K]) failLocked(ft *fetch[K], n int, err error) {
 	ft.out.err = err
 	if errors.Is(err, ratelimit.ErrUnavailable) {
@@ -193,7 +193,7 @@ func (f *fetcher[K]) serveLocked(h *holding[K], ft *fetch[K], now time.Duration)
 	if ft.need == 0 || ft.abandoned {
 		return
 	}
-	if ft.cost > h.left { // others have spent the rest in between
+	if ft.cost > h.left { // others may have spent the rest meanwhile
 		ft.out.todo = again
 		return
 	}
@@ -219,9 +219,9 @@ func (h *holding[K]) allowedLocked(o want, now time.Duration) (out result[K]) {
 // forfeitAfter is the time for which a batch waits for its claims, as a multiple of its lifetime.
 const forfeitAfter = 10
 
-// holdLocked takes a batch in, and sees to it that it is given back in time. Where the remote limiter has little left, unused units go back
-// sooner, since another process may need them. Units of a calendar's window are not held past its end: they would be spent in the next one,
-// beside the units of that.
+// holdLocked adds a batch to the holding, and plans its return. If the remote limiter has little left,
+// unused units go back sooner, because another process may need them. Units of a calendar's window are not
+// held past its end: otherwise they would be spent in the next window, in addition to that window's units.
 func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Duration) {
 	hold := f.pace.holdFor
 	if b.res.Remaining/4 < f.pace.most {
@@ -235,7 +235,7 @@ func (f *fetcher[K]) holdLocked(h *holding[K], b *batch, need int, sent time.Dur
 	f.timers.add(b.until, h)
 }
 
-// forfeits returns the instant from which a batch waits for its claims no longer.
+// forfeits returns the instant from which a batch does not wait for its claims any longer.
 func (f *fetcher[K]) forfeits(b *batch) time.Duration {
 	at := b.until
 	for range forfeitAfter - 1 {

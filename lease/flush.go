@@ -14,7 +14,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 	ctx = wait.OrBackground(ctx)
 	returns := l.fetcher.returns
 	batches, failed, _ := returns.ended()
-	for range 2 { // a fetch for a caller may be followed by one ahead of need
+	for range 2 { // a fetch ahead of need may follow a fetch for a caller
 		for _, ft := range l.clear() {
 			select {
 			case <-ft.done:
@@ -33,7 +33,7 @@ func (l *Limiter[K]) Flush(ctx context.Context) error {
 			return fmt.Errorf("lease: Flush: up to %d batches are still being given back: %w", len(all)-i, ctx.Err())
 		}
 	}
-	given, lost, failure := returns.ended() // some may have ended before all were started
+	given, lost, failure := returns.ended() // some returns may have ended before all were started
 	if given, lost = given-batches, lost-failed; lost > 0 {
 		return fmt.Errorf("lease: Flush: %d of %d batches could not be given back: %w", lost, given+lost, failure)
 	}

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// holding is the part of a key's budget that this process holds, with what it knows about the key.
+// holding is the part of a key's budget that this process holds, and the other facts about the key.
 //
-// Invariant: the rest of its batches, plus the units that open claims may put back, plus the units being fetched, is at most
-// Options.MaxBatch. The rest of a retired batch is not counted: it is spent no more.
+// Invariant: the rest of its batches, plus the units that open claims may put back, plus the units being fetched,
+// is at most Options.MaxBatch. The rest of a retired batch does not count, because it is not spent any more.
 //
 // Lock order: the table's lock, a holding's, the lock of the returns. No user code runs under any of them.
 type holding[K comparable] struct {
@@ -17,26 +17,27 @@ type holding[K comparable] struct {
 	next, prev *holding[K] // in the order of eviction; guarded by the table's lock
 
 	mu          sync.Mutex // guards the fields below
-	dropped     bool       // no longer in the table: holds nothing, and never will
-	used        bool       // decided on since it was last looked at for eviction
-	batches     []*batch   // that are spent, oldest first; the first may have nothing left
-	waiting     []*batch   // that are not, and have open claims
-	left        int        // of all batches
-	open        int        // of all batches and the waiting ones
-	low         int        // when so little is left the next batch is fetched; below zero: not
-	spent       int64      // units, ever
-	local       uint64     // decisions made here, ever
+	dropped     bool       // it has left the table: it holds nothing, and never will
+	used        bool       // there was a decision on it since eviction last looked
+	batches     []*batch   // the batches that are spent, the oldest first; the first may have nothing left
+	waiting     []*batch   // the batches that are not spent any more and have open claims
+	left        int        // the units left in batches
+	open        int        // the units of open claims, on batches and on waiting
+	low         int        // if so little is left, the next batch is fetched; if negative, none is
+	spent       int64      // the number of units spent in all
+	local       uint64     // the number of decisions made here in all
 	fetch       *fetch[K]  // the fetch that is under way, or nil
-	demand      int64      // units that callers want who wait for it along with its own
+	demand      int64      // the units that callers want who wait for the fetch, except its own caller
 	remoteState remoteState
 	last        time.Duration // the latest reading that was used
-	denial      *denial       // nil for none
+	denial      *denial       // the last denial; nil if there is none
 	sizer       sizer
 	returns     *returns
 }
 
-// atLocked returns the instant as which a reading counts. The clock is read before the lock, so readings come in any order, and a reading
-// older than the last counts as the last. If it is older by a second or more, the clock has stepped back, and time goes on from there.
+// atLocked returns the instant that a reading counts as. The clock is read before the lock is taken,
+// so readings may come in another order, and a reading before the last counts as the last. If it is
+// a second or more before the last, the clock has stepped back, and time goes on from there.
 func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	if h.last-reading >= time.Second {
 		h.last = reading
@@ -45,7 +46,7 @@ func (h *holding[K]) atLocked(reading time.Duration) time.Duration {
 	return h.last
 }
 
-// spendLocked spends cost of the held units, and reports whether it has; else it has spent nothing.
+// spendLocked spends cost of the held units and reports true, or spends nothing and reports false.
 func (h *holding[K]) spendLocked(cost int) bool {
 	if cost > h.left {
 		return false
@@ -61,7 +62,7 @@ func (h *holding[K]) spendLocked(cost int) bool {
 	return true
 }
 
-// claimLocked spends cost of the held units, which must be enough. If c is not nil, the cost may be put back by it.
+// claimLocked spends cost of the held units, which must be enough. Unless c is nil, c may put the cost back.
 func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	h.left -= cost
 	h.spent += int64(cost)
@@ -85,7 +86,7 @@ func (h *holding[K]) claimLocked(cost int, c *claims[K]) {
 	}
 }
 
-// degradedLocked reports whether a cost is to be spent of a degraded batch, as far as it is held.
+// degradedLocked reports whether the held part of a cost would be spent from a degraded batch.
 func (h *holding[K]) degradedLocked(cost int) bool {
 	for _, b := range h.batches {
 		if cost <= 0 {
@@ -99,8 +100,8 @@ func (h *holding[K]) degradedLocked(cost int) bool {
 	return false
 }
 
-// spentUpLocked removes the first batch, which is used up. If no
-// claim on it is open, the remote limiter has charged it for good.
+// spentUpLocked removes the first batch, which is used up. If no claim
+// on it is open, the remote limiter has charged all of it for good.
 func (h *holding[K]) spentUpLocked() {
 	b := h.batches[0]
 	h.batches = slices.Delete(h.batches, 0, 1)
@@ -143,11 +144,11 @@ func (h *holding[K]) closeLocked(c claim, unneeded int) bool {
 	return true
 }
 
-// roomLocked returns how many units may be fetched so that no more than most are held.
+// roomLocked returns the number of units that may be fetched so that at most most are held.
 func (h *holding[K]) roomLocked(most int) int { return most - h.open - h.left }
 
-// addLocked takes a batch in. The next is fetched when half of it is spent, unless it is
-// all for one caller: a key with little traffic is not fetched for ahead of need.
+// addLocked adds a batch. The next one is fetched when half of it is spent, unless one
+// caller needs all of it: for a key with little traffic nothing is fetched ahead of need.
 func (h *holding[K]) addLocked(b *batch, need int) {
 	for len(h.batches) > 0 && h.batches[0].left == 0 {
 		h.spentUpLocked()
@@ -159,7 +160,7 @@ func (h *holding[K]) addLocked(b *batch, need int) {
 	}
 }
 
-// retireLocked takes out the batches that are due. Their rest is given back: now, or when the last claim on them is closed.
+// retireLocked removes the batches that are due. Their rest is given back now, or when the last claim on them is closed.
 func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	h.batches = slices.DeleteFunc(h.batches, func(b *batch) bool {
 		if !due(b) {
@@ -186,8 +187,8 @@ func (h *holding[K]) retireLocked(due func(b *batch) bool) {
 	}
 }
 
-// forfeitLocked gives up waiting for claims on batches that are due: units put back after this are lost. A batch that calls have spent from
-// and that may still fail is kept until they have ended.
+// forfeitLocked stops waiting for claims on batches that are due: units put back after this are
+// lost. If calls that may still fail have spent from a batch, it is kept until they have ended.
 func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	h.waiting = slices.DeleteFunc(h.waiting, func(b *batch) bool {
 		if !due(b) {
@@ -205,7 +206,7 @@ func (h *holding[K]) forfeitLocked(due func(b *batch) bool) {
 	})
 }
 
-// giveLocked gives back the rest of a batch that has been taken out.
+// giveLocked gives back the rest of a batch that has been removed.
 func (h *holding[K]) giveLocked(b *batch) {
 	b.gone = true
 	if b.left > 0 {

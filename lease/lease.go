@@ -8,8 +8,8 @@
 // limiter's bound plus processes × MaxBatch. A process that crashes loses its held units of each key. Costs of 0, costs above MaxBatch or
 // the capacity, leaky buckets and bookings ahead go to the remote limiter directly.
 //
-// Remaining is the budget that this process knows of. RetryAfter and ResetAfter are the last ones of
-// the remote limiter, less the time since then. Degraded is that of the answer which brought the batch.
+// Remaining is the budget that is known in this process. RetryAfter and ResetAfter are the last ones of
+// the remote limiter, less the time since then. Degraded is that of the answer with which the batch came.
 package lease
 
 import (
@@ -35,7 +35,7 @@ type Limiter[K comparable] struct {
 	table     *table[K]
 	fetcher   *fetcher[K]
 	maxBatch  int
-	checkKeys bool          // keys hold interfaces, and so values that may not be comparable
+	checkKeys bool          // keys contain interfaces, and so values that may not be comparable
 	called    atomic.Uint64 // decisions that called the remote limiter
 
 	onDecision func(ratelimit.Event[K]) // may be nil
@@ -131,8 +131,8 @@ func (l *Limiter[K]) spendHere(key K, cost int, d *ratelimit.Decision) bool {
 	return true
 }
 
-// Take spends cost of the key's budget, or nothing. It fails with the errors of the remote limiter and of the context, and with
-// [ratelimit.ErrUnavailable] without an answer in time.
+// Take spends cost of the key's budget, or nothing. It fails with the errors of the remote
+// limiter and of the context, and with [ratelimit.ErrUnavailable] if there is no answer in time.
 func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Decision, err error) {
 	if !l.spendHere(key, cost, &d) {
 		d, err = l.take(wait.OrBackground(ctx), key, want{cost: cost})
@@ -141,7 +141,7 @@ func (l *Limiter[K]) Take(ctx context.Context, key K, cost int) (d ratelimit.Dec
 	return d, err
 }
 
-// take is Take for a cost that cannot be spent of a batch at once.
+// take is Take for a cost that cannot be spent from a batch at once.
 func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decision, error) {
 	out := l.decide(ctx, key, o)
 	if out.todo == answered {
@@ -157,8 +157,8 @@ func (l *Limiter[K]) take(ctx context.Context, key K, o want) (ratelimit.Decisio
 }
 
 // Reserve is Take with a charge that can be corrected. The remote limiter may book it up to maxDelay ahead; 0 means now or
-// not at all. A reservation that is open for longer than nine times HoldFor may count as used, if its batch holds more than its
-// cost: raise HoldFor for longer work, or reserve from the remote limiter. Settle may return that limiter's error.
+// not at all. If its batch is larger than its cost, a reservation that is open for longer than nine times HoldFor may count
+// as used. For longer work raise HoldFor, or reserve from the remote limiter. Settle may return that limiter's error.
 func (l *Limiter[K]) Reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	res, err := l.reserve(wait.OrBackground(ctx), key, cost, maxDelay)
 	l.report(ctx, key, cost, res.Decision, err)
@@ -193,7 +193,7 @@ func (l *Limiter[K]) reservation(key K, cost int, out result[K]) *ratelimit.Rese
 		}
 		return l.fetcher.settle(key, l.table.find(key), out.claims, cost, actual)
 	})
-	held.Follow(res, l.remote.extend, out.whole) // nothing, if it is nil
+	held.Follow(res, l.remote.extend, out.whole) // nothing happens if it is nil
 	return res
 }
 
@@ -236,7 +236,8 @@ func (l *Limiter[K]) Describe() ratelimit.Description {
 // remote limiter for its cost alone.
 const maxTries = 8
 
-// decide decides from the held units, or fetches. If it cannot, the result is that the remote limiter has to be called directly.
+// decide decides from the held units, or fetches. If it cannot do
+// either, the result requires a direct call of the remote limiter.
 func (l *Limiter[K]) decide(ctx context.Context, key K, o want) result[K] {
 	if err := l.check(key, o.cost); err != nil {
 		l.called.Add(1)
@@ -270,8 +271,8 @@ func (l *Limiter[K]) tryHere(ctx context.Context, key K, o want) (out result[K])
 	return result[K]{todo: direct, failed: o.failed}
 }
 
-// acquire returns the key's holding, or nil if there is no room for one. A new one knows
-// the remote limiter's limit, if there is one for all keys.
+// acquire returns the key's holding, or nil if there is no room for one. A
+// new holding gets the remote limiter's limit, if all keys have the same one.
 func (l *Limiter[K]) acquire(key K) *holding[K] {
 	if h := l.table.find(key); h != nil {
 		return h
@@ -291,7 +292,7 @@ func (l *Limiter[K]) mustBeMade() {
 	}
 }
 
-// check returns the fault of the key or the cost that any limit would refuse. It panics for the zero Limiter.
+// check returns the error of a key or a cost that any limit would refuse. It panics for the zero Limiter.
 func (l *Limiter[K]) check(key K, cost int) error {
 	l.mustBeMade()
 	switch {
@@ -318,7 +319,8 @@ func (l *Limiter[K]) record(key K, d ratelimit.Decision, err error) {
 	}
 }
 
-// corrected forgets a denial if the remote limiter has charged more since, or less: its times are not the key's times any more.
+// corrected forgets a denial if the remote limiter has been charged more
+// since, or less: then the denial's times do not apply to the key any more.
 func (l *Limiter[K]) corrected(key K, delta int) {
 	if delta == 0 {
 		return

@@ -12,7 +12,8 @@ import (
 
 // Options are the settings of [New]. MaxBatch is required; for all others zero means the default.
 type Options[K comparable] struct {
-	// MaxBatch is the most units held of one key's budget; at least 1. Units waiting for open reservations do not count.
+	// MaxBatch is the maximum number of units held of one key's budget;
+	// at least 1. Units waiting for open reservations do not count.
 	MaxBatch int
 
 	// HoldFor is the time for which a batch is held before its rest is given back. It defaults to 1 s.
@@ -28,7 +29,8 @@ type Options[K comparable] struct {
 	// Timeout bounds each call of the remote limiter but Settle and Wait. It defaults to 1 s.
 	Timeout time.Duration
 
-	// MaxKeys is the maximum number of tracked keys; a key takes 270 bytes besides its text, 560 with a batch. It defaults to 65,536.
+	// MaxKeys is the maximum number of tracked keys. A key takes 270 bytes
+	// in addition to its text, and 560 with a batch. It defaults to 65,536.
 	MaxKeys int
 
 	// OnDecision is called after each Allow, Take, Reserve and Wait, on the caller's goroutine. If nil, nothing is called.
@@ -46,7 +48,7 @@ const (
 	defaultMaxKeys  = 65536
 )
 
-// validate returns the first fault of the options.
+// validate returns the first invalid option as an error.
 func (o *Options[K]) validate() error {
 	if o.MaxBatch < 1 {
 		return fmt.Errorf("lease: Options.MaxBatch is %d, want at least 1", o.MaxBatch)
@@ -60,7 +62,7 @@ func (o *Options[K]) validate() error {
 	)
 }
 
-// withDefaults returns the options with all defaults, or their first fault.
+// withDefaults returns the options with all defaults, or an error about the first invalid one.
 func (o Options[K]) withDefaults() (Options[K], error) {
 	if err := o.validate(); err != nil {
 		return o, err
@@ -95,7 +97,7 @@ var origin = time.Now()
 // Now returns the time since the program's start.
 func (systemClock) Now() time.Duration { return time.Since(origin) }
 
-// reading is the clock's time, with room to add or subtract any span of decades.
+// reading returns the clock's time, bounded so that spans of decades can be added or subtracted.
 func reading(c ratelimit.Clock) time.Duration {
 	return min(max(c.Now(), -maxReading), maxReading)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/outcome"
 )
 
-// remote is the limiter behind. It bounds each call, and counts.
+// remote is the limiter behind this one. It bounds each call, and counts it.
 type remote[K any] struct {
 	limiter ratelimit.Reserver[K]
 	timeout time.Duration
@@ -37,7 +37,7 @@ func (r *remote[K]) take(ctx context.Context, key K, cost int) (ratelimit.Decisi
 	return d, r.explain(ctx, bounded, err)
 }
 
-// reserve reserves a cost, on the caller's goroutine. Settling it is counted too.
+// reserve reserves a cost, on the caller's goroutine. It also counts the settlement.
 func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	bounded, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -48,7 +48,7 @@ func (r *remote[K]) reserve(ctx context.Context, key K, cost int, maxDelay time.
 	return counted, r.explain(ctx, bounded, err)
 }
 
-// call is one call of Reserve. The reservation is never nil.
+// call makes one call of Reserve. The reservation is never nil.
 func (r *remote[K]) call(ctx context.Context, key K, cost int, maxDelay time.Duration) (*ratelimit.Reservation, error) {
 	r.trips.Add(1)
 	res, err := r.limiter.Reserve(ctx, key, cost, maxDelay)
@@ -69,7 +69,7 @@ func (r *remote[K]) wait(ctx context.Context, key K, cost int) error {
 	return w.Wait(ctx, key, cost)
 }
 
-// bookings is a remote limiter as [ratelimit.Wait] needs it.
+// bookings adapts a remote limiter to [ratelimit.Wait].
 type bookings[K any] struct{ r *remote[K] }
 
 func (b bookings[K]) Allow(key K, cost int) bool { return b.r.limiter.Allow(key, cost) }
@@ -87,7 +87,7 @@ func (r *remote[K]) settle(res *ratelimit.Reservation, actual int) error {
 	return res.Settle(actual)
 }
 
-// extend begins the hold of a reservation's units anew.
+// extend restarts the hold of a reservation's units.
 func (r *remote[K]) extend(ctx context.Context, res *ratelimit.Reservation) error {
 	bounded, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -95,14 +95,14 @@ func (r *remote[K]) extend(ctx context.Context, res *ratelimit.Reservation) erro
 	return r.explain(ctx, bounded, res.Extend(bounded))
 }
 
-// charge charges the cost of a reservation beyond its batch.
+// charge charges a key with the part of a reservation's cost above its batch.
 func (r *remote[K]) charge(key K, cost int) error {
 	res, err := r.reserve(context.Background(), key, 0, 0)
 	switch {
 	case err != nil:
 	case res.Allowed:
 		err = res.Settle(cost)
-	default: // a ban denies even a cost of 0, and the work is done
+	default: // a ban denies even a cost of 0, but the work is done
 		err = r.adjust(key, cost)
 	}
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *remote[K]) explain(caller, bounded context.Context, err error) error {
 	}
 	late := cause == outcome.CauseEnded
 	if outcome.EndOf(caller) != nil && (!late || caller.Err() == nil || errors.Is(err, caller.Err())) {
-		return err // else our bound was first, and the caller's context has ended since
+		return err // otherwise our bound was first, and the caller's context has ended since
 	}
 	if late || outcome.EndOf(bounded) != nil {
 		return fmt.Errorf("%w: %w", r.overdue(), err)
@@ -140,8 +140,7 @@ func (r *remote[K]) overdue() error {
 	return fmt.Errorf("lease: no answer from the remote limiter within %v: %w", r.timeout, ratelimit.ErrUnavailable)
 }
 
-// caught turns a panic of the remote limiter into an error: on a goroutine of our own it
-// would end the process.
+// caught turns a panic of the remote limiter into an error, because on a goroutine of this package it would end the process.
 func caught(err *error) {
 	p := recover()
 	if p == nil {

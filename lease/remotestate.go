@@ -8,14 +8,14 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// remoteState is a key's state in the remote limiter, as its last decision shows it. The zero remoteState is unknown.
+// remoteState is a key's state in the remote limiter, by its last decision. The zero remoteState is unknown.
 type remoteState struct {
-	known     bool             // there was a decision; else at most the limit is known
+	known     bool             // there was a decision; otherwise at most the limit is known
 	holds     bool             // reservations hold units that are in use: a batch would hold units that no call uses
 	limit     *ratelimit.Limit // shared by many keys; nil if it is not known
-	remaining int              // units that it has left
-	reset     time.Duration    // when the key is fresh, if nothing else is spent
-	next      time.Duration    // when there is a unit, if none remained
+	remaining int              // the remaining units
+	reset     time.Duration    // the time at which the key is fresh, if nothing else is spent
+	next      time.Duration    // the time of the next unit, if none remained
 }
 
 // limits keeps the last limit that the remote limiter has returned. Most keys have that limit, so they share one copy.
@@ -45,9 +45,9 @@ func (f *fetcher[K]) recordLocked(h *holding[K], d ratelimit.Decision, now time.
 	}
 }
 
-// direct reports whether the key's decisions belong to the remote limiter: under a leaky bucket each has a place in the queue, and
-// under Concurrent each holds units of its own. A cost above
-// the capacity does too, since the remote limiter returns the reason why it can never pass.
+// direct reports whether only the remote limiter can decide on the cost. Under a leaky bucket
+// each decision has a place in the queue, and under Concurrent each holds units of its own. For
+// a cost above the capacity, the remote limiter returns the reason for which it can never pass.
 func (t *remoteState) direct(cost int) bool {
 	if t.holds || t.limit == nil {
 		return t.holds
@@ -55,7 +55,7 @@ func (t *remoteState) direct(cost int) bool {
 	return t.limit.Algorithm == ratelimit.AlgorithmLeakyBucket || t.limit.Algorithm == ratelimit.AlgorithmConcurrent || cost > t.limit.Capacity()
 }
 
-// answer allows, for a process that holds left units.
+// answer returns an allowing decision for a process that holds left units.
 func (t *remoteState) answer(left int, now time.Duration) (d ratelimit.Decision) {
 	t.fill(&d, left, now)
 	return d
@@ -82,7 +82,7 @@ func (t *remoteState) modest(n, need int) int {
 	return max(need, min(n, t.remaining/4))
 }
 
-// add adds two counts that are not negative, as far as an int goes.
+// add returns the sum of two counts that are not negative, or the largest int.
 func add(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// returnWorkers is the number of goroutines that give batches back at once, while there are any.
+	// returnWorkers is the maximum number of goroutines that give batches back.
 	returnWorkers = 16
-	// maxReturns is the maximum number of batches that wait to be given back. Beyond that
-	// they are lost, which denies too much and never too little.
+	// maxReturns is the maximum number of batches that wait to be given back.
+	// Further batches are lost, which may deny too much but never allows too much.
 	maxReturns = 1 << 16
 )
 
@@ -19,19 +19,19 @@ const (
 // and they end when nothing is left to do.
 type returns struct {
 	settle   func(res *ratelimit.Reservation, actual int) error
-	describe func() ratelimit.Description // of the remote limiter
+	describe func() ratelimit.Description // describes the remote limiter
 
-	mu       sync.Mutex // guards the fields below; taken after any other lock
+	mu       sync.Mutex // guards the fields below; locked after any other lock
 	waiting  []*returned
-	underWay map[*returned]bool // waiting, or being given back
+	underWay map[*returned]bool // batches that wait or are being given back
 	workers  int
-	batches  uint64 // given back, ever
+	batches  uint64 // the number of batches given back in all
 	units    uint64
-	failed   uint64 // batches that could not be given back, ever
-	failure  error  // why the last of them could not
+	failed   uint64 // the number of batches that could not be given back
+	failure  error  // the error of the last of these
 	lost     uint64 // units that could not be given back, or put back
-	forfeits uint64 // batches whose claims were not waited for any longer
-	waits    int    // units left of batches that wait for their claims
+	forfeits uint64 // the number of batches that were not waited for until their claims were closed
+	waits    int    // the number of units left in batches that wait for their claims
 }
 
 // returned is a batch on its way back.
@@ -59,7 +59,7 @@ func (r *returns) give(b *batch) {
 	}
 }
 
-// idle counts units that are held, and can neither be spent nor given back yet.
+// idle counts units that are held, but can neither be spent nor given back yet.
 func (r *returns) idle(n int) {
 	if n != 0 {
 		r.mu.Lock()
@@ -68,7 +68,7 @@ func (r *returns) idle(n int) {
 	}
 }
 
-// forfeit counts a batch whose claims are not waited for any longer.
+// forfeit counts a batch that does not wait for its claims any longer.
 func (r *returns) forfeit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,16 +106,16 @@ func (r *returns) next() *returned {
 	return g
 }
 
-// settleOne gives a batch back. It reports whether the units count as lost all the same.
+// settleOne gives a batch back. It reports whether the units count as lost even without an error.
 func (r *returns) settleOne(b *batch) (lost bool, err error) {
 	defer caught(&err)
 	err = r.settle(b.res, b.spent())
 	return b.outlived(r.describe().Limits), err
 }
 
-// outlived reports whether the remote limiter has another algorithm now, as it describes itself or as its last answer about the key shows.
-// A store may then give back nothing of a batch from before, and reports no error. The answers of a remote limiter with several limits are
-// about one of them each, and show no change.
+// outlived reports whether the remote limiter has another algorithm now, by its Describe or its last
+// answer about the key. A store may then give back nothing of an earlier batch, and return no error.
+// If the remote limiter has several limits, each answer is about one of them, and shows no change.
 func (b *batch) outlived(limits []ratelimit.Limit) bool {
 	if len(limits) != 1 {
 		return false
@@ -153,7 +153,7 @@ func (r *returns) failLocked(b *batch, err error) {
 	r.lost += uint64(b.left)
 }
 
-// ended returns how many batches were given back, how many could not be, and the last error.
+// ended returns the number of batches that were given back, the number of those that could not be, and the last error.
 func (r *returns) ended() (batches, failed uint64, failure error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
 package lease
 
-// settle corrects the spending of a reservation from batches. The holding is the key's current one; it may be nil, if the key has been
-// dropped.
+// settle corrects the spending of a reservation from batches. h is
+// the key's current holding, or nil if the key has been dropped.
 func (f *fetcher[K]) settle(key K, h *holding[K], c claims[K], cost, actual int) error {
 	if actual <= cost {
 		f.returns.lose(c.release(cost - actual))

@@ -4,22 +4,22 @@ import "time"
 
 // pace is the recommended size and life of batches.
 type pace struct {
-	most     int           // units
-	batchFor time.Duration // how long one should last
-	holdFor  time.Duration // after which nothing is known of a key's rate any more
+	most     int           // the maximum number of units
+	batchFor time.Duration // the time that a batch should last
+	holdFor  time.Duration // the time after which the key's rate counts as unknown
 }
 
-// sizer sizes a key's batches by the rate of its spending. It
-// computes in floats: a wrong size costs a round trip, never budget.
+// sizer computes the sizes of a key's batches from the rate of its spending. It
+// computes in floats, because a wrong size costs a round trip, but never budget.
 type sizer struct {
-	size  int           // units; 0 if nothing is known of the key's rate
-	at    time.Duration // when size was set
+	size  int           // in units; 0 if the key's rate is not known
+	at    time.Duration // the time at which size was set
 	spent int64         // the key's spending by then
 }
 
-// next returns the size of the next batch, for a caller who lacks need units and a key that has
-// spent so much since the last one. The size begins at need. It doubles while a batch of that
-// size would last less than the target, and halves when it would last more than twice as long.
+// next returns the size of the next batch, for a caller who lacks need units. spent is the
+// key's spending by now. The size begins at need. It doubles while a batch of that size
+// would last less than the target, and halves when it would last more than twice as long.
 func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 	elapsed := now - s.at
 	lasts := float64(elapsed) * float64(s.size) / float64(max(1, spent-s.spent))
@@ -39,7 +39,7 @@ func (s *sizer) next(p pace, now time.Duration, spent int64, need int) int {
 // forget makes the next batch start small.
 func (s *sizer) forget() { s.size = 0 }
 
-// double returns 2·n, and no more than most.
+// double returns 2·n, but at most most.
 func double(n, most int) int {
 	if n > most/2 {
 		return most

@@ -8,7 +8,9 @@ type Stats struct {
 
 	BatchesGivenBack uint64 // batches that were not used up
 	UnitsGivenBack   uint64 // the unused rest of batches
-	UnitsLost        uint64 // units charged, and neither used nor, for certain, given back: of another algorithm a remote limiter may keep all
+	// units that were charged, and neither used nor certainly given
+	// back: after a change of algorithm, a remote limiter may keep all
+	UnitsLost        uint64
 	BatchesForfeited uint64 // batches given back before all reservations were settled
 
 	Keys int // tracked now

@@ -66,8 +66,7 @@ func (l *Limiter[K]) forward(ctx context.Context, key K, f func(context.Context)
 	return l.remote.explain(wait.OrBackground(ctx), bounded, f(bounded))
 }
 
-// forgetLocked forgets all of a key that the remote limiter has forgotten. The batches of before have
-// nothing to give back.
+// forgetLocked forgets all of a key that the remote limiter has forgotten. The earlier batches have nothing to give back.
 func (h *holding[K]) forgetLocked() {
 	for _, b := range h.batches {
 		b.gone = true

@@ -6,21 +6,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// table finds holdings, never more of them than max. Finding one takes no lock. Second chance selects the holding to drop: a holding that
-// was used since the last look goes to the end of the order.
+// table finds holdings, at most max of them. Finding one takes no lock. Eviction gives a
+// second chance: a holding that was used since the last look moves to the end of the order.
 type table[K comparable] struct {
 	index   *keys.Map[K, *holding[K]]
 	cloner  keys.Cloner[K]
 	max     int
 	returns *returns
 
-	mu    sync.Mutex // guards the order; taken before a holding's lock
+	mu    sync.Mutex // guards the order; locked before a holding's lock
 	order holding[K] // the ring of all holdings begins and ends here, oldest first
 	len   int
-	local uint64 // decisions made by holdings that have left
+	local uint64 // the number of decisions made by holdings that have left
 }
 
-// looks is the number of the oldest holdings that are looked at for one to evict.
+// looks is the number of the oldest holdings that eviction examines.
 const looks = 16
 
 func newTable[K comparable](maxKeys int, r *returns) *table[K] {
@@ -36,7 +36,7 @@ func (t *table[K]) pushLocked(h *holding[K]) {
 	t.len++
 }
 
-// pullLocked takes a holding out of the order.
+// pullLocked removes a holding from the order.
 func (t *table[K]) pullLocked(h *holding[K]) {
 	h.prev.next, h.next.prev = h.next, h.prev
 	h.next, h.prev = nil, nil
@@ -46,7 +46,7 @@ func (t *table[K]) pullLocked(h *holding[K]) {
 // find returns the key's holding, or nil if there is none.
 func (t *table[K]) find(key K) *holding[K] { return t.index.Find(key) }
 
-// add returns the key's holding, and a new one if there is none. It returns nil if there is
+// add returns the key's holding, and makes one if there is none. It returns nil if there is
 // no room, because all keys that could leave wait for the remote limiter or have open claims.
 func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	t.mu.Lock()
@@ -64,8 +64,8 @@ func (t *table[K]) add(key K, known remoteState) *holding[K] {
 	return h
 }
 
-// evictLocked makes room for one key. A key that waits for the remote limiter stays, and one with open claims. In the second round no other
-// does: the first has cleared the mark of each use.
+// evictLocked makes room for one key. A key that waits for the remote limiter or has open claims stays.
+// In the second round all others may go, because the first round has cleared their marks of use.
 func (t *table[K]) evictLocked() bool {
 	for range 2 * min(looks, t.len) {
 		oldest := t.order.next
@@ -102,7 +102,7 @@ func (t *table[K]) all() []*holding[K] {
 	return all
 }
 
-// standing is all, and how many decisions were made by the holdings that have left by then.
+// standing is all, and also returns the number of decisions made by holdings that have left by then.
 func (t *table[K]) standing() (all []*holding[K], left uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

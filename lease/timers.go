@@ -15,7 +15,7 @@ type timers[K comparable] struct {
 
 	mu    sync.Mutex // guards the fields below
 	dates dates[K]
-	timer *time.Timer // runs for the first date; nil if there was never one
+	timer *time.Timer // runs until the first date; nil if there was never one
 }
 
 // date is the instant at which something in a holding becomes due.
@@ -26,7 +26,7 @@ type date[K comparable] struct {
 
 func (c *timers[K]) now() time.Duration { return time.Since(c.origin) }
 
-// later returns the instant d after another one, both since the origin, or the last that there is.
+// later returns the instant d after at, both since the origin, or the last possible instant.
 func later(at, d time.Duration) time.Duration {
 	if d > math.MaxInt64-at {
 		return math.MaxInt64
@@ -44,7 +44,7 @@ func (c *timers[K]) add(at time.Duration, h *holding[K]) {
 	}
 }
 
-// armLocked lets the timer run until the first date.
+// armLocked sets the timer to the first date.
 func (c *timers[K]) armLocked() {
 	if c.timer != nil {
 		c.timer.Stop()
