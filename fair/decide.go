@@ -238,7 +238,7 @@ func (l *Limiter[K]) chargeLocked(t *tenant[K], m meter.Moment, cost int64, keep
 	} else {
 		l.filedLocked(t)
 	}
-	if joins { // there is one more tenant to share with, or one less in line, which may make another tenant due
+	if joins { // one more tenant shares, or one less is in line
 		l.hurryLocked()
 	}
 }
