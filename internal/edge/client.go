@@ -11,12 +11,12 @@ import (
 	"github.com/weir-go/ratelimit/internal/clientaddr"
 )
 
-// Client reads from a request where it comes from.
+// Client determines from a request where it comes from.
 type Client[R Request] struct {
-	Package string                          // with whose name errors and log lines begin
-	Peer    func(r R) clientaddr.Peer       // the other end of the connection
-	Field   func(r R, name string) []string // the lines of a header field
-	Lower   bool                            // Field gets names in lower case, as metadata has them, else in canonical form
+	Package string                          // the beginning of errors and log lines
+	Peer    func(r R) clientaddr.Peer       // returns the other end of the connection
+	Field   func(r R, name string) []string // returns the lines of a header field
+	Lower   bool                            // Field gets names in lower case, as metadata has them; otherwise in canonical form
 }
 
 // spelled returns the name of a field as Field gets it.
@@ -44,8 +44,8 @@ func (c Client[R]) ClientIP(o clientaddr.Options) (func(R) (netip.Addr, error), 
 	}, nil
 }
 
-// Identity distinguishes clients well enough to spread them. It may be spoofed: a client that invents another identity waits as long as
-// before, or longer.
+// Identity distinguishes clients well enough to spread them. It may be spoofed:
+// a client that invents another identity waits at least as long as before.
 func (c Client[R]) Identity(r R) string {
 	parts := []string{c.Peer(r).Addr.String()} // without a port, which changes with each connection
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "Authorization"} {
@@ -57,11 +57,11 @@ func (c Client[R]) Identity(r R) string {
 // forwardingFields are the fields in which proxies name their client.
 var forwardingFields = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip"}
 
-// sharedAddresses are private as well: carriers and clusters use them (RFC 6598).
+// sharedAddresses are private, too: carriers and clusters use them (RFC 6598).
 var sharedAddresses = netip.MustParsePrefix("100.64.0.0/10")
 
-// proxied returns the field in which a proxy in a private network names its
-// client, or "". Clients with public addresses may write such a field themselves.
+// proxied returns the field in which a proxy in a private network names its client, or "". A
+// client with a public address may have written such a field itself, so it does not count.
 func (c Client[R]) proxied(r R) string {
 	peer := c.Peer(r).Addr
 	if !peer.IsPrivate() && !peer.IsLoopback() && !peer.IsLinkLocalUnicast() && !sharedAddresses.Contains(peer) {
@@ -75,8 +75,8 @@ func (c Client[R]) proxied(r R) string {
 	return ""
 }
 
-// PerIP returns a limiter of each RemoteIP. All clients of a proxy have one budget there: the first request through one is logged, with what
-// to use instead. The logger may be nil.
+// PerIP returns a limiter for each RemoteIP. All clients behind a proxy share one budget there. So the
+// first request that came through one is logged, with a hint what to use instead. The logger may be nil.
 func (c Client[R]) PerIP(limit ratelimit.Limit, instead string, logger *slog.Logger) (ratelimit.Limiter[R], error) {
 	var warned atomic.Bool
 	return PerKey(limit, func(r R) (netip.Addr, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// mayDelay reports whether a limiter may delay an allowed request: one of its limits is a leaky bucket, or is not known.
+// mayDelay reports whether a limiter may delay an allowed request,
+// because one of its limits is a leaky bucket or is not known.
 func mayDelay(limiter any) bool {
 	limits := ratelimit.Describe(limiter).Limits
 	for _, limit := range limits {
@@ -19,8 +20,8 @@ func mayDelay(limiter any) bool {
 	return len(limits) == 0
 }
 
-// OutlastsServer reports whether a delay is at least as long as a timeout of the net/http server that received the
-// request: its ReadTimeout or its WriteTimeout. Such a call would get no answer if its timeouts cannot be renewed.
+// OutlastsServer reports whether a delay is at least as long as the ReadTimeout or the WriteTimeout of the
+// net/http server that received the request. If the timeouts cannot be renewed, such a request gets no answer.
 func OutlastsServer(ctx context.Context, delay time.Duration) bool {
 	s, _ := ctx.Value(http.ServerContextKey).(*http.Server)
 	if s == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// Request is the object of a decision.
+// Request is what a Core decides on.
 type Request interface {
 	comparable
 	Context() context.Context
@@ -34,52 +34,53 @@ type Event[R Request] struct {
 	Outcome  Outcome
 
 	held *ratelimit.Reservation // nil if nothing was reserved
-	at   time.Time              // of a charge without a reservation
+	at   time.Time              // the time of a charge without a reservation
 }
 
 // Cause returns the cause of the event's error.
 func (e *Event[R]) Cause() outcome.Cause { return outcome.CauseFor(e.Request.Context(), e.Err) }
 
-// Options are the options common to the middlewares.
+// Options are the options that all middlewares have.
 type Options[R Request] struct {
-	Package string // with whose name errors and log lines begin
+	Package string // the beginning of errors and log lines
 	Thing   string // the word for a request in them
 
-	Cost     func(R) int  // nil for 1
-	Skip     func(R) bool // nil for none
+	Cost     func(R) int  // if nil, each request costs 1
+	Skip     func(R) bool // if nil, none is skipped
 	Settles  bool         // the charge is settled when the handler has returned
 	FailOpen bool
-	Shadow   bool // a request goes on, whatever the limiter decides
+	Shadow   bool // a request goes on even if the limiter denies it
 
-	MaxHold time.Duration // how long a request is held that could pass later; 0 for the delay of a leaky bucket only
+	// the maximum time for which a request is held that could pass
+	// later; with 0 it is held only for the delay of a leaky bucket
+	MaxHold time.Duration
 
-	// TooLate reports whether a request that is delayed for so long cannot be served any
-	// more. Then it is denied.
+	// TooLate reports whether a request that is delayed for this long cannot be served any more. Such a request is denied.
 	TooLate func(r R, delay time.Duration) bool
 
 	Jitter   time.Duration
 	JitterBy func(R) string
 
-	OnDecision func(Event[R])   // nil for none
-	About      func(R) []any    // attributes of a request for log lines; may be nil
-	Logger     *slog.Logger     // nil for the default one
-	Now        func() time.Time // nil for time.Now
+	OnDecision func(Event[R])   // may be nil
+	About      func(R) []any    // returns attributes of a request for log lines; may be nil
+	Logger     *slog.Logger     // if nil, slog's default
+	Now        func() time.Time // if nil, time.Now
 }
 
-// Core decides about requests. It is safe for concurrent use.
+// Core decides on requests. It is safe for concurrent use.
 type Core[R Request] struct {
 	Options[R]
 	limiter  ratelimit.Limiter[R]
-	reserver ratelimit.Reserver[R] // the limiter if it is one, else nil
-	maxDelay time.Duration         // of the reserver
+	reserver ratelimit.Reserver[R] // the limiter if it is a Reserver, else nil
+	maxDelay time.Duration         // the maximum delay of its reservations
 
-	holds   bool        // a request may be held without effect, which can be undone
+	holds   bool        // a request may be held and then not served, so its charge must be undone
 	returns bool        // Reserve decides as Take does, and its charge can be given back
 	adjusts bool        // the limiter has an Adjust
 	nests   atomic.Bool // a limiter inside has refused a request that was charged here
 	ends    atomic.Bool // a limit holds units until the request ends
 
-	refusing context.Context // ends when held requests are refused
+	refusing context.Context // ends when RefuseHeld is called
 	refuse   context.CancelFunc
 
 	counts    [outcomes]atomic.Uint64
@@ -87,17 +88,16 @@ type Core[R Request] struct {
 	unsettled atomic.Uint64
 	logs      [outcome.Causes]throttledLog
 	settleLog throttledLog
-	seed      jitterSeed                                    // of the jitter
-	drops     bool                                          // no request is used any more when it is decided
-	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // of limits that have denied
+	seed      jitterSeed                                    // the seed of the jitter
+	drops     bool                                          // a request is not used any more once it is decided
+	texts     Recent[ratelimit.Limit, *rpcstatus.LimitText] // descriptions of limits that have denied
 }
 
 // century is the time in which every limit has regained its whole capacity.
 const century = 876_600 * time.Hour
 
-// New checks the limiter and the options, and determines which charges are made by Reserve. If a Reserver books ahead,
-// its Reserve cannot delay a request as Take does. So requests that may be delayed use Reserve only if charges are
-// settled.
+// New checks the limiter and the options, and determines which charges use Reserve. If a Reserver books ahead, its
+// Reserve cannot delay a request as Take does. So requests that may be delayed use Reserve only if charges are settled.
 func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error) {
 	err := cmp.Or(
 		Check(o.Package, "New", o.Thing, limiter),
@@ -140,12 +140,12 @@ func New[R Request](limiter ratelimit.Limiter[R], o Options[R]) (*Core[R], error
 	case o.MaxHold > 0:
 		c.maxDelay = o.MaxHold
 	case !ahead:
-		c.maxDelay = century // this is as far as Take goes
+		c.maxDelay = century // Take may delay a request for as long
 	}
 	return c, nil
 }
 
-// Check refuses limiters that can only be a mistake. The constructor is the function that got the limiter.
+// Check returns an error for a limiter that can only be a mistake. constructor is the function that got the limiter.
 func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[R]) error {
 	if optional.IsNil(limiter) {
 		return optional.Nil(pkg + ": " + constructor + ": limiter")
@@ -156,7 +156,7 @@ func Check[R Request](pkg, constructor, thing string, limiter ratelimit.Limiter[
 	return nil
 }
 
-// CompleteKeyCode checks the code of an answer to a call without a valid key, and makes it InvalidArgument if it is 0.
+// CompleteKeyCode checks the code of an answer to a call without a valid key. If the code is 0, it sets InvalidArgument.
 func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	if *keyCode > C(rpcstatus.Unauthenticated) {
 		return fmt.Errorf("%s.KeyCode is %d, which does not exist", options, *keyCode)
@@ -165,8 +165,8 @@ func CompleteKeyCode[C ~uint32](options string, keyCode *C) error {
 	return nil
 }
 
-// CompleteChallenge checks the WWW-Authenticate of an answer to a request without a valid key, and makes it "Bearer" if it is empty. A
-// 401 must have one (RFC 9110, section 15.5.2), and no other answer has.
+// CompleteChallenge checks the WWW-Authenticate of an answer to a request without a valid key. If it is
+// empty, it sets "Bearer". A 401 must have one (RFC 9110, section 15.5.2), and other answers have none.
 func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C, challenge *string) error {
 	switch {
 	case keyCode == unauthenticated:
@@ -182,16 +182,17 @@ func CompleteChallenge[C comparable](options string, keyCode, unauthenticated C,
 	return nil
 }
 
-// wholeKey is the error for a limiter that can deny no request, as no key comes twice.
+// wholeKey is the error for a limiter that can never deny a request, because each request is a key of its own.
 func wholeKey(pkg, thing, instead string) error {
 	return fmt.Errorf("%s: this limiter's key is the %s itself, so that each %s has a budget of its own: %s", pkg, thing, thing, instead)
 }
 
-// tracked is the maximum number of keys that PerKey tracks. It remembers as many others. Strangers choose the keys, so
-// their number must be bounded.
+// tracked is the maximum number of keys that PerKey tracks. It remembers as
+// many others. Strangers choose the keys, so their number must be bounded.
 const tracked = 1 << 16
 
-// PerKey returns a limiter of each key. A leaky bucket is a stack of one layer, which can give a delayed request's charge back.
+// PerKey returns a limiter with a budget for each key. For a leaky bucket it
+// returns a stack of one layer, which can give a delayed request's charge back.
 func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, error)) (ratelimit.Limiter[R], error) {
 	l, err := ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: tracked, Remember: tracked})
 	switch {
@@ -203,11 +204,11 @@ func PerKey[R Request, K comparable](limit ratelimit.Limit, key func(R) (K, erro
 	return ratelimit.Map(l, key), nil
 }
 
-// DropsRequests reports whether a request may be used again for another once it is answered. It may not if the limiter may go on with it
-// when its caller has left, as a limiter of package failover does.
+// DropsRequests reports whether the caller may use a request again for another one once it is answered. It may
+// not if the limiter may continue with it after its caller has left, as a limiter of package failover does.
 func (c *Core[R]) DropsRequests() bool { return c.drops }
 
-// Skips reports whether a request is exempt, and counts it then.
+// Skips reports whether a request is exempt. If so, it counts the request.
 func (c *Core[R]) Skips(r R) bool {
 	if c.Skip == nil || !c.Skip(r) {
 		return false
@@ -225,8 +226,8 @@ func (c *Core[R]) Event(r R) Event[R] {
 	return e
 }
 
-// Decide decides the request by the limiter. The reservation is nil if nothing was charged, or if the charge stays. If it is never settled
-// by an outcome, the charge of a request held without effect is given back.
+// Decide makes the limiter decide on the request. The reservation is nil if nothing was charged, or if the charge stays. A
+// reservation that no outcome settles only serves to give back the charge of a request that is held and then not served.
 func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	switch {
 	case e.Cost < 0 && c.Cost != nil:
@@ -240,7 +241,7 @@ func (c *Core[R]) Decide(e *Event[R], settles bool) *ratelimit.Reservation {
 	e.at = time.Now()
 	e.Decision, e.Err = c.limiter.Take(e.Request.Context(), e.Request, e.Cost)
 	if e.Err != nil && c.reserver != nil && errors.Is(e.Err, held.ErrNoEnd) {
-		c.ends.Store(true) // a limit of the key or of the request is not in Describe
+		c.ends.Store(true) // Describe does not show the limit of a key or of a request
 		return c.reserve(e.Request.Context(), e)
 	}
 	e.Outcome = c.outcome(e)
@@ -272,11 +273,11 @@ func (c *Core[R]) reserve(ctx context.Context, e *Event[R]) (res *ratelimit.Rese
 	return res
 }
 
-// Holds reports whether a request is to be held before it is served.
+// Holds reports whether a request has to be held before it is served.
 func (c *Core[R]) Holds(e *Event[R]) bool { return e.Outcome == Allowed && e.Decision.Delay > 0 }
 
-// Hold sleeps until a request that is allowed may be served, and reports true. If that fails, the outcome is Rejected, if the request's
-// context has ended, else Denied. A decision that is reported after it has its final outcome.
+// Hold sleeps until an allowed request may be served, and reports true. If that fails, the outcome is Rejected if the
+// request's context has ended, and Denied otherwise. Report the decision only after Hold, when the outcome is final.
 func (c *Core[R]) Hold(e *Event[R]) bool {
 	if !c.Holds(e) {
 		return true
@@ -291,7 +292,7 @@ func (c *Core[R]) Hold(e *Event[R]) bool {
 	return e.Outcome == Allowed
 }
 
-// sleep sleeps out the delay of a request. It returns an error if the request cannot be served after it.
+// sleep sleeps until a request's delay is over. It returns an error if the request cannot be served then.
 func (c *Core[R]) sleep(e *Event[R]) error {
 	if c.refusing.Err() != nil {
 		return c.refusing.Err()
@@ -300,16 +301,15 @@ func (c *Core[R]) sleep(e *Event[R]) error {
 	defer cancel()
 	defer context.AfterFunc(c.refusing, cancel)()
 	if e.held != nil {
-		return e.held.Wait(ctx) // moves up when a request before it leaves
+		return e.held.Wait(ctx) // Wait ends earlier if a request before this one leaves
 	}
 	return wait.Sleep(ctx, e.Decision.Delay)
 }
 
-// RefuseHeld ends the waits of held requests. They, and all later requests that would be held, are Denied.
+// RefuseHeld ends the waits of held requests. These requests, and all later ones that would be held, are Denied.
 func (c *Core[R]) RefuseHeld() { c.refuse() }
 
-// WaitFor makes a denied request wait until a higher cost would pass. It has no effect if
-// the limiter has no Peek.
+// WaitFor makes a denied request wait until a higher cost would pass. Without a Peek of the limiter, it has no effect.
 func (c *Core[R]) WaitFor(e *Event[R], cost int) {
 	if e.Outcome != Denied || e.Decision.Allowed {
 		return
@@ -356,24 +356,24 @@ func (c *Core[R]) Report(e *Event[R]) {
 	}
 }
 
-// Charge is the charge of a request. The zero Charge is nothing.
+// Charge is the charge of a request. The zero Charge is empty.
 type Charge[R Request] struct {
 	core    *Core[R]
 	request R
 	res     *ratelimit.Reservation
 	cost    int
 	actual  int
-	stay    *Stay[R] // of units that are held until the request ends; nil if there are none
+	stay    *Stay[R] // the hold of units until the request ends; nil if there are none
 }
 
-// Charge returns the charge of a decision. Defer End at once: until [Charge.Serve] is called, the request does not
-// reach its handler, and End gives all back.
+// Charge returns the charge of a decision. Defer End at once: if [Charge.Serve] is
+// not called, the request does not reach its handler, and End gives everything back.
 func (c *Core[R]) Charge(e *Event[R], res *ratelimit.Reservation) *Charge[R] {
 	return &Charge[R]{core: c, request: e.Request, res: res, cost: e.Cost}
 }
 
-// Serve records that the request reaches its handler: the cost stays charged, unless its outcome is settled. The handler gets the context
-// that is returned.
+// Serve records that the request reaches its handler. The cost then stays charged,
+// unless its outcome is settled. Serve returns the context for the handler.
 func (c *Charge[R]) Serve(ctx context.Context) context.Context {
 	c.actual = c.cost
 	if c.res == nil {
@@ -389,7 +389,7 @@ func (c *Charge[R]) Settle(actual func(cost int) int) {
 	}
 }
 
-// Refused records that a limiter inside has refused the request: all is given back.
+// Refused records that a limiter inside has refused the request, so that everything is given back.
 func (c *Charge[R]) Refused(e *Event[R]) {
 	c.actual = 0
 	c.core.Refused(e, c.res)
@@ -418,7 +418,7 @@ func (c *Core[R]) notSettled(r R, err error) {
 	c.settleLog.line(r.Context(), c.Logger, c.Now(), slog.LevelWarn, c.Package+": charge not settled", "error", err)
 }
 
-// Answer returns the answer to a request that is refused, in the words of gRPC.
+// Answer returns the answer to a refused request in gRPC's terms.
 func (c *Core[R]) Answer(e *Event[R], keyCode rpcstatus.Code) rpcstatus.Answer {
 	if e.Outcome != Denied && e.Outcome != Exceeds {
 		return rpcstatus.Undecided(e.Request.Context(), e.Cause(), keyCode, c.Spread(e.Request, e.Decision.RetryAfter))
@@ -453,7 +453,7 @@ func (c *Core[R]) Spread(r R, d time.Duration) time.Duration {
 	return d + min(c.Share(r, d), wait.Forever-d)
 }
 
-// Share returns the client's share of the jitter, which is to be added to a wait.
+// Share returns the client's share of the jitter. The caller adds it to a wait.
 func (c *Core[R]) Share(r R, wait time.Duration) time.Duration {
 	span := min(c.Jitter, wait/10)
 	if span <= 0 {

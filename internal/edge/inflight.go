@@ -14,20 +14,20 @@ import (
 	"github.com/weir-go/ratelimit/internal/wait"
 )
 
-// InflightOptions are the options common to the middlewares.
+// InflightOptions are the options that all middlewares have.
 type InflightOptions[R Request] struct {
-	Package string        // with whose name errors begin
-	Thing   string        // the word for a request there
-	Units   func(R) int   // nil for 1
-	Skip    func(R) bool  // nil for none
-	MaxWait time.Duration // 0 for as long as the context allows
-	Judges  bool          // a function of the user's judges outcomes
+	Package string        // the beginning of errors
+	Thing   string        // the word for a request in them
+	Units   func(R) int   // if nil, each request takes 1
+	Skip    func(R) bool  // if nil, none is skipped
+	MaxWait time.Duration // if 0, a request waits as long as its context allows
+	Judges  bool          // a function of the user determines outcomes
 }
 
-// Inflight lets requests in while there is room. It is safe for concurrent use.
+// Inflight admits requests while there is room. It is safe for concurrent use.
 type Inflight[R Request, K comparable] struct {
 	InflightOptions[R]
-	Learns bool // outcomes have a consumer: an adaptive limit, or a function of the user's
+	Learns bool // an adaptive limit or a function of the user needs outcomes
 
 	limiter *inflight.Limiter[K]
 	key     func(R) (K, error)
@@ -35,7 +35,7 @@ type Inflight[R Request, K comparable] struct {
 	skipped, admitted, shed, failed, rejected atomic.Uint64
 }
 
-// NewInflight refuses arguments that can only be a mistake.
+// NewInflight returns an Inflight, or an error for arguments that can only be a mistake.
 func NewInflight[R Request, K comparable](l *inflight.Limiter[K], key func(R) (K, error), o InflightOptions[R]) (*Inflight[R, K], error) {
 	switch {
 	case l == nil:
@@ -64,15 +64,15 @@ func (i *Inflight[R, K]) Stats() InflightStats {
 	return InflightStats{Skipped: i.skipped.Load(), Admitted: i.admitted.Load(), Shed: i.shed.Load(), Failed: i.failed.Load(), Rejected: i.rejected.Load()}
 }
 
-// Refusal is why a request got no permit. The zero Refusal is none.
+// Refusal is the reason for which a request got no permit. In the zero Refusal there is none.
 type Refusal struct {
 	Err   error
 	Cause outcome.Cause
-	Wait  time.Duration // of CauseLimited, CauseGone and CauseTableFull: the recent wait of requests that were served
+	Wait  time.Duration // for CauseLimited, CauseGone and CauseTableFull: the recent wait of requests that were served
 }
 
-// ByClient reports whether clients can have brought the refusal about: they have brought too many keys, or a negative cost. A lack of room
-// is not one client's fault.
+// ByClient reports whether clients can cause the refusal: by too many keys,
+// or by a negative cost. A lack of room is not the fault of one client.
 func (r Refusal) ByClient() bool {
 	return r.Cause == outcome.CauseTableFull || r.Cause == outcome.CauseCost
 }
@@ -94,8 +94,8 @@ func (r Refusal) Answer(ctx context.Context, keyCode rpcstatus.Code) rpcstatus.A
 	return rpcstatus.Undecidable
 }
 
-// Admit waits for a permit. A request that is left out, by Skip or by its key function, has an empty one. watched is false then: it is no
-// evidence for an adaptive limit.
+// Admit waits for a permit. A request that Skip or its key function exempts gets an empty
+// one. Then watched is false, because the request is no evidence for an adaptive limit.
 func (i *Inflight[R, K]) Admit(r R) (permit inflight.Permit, watched bool, why Refusal) {
 	if i.Skip != nil && i.Skip(r) {
 		i.skipped.Add(1)
@@ -130,7 +130,8 @@ func (i *Inflight[R, K]) acquire(r R, key K) (inflight.Permit, error) {
 	return i.limiter.Acquire(ctx, key, units)
 }
 
-// refuse counts a refusal and returns it. The error is the limiter's if that was called, else the key function's.
+// refuse counts a refusal and returns it. If the limiter was called,
+// the error is the limiter's; otherwise it is the key function's.
 func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	outcome.MarkRefused(r.Context())
 	why, count := Refusal{Err: err, Cause: causeOf(r, err, called)}, &i.failed
@@ -149,7 +150,7 @@ func (i *Inflight[R, K]) refuse(r R, key K, err error, called bool) Refusal {
 	return why
 }
 
-// causeOf returns the cause of a refusal. A limiter that has waited for MaxWait had no room.
+// causeOf returns the cause of a refusal. If the limiter has waited for MaxWait, the cause is a lack of room.
 func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	cause := outcome.CauseOf(err)
 	switch {
@@ -163,5 +164,6 @@ func causeOf[R Request](r R, err error, called bool) outcome.Cause {
 	return cause
 }
 
-// HelperServices are the gRPC services of health checks and reflection. Each client may keep a stream of them open, which is no work.
+// HelperServices are the gRPC services of health checks and reflection.
+// Each client may keep a stream to them open, and such a stream is no work.
 var HelperServices = []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}

@@ -12,7 +12,8 @@ type jitterSeed struct{ seed maphash.Seed }
 // newJitterSeed returns a random seed.
 func newJitterSeed() jitterSeed { return jitterSeed{maphash.MakeSeed()} }
 
-// jitterPeriod is the time for which a client's share stays the same. Then it changes, so no client is always the last.
+// jitterPeriod is the time for which a client's share stays the same.
+// Then it changes, so that the same client is not always the last.
 const jitterPeriod = 10 * time.Minute
 
 // share returns the client's share of a span, at least 0 and less than the span. The

@@ -8,8 +8,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// OutcomeOfCall is the outcome of a call that a server has answered with a code, 0 if it succeeded. The context is the
-// call's.
+// OutcomeOfCall is the outcome of a call that a server has answered with a code, which is 0 for success. ctx is the call's.
 func OutcomeOfCall(ctx context.Context, code rpcstatus.Code, streaming bool) inflight.Outcome {
 	if outcome.WasRefused(ctx) {
 		return inflight.Ignored
@@ -25,7 +24,7 @@ func OutcomeOfCode(ctx context.Context, code rpcstatus.Code, streaming bool) inf
 	_, deadline := ctx.Deadline()
 	switch gone := ctx.Err() != nil || code == rpcstatus.Canceled || deadline && code == rpcstatus.DeadlineExceeded; {
 	case gone && streaming:
-		return inflight.Ignored // it has lasted for as long as the caller liked
+		return inflight.Ignored // the caller has chosen how long it lasts
 	case gone:
 		return inflight.Cancelled
 	}

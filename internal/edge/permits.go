@@ -21,8 +21,8 @@ type Permits struct {
 	sent, failed, inFlight atomic.Uint64
 }
 
-// NewPermits returns the permits of a limiter. Requests wait for them at most for maxWait, or
-// if that is 0, until their contexts end. The texts of errors begin with the package's name.
+// NewPermits returns the permits of a limiter. Requests wait for at most
+// maxWait, or with 0 until their contexts end. pkg is the beginning of errors.
 func NewPermits(pkg string, l *inflight.Limiter[string], maxWait time.Duration) *Permits {
 	return &Permits{pkg: pkg, limiter: l, maxWait: maxWait}
 }
@@ -57,7 +57,7 @@ func (p *Permits) Depart() {
 // Land counts an answer.
 func (p *Permits) Land() { p.inFlight.Add(^uint64(0)) }
 
-// Counted returns how many requests were sent, got no permit, and are in flight.
+// Counted returns the number of requests that were sent, that got no permit, and that are in flight.
 func (p *Permits) Counted() (sent, failed, inFlight uint64) {
 	return p.sent.Load(), p.failed.Load(), p.inFlight.Load()
 }

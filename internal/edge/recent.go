@@ -7,14 +7,14 @@ import (
 	"github.com/weir-go/ratelimit/internal/keys"
 )
 
-// maxRecent is the number of values that a Recent is sure to keep.
+// maxRecent is the number of values that a Recent keeps at least.
 const maxRecent = 16 << 10
 
-// Recent keeps the values that were used last, in two generations. If the young one is full
-// it becomes the old one, whose values are forgotten unless they were used since. Reading takes
-// no lock. Clear it before its first use.
+// Recent keeps the values that were used last, in two generations. A full young
+// generation becomes the old one, and the values of the previous old one are forgotten,
+// unless they were used since. Reading takes no lock. Call Clear before the first use.
 type Recent[K comparable, V any] struct {
-	mu         sync.Mutex // held to replace the generations
+	mu         sync.Mutex // held while the generations are replaced
 	young, old atomic.Pointer[keys.Map[K, *atomic.Pointer[V]]]
 }
 
@@ -39,7 +39,7 @@ func (c *Recent[K, V]) Find(k K) (v V, ok bool) {
 	return v, false
 }
 
-// Add keeps a value, in place of the present one.
+// Add stores a value in place of the present one.
 func (c *Recent[K, V]) Add(k K, v V) {
 	young := c.young.Load()
 	box := new(atomic.Pointer[V])

@@ -12,18 +12,18 @@ import (
 )
 
 // Stay is the time for which a request holds units of [ratelimit.Concurrent] or the like: until its handler has
-// returned and a connection that it hijacked is closed. Stay extends the hold until then. The units may lapse
-// nevertheless, for example in an outage of the store. Then Stay ends the handler's context, except in a shadow.
+// returned and a hijacked connection is closed. Stay extends the hold until then. The units may lapse nevertheless,
+// for example during an outage of the store. Then Stay ends the handler's context, except for a shadow.
 type Stay[R Request] struct {
 	core     *Core[R]
 	request  R
 	res      *ratelimit.Reservation
-	interval time.Duration // from one extension to the next
+	interval time.Duration // the time from one extension to the next
 	timer    *time.Timer
-	within   context.Context // of the handler
+	within   context.Context // the context of the handler
 	lose     context.CancelCauseFunc
-	parts    atomic.Int32 // that have not ended
-	actual   atomic.Int64 // the cost to settle
+	parts    atomic.Int32 // the number of parts that have not ended
+	actual   atomic.Int64 // the cost at the settlement
 }
 
 // hold begins the stay of a request whose reservation holds units, and returns its context. Without such units it returns the context as
@@ -49,7 +49,7 @@ func (c *Charge[R]) hold(ctx context.Context) context.Context {
 // Stay returns the stay of a request that holds units, nil if it holds none.
 func (c *Charge[R]) Stay() *Stay[R] { return c.stay }
 
-// Share adds a part to the stay. It ends by End.
+// Share adds a part to the stay. End ends it.
 func (s *Stay[R]) Share() { s.parts.Add(1) }
 
 // End ends a part of the stay. The last one gives the units back.
@@ -57,7 +57,7 @@ func (s *Stay[R]) End() {
 	if s.parts.Add(-1) > 0 {
 		return
 	}
-	s.timer.Stop() // extend may run once more: then the reservation is settled
+	s.timer.Stop() // extend may run once more, but then the reservation is settled
 	s.core.settle(s.request, s.res, int(s.actual.Load()))
 	s.lose(nil)
 }
@@ -68,8 +68,8 @@ func (s *Stay[R]) leave(actual int) {
 	s.End()
 }
 
-// extend extends the hold, and does so again after each interval until the stay is over. While the store is down the units may still be
-// held, so only [ratelimit.ErrLost] ends it.
+// extend extends the hold, and repeats that after each interval until the stay has ended. While the
+// store is down the units may still be held, so only [ratelimit.ErrLost] ends the handler's context.
 func (s *Stay[R]) extend() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.within), s.interval)
 	defer cancel()

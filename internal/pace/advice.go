@@ -14,58 +14,59 @@ type Advice struct {
 	Wait time.Duration
 	// Refused reports that the request was denied.
 	Refused bool
-	// Answered reports that there is an answer, and Broken that there is none because the server could not be reached.
+	// Answered reports that there is an answer. Broken reports that there is none because the server could not be reached.
 	Answered, Broken bool
-	// Budgets are how much is left, of each policy.
+	// Budgets are the remaining budgets, one for each policy.
 	Budgets []Budget
 }
 
-// Budget is how much a server leaves for a time: requests, or units.
+// Budget is a number of requests or units that a server leaves until a time.
 type Budget struct {
 	Policy string // "" if the answer names none
 	Left   int64
 	Units  bool // a request counts as its units, such as tokens, and not as one
 	Until  time.Time
-	// Limit is the whole budget, 0 if it is not known. Refills reports that it comes back bit by bit, and is whole at Until.
+	// Limit is the whole budget, 0 if it is not known. Refills reports
+	// that the budget comes back bit by bit, and is whole at Until.
 	Limit   int64
 	Refills bool
-	Window  time.Duration // in which the whole budget comes back, 0 if it is not known
+	Window  time.Duration // the time in which the whole budget comes back, 0 if it is not known
 
-	inferred bool          // Refills is not from the server
-	first    time.Duration // after which the first unit comes back; 0 for every
-	every    time.Duration // in which a unit comes back; 0 if all come back at Until
-	flying   int64         // requests in flight when it was received
+	inferred bool          // the server has not reported Refills
+	first    time.Duration // the time after which the first unit comes back; if 0, it is every
+	every    time.Duration // the time in which a unit comes back; 0 if all come back at Until
+	flying   int64         // the number of requests in flight when it was received
 	name     budgetName
-	seq      uint64    // of the request with this answer
-	sent     time.Time // when that was sent
-	received time.Time // when the answer was received
+	seq      uint64    // the number of the request with this answer
+	sent     time.Time // the time at which that request was sent
+	received time.Time // the time at which the answer was received
 }
 
-// informs reports whether the requests left show what others use. Of a limit of few there is hardly ever one left.
+// informs reports whether the remaining requests show the use by others. Under a small limit hardly any requests ever remain.
 func (b Budget) informs() bool { return !b.Units && (b.Limit <= 0 || b.Limit >= leastLimit) }
 
-// budgetName identifies a budget of a server. Several budgets of one policy are numbered in the order of their ends.
+// budgetName identifies a budget of a server. If a policy has several budgets, they are numbered in the order of their ends.
 type budgetName struct {
 	policy string
 	units  bool
 	number int
 }
 
-// kept returns the name as it may be kept: its text is not a part of a long header.
+// kept returns the name in a form that can be kept: its text is not a part of a long header.
 func (n budgetName) kept() budgetName {
 	n.policy = strings.Clone(n.policy)
 	return n
 }
 
-// maxBudgets bounds the number of policies of one server that are kept.
+// maxBudgets is the maximum number of policies that are kept for one server.
 const maxBudgets = 16
 
-// maxName bounds the length of a policy's name that is kept. Servers choose the names.
+// maxName is the maximum length of a policy's name that is kept. Servers choose the names.
 const maxName = 64
 
-// bounded returns the advice within bounds: no wait is longer than longest from now, and budgets and the length of
-// their names are limited. It keeps the budgets that leave least, and replaces a long name by a hash. Each kept budget
-// has a different name: budgets of one name all bind, and a budget of units differs from a budget of requests.
+// bounded returns the advice within bounds: no wait is longer than longest from now, and budgets and the length of their
+// names are limited. It keeps the budgets that leave least, and replaces a long name by a hash. Each kept budget has a
+// different name, because all budgets apply, even those of one policy. A budget of units differs from a budget of requests.
 func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	a.Wait = min(a.Wait, longest)
 	a.Budgets = slices.Clone(a.Budgets)
@@ -95,7 +96,7 @@ func (a Advice) bounded(longest time.Duration, now time.Time) Advice {
 	return a
 }
 
-// MaxWait is the longest wait that is believed.
+// MaxWait is the longest wait that is accepted from a server.
 const MaxWait = 10 * 365 * 24 * time.Hour
 
 // DefaultMaxWait bounds the time for which a request may wait where a user's options set no bound.
@@ -105,5 +106,5 @@ const DefaultMaxWait = time.Minute
 // there is no bound.
 func Bound(maxWait time.Duration) time.Duration { return max(0, cmp.Or(maxWait, DefaultMaxWait)) }
 
-// Clamp brings a wait into the range that is believed.
+// Clamp limits a wait to the accepted range.
 func Clamp(d time.Duration) time.Duration { return min(max(0, d), MaxWait) }

@@ -6,17 +6,17 @@ import (
 
 // backoff holds the wait after refusals, and the number of requests that may be in flight after it.
 type backoff struct {
-	until    time.Time // nothing is sent before: the server's time, or longer
-	refusals refusals  // in a row
-	backedAt uint64    // flights.sent at the last of these
-	broken   int       // errors of the connection in a row
-	failedAt time.Time // the last of these
-	brokenAt uint64    // flights.sent at the last of these
+	until    time.Time // nothing is sent before: by the server's time, or longer
+	refusals refusals  // the refusals in a row
+	backedAt uint64    // the value of flights.sent at the last of these
+	broken   int       // the number of connection errors in a row
+	failedAt time.Time // the time of the last of these
+	brokenAt uint64    // the value of flights.sent at the last of these
 
-	window   int       // the number of requests that may be in flight; 0 means any number
-	narrowed uint64    // flights.sent when the window was last set to one
-	silent   uint64    // the window is wider already for requests up to this number: no refusal has come in time
-	wideAt   time.Time // when the window ends at the latest
+	window   int       // the maximum number of requests in flight; 0 for no maximum
+	narrowed uint64    // the value of flights.sent when the window was last set to one
+	silent   uint64    // the window has been widened for requests up to this number, because no refusal has come in time
+	wideAt   time.Time // the time at which the window ends at the latest
 }
 
 // refusals counts refusals with a time to wait, and refusals without one.
@@ -25,26 +25,26 @@ type refusals struct{ timed, timeless int }
 // wideEnough is the window from which on the number of requests in flight is not bounded.
 const wideEnough = 64
 
-// narrowFor is the time after a wait for which the window holds, unless it is wide enough before.
-// It outlives the queue for that time: later requests may come all at once.
+// narrowFor is the time after a wait for which the window lasts, unless it becomes wide enough
+// before. It lasts even if the queue is empty, because later requests may come all at once.
 const narrowFor = time.Minute
 
-// The wait after the first refusal without a time, after the second in a row with one, and the longest of
-// these. Each further refusal doubles it.
+// The wait after the first refusal without a time, the wait after the second refusal in
+// a row with a time, and the maximum of both. Each further refusal doubles the wait.
 const (
 	firstBackoff = time.Second
 	leastBackoff = 10 * time.Millisecond
 	maxBackoff   = time.Minute
 )
 
-// maxBroken is the longest wait after errors of the connection: an outage should not last longer than the server's.
+// maxBroken is the maximum wait after connection errors: an outage should not last longer here than at the server.
 const maxBroken = 15 * time.Second
 
 // refuse waits after a refusal, at least for as long as the server demands. The field close records that
-// time. refuse returns the server's wait, or its own if there is none. It obeys a time of the server as it
-// is, unless a request that obeyed one is refused again: then the server's times are too short. If a pace was
-// measured, gap is the time between two requests, and the first refusal without a time is followed by a wait
-// of twice the gap. Refusals of requests that were sent before the last refusal arrived count as that one.
+// time. refuse returns the server's wait, or its own if there is none. It obeys the server's time, unless a
+// request that obeyed one is refused again: then the server's times are too short. If a pace was measured,
+// gap is the time between two requests. Then the wait after the first refusal without a time is twice the
+// gap. Refusals of requests that were sent before the last refusal arrived count as the same refusal.
 func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, now time.Time) (wait time.Duration, counts bool) {
 	if seq <= b.backedAt {
 		return 0, false
@@ -72,9 +72,9 @@ func (b *backoff) refuse(seq uint64, a Advice, sent uint64, gap time.Duration, n
 	return wait, true
 }
 
-// fail waits after the second and each later connection error in a row: a second, then
-// twice as long each time. The first error may only mean that the server has closed an idle
-// connection. Errors of requests that were sent before the last error count as that one.
+// fail waits after the second and each later connection error in a row: a second, then twice
+// as long each time. The first error may only mean that the server has closed an idle
+// connection. Errors of requests that were sent before the last error count as the same error.
 func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	if seq <= b.brokenAt {
 		return
@@ -87,14 +87,14 @@ func (b *backoff) fail(seq, sent uint64, now time.Time) {
 	b.narrow(sent, now)
 }
 
-// close lets nothing be sent before an instant.
+// close prevents sending before an instant.
 func (b *backoff) close(until time.Time) {
 	if until.After(b.until) {
 		b.until = until
 	}
 }
 
-// narrow lets one request be in flight, so that not all waiting requests are refused again at once.
+// narrow limits the requests in flight to one, so that not all waiting requests are refused again at once.
 func (b *backoff) narrow(sent uint64, now time.Time) {
 	b.window, b.narrowed, b.wideAt = 1, sent, now.Add(narrowFor)
 	if b.until.After(now) {
@@ -102,21 +102,21 @@ func (b *backoff) narrow(sent uint64, now time.Time) {
 	}
 }
 
-// serve ends the row of refusals with a request that was served.
+// serve ends the row of refusals after a request that was served.
 func (b *backoff) serve(f flight) {
 	b.refusals = refusals{}
 	b.widen(f)
 }
 
-// widen lets one more request be in flight for each that was sent after the window was narrowed and was not refused.
+// widen permits one more request in flight for each request that was sent after the window was narrowed and was not refused.
 func (b *backoff) widen(f flight) {
 	if b.window > 0 && f.seq > max(b.narrowed, b.silent) {
 		b.window = (b.window + 1) % wideEnough
 	}
 }
 
-// widenForSilent widens the window for requests without an answer after the time in which a refusal
-// would have come. So silent streams do not hold up the others one by one.
+// widenForSilent widens the window for requests that have no answer by the time at which a
+// refusal would have come. So streams without an answer do not delay the others one by one.
 func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	if !now.Before(b.wideAt) {
 		b.window = 0
@@ -133,7 +133,7 @@ func (b *backoff) widenForSilent(fs *flights, now time.Time) {
 	}
 }
 
-// holds reports whether the window, or the number of errors of the connection, is to be kept.
+// holds reports whether the window, or the number of connection errors, must be kept.
 func (b *backoff) holds(now time.Time) bool {
 	return b.window > 0 && now.Before(b.wideAt) || b.broken > 0 && now.Before(b.failedAt.Add(narrowFor))
 }

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// budgets are a server's budgets, as far as its answers show them.
+// budgets are a server's budgets, by its answers.
 type budgets struct {
 	list   []Budget
 	anchor Budget                // an earlier answer, with which later ones are compared
-	latest map[budgetName]latest // of each policy
+	latest map[budgetName]latest // the latest facts of each policy
 }
 
-// latest is what remains known of a budget after its end.
+// latest contains the facts that are kept about a budget after its end.
 type latest struct {
-	seq     uint64        // of the latest request whose answer names it
+	seq     uint64        // the number of the latest request whose answer names it
 	every   time.Duration // see Budget
-	refills bool          // the server says so, or its answers show it
-	ends    time.Time     // Until in the first answer that named it
-	spent   int           // the number of ends in a row after which little was left
+	refills bool          // the server reports it, or its answers show it
+	ends    time.Time     // the Until of the first answer that named it
+	spent   int           // the number of consecutive ends after which little was left
 }
 
 // closedUntil returns the latest end of the exhausted budgets, or open if that is later.
@@ -31,7 +31,7 @@ func (bs *budgets) closedUntil(open time.Time) time.Time {
 	return open
 }
 
-// leftAt returns how much is left at an instant.
+// leftAt returns the remaining budget at an instant.
 func (b *Budget) leftAt(now time.Time) int64 {
 	since := now.Sub(b.received) - b.first
 	if b.every == 0 || since < 0 {
@@ -43,7 +43,7 @@ func (b *Budget) leftAt(now time.Time) int64 {
 	return max(b.Left, min(b.Limit, b.Left+int64(since/b.every)))
 }
 
-// fits returns the instant at which n are left.
+// fits returns the first instant at which n remain.
 func (b *Budget) fits(n int64) time.Time {
 	if b.every == 0 || n > b.Limit {
 		return b.Until
@@ -95,12 +95,12 @@ func (bs *budgets) nextReset(now time.Time) (reset time.Time) {
 	return reset
 }
 
-// exhausted reports whether one of the budgets by itself lets nothing be sent.
+// exhausted reports whether one of the budgets alone prevents sending.
 func exhausted(all []Budget, now time.Time) bool {
 	return slices.ContainsFunc(all, func(b Budget) bool { return b.Left == 0 && now.Before(b.Until) })
 }
 
-// plenty reports whether every budget of requests refills and is nearly whole, as far as the answers show.
+// plenty reports whether every budget of requests refills and is nearly whole, by the answers.
 func (bs *budgets) plenty(now time.Time) (plenty bool) {
 	for i := range bs.list {
 		if b := &bs.list[i]; !b.Units {
@@ -112,8 +112,8 @@ func (bs *budgets) plenty(now time.Time) (plenty bool) {
 	return plenty
 }
 
-// shared reports whether others use the budget too: an answer leaves less than an earlier one and this process's own requests since, and
-// those in flight at that time, explain.
+// shared reports whether others use the budget, too: an answer leaves less than can be explained
+// by an earlier answer, this process's own requests since, and those in flight at that time.
 func (bs *budgets) shared(b Budget) bool {
 	i := slices.IndexFunc(bs.list, func(old Budget) bool { return old.name == b.name })
 	if i < 0 || b.Units || b.seq <= bs.list[i].seq {
@@ -139,13 +139,12 @@ func (bs *budgets) shared(b Budget) bool {
 // later come back later. A process that is as busy as this one uses half of the units.
 func (b *Budget) doubtful(later Budget) int64 { return (b.leftAt(later.received) - b.Left) * 2 / 5 }
 
-// others returns how many requests of others a later answer counts at least.
+// others returns the minimum number of requests of others that a later answer counts.
 func (b *Budget) others(later Budget) int64 {
 	return b.leftAt(later.received) - int64(later.seq-b.seq) - b.flying - later.Left
 }
 
-// spend counts a request that is not in flight any more in the budgets that are missing in its
-// answer.
+// spend counts a request that is not in flight any more in the budgets that its answer does not contain.
 func (bs *budgets) spend(f flight, answered []Budget) {
 	for i := range bs.list {
 		b := &bs.list[i]
@@ -161,9 +160,9 @@ func (bs *budgets) spend(f flight, answered []Budget) {
 	}
 }
 
-// set keeps a budget in an answer, if it has not ended. Requests overtake each other on their way, and so do responses. An
-// answer never replaces the answer to a request that was sent later. An answer that leaves more counts only if its
-// request was sent after the other answer was received.
+// set keeps a budget from an answer, if it has not ended. Requests and responses overtake each
+// other on their way. So an answer never replaces the answer to a request that was sent later. An
+// answer that leaves more counts only if its request was sent after the other answer was received.
 func (bs *budgets) set(b Budget, units int64) {
 	if !b.received.Before(b.Until) {
 		return
@@ -194,15 +193,15 @@ func (bs *budgets) set(b Budget, units int64) {
 	bs.note(b, known)
 }
 
-// The kind of a budget is learnt from the ends that answers name: they differ by less than this for one and the same end, as clocks are
-// rounded. Of a small limit nothing is learnt from the requests that are left after an end.
+// The ends in successive answers determine the kind of a budget. For the same end they differ by less than
+// this, because clocks are rounded. Under a small limit, the requests left after an end determine nothing.
 const (
 	movedBy    = 2 * time.Second
 	leastLimit = 16
 )
 
 // learnKind determines whether a budget comes back bit by bit, if neither the server nor the dialect
-// reports it. A window's end does not move before it has come, and after it the budget is whole.
+// reports it. The end of a window does not move until it has come, and after it the budget is whole.
 func (l *latest) learnKind(b *Budget) {
 	end := l.ends
 	l.ends = b.Until
@@ -226,8 +225,8 @@ func (l *latest) learnKind(b *Budget) {
 	b.Refills, b.inferred = l.refills, l.refills
 }
 
-// refused records that a request was refused until an instant. Budgets that come back bit by bit have nothing
-// left until then. Other budgets are forgotten: the server's time is more precise than the end of a window.
+// refused records that a request was refused until an instant. Budgets that come back bit by bit are empty
+// until then. Other budgets are forgotten: the server's time is more precise than the end of a window.
 func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	kept := bs.list[:0]
 	for _, b := range bs.list {
@@ -247,9 +246,9 @@ func (bs *budgets) refused(seq uint64, until, now time.Time) {
 	bs.list = kept
 }
 
-// paceUnits determines the time in which one unit of a refilling budget comes back: the unit's
-// share of the window, or of the time until the budget is whole. If an answer leaves nothing, its
-// reset may mean the next unit or the whole budget. Then the time of an earlier answer is used.
+// paceUnits determines the time in which one unit of a refilling budget comes back. It is the unit's
+// share of the window, or of the time until the budget is whole. If an answer leaves nothing, its reset
+// may mean the next unit or the whole budget. Then paceUnits uses the time from an earlier answer.
 func (b *Budget) paceUnits(known time.Duration) {
 	if !b.Refills || b.Limit <= 0 {
 		return
@@ -262,7 +261,7 @@ func (b *Budget) paceUnits(known time.Duration) {
 	case b.Limit <= b.Left:
 	case b.Left > 0:
 		b.every = max(1, left/time.Duration(b.Limit-b.Left))
-	case b.every == 0 && b.inferred: // it is the time of the next unit: a window's end would have moved
+	case b.every == 0 && b.inferred: // the reset is the time of the next unit, because the end of a window would have moved
 		b.every = max(1, left)
 	case b.every == 0:
 		b.every = max(1, left/time.Duration(b.Limit))
@@ -275,13 +274,13 @@ func (b *Budget) paceUnits(known time.Duration) {
 	}
 	if b.Left == 0 {
 		b.first = max(1, min(left, b.every))
-		if b.Window > 0 && left < b.Window { // the time of the next unit exactly
+		if b.Window > 0 && left < b.Window { // the reset is exactly the time of the next unit
 			b.first = max(1, left)
 		}
 	}
 }
 
-// count counts a request in a budget of the answer to a later one, if the server may have counted it afterwards.
+// count counts an earlier request in a budget of a later answer, if the server may have counted that request afterwards.
 func (b *Budget) count(earlier Budget, units int64) {
 	if !earlier.sent.After(b.received.Add(-counted)) || earlier.Left >= b.Left {
 		return
@@ -290,7 +289,7 @@ func (b *Budget) count(earlier Budget, units int64) {
 		units = 1
 	}
 	b.Left -= units
-	if earlier.Until.Before(b.Until) { // the reset of the server's later answer
+	if earlier.Until.Before(b.Until) { // the server's later answer has this reset
 		b.Until = earlier.Until
 	}
 }

@@ -9,12 +9,12 @@ import (
 
 type costKey struct{}
 
-// declared is the cost that a context declares, and the reservation of its request.
+// declared is the cost that a context declares, and the reservation of its last request.
 type declared struct {
 	cost int
 
 	mu    sync.Mutex
-	spent *ratelimit.Reservation // of the request that was sent last
+	spent *ratelimit.Reservation // the reservation of the request that was sent last
 }
 
 // WithCost returns a context for one request, which declares the request's cost.
@@ -22,7 +22,7 @@ func WithCost(ctx context.Context, cost int) context.Context {
 	return context.WithValue(ctx, costKey{}, &declared{cost: cost})
 }
 
-// DeclaredCost returns the cost that a context declares, else 1.
+// DeclaredCost returns the cost that a context declares, or 1.
 func DeclaredCost(ctx context.Context) int {
 	if d, ok := ctx.Value(costKey{}).(*declared); ok {
 		return d.cost

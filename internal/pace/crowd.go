@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// crowd is whether other processes use the server's budget too, and the pace that follows from that. Alone, a process may spend a whole budget
-// at once.
+// crowd records whether other processes use the server's budget, too, and the
+// pace that follows from it. Alone, a process may spend a whole budget at once.
 type crowd struct {
-	served int64     // the number of requests to be served until the server's budgets are taken to be this process's own again
+	served int64     // the number of requests to be served until the server's budgets count as this process's own again
 	alone  int64     // the number of requests to be served until a refusal counts as the first again; 0 if there was none
-	last   time.Time // when a request was sent
-	jitter float64   // of the time after that
+	last   time.Time // the time at which the last request was sent
+	jitter float64   // the factor by which the time after that varies
 }
 
-// After a sign of other processes, the budgets are taken for shared until aware requests, or as many as a budget has, were
-// served. After a single refusal that is suspicious requests.
+// After a sign of other processes, the budgets count as shared until aware requests were
+// served, or as many as a budget has. After a single refusal, that number is suspicious.
 const (
 	aware      = 64
 	suspicious = 16
 )
 
-// send counts a request that is sent. The time to the next is varied by up to a quarter: processes that have learnt the same figure at one
-// instant must not send at one instant.
+// send counts a request that is sent. The time to the next request varies by up to a quarter:
+// processes that have received the same figure at the same time must not send at the same time.
 func (c *crowd) send(now time.Time) { c.last, c.jitter = now, .75+.5*rand.Float64() }
 
 // serve counts a request that was served.
 func (c *crowd) serve() { c.served, c.alone = max(0, c.served-1), max(0, c.alone-1) }
 
-// refuse counts a refusal: requests of others may have led to it. A single one may come from the rounding of times.
+// refuse counts a refusal: requests of others may have caused it. A single refusal may come from the rounding of times.
 func (c *crowd) refuse() {
 	if c.alone > 0 {
 		c.served = max(c.served, suspicious)

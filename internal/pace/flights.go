@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// flights are the requests of a line that were sent and are not answered.
+// flights are the requests of a line that were sent and are not answered yet.
 type flights struct {
-	list   []flight // in the order of their numbers, with some that have landed
+	list   []flight // in the order of their numbers; some of them have landed
 	landed int      // the number of landed flights in it
 	sent   uint64   // the number of requests sent since the line was made
 }
 
-// flight is a request that was sent and is not answered.
+// flight is a request that was sent and is not answered yet.
 type flight struct {
 	seq    uint64
 	units  int64
-	at     time.Time // not before the instant of a flight with a lower number
-	landed bool      // it is answered, and will be dropped with others
+	at     time.Time // at or after the instant of a flight with a lower number
+	landed bool      // it is answered, and will be dropped together with others
 }
 
 // depart adds a request that is sent, and returns its number.
@@ -31,8 +31,8 @@ func (fs *flights) depart(units int64, now time.Time) (seq uint64) {
 	return fs.sent
 }
 
-// land takes a request out of flight, and returns it, or zero if it was not in flight. Requests are answered in any order. So they are dropped together, when they are half
-// of the list.
+// land ends the flight of a request, and returns it, or the zero flight if it was not in flight.
+// Requests are answered in any order, so they are dropped together, when they are half of the list.
 func (fs *flights) land(seq uint64) flight {
 	i, found := fs.find(seq)
 	if !found || fs.list[i].landed {
@@ -55,19 +55,17 @@ func (fs *flights) find(seq uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(fs.list, seq, func(f flight, seq uint64) int { return cmp.Compare(f.seq, seq) })
 }
 
-// counted is the time after which a server is sure to have counted a request that was sent. The
-// number that a server leaves does not show how many of the younger ones it has
-// counted.
+// counted is the time after which a server has certainly counted a request. The remaining
+// budget in an answer does not show how many younger requests the server has counted.
 const counted = time.Second
 
 // flying returns the number of requests in flight.
 func (fs *flights) flying() int64 { return int64(len(fs.list) - fs.landed) }
 
-// sentSince returns the number of requests that were sent after one.
+// sentSince returns the number of requests that were sent after a request.
 func (fs *flights) sentSince(seq uint64) uint64 { return fs.sent - min(seq, fs.sent) }
 
-// young returns the requests in flight that are too young at an instant to be sure to be
-// counted, and some that have landed.
+// young returns the requests in flight that the server may not have counted by an instant, and some that have landed.
 func (fs *flights) young(at time.Time) []flight {
 	old, _ := slices.BinarySearchFunc(fs.list, at.Add(-counted), func(f flight, t time.Time) int {
 		if f.at.After(t) {
@@ -78,7 +76,7 @@ func (fs *flights) young(at time.Time) []flight {
 	return fs.list[old:]
 }
 
-// moreYoung reports whether more than n requests are in flight and too young at an instant to be sure to be counted.
+// moreYoung reports whether more than n requests are in flight that the server may not have counted by an instant.
 func (fs *flights) moreYoung(n int64, at time.Time) bool {
 	if n < 0 || int64(len(fs.list)-fs.landed) <= n {
 		return n < 0

@@ -9,8 +9,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/follow"
 )
 
-// followsLocked reports whether a place is to wait as its booking does: it is the head, its instant is far ahead, and may come
-// earlier or later when the limiter's key or limit changes. Nearer bookings keep their instants.
+// followsLocked reports whether a place must wait as its booking does: it is the head, and its instant is
+// far ahead and may move when the limiter's key or limit changes. Nearer bookings keep their instants.
 func (l *line) followsLocked(p *Place, now time.Time) bool {
 	return p.at.After(now.Add(bookAhead)) && follow.Moves(p.res)
 }
@@ -24,11 +24,11 @@ func (l *line) followLocked(p *Place) {
 	}
 }
 
-// follow waits for the booking of the head. The error is the one with which the place gives up.
+// follow waits for the booking of the head. It returns the error with which the place gives up.
 func (pc *Pacer[R]) follow(p *Place) error {
 	l := p.line
 	l.mu.Lock()
-	ctx, stop, res := p.following, p.stop, p.res // which is nil if it was taken back at once
+	ctx, stop, res := p.following, p.stop, p.res // it is nil if the booking was taken back at once
 	l.mu.Unlock()
 	defer stop()
 	ended := false
@@ -41,7 +41,8 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	}()
 	err := res.Wait(ctx)
 	ended = true
-	if errs, ok := err.(interface{ Unwrap() []error }); ok && len(errs.Unwrap()) > 1 { // the second one is of giving the booking back
+	// the second error is that of giving the booking back
+	if errs, ok := err.(interface{ Unwrap() []error }); ok && len(errs.Unwrap()) > 1 {
 		pc.stats.unsettled.Add(1)
 	}
 	now := time.Now()
@@ -49,7 +50,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 	switch {
 	case p.res == nil:
 		l.mu.Unlock()
-		pc.undo(res) // it may have been served at this moment
+		pc.undo(res) // the place may have been served at this moment
 		l.mu.Lock()
 		l.endFollowLocked(p)
 		l.mu.Unlock()
@@ -61,7 +62,7 @@ func (pc *Pacer[R]) follow(p *Place) error {
 		return nil
 	}
 	p.following = nil
-	behind := l.unbookLocked(0) // which move up
+	behind := l.unbookLocked(0) // these places move up
 	l.mu.Unlock()
 	pc.cancel(l, behind)
 	var late *ratelimit.LateError

@@ -11,47 +11,45 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// line is the queue of one key's requests. It obeys the answers of the key's server: its budgets, and the back-off
-// after refusals.
+// line is the queue of one key's requests. It obeys the answers of
+// the key's server: its budgets, and its refusals by a back-off.
 //
-// A request arrives, books an instant in the limiter, is sent at that instant, and is
-// answered. Requests book in the order of their arrival, one at a time, and are sent in
-// that order. If the head's booking is further ahead than bookAhead, the head waits as its reservation does, which moves when the key or
-// its limit changes. When the server demands a wait, all bookings are cancelled, and
-// all requests in the queue book again, in order, when the wait is over.
+// A request arrives, books an instant in the limiter, is sent at that instant, and is answered. Requests book in the
+// order of their arrival, one at a time, and are sent in that order. If the head's booking is further ahead than
+// bookAhead, the head waits for its reservation, which moves when the key or its limit changes. When the server demands
+// a wait, all bookings are cancelled, and all requests in the queue book again, in order, when the wait is over.
 //
-// The queue is in the order of tickets, and its first places have the bookings. So the
-// head has a booking and a timer for it, or it may book next, and has a
-// timer or waits for a call under way: the limiter's answer, a cancellation, or the answer
-// to a request in flight. Each of these wakes it.
+// The queue is in the order of tickets, and its first places have the bookings. So the head is in one of two
+// states. It has a booking and a timer for it. Or it may book next, and has a timer or waits for the end of a
+// call: for the limiter's answer, a cancellation, or the answer to a request in flight. Each of these wakes it.
 //
 // Only the head has a timer. A goroutine that holds the lock sends the head and all places behind it whose
-// time has come. So if many places wait for one instant, each wakes once, and takes no lock to do so.
+// time has come. So if many places wait for the same instant, each wakes once, and takes no lock to do so.
 type line struct {
-	pkg   string // the package that the texts of errors name
+	pkg   string // the package in the texts of errors
 	key   string
 	slots int // the maximum number of requests that hold a slot; 0 for any number
 
 	// Guarded by Pacer.mu.
-	users int       // requests that hold the line
+	users int       // the number of requests that use the line
 	ends  time.Time // if there are none, the instant until which the server's answers matter
-	at    int       // and where in Pacer.idle the line is
+	at    int       // the index of the line in Pacer.idle
 
 	mu      sync.Mutex               // guards all below
-	queue   []*Place                 // by ticket
+	queue   []*Place                 // in the order of tickets
 	booked  int                      // the number of places with a booking: the first ones in the queue
-	head    *Place                   // it has a booking and knows that it is the first
+	head    *Place                   // the first place, if it has a booking and knows that it is the first
 	tickets uint64                   // the number of tickets given out
-	booking *Place                   // its call of the limiter is under way; nil if none is
-	undone  []*ratelimit.Reservation // to be cancelled when the booking place is back
-	vacant  []vacancy                // bookings of places that left since then
+	booking *Place                   // the place whose call of the limiter is under way; nil if there is none
+	undone  []*ratelimit.Reservation // cancelled when the booking place has its answer
+	vacant  []vacancy                // bookings of places that left since that call began
 	undoing int                      // the number of cancellations under way
 	held    int                      // slots of requests that were sent; each booking has one, too
 
 	flights flights
 	budgets budgets
 	figures bool // the last answer to a served request has a budget of requests that can be trusted
-	misled  int  // the number of requests to be served until it is to be believed again
+	misled  int  // the number of requests to be served until figures are trusted again
 	backoff backoff
 	crowd   crowd
 	rate    rate
@@ -68,22 +66,22 @@ type vacancy struct {
 type step uint8
 
 const (
-	stepWait   step = iota // until it is woken, or an instant has come
+	stepWait   step = iota // wait until it is woken, or an instant has come
 	stepBook               // call the limiter
-	stepFollow             // wait as the booking does, which may move
-	stepSend               // be sent: it leaves the queue
-	stepFail               // it cannot be sent before the instant, which is too late
+	stepFollow             // wait for the booking, which may move
+	stepSend               // the request is sent: the place leaves the queue
+	stepFail               // it fails, because it cannot be sent in time
 )
 
 // misledFor is the number of served requests for which a server's figures are ignored
 // after it has refused a request while most of the budget was left. Then another limit
-// has refused it, for example an even spacing, or a limit that no field reports.
+// has refused the request, for example an even spacing, or a limit that no field reports.
 const misledFor = 256
 
-// bookAhead is how far ahead the last booking may be when the next place books: the others book nothing.
+// bookAhead is the maximum distance of the last booking at which the next place books. All later places have no bookings.
 const bookAhead = 100 * time.Millisecond
 
-// peekEach is the interval at which a waiting place peeks at its limiter, although the denial has named a longer time.
+// peekEach is the interval at which a waiting place peeks at its limiter, even if the denial has named a longer time.
 const peekEach = time.Second
 
 // never is a time that does not come.
@@ -106,8 +104,8 @@ func (l *line) arrive(ctx context.Context, units int64, maxWait time.Duration) *
 	return p
 }
 
-// again puts a request that was sent back to its place: before all that came later. It
-// returns the bookings of these, which do not hold any more: the request books before them.
+// again puts a request that was sent back to its place, before all later ones. It
+// returns the bookings of these, which must be cancelled: the request books before them.
 func (p *Place) again() []*ratelimit.Reservation {
 	l := p.line
 	p.repeated, p.flies = true, false
@@ -122,17 +120,18 @@ func (p *Place) again() []*ratelimit.Reservation {
 	if at >= l.booked {
 		return nil
 	}
-	l.booked++ // for the moment, as if it had one
+	l.booked++ // counts for the moment as a place with a booking
 	return l.unbookLocked(at)
 }
 
-// indexLocked returns where in the queue a place is, or belongs.
+// indexLocked returns the index of a place in the queue, or the index at which it belongs.
 func (l *line) indexLocked(p *Place) int {
 	at, _ := slices.BinarySearchFunc(l.queue, p.ticket, func(q *Place, ticket uint64) int { return cmp.Compare(q.ticket, ticket) })
 	return at
 }
 
-// next returns the next step, and the instant until which it holds. If it is to send, the place has left the queue.
+// next returns the next step, and the instant until which that is
+// valid. If the request is to be sent, the place has left the queue.
 func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	if p.sent.Load() {
 		return stepSend, never
@@ -156,7 +155,7 @@ func (p *Place) next(now time.Time) (todo step, until time.Time) {
 	return todo, until
 }
 
-// sendLocked takes the head out of the queue, to be sent.
+// sendLocked removes the head from the queue, because it is sent.
 func (l *line) sendLocked(now time.Time) {
 	p := l.queue[0]
 	p.spent = l.removeLocked(p)
@@ -175,7 +174,7 @@ func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	l.backoff.widenForSilent(&l.flights, now)
 	switch {
 	case p.ctx.Err() != nil, p.following != nil:
-		return stepWait, never // which ends at once, or by itself
+		return stepWait, never // this wait ends at once, or is woken
 	case p.isLate(now):
 		return stepFail, now
 	case p.res == nil:
@@ -190,7 +189,7 @@ func (l *line) stepLocked(p *Place, now time.Time) (step, time.Time) {
 	return stepSend, never
 }
 
-// bookingStepLocked is stepLocked for a place that has nothing booked.
+// bookingStepLocked is stepLocked for a place without a booking.
 func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	opens := l.earliestLocked(p, now)
 	likely := opens
@@ -212,8 +211,8 @@ func (l *line) bookingStepLocked(p *Place, now time.Time) (step, time.Time) {
 	return stepBook, never
 }
 
-// booked records the result of the limiter. It returns the bookings to be cancelled: this one and the ones before it, if
-// the server has demanded a wait since.
+// booked records the result of the limiter. It returns the bookings to be cancelled.
+// If the server has demanded a wait since, these are this booking and all before it.
 func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time.Time) ([]*ratelimit.Reservation, error) {
 	l := p.line
 	l.mu.Lock()
@@ -240,10 +239,10 @@ func (p *Place) booked(res *ratelimit.Reservation, err error, cost int, now time
 	return cancel, err
 }
 
-// exchangeLocked exchanges a new booking for the earliest vacant one of the same cost: else the vacant ones would be gaps
-// before it, which no later booking fills.
+// exchangeLocked exchanges a new booking for the earliest vacant one of the same
+// cost. Otherwise the vacant bookings would be gaps that no later booking fills.
 func (l *line) exchangeLocked(booked vacancy) vacancy {
-	for i := len(l.vacant) - 1; i >= 0; i-- { // the last one to leave has left the earliest
+	for i := len(l.vacant) - 1; i >= 0; i-- { // the last place that left has left the earliest booking
 		if v := l.vacant[i]; v.cost == booked.cost && v.at.Before(booked.at) {
 			l.vacant = slices.Delete(l.vacant, i, i+1)
 			slices.Reverse(l.vacant)
@@ -263,8 +262,8 @@ func (l *line) backLocked() (undone []*ratelimit.Reservation) {
 	return undone
 }
 
-// deniedLocked handles a denial: it returns nil if the limiter is to be called again, or the error with which the place gives
-// up.
+// deniedLocked handles a denial. It returns nil if the limiter must
+// be called again, or the error with which the place gives up.
 func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time) error {
 	var d ratelimit.Decision
 	if res != nil {
@@ -281,9 +280,8 @@ func (p *Place) deniedLocked(res *ratelimit.Reservation, cost int, now time.Time
 	return nil
 }
 
-// leave takes the place out of the queue, if it is there, and returns its booking. If the
-// limiter has panicked, it also ends the place's booking. A request that was sent and whose sender has panicked is not in flight
-// any more.
+// leave removes the place from the queue, if it is there, and returns its booking. After a panic of the
+// limiter, it also ends the place's call. A request whose sender has panicked is not in flight any more.
 func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	l := p.line
 	l.mu.Lock()
@@ -295,8 +293,7 @@ func (p *Place) leave() (bookings []*ratelimit.Reservation) {
 	return p.leaveLocked()
 }
 
-// giveUp is leave for a place that does not wait any longer. It reports false if the request was
-// sent before.
+// giveUp is leave for a place that does not wait any longer. It reports false if the request has been sent.
 func (p *Place) giveUp() (bookings []*ratelimit.Reservation, left bool) {
 	l := p.line
 	l.mu.Lock()
@@ -332,7 +329,7 @@ func (p *Place) leaveLocked() (bookings []*ratelimit.Reservation) {
 	return bookings
 }
 
-// removeLocked takes a place out of the queue, and returns its booking.
+// removeLocked removes a place from the queue, and returns its booking.
 func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 	if i := l.indexLocked(p); i == 0 {
 		l.queue[0], l.queue = nil, l.queue[1:]
@@ -349,14 +346,14 @@ func (l *line) removeLocked(p *Place) (res *ratelimit.Reservation) {
 	return res
 }
 
-// maxRebook is the maximum number of places that book anew when a place of another cost leaves
+// maxRebook is the maximum number of places that book again when a place of another cost leaves
 // before them. In a longer queue that would take too long, and the places keep their bookings.
 const maxRebook = 512
 
-// handDownLocked is called for a place that leaves. It passes the booking of that place to the next place, the booking
-// of the next place to the one after it, and so on while the costs are equal. The leaving place gets the last of these
-// bookings. handDownLocked returns the index of the first place with another cost, as it will be when the leaving place
-// is removed. That place must book anew to move up.
+// handDownLocked is called for a place that leaves. It passes the booking of that place to the next
+// place, the booking of the next place to the one after it, and so on while the costs are equal. The
+// leaving place gets the last of these bookings. handDownLocked returns the index that the first place
+// with another cost will have when the leaving place is removed. That place must book again to move up.
 func (l *line) handDownLocked(p *Place) (rebook int) {
 	if p.res == nil {
 		return l.booked
@@ -399,8 +396,8 @@ func (l *line) firstLocked() *Place {
 	return l.queue[l.booked]
 }
 
-// maxSent bounds how many places are sent under one hold of the lock. The next head sends more. A
-// lock that is held for long is handed from one goroutine to the next, which costs more than their work.
+// maxSent is the maximum number of places that are sent while the lock is held once. The next head sends more.
+// A lock that is held for long is passed from one goroutine to the next, which costs more than their work.
 const maxSent = 32
 
 // wakeLocked sends the first places whose time has come, and wakes places that may have a next step: a new head, to set
@@ -421,8 +418,7 @@ func (l *line) wakeLocked(now time.Time) {
 	}
 }
 
-// learn obeys the response to a request. It returns the bookings that
-// do not hold any more, in their order.
+// learn obeys the response to a request. It returns the bookings that are not valid any more, in their order.
 func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -431,7 +427,7 @@ func (l *line) learn(seq uint64, a Advice, now time.Time) []*ratelimit.Reservati
 	l.heedLocked(f, seq, a, now)
 	if l.opensLocked() != before {
 		for _, p := range l.queue {
-			p.rouse() // some may not have the time
+			p.rouse() // some places may not have enough time
 		}
 	}
 	defer l.wakeLocked(now)
@@ -447,7 +443,7 @@ func (l *line) heedLocked(f flight, seq uint64, a Advice, now time.Time) {
 	if (a.Wait > 0 || a.Refused) && seq > l.backoff.backedAt && l.budgets.plenty(now) {
 		l.misled, l.figures = misledFor, false
 	}
-	if a.Wait > 0 { // it replaces budgets: it is more precise than a budget's end
+	if a.Wait > 0 { // the wait replaces budgets, because it is more precise than a budget's end
 		l.backoff.close(now.Add(a.Wait))
 		l.budgets.refused(seq, now.Add(a.Wait), now)
 		a.Budgets = nil
@@ -496,7 +492,7 @@ func (l *line) reset() {
 	l.wakeLocked(time.Now())
 }
 
-// loseLocked ends a request that may be in flight and whose answer does not come.
+// loseLocked ends a request that may be in flight and gets no answer.
 func (l *line) loseLocked(seq uint64) {
 	if f := l.flights.land(seq); f.seq > 0 {
 		l.budgets.spend(f, nil) // the server may have counted it
@@ -504,20 +500,20 @@ func (l *line) loseLocked(seq uint64) {
 	}
 }
 
-// unbookLocked takes back the bookings of the places from an index on, as takeBackLocked does, and keeps all places from booking
-// until these have been cancelled.
+// unbookLocked takes back the bookings of the places from an index on, as takeBackLocked
+// does, and stops all places from booking until these have been cancelled.
 func (l *line) unbookLocked(from int) (bookings []*ratelimit.Reservation) {
 	bookings = l.takeBackLocked(from)
 	l.undoLocked(bookings)
 	return bookings
 }
 
-// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to be cancelled now. If a call of the
-// limiter is under way, none are: its place cancels them afterwards, behind its own, which is the last.
+// takeBackLocked takes back the bookings of the places from an index on. It returns the bookings to be cancelled now. If a
+// call of the limiter is under way, it returns none: the calling place cancels them after its own booking, which is the last.
 func (l *line) takeBackLocked(from int) (bookings []*ratelimit.Reservation) {
 	for _, p := range l.queue[from:l.booked] {
 		if p.following != nil {
-			l.undoing++ // it gives its booking back itself
+			l.undoing++ // the place gives its booking back itself
 			p.stop()
 		} else if p.res != nil {
 			bookings = append(bookings, p.res)

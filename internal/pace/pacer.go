@@ -27,17 +27,18 @@ import (
 
 // Options are the settings of [New].
 type Options[R any] struct {
-	Cost    func(R) int               // in the limiter; nil for 1
-	MaxWait time.Duration             // the longest time that a request may wait; 0 for as long as its context allows
+	Cost    func(R) int               // returns the cost in the limiter; if nil, it is 1
+	MaxWait time.Duration             // the maximum time for which a request may wait; 0 for as long as its context allows
 	MaxKeys int                       // the maximum number of keys whose servers' answers are kept; defaults to DefaultMaxKeys
-	Units   func(context.Context) int // the units of a request in budgets that count units; nil for 1
-	Longest time.Duration             // the longest wait that is believed; defaults to MaxWait
+	Units   func(context.Context) int // returns the units of a request in budgets that count units; if nil, it is 1
+	Longest time.Duration             // the longest wait that is accepted from a server; defaults to MaxWait
 	// MaxInFlight is the maximum number of requests of a key in flight. A
 	// request is in flight until Leave or Again. If 0, there is no maximum.
 	MaxInFlight int
 }
 
-// CheckOptions returns the first fault of a client's options that are numbers. Their names begin with the package and the type.
+// CheckOptions returns an error about the first invalid number among a
+// client's options. Their names begin with the package and the type.
 func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFlight, maxKeys int) error {
 	return cmp.Or(
 		optional.NotNegative(of+".MaxServerWait", maxServerWait, "the default"),
@@ -50,7 +51,7 @@ func CheckOptions(of string, maxServerWait time.Duration, maxRetries, maxInFligh
 // DefaultMaxKeys is the MaxKeys of options that give none.
 const DefaultMaxKeys = 4096
 
-// Pacer has the queues of all keys. It is safe for concurrent use, and starts no goroutine.
+// Pacer contains the queues of all keys. It is safe for concurrent use, and starts no goroutine.
 type Pacer[R any] struct {
 	pkg     string
 	limiter ratelimit.Reserver[R]
@@ -62,20 +63,18 @@ type Pacer[R any] struct {
 	idle  idleLines // lines without users
 }
 
-// New returns a Pacer. The texts of its errors begin with the name of the package it
-// serves.
+// New returns a Pacer. The texts of its errors begin with the name of the package that uses it.
 func New[R any](pkg string, l ratelimit.Reserver[R], opts Options[R]) *Pacer[R] {
 	opts.MaxKeys, opts.Longest = cmp.Or(opts.MaxKeys, DefaultMaxKeys), cmp.Or(opts.Longest, MaxWait)
 	return &Pacer[R]{pkg: pkg, limiter: l, opts: opts, lines: map[string]*line{}}
 }
 
-// Arrive puts a request at the end of its key's queue. The caller leaves it when it is
-// done, with [Pacer.Leave].
+// Arrive puts a request at the end of its key's queue. When the request is done, call [Pacer.Leave].
 func (pc *Pacer[R]) Arrive(ctx context.Context, key string) *Place {
 	return pc.ArriveAfter(ctx, key, 0)
 }
 
-// ArriveAfter is Arrive for a request that has waited elsewhere, for a part of MaxWait.
+// ArriveAfter is Arrive for a request that has already waited for a part of MaxWait.
 func (pc *Pacer[R]) ArriveAfter(ctx context.Context, key string, waited time.Duration) *Place {
 	units := 1
 	if pc.opts.Units != nil {
@@ -133,10 +132,9 @@ func (pc *Pacer[R]) Await(p *Place, r R) error {
 	}
 }
 
-// book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter
-// that books ahead denies, its RetryAfter is the time until it could book the same time ahead,
-// which is too late by then. So book calls it again, without booking ahead: then RetryAfter
-// is the time until the cost is allowed at once.
+// book reserves an instant in the limiter, as far ahead as the request can wait. If a limiter that books
+// ahead denies, its RetryAfter is the time until it could book equally far ahead, which would be too late. So
+// book calls it again, without booking ahead: then RetryAfter is the time until the cost is allowed at once.
 func (pc *Pacer[R]) book(p *Place, r R) error {
 	cost := 1
 	if pc.opts.Cost != nil {
@@ -156,8 +154,9 @@ func (pc *Pacer[R]) book(p *Place, r R) error {
 	return err
 }
 
-// look peeks at a limiter that has denied a place, before the time that the denial has named. It returns the present denial, or nil if
-// the place is to call Reserve. So a queue follows grants and changes of limits, and a denial is not counted each time.
+// look peeks at a limiter that has denied a place, before the time that the denial has
+// named. It returns the present denial, or nil if the place must call Reserve. So a
+// queue notices grants and changes of limits, and a denial is not counted each time.
 func (pc *Pacer[R]) look(p *Place, r R, cost int) *ratelimit.Reservation {
 	left := p.deniedFor(time.Now())
 	if left <= 0 {
@@ -173,8 +172,7 @@ func (pc *Pacer[R]) look(p *Place, r R, cost int) *ratelimit.Reservation {
 	return ratelimit.NewReservation(d, nil)
 }
 
-// giveUp takes a request that does not wait any longer out of the queue. It reports false if
-// the request was sent before.
+// giveUp removes a request that does not wait any longer from the queue. It reports false if the request has been sent.
 func (pc *Pacer[R]) giveUp(p *Place) bool {
 	bookings, left := p.giveUp()
 	pc.cancel(p.line, bookings)
@@ -201,8 +199,8 @@ func (pc *Pacer[R]) Learn(p *Place, a Advice, now time.Time) {
 	pc.cancel(p.line, bookings)
 }
 
-// Again puts a request that was answered back to its place in the queue: before all that
-// came later. It is not in flight any more.
+// Again puts a request that was answered back to its place in the
+// queue, before all later ones. The request is not in flight any more.
 func (pc *Pacer[R]) Again(p *Place) {
 	pc.landed(p)
 	pc.cancel(p.line, p.again())
@@ -223,7 +221,7 @@ func (pc *Pacer[R]) Refund(p *Place) {
 	p.spent = nil
 }
 
-// Reset forgets the answers of a key's server. Requests that wait for its time go on.
+// Reset forgets the answers of a key's server. Requests that wait because of them go on.
 func (pc *Pacer[R]) Reset(key string) {
 	pc.mu.Lock()
 	l := pc.lines[key]
@@ -253,15 +251,15 @@ func (pc *Pacer[R]) ResetAll(prefix string) {
 	}
 }
 
-// cancel cancels bookings, the last first: of later ones nothing depends on them. No
-// request of the key books before that is done.
+// cancel cancels bookings, the last one first, because no other booking
+// depends on it. No request of the key books before cancel has finished.
 func (pc *Pacer[R]) cancel(l *line, bookings []*ratelimit.Reservation) {
 	if len(bookings) == 0 {
 		return
 	}
 	defer l.cancelled()
 	for _, res := range bookings {
-		defer pc.undo(res) // the last first, and all of them if one panics
+		defer pc.undo(res) // in this way the last comes first, and all are cancelled even if one panics
 	}
 }
 
@@ -280,7 +278,7 @@ func (pc *Pacer[R]) line(key string) *line {
 		if len(pc.lines) >= pc.opts.MaxKeys {
 			pc.forgetLocked()
 		}
-		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // the key is not a part of something long
+		l = &line{pkg: pc.pkg, key: strings.Clone(key), slots: pc.opts.MaxInFlight} // the key must not be a part of a longer text
 		pc.lines[l.key] = l
 		l.users++
 		return l
@@ -296,13 +294,13 @@ func (pc *Pacer[R]) useLocked(l *line) {
 	}
 }
 
-// Leave ends the use of a place that [Pacer.Arrive] returned. The line is forgotten if it is not needed any more.
+// Leave ends the use of a place that [Pacer.Arrive] returned. It forgets the line if that is not needed any more.
 func (pc *Pacer[R]) Leave(p *Place) {
 	defer pc.quit(p.line)
 	pc.landed(p)
 	p.releaseSlot()
 	if !p.landed.Load() {
-		pc.cancel(p.line, p.leave()) // if Await or the sender has panicked
+		pc.cancel(p.line, p.leave()) // this cancels something only after a panic of Await or the sender
 	}
 }
 
@@ -319,7 +317,7 @@ func (pc *Pacer[R]) quit(l *line) {
 		return
 	}
 	heap.Push(&pc.idle, l)
-	if len(pc.lines) > pc.opts.MaxKeys { // all were in use
+	if len(pc.lines) > pc.opts.MaxKeys { // all lines were in use
 		pc.forgetLocked()
 	}
 }

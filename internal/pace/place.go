@@ -14,9 +14,9 @@ import (
 type Place struct {
 	line     *line
 	ctx      context.Context
-	deadline time.Time     // the latest instant to send it; zero if there is none
+	deadline time.Time     // the last instant at which it may be sent; zero if there is none
 	units    int64         // its units in budgets that count units
-	wake     chan struct{} // has room for one
+	wake     chan struct{} // has a buffer of one
 	repeated bool          // it was sent before; only its own goroutine uses this and the next field
 	flies    bool          // it was sent, and neither Leave nor Again was called since
 
@@ -24,7 +24,7 @@ type Place struct {
 	// goroutine uses the next two fields.
 	sent  atomic.Bool
 	spent *ratelimit.Reservation // the booking with which it was sent
-	seq   uint64                 // number of the request
+	seq   uint64                 // the number of the request
 
 	landed atomic.Bool // it was sent, and is answered
 
@@ -32,13 +32,13 @@ type Place struct {
 	ticket  uint64
 	res     *ratelimit.Reservation // nil if nothing is booked
 	at      time.Time              // the instant at which it may be sent, or if nothing is booked, call the limiter again
-	cost    int                    // of the booking
+	cost    int                    // the cost of the booking
 	denied  time.Time              // the instant until which the limiter has denied it
 	waiting bool                   // it is in the queue
 	slotted bool                   // it was sent and holds a slot
 
-	following context.Context // of a booking that is waited for; else nil
-	stop      func()          // ends it
+	following context.Context // the context of a wait for the booking; else nil
+	stop      func()          // ends that wait
 }
 
 // left returns the time that the request can still wait.
@@ -49,7 +49,7 @@ func (p *Place) left(now time.Time) time.Duration {
 	return p.deadline.Sub(now)
 }
 
-// deniedFor returns for how much longer the limiter's last denial holds.
+// deniedFor returns the time for which the limiter's last denial still holds.
 func (p *Place) deniedFor(now time.Time) time.Duration {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
@@ -59,22 +59,22 @@ func (p *Place) deniedFor(now time.Time) time.Duration {
 // isLate reports whether an instant is past the deadline.
 func (p *Place) isLate(at time.Time) bool { return !p.deadline.IsZero() && at.After(p.deadline) }
 
-// Late reports whether the server lets nothing be sent until after the deadline.
+// Late reports whether the server demands a wait until after the deadline.
 func (p *Place) Late() bool {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
 	return p.isLate(p.line.opensLocked())
 }
 
-// Opens returns the instant before which the server wants nothing to be sent.
+// Opens returns the instant until which the server demands a wait.
 func (p *Place) Opens() time.Time {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
 	return p.line.opensLocked()
 }
 
-// tooLate is the error of a request that may not be sent before its time is over: under a limit of the client's own, or the zero Limit for
-// the server's.
+// tooLate is the error of a request that cannot be sent before its deadline. limit
+// is a limit of the client's own, or the zero Limit for a limit of the server.
 func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	now := time.Now()
 	reason := ratelimit.ErrLimited
@@ -84,7 +84,7 @@ func (p *Place) tooLate(until time.Time, limit ratelimit.Limit) error {
 	return &ratelimit.LateError{Package: p.line.pkg, Limit: limit, After: max(0, until.Sub(now)), Reason: reason}
 }
 
-// late is the error of a request that waited or would wait beyond its deadline: for the server's time, or for a slot.
+// late is the error of a request that waits or would wait beyond its deadline, for the server's time or for a slot.
 func (p *Place) late(until time.Time) error {
 	err := p.tooLate(until, ratelimit.Limit{})
 	p.line.mu.Lock()
@@ -95,7 +95,7 @@ func (p *Place) late(until time.Time) error {
 	return err
 }
 
-// releaseSlot gives the slot of a request back that was sent.
+// releaseSlot gives back the slot of a request that was sent.
 func (p *Place) releaseSlot() {
 	p.line.mu.Lock()
 	defer p.line.mu.Unlock()
@@ -104,7 +104,7 @@ func (p *Place) releaseSlot() {
 	}
 }
 
-// releaseSlotLocked is releaseSlot. It reports whether the slot is of use to others.
+// releaseSlotLocked is releaseSlot. It reports whether other requests can use the slot.
 func (p *Place) releaseSlotLocked() bool {
 	if !p.slotted {
 		return false
@@ -114,12 +114,11 @@ func (p *Place) releaseSlotLocked() bool {
 	return p.line.slots > 0
 }
 
-// sleep waits until the place is woken, or the instant has come, or the context ends. It may
-// have been sent by then.
+// sleep waits until the place is woken, the instant has come, or the context ends. The place may have been sent by then.
 func (p *Place) sleep(until time.Time) error {
 	if until == never || p.isLate(until) {
 		if until = p.deadline; until != never {
-			until = until.Add(1) // when it is past
+			until = until.Add(1) // one tick after the instant
 		}
 	}
 	var c <-chan time.Time
@@ -140,6 +139,6 @@ func (p *Place) sleep(until time.Time) error {
 func (p *Place) rouse() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // it is awake, or will be
+	default: // it is awake, or will wake
 	}
 }

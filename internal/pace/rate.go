@@ -5,41 +5,41 @@ import (
 	"time"
 )
 
-// rate is the pace at which a server without figures serves this process, learnt from its refusals. Other processes of the account take the
-// rest, and no answer shows how many there are.
+// rate is the pace at which a server without figures serves this process. It is computed from the
+// server's refusals. Other processes of the account use the rest, and no answer shows their number.
 //
-// A refusal lengthens the gap between two requests by a fixed part, and each request that is served shortens it, by a part that is the
-// larger the longer the gap is: of several processes the slower ones gain on the faster ones, which are refused as often in proportion.
+// A refusal lengthens the gap between two requests by a fixed part. Each request that is served shortens it: the longer the
+// gap, the larger the part. So slower processes gain on faster ones, although both are refused equally often in proportion.
 type rate struct {
-	gap    time.Duration // between two requests; 0 if any number may be sent
-	next   time.Time     // when the next request may be sent
-	began  time.Time     // of the measurement: the last refusal, later by the time in which there was nothing to send
-	served int           // since then
-	missed int           // refusals in a row
-	since  time.Time     // the first of these
-	before time.Duration // the gap before these, and
-	waited time.Duration // the unit
-	unit   time.Duration // the mean wait after a refusal: a gap is short or long in proportion to it
+	gap    time.Duration // the time between two requests; 0 if there is no pace
+	next   time.Time     // the time at which the next request may be sent
+	began  time.Time     // the beginning of the measurement: the last refusal, later by the time in which there was nothing to send
+	served int           // the number of requests served since then
+	missed int           // the number of refusals in a row
+	since  time.Time     // the time of the first of these
+	before time.Duration // the gap before these, and …
+	waited time.Duration // … the unit before these
+	unit   time.Duration // the mean wait after a refusal; a gap is short or long in proportion to it
 	steady bool          // the gap was measured over some requests: a refusal changes it little
-	regain bool          // the server serves again: the gap returns to what it was before the refusals in a row
+	regain bool          // the server serves again: the gap returns to its value before the refusals in a row
 }
 
 // The constants of a pace.
 const (
-	slower       = 1 / .85 // by a refusal
-	faster       = .002    // by a request that is served, at a gap of one unit; the least
-	fasterOfFew  = .008    // these two if the answers have figures of a few requests: a window is soon over
+	slower       = 1 / .85 // the factor of a refusal
+	faster       = .002    // the part for a request that is served, at a gap of one unit; the minimum
+	fasterOfFew  = .008    // as faster, if the answers have figures of a few requests, because their window ends soon
 	fastestOfFew = .1
-	fastest      = .005            // the most
-	settles      = 128             // served requests after which the pace grows twice as fast
-	steadyFrom   = 8               // served requests between two refusals from which on the pace is steady
-	lost         = 3               // refusals in a row from which on it is not
-	outage       = 6               // refusals in a row that do not come from a steady pace
-	outageFrom   = 5 * time.Minute // the time after which they do not come from any
+	fastest      = .005            // the maximum part
+	settles      = 128             // the number of served requests after which the pace grows twice as fast
+	steadyFrom   = 8               // the number of served requests between two refusals from which the pace is steady
+	lost         = 3               // the number of refusals in a row from which it is not steady any more
+	outage       = 6               // the number of refusals in a row that no steady pace causes
+	outageFrom   = 5 * time.Minute // the time after which refusals in a row count as an outage
 	leastGap     = time.Millisecond
 	maxGap       = 10 * time.Minute
-	maxUnits     = 64               // of a gap
-	keepFor      = 10 * time.Minute // after the next request
+	maxUnits     = 64               // the maximum gap, in units
+	keepFor      = 10 * time.Minute // the time for which a pace is kept after the next request
 )
 
 // send counts a request that is sent.
@@ -54,7 +54,7 @@ func (r *rate) send(now time.Time) {
 	r.next = r.next.Add(r.gap)
 }
 
-// serve counts a request that was served. If the server's answers have figures, they are the better guide.
+// serve counts a request that was served. If the server's answers have figures, these count more.
 func (r *rate) serve(figures, few bool) {
 	if figures {
 		*r = rate{}
@@ -88,7 +88,7 @@ func (r *rate) halve() {
 	r.gap, r.regain = shorter, shorter > r.before
 }
 
-// refuse learns from a refusal that lets nothing be sent for a time.
+// refuse updates the pace after a refusal that demands a wait.
 func (r *rate) refuse(wait time.Duration, now time.Time) {
 	if r.unit == 0 {
 		r.unit = max(wait, leastGap)
@@ -125,7 +125,7 @@ func (r *rate) refuse(wait time.Duration, now time.Time) {
 	r.gap = min(max(r.gap, leastGap), maxUnits*r.unit, maxGap)
 	r.began, r.served = now, 0
 	if r.next = now.Add(wait); !first {
-		r.next = r.next.Add(rand.N(r.gap)) // not at one instant with other processes that were refused
+		r.next = r.next.Add(rand.N(r.gap)) // at another instant than other processes that were refused
 	}
 }
 
@@ -152,7 +152,7 @@ func (r *rate) measured() time.Duration {
 	return r.gap
 }
 
-// opens returns the instant at which one more request may be sent, behind those that are booked.
+// opens returns the instant at which one more request may be sent, after the booked ones.
 func (r *rate) opens(booked int) time.Time {
 	if r.gap == 0 {
 		return time.Time{}

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// opensLocked returns the instant before which the server wants nothing to be sent.
+// opensLocked returns the instant until which the server demands a wait.
 func (l *line) opensLocked() time.Time { return l.budgets.closedUntil(l.backoff.until) }
 
-// earliestLocked returns the earliest instant at which a place can be sent: when the
-// server allows it, when the first place without a booking may call the limiter again, and, if more
-// are before it than are left, after the reset.
+// earliestLocked returns the earliest instant at which a place can be sent. By then the server permits it, the first place
+// without a booking may call the limiter again, and, if more places are before it than requests remain, a reset has come.
 func (l *line) earliestLocked(p *Place, now time.Time) time.Time {
 	earliest := l.opensLocked()
 	if first := l.firstLocked(); first != nil && first.at.After(earliest) {
@@ -46,7 +45,7 @@ func (l *line) fitsLocked(p *Place, b Budget, now time.Time) bool {
 	return left >= 0
 }
 
-// needsLocked returns what a place and all before it use of a budget.
+// needsLocked returns the units of a budget that a place and all before it use.
 func (l *line) needsLocked(p *Place, b Budget) int64 {
 	at := l.indexLocked(p)
 	if !b.Units {
@@ -59,8 +58,8 @@ func (l *line) needsLocked(p *Place, b Budget) int64 {
 	return n
 }
 
-// paceLocked returns the instant at which one more request leaves
-// other processes their share. If none were seen, that is at once.
+// paceLocked returns the instant at which one more request still leaves other
+// processes their share. If no other processes were noticed, it returns the zero time.
 func (l *line) paceLocked(now time.Time) time.Time {
 	if !l.crowd.here() {
 		return time.Time{}
@@ -83,9 +82,10 @@ func (l *line) paceLocked(now time.Time) time.Time {
 	return next
 }
 
-// share returns the time between two requests of this process while other processes use the budget, too. None knows how
-// many they are. The less is left, the longer the time. All see the same figure, so they use equal parts, and the budget
-// does not run out. A quarter of the units that a bucket regains meanwhile count, because the others take the rest.
+// share returns the time between two requests of this process while other processes use the
+// budget, too. No process knows their number. The less is left, the longer the time is. All
+// processes receive the same figure, so they use equal parts, and the budget does not run out. Of
+// the units that a bucket regains meanwhile, a quarter counts, because the others take the rest.
 func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	left := max(0, float64(b.Left)-since)
 	switch {
@@ -97,7 +97,7 @@ func (b *Budget) share(since float64, last, now time.Time) time.Duration {
 	return time.Duration(4 * float64(b.every) * (math.Sqrt(left*left+float64(b.Limit)/4) - left))
 }
 
-// scarceUntil returns the instant from which on the budget needs no sharing:
+// scarceUntil returns the instant from which the budget need not be shared:
 // its end, or the instant at which a bucket is more than half full.
 func (b *Budget) scarceUntil() time.Time {
 	if b.every == 0 {
@@ -106,7 +106,7 @@ func (b *Budget) scarceUntil() time.Time {
 	return b.fits(b.Limit/2 + 1)
 }
 
-// usesMoreLocked reports whether the uncounted requests use more of a budget than left.
+// usesMoreLocked reports whether the uncounted requests use more than left units of a budget.
 func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	if !b.Units {
 		return l.moreUncountedLocked(left, b.received)
@@ -122,14 +122,14 @@ func (l *line) usesMoreLocked(b Budget, left int64) bool {
 	return left < 0
 }
 
-// moreUncountedLocked reports whether more than n requests are booked, or in flight and too young
-// at an instant to be sure to be counted.
+// moreUncountedLocked reports whether more than n requests are
+// uncounted at an instant: they are booked, or in flight and too young.
 func (l *line) moreUncountedLocked(n int64, at time.Time) bool {
 	return l.flights.moreYoung(n-int64(l.booked), at)
 }
 
-// hasSlotLocked reports whether a request may take a slot. It takes one when it books, not when it is sent: the requests that wait while the
-// server stalls have nothing booked, and are sent at the pace of the limiter when slots come back.
+// hasSlotLocked reports whether a request may take a slot. It takes one when it books, not when it is sent. So requests
+// that wait while the server stalls have no bookings, and are sent at the pace of the limiter when slots come back.
 func (l *line) hasSlotLocked() bool { return l.slots == 0 || l.held+l.booked < l.slots }
 
 // roomLocked reports whether a request may be sent beside the requests that are booked and in
@@ -139,8 +139,7 @@ func (l *line) roomLocked(p *Place, now time.Time) bool {
 	return l.hasSlotLocked() && (window == 0 || !l.moreUncountedLocked(int64(window)-1, now)) && !l.exceededLocked(now, p)
 }
 
-// exceededLocked reports whether the uncounted requests, and one more if there is one, are
-// above a budget.
+// exceededLocked reports whether the uncounted requests, and more unless that is nil, exceed a budget.
 func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	return slices.ContainsFunc(l.budgets.list, func(b Budget) bool {
 		left := b.leftAt(now)
@@ -154,8 +153,7 @@ func (l *line) exceededLocked(now time.Time, more *Place) bool {
 	})
 }
 
-// changesLocked returns the next instant at which there may be room, if no response comes
-// before.
+// changesLocked returns the next instant at which there may be room, if no response comes earlier.
 func (l *line) changesLocked(now time.Time) time.Time {
 	next, at := l.budgets.nextReset(now), l.flights.nextCounted(now)
 	if next.IsZero() || !at.IsZero() && at.Before(next) {
@@ -164,8 +162,8 @@ func (l *line) changesLocked(now time.Time) time.Time {
 	return next
 }
 
-// memory returns the instant until which the server's answers matter, and whether the line is to be kept until then, or for
-// its window.
+// memory returns the instant until which the server's answers matter,
+// and whether the line must be kept until then, or for its window.
 func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,8 +171,8 @@ func (l *line) memory(now time.Time) (ends time.Time, keep bool) {
 	return ends, now.Before(ends) || l.backoff.holds(now)
 }
 
-// expireLocked forgets budgets that have ended, and a pace that was last used long ago. After a budget that was used up, only the next response
-// shows how much the server leaves, so one request is sent first.
+// expireLocked forgets budgets that have ended, and a pace that was last used long ago. After a budget
+// that was used up, only the next response shows the remaining budget, so one request is sent first.
 func (l *line) expireLocked(now time.Time) {
 	over := func(b Budget) bool { return !now.Before(b.Until) }
 	for _, b := range l.budgets.list {
