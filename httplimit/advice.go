@@ -19,13 +19,13 @@ type Advice struct {
 	Refused bool
 	// NoRetry reports that the request must not be sent again.
 	NoRetry bool
-	// Wait is the time for which nothing may be sent. If zero, the response gives none, and Budgets count. An immediate retry is a Wait of
-	// one nanosecond.
+	// Wait is the time for which nothing may be sent. If it is zero, the response has
+	// no wait, and Budgets apply. An immediate retry is a Wait of one nanosecond.
 	Wait    time.Duration
 	Budgets []AdviceBudget
 }
 
-// AdviceBudget is how much a server leaves until a reset.
+// AdviceBudget is a budget that a server leaves until a reset.
 type AdviceBudget struct {
 	// Name identifies a budget of a server. Of two budgets with the same name the stricter counts. A [Transport] keeps only a hash of a
 	// name above 64 bytes.
@@ -43,7 +43,7 @@ type AdviceBudget struct {
 	Refills bool
 }
 
-// pace returns the advice as package pace has it.
+// pace converts the advice for package pace.
 func (a Advice) pace(now time.Time) pace.Advice {
 	p := pace.Advice{Refused: a.Refused, Wait: pace.Clamp(a.Wait), Answered: true}
 	for _, b := range a.Budgets {
@@ -72,7 +72,7 @@ func AdviceOf(resp *http.Response) Advice {
 	return adviceOf(resp, head, time.Now())
 }
 
-// throttled are the errors by which AWS services refuse requests, with any status, as their SDKs list them.
+// throttled lists the errors with which AWS services refuse requests, with any status, as in their SDKs.
 var throttled = []string{"Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException", "RequestThrottled", "TooManyRequestsException",
 	"ProvisionedThroughputExceededException", "RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException", "SlowDown", "PriorRequestNotComplete",
 	"EC2ThrottledException", "TransactionInProgressException"}
@@ -83,7 +83,7 @@ func isThrottled(h http.Header) bool {
 	return slices.Contains(throttled, strings.TrimSpace(kind))
 }
 
-// wantsHead reports whether the body of an answer may have the only time to wait.
+// wantsHead reports whether only the body of an answer may contain the time to wait.
 func wantsHead(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusForbidden, http.StatusServiceUnavailable, statusOverloaded:
@@ -110,7 +110,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 			a.Wait = secondaryWait
 		}
 		a.Refused = a.Wait > 0
-	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans; a size that is too large for now
+	case http.StatusTeapot, http.StatusRequestEntityTooLarge: // Binance's bans; or a body that is too large for now
 		a.Wait = waitOf(h, clock, age)
 		a.Refused = a.Wait > 0
 	}
@@ -121,7 +121,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 		a.Wait = secondaryWait
 	}
 	if a.Wait > 0 || age > 0 {
-		return a // a wait counts before the end of any window
+		return a // a wait takes precedence over the end of any window
 	}
 	for _, d := range dialectsRead {
 		budgets := strictest(d.read(h, clock))
@@ -130,7 +130,7 @@ func adviceOf(resp *http.Response, head []byte, now time.Time) (a Advice) {
 			break
 		}
 		if a.Budgets == nil {
-			a.Budgets = budgets // whose resets have all come
+			a.Budgets = budgets // all their resets have passed
 		}
 	}
 	if resp.StatusCode == http.StatusForbidden { // GitHub's primary limit
@@ -176,8 +176,9 @@ func strictest(budgets []AdviceBudget) []AdviceBudget {
 	return kept
 }
 
-// ageOf returns how long an answer has been in caches (RFC 9111, section 5.1), 0 if it comes from the server itself. A wait
-// is shortened by it. Budgets in such an answer are ignored, because they date from the time at which the cache got it.
+// ageOf returns the time for which an answer has been in caches (RFC 9111, section
+// 5.1), 0 if it comes from the server itself. It shortens a wait. Budgets in such
+// an answer are ignored, because they date from the time at which the cache got it.
 func ageOf(h http.Header) time.Duration {
 	age, _, _ := strings.Cut(first(h["Age"]), ",")
 	seconds, err := strconv.ParseUint(strings.TrimSpace(age), 10, 64)
@@ -195,8 +196,8 @@ func aged(wait, age time.Duration) time.Duration {
 	return max(wait-age, 1)
 }
 
-// serversClock returns the server's clock as of its answer, to compare the server's other dates with: it may differ from
-// the client's.
+// serversClock returns the server's clock at the time of its answer. Other dates of
+// the server are compared with it, because it may differ from the client's clock.
 func serversClock(h http.Header, now time.Time, age time.Duration) time.Time {
 	if date, ok := dateOf(first(h["Date"])); ok {
 		return date
@@ -210,8 +211,8 @@ type retryField struct {
 	read func(value string, clock time.Time) (time.Duration, bool)
 }
 
-// retryFields are the fields that give the time of a retry: Retry-After, the finer fields that OpenAI and Azure send beside it, and the
-// fields that other servers send in its place. The first with a future time counts.
+// retryFields are the fields with the time of a retry: Retry-After, the finer fields that OpenAI and Azure
+// send beside it, and the fields that other servers send instead. The first one with a future time counts.
 var retryFields = []retryField{
 	{"Retry-After-Ms", retryAfterMs},
 	{"X-Ms-Retry-After-Ms", retryAfterMs},
@@ -234,8 +235,8 @@ func waitOf(h http.Header, clock time.Time, age time.Duration) (wait time.Durati
 	return wait
 }
 
-// longest reads all values of a field, and returns the longest of the times. A proxy may have joined several lines into
-// a list. Since a date has a comma as well, a part that cannot be read is read together with the next one.
+// longest reads all values of a field, and returns the longest of the times. A proxy may have joined several lines
+// into a list. A date contains a comma, too, so a part that cannot be read is read together with the next one.
 func longest(lines []string, read func(value string) (time.Duration, bool)) (longest time.Duration, ok bool) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -281,8 +282,8 @@ func retryAfterMs(value string, clock time.Time) (time.Duration, bool) {
 // minUnix is the smallest figure that is a Unix time, in seconds: September 2001. As a span it would be 31 years.
 const minUnix = 1e9
 
-// fromNow converts a figure that is a span in seconds, or a Unix time in seconds, milliseconds, microseconds or nanoseconds. The figure
-// itself reveals its unit: each has a range of its own between 1973 and 5138.
+// fromNow converts a figure: a span in seconds, or a Unix time in seconds, milliseconds, microseconds or nanoseconds.
+// The size of the figure shows its unit, because each unit has a range of its own for the years 1973 to 5138.
 func fromNow(n float64, clock time.Time) time.Duration {
 	unit := 1.0
 	switch {
@@ -295,14 +296,14 @@ func fromNow(n float64, clock time.Time) time.Duration {
 	case n >= 1e11:
 		unit = 1e3
 	}
-	return span(n/unit - (float64(clock.Unix()) + float64(clock.Nanosecond())/1e9)) // UnixNano has no year 9999
+	return span(n/unit - (float64(clock.Unix()) + float64(clock.Nanosecond())/1e9)) // UnixNano does not reach the year 9999
 }
 
 // dateLayouts are the accepted forms of dates: the forms of RFC 9110, section 5.6.7, also with the zone UTC or a numeric zone, and RFC
 // 3339.
 var dateLayouts = []string{
 	http.TimeFormat, "Mon, 2 Jan 2006 15:04:05 MST", "Mon, 2 Jan 2006 15:04:05 -0700", time.RFC850, time.ANSIC,
-	time.RFC3339, "2006-01-02T15:04Z07:00", // fractions of a second too
+	time.RFC3339, "2006-01-02T15:04Z07:00", // these also accept fractions of a second
 }
 
 // dateOf reads a date. A zone whose offset is unknown makes it unreadable.
@@ -329,8 +330,8 @@ func untilDate(value string, clock time.Time) (time.Duration, bool) {
 	return pace.Clamp(at.Sub(clock)), true
 }
 
-// decimal reads a number of nothing but digits and a dot: no sign, exponent or "Infinity". It is infinity if there are
-// too many digits.
+// decimal reads a number that consists only of digits and a dot, without a sign,
+// an exponent or "Infinity". If there are too many digits, it returns infinity.
 func decimal(s string) (n float64, ok bool) {
 	if strings.Trim(s, "0123456789.") != "" {
 		return 0, false
@@ -341,7 +342,7 @@ func decimal(s string) (n float64, ok bool) {
 
 // span converts seconds.
 func span(seconds float64) time.Duration {
-	if !(seconds > 0) { // a NaN too
+	if !(seconds > 0) { // this also excludes a NaN
 		return 0
 	}
 	return pace.Clamp(time.Duration(math.Ceil(min(seconds, pace.MaxWait.Seconds()) * float64(time.Second))))

@@ -10,7 +10,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/pace"
 )
 
-// headSize is the part of a refusal's body that is read for advice.
+// headSize is the size of the part of a refusal's body that is read for advice.
 const headSize = 1 << 10
 
 // headBody is a body whose beginning a goroutine reads. The goroutine ends with the read, or when the body is closed.
@@ -18,12 +18,12 @@ type headBody struct {
 	io.ReadCloser
 	done chan struct{}
 	head []byte
-	rest []byte // of head, not returned by Read yet
-	err  error  // that ended head
+	rest []byte // the part of head that Read has not returned yet
+	err  error  // the error after head
 }
 
-// headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body to be read in full. It is nil for other
-// answers, and for a body that has not come by then.
+// headOf reads the beginning of a refusal's body for at most maxHolding, and leaves the body to
+// be read in full. It returns nil for other answers, and for a body that has not come by then.
 func headOf(resp *http.Response) []byte {
 	if !mayRefuse(resp.StatusCode) || resp.Body == nil || resp.Body == http.NoBody {
 		return nil
@@ -81,14 +81,14 @@ func withHead(resp *http.Response, head []byte) *http.Response {
 var (
 	retryInfo  = regexp.MustCompile(`"retryDelay"\s*:\s*"([0-9]+(?:\.[0-9]+)?s)"`)
 	tryAgainIn = regexp.MustCompile(`(?i)try again in ((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)`)
-	// GitHub documents a minute for a secondary limit without Retry-After.
+	// GitHub documents a minute's wait for a secondary limit without Retry-After.
 	secondary = regexp.MustCompile(`(?i)secondary rate limit`)
 )
 
 // secondaryWait is the wait of GitHub's secondary limits.
 const secondaryWait = time.Minute
 
-// bodyWait returns the wait that the head of a refusal's body demands, 0 if there is none.
+// bodyWait returns the wait in the head of a refusal's body, 0 if there is none.
 func bodyWait(head []byte) time.Duration {
 	for _, pattern := range []*regexp.Regexp{retryInfo, tryAgainIn} {
 		if found := pattern.FindSubmatch(head); found != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// refuse answers a request that is not served: it sets the header fields, and answers as the user wants, or in the protocol
-// of the request.
+// refuse answers a request that is not served. It sets the header fields, and
+// answers as the user's function does, or in the protocol of the request.
 func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	outcome.MarkRefused(e.Request.Context())
 	edge.MarkRefused(e.Request.Context(), e.Cause())
@@ -24,10 +24,11 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 	}
 	var (
 		h, values = w.Header(), new([7]string)
-		wait      = time.Duration(-1) // no Retry-After
+		wait      = time.Duration(-1) // negative: no Retry-After
 		custom    func(http.ResponseWriter, Event)
 		body      *problem
-		abandoned = e.Decision.Allowed && (e.Outcome == edge.Denied || e.Outcome == edge.Rejected) // it cannot be held for as long as it is delayed
+		// it cannot be held until its delay is over
+		abandoned = e.Decision.Allowed && (e.Outcome == edge.Denied || e.Outcome == edge.Rejected)
 	)
 	switch {
 	case abandoned:
@@ -65,7 +66,7 @@ func (m *Middleware) refuse(w http.ResponseWriter, e *event) {
 		custom(w, public(*e))
 	case protocol == noRPC:
 		body.write(w, e.Request, values[5:])
-	case abandoned && e.Outcome != edge.Denied: // denied for now is one whose delay would be too long
+	case abandoned && e.Outcome != edge.Denied: // a denied request here is one whose delay would be too long
 		writeRPC(w, e.Request, protocol, rpcstatus.Gone(e.Request.Context()))
 	default:
 		writeRPC(w, e.Request, protocol, m.core.Answer(e, keyCode(m.opts.KeyCode)))
@@ -87,8 +88,8 @@ func (m *Middleware) writeNever(h http.Header, e *event, values []string) *probl
 	return problemFor(&v.Exceeds, http.StatusForbidden, v.Name, rpcstatus.Requests.Exceeds)
 }
 
-// setRetryAfter writes a wait in whole seconds, rounded up and at least 1, so that it is never too early, with the client's jitter. With
-// Options.RetryAfterMs it also writes the wait in milliseconds.
+// setRetryAfter writes a wait in whole seconds, with the client's jitter. It is rounded up and at least
+// 1, so that it is never too early. With Options.RetryAfterMs it also writes the wait in milliseconds.
 func (m *Middleware) setRetryAfter(h http.Header, e *event, wait time.Duration, values []string) {
 	share := m.core.Share(e.Request, wait)
 	set(h, "Retry-After", strconv.FormatInt(max(1, limitfields.Seconds(wait))+int64(share/time.Second), 10), values)
@@ -110,7 +111,7 @@ const (
 	typeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 )
 
-// newPlainProblem returns an answer whose type is its status. The detail may be empty.
+// newPlainProblem returns an answer whose type is only its status. The detail may be empty.
 func newPlainProblem(status int, detail string) *problem {
 	return members{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}.encode()
 }
@@ -134,12 +135,12 @@ type members struct {
 }
 
 func (m members) encode() *problem {
-	body, _ := json.Marshal(m) // strings and an integer: it cannot fail
+	body, _ := json.Marshal(m) // it cannot fail for strings and an integer
 	body = append(body, '\n')
 	return &problem{m.Status, body, strconv.Itoa(len(body))}
 }
 
-// write sends the document; to HEAD, everything except the document.
+// write sends the document. To HEAD it sends only the header.
 func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string) {
 	h := w.Header()
 	set(h, "Content-Type", "application/problem+json", values[0:1:1])
@@ -150,8 +151,8 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, values []string)
 	}
 }
 
-// problemFor returns the answer to a request beyond the quota of that policy. It is encoded when
-// it is first sent: most limits never deny.
+// problemFor returns the answer to a request beyond the quota of a policy. It
+// encodes the answer when it is first sent, because most limits never deny.
 func problemFor(sent *atomic.Value, status int, policy, detail string) *problem {
 	p, _ := sent.Load().(*problem)
 	if p == nil {
@@ -161,7 +162,7 @@ func problemFor(sent *atomic.Value, status int, policy, detail string) *problem 
 	return p
 }
 
-// problemOf returns the answer to a request that could not be decided.
+// problemOf returns the answer to a request on which no decision was possible.
 func (m *Middleware) problemOf(r outcome.Cause) *problem {
 	switch {
 	case r == outcome.CauseKey:

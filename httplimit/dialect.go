@@ -1,23 +1,24 @@
 package httplimit
 
-// Dialect is a set of header fields that describe limits. A dialect with room for one limit describes the limit that denies for longest,
-// else the limit with the least remaining.
+// Dialect is a set of header fields that describe limits. A dialect with room for one limit
+// describes the limit that denies longest, or, if none denies, the limit with the least remaining.
 type Dialect uint8
 
 const (
 	// DialectDraft11 (draft-ietf-httpapi-ratelimit-headers-11) writes RateLimit-Policy, with all limits, and RateLimit,
 	// with one. In them q is the capacity, and w the window or the seconds in which the capacity is regained; r is the
-	// remaining budget. No more than r may be used for t seconds: if r is 0, until the next unit, and after a denial
-	// until a retry. The parameter weir-refill of RateLimit-Policy reports that the budget comes back unit by unit,
-	// instead of whole at the end of a window. RateLimit is left out if a cost can never pass, or if the binding layer
-	// has a cost of its own. If outer middleware has used a name, a number is added to it, for example "default-2".
+	// remaining budget. At most r may be used for t seconds. If r is 0, t is the time until the next unit, and after a
+	// denial the time until a retry. The parameter weir-refill of RateLimit-Policy reports that the budget comes back unit
+	// by unit, instead of whole at the end of a window. RateLimit is left out if a cost can never pass, or if the binding
+	// layer has a cost of its own. If outer middleware has used a name, a number is added to it, for example "default-2".
 	DialectDraft11 Dialect = iota
-	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit. Reset is the time until the budget is whole, or
-	// until its next unit if none remains, after a denial the wait; so in the next two.
+	// DialectDraft06 is RateLimit-Limit, -Remaining and -Reset, in seconds, of one limit. Reset
+	// is the time until the budget is whole. If nothing remains, it is the time until the next
+	// unit, and after a denial the time until a retry. The next two dialects have the same Reset.
 	DialectDraft06
-	// DialectXEpoch is X-RateLimit-Limit, -Remaining and -Reset, in Unix seconds, as GitHub has it.
+	// DialectXEpoch is X-RateLimit-Limit, -Remaining and -Reset, in Unix seconds, as GitHub sends them.
 	DialectXEpoch
-	// DialectXDelta is DialectXEpoch with Reset in seconds from now, as Envoy has it.
+	// DialectXDelta is DialectXEpoch with Reset in seconds from now, as Envoy sends it.
 	DialectXDelta
 	// DialectNone is only Retry-After.
 	DialectNone
@@ -25,10 +26,11 @@ const (
 	dialects = iota
 )
 
-// The draft in progress renames r and t, which are one line of constants in package limitfields. It also has a field RateLimit-Partition,
-// the key of the budget in the fields, and a parameter c, the cost of the request. Neither is sent.
+// The latest draft renames r and t, which are one line of constants in package
+// limitfields. It also has a field RateLimit-Partition, the key of the budget in the
+// fields, and a parameter c, the cost of the request. This package sends neither.
 
-// The names of the fields in the form that http.Header keeps them in.
+// The names of the fields in the form of http.Header.
 const (
 	fieldPolicy = "Ratelimit-Policy"
 	fieldLimit  = "Ratelimit"
@@ -41,10 +43,10 @@ var legacyFields = [dialects][3]string{
 }
 
 // fieldNames are the names of the header fields that a middleware sets on requests that pass:
-// up to three of its dialect, then Options.DegradedHeader. An empty name sets no field.
+// up to three of its dialect, then Options.DegradedHeader. An empty name means no field.
 type fieldNames struct {
 	names [4]string
-	lists bool // middleware inside adds lines to the fields, and does not replace them
+	lists bool // an inner middleware adds lines to the fields, and does not replace them
 }
 
 func fieldsOf(o *Options) *fieldNames {

@@ -16,21 +16,21 @@ import (
 // dialectRead is one format in which servers report a remaining budget.
 // The first element of dialectsRead that matches a response is used.
 type dialectRead struct {
-	structured func(h http.Header) []AdviceBudget // of one field, or nil
-	plain      []plainBudget                      // of fields of their own
+	structured func(h http.Header) []AdviceBudget // reads one field; or nil
+	plain      []plainBudget                      // fields with plain values
 }
 
 // plainBudget is a budget with a field for each of its figures.
 type plainBudget struct {
 	name             string
-	remaining, reset string   // fields
+	remaining, reset string   // names of fields
 	resetMs          string   // contains the reset as a span in milliseconds; or ""
 	after            string   // contains the reset as a span, and counts before reset; or ""
-	names            []string // fields, the first present of which has the name
+	names            []string // names of fields; the first one that is present contains the budget's name
 	costs            bool
-	limit            string // contains the whole budget
+	limit            string // the field with the whole budget
 	refills          bool
-	span             time.Duration // the reset, if no field contains it
+	span             time.Duration // the reset, if no field contains one
 	status           string        // a field that is "rejected" if nothing is left, in place of remaining; or ""
 }
 
@@ -39,7 +39,7 @@ type plainBudget struct {
 var dialectsRead = []dialectRead{
 	{structured: draft11},
 	{structured: draft07},
-	// Drafts up to -06, Kong, GitLab, Twitch. Reset is in either habit.
+	// Drafts up to -06, Kong, GitLab, Twitch. Reset is a time or a span.
 	{plain: []plainBudget{{remaining: "Ratelimit-Remaining", limit: "Ratelimit-Limit", reset: "Ratelimit-Reset"}}},
 	// OpenAI, Azure, Groq.
 	{plain: []plainBudget{
@@ -59,7 +59,7 @@ var dialectsRead = []dialectRead{
 		{name: "interval", remaining: "X-Hubspot-Ratelimit-Remaining", resetMs: "X-Hubspot-Ratelimit-Interval-Milliseconds"},
 		{name: "secondly", remaining: "X-Hubspot-Ratelimit-Secondly-Remaining", span: time.Second},
 	}},
-	// Shopify: "32/40" units are in a bucket that leaks whole within 20 s, whatever the plan.
+	// Shopify: "32/40" units are in a bucket that drains within 20 s under every plan.
 	{structured: shopify},
 	// GitHub, Discord, Envoy, Reddit, Vercel and many more.
 	{plain: []plainBudget{
@@ -75,7 +75,7 @@ func anthropic(fields string, costs bool) plainBudget {
 	return plainBudget{name: strings.TrimPrefix(fields, "ratelimit-"), remaining: prefix + "-Remaining", reset: prefix + "-Reset", limit: prefix + "-Limit", refills: true, costs: costs}
 }
 
-// read returns the remaining budgets in a response, nil if there are none.
+// read returns the remaining budgets in a response, or nil if there are none.
 func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudget) {
 	if d.structured != nil {
 		return d.structured(h)
@@ -86,8 +86,8 @@ func (d *dialectRead) read(h http.Header, clock time.Time) (budgets []AdviceBudg
 	return budgets
 }
 
-// read returns the budget in the fields. Where proxies or nested limiters have made lists of the fields, it returns as many budgets, if
-// each has its reset; else a single budget with the least remaining and the longest reset.
+// read returns the budget in the fields. Proxies or nested limiters may have made lists of the fields. Then it returns as
+// many budgets, if each has its reset; otherwise it returns a single budget with the least remaining and the longest reset.
 func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	b := AdviceBudget{Name: p.name, Costs: p.costs, Refills: p.refills}
 	if limit := seconds(first(h[p.limit])); limit > 0 {
@@ -124,7 +124,7 @@ func (p *plainBudget) read(h http.Header, clock time.Time) []AdviceBudget {
 	return budgets
 }
 
-// leftsOf reads the numbers of a field, usually one. If a value is no number of 0 or more, it returns nil.
+// leftsOf reads the numbers of a field, usually one. If a value is not a number of 0 or more, it returns nil.
 func leftsOf(lines []string) (lefts []int64) {
 	for _, line := range lines {
 		if len(line) > maxStructured {
@@ -143,7 +143,7 @@ func leftsOf(lines []string) (lefts []int64) {
 	return lefts
 }
 
-// resets returns the times until the reset, nil if no field contains one.
+// resets returns the times until the reset, or nil if no field contains one.
 func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	ms, _ := decimal(first(h[p.resetMs]))
 	if reset := max(p.span, span(ms/1000)); reset > 0 {
@@ -164,14 +164,13 @@ func (p *plainBudget) resets(h http.Header, clock time.Time) []time.Duration {
 	return resets
 }
 
-// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN" are none: a server that sends them has a bug, and
-// must not close a host for years.
+// isNumber reports whether a text can be a number in JSON's form. "Infinity" and "NaN"
+// are not: a server that sends them has a bug, and must not close a host for years.
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789.eE+-") == "" }
 
-// resetOf reads a reset in any habit: seconds from now, Unix time, a span such as "6m0s", or a
-// date.
+// resetOf reads a reset in any common form: seconds from now, Unix time, a span such as "6m0s", or a date.
 func resetOf(value string, clock time.Time) (time.Duration, bool) {
-	// A number may be more than a float holds.
+	// A number may exceed the range of a float.
 	if at, err := strconv.ParseFloat(value, 64); isNumber(value) && (err == nil || math.IsInf(at, 0)) {
 		return fromNow(at, clock), at > 0
 	}
@@ -204,8 +203,8 @@ func shopify(h http.Header) []AdviceBudget {
 		Reset: max(1, time.Duration(used/limit*float64(shopifyLeak)))}}
 }
 
-// draft11 reads RateLimit, and where that has no window, the w of RateLimit-Policy. The
-// editors' copy after draft 11 calls r and t a and w.
+// draft11 reads RateLimit. If that has no window, it uses the w of
+// RateLimit-Policy. The editors' copy after draft 11 calls r and t a and w.
 func draft11(h http.Header) (budgets []AdviceBudget) {
 	var policies []item
 	for _, it := range parseItems(h[fieldLimit]) {

@@ -9,9 +9,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/limitfields"
 )
 
-// setLimits writes the fields with the remaining budget. It keeps up to three of their values in
-// the slice. If the binding layer has a cost of its own, it writes no remaining budget, because
-// the decision has none in units of the request: Remaining is then above the limit's capacity.
+// setLimits writes the fields with the remaining budget. It keeps up to three of their values in the
+// slice. If the binding layer has a cost of its own, it writes no remaining budget, because the decision
+// has none in units of the request. Such a decision has a Remaining above the limit's capacity.
 func (m *Middleware) setLimits(h http.Header, v *limitfields.View, d *ratelimit.Decision, values []string) {
 	known := v.Name != "" && d.Remaining <= v.Limit.Capacity()
 	switch {
@@ -40,8 +40,7 @@ func (m *Middleware) setLegacy(h http.Header, v *limitfields.View, d *ratelimit.
 	set(h, names[2], strconv.FormatInt(reset, 10), values[2:3:3])
 }
 
-// stricter reports whether the fields that are there leave less than this, or as much
-// and for longer.
+// stricter reports whether the present fields leave less than left, or as much for longer than reset.
 func stricter(h http.Header, names *[3]string, left, reset int64) bool {
 	theirs, err := strconv.ParseInt(first(h[names[1]]), 10, 64)
 	if err != nil || theirs != left {
@@ -91,7 +90,7 @@ func (m *Middleware) reset(v *limitfields.View, d *ratelimit.Decision) int64 {
 	return at.Unix()
 }
 
-// view returns how the limit that has decided is written in this response.
+// view returns the form in which this response describes the deciding limit.
 func (m *Middleware) view(h http.Header, e *event) *limitfields.View {
 	v := m.views.Of(&e.Decision.Limit)
 	if len(h) == 0 || m.opts.Dialect != DialectDraft11 {
@@ -110,7 +109,8 @@ func set(h http.Header, name, value string, values []string) {
 	h[name] = values
 }
 
-// add adds a line to a list: middleware may be inside other middleware. The first element of values holds the value in any case.
+// add adds a line to a list, because middleware may be inside other middleware.
+// In any case the first element of values contains the value afterwards.
 func add(h http.Header, name, value string, values []string) {
 	if lines := h[name]; len(lines) > 0 {
 		values[0] = value

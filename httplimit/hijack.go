@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// tenure is the time for which a request keeps its permit: until its handler has returned, and the connection that it may have hijacked is
-// closed.
+// tenure is the time for which a request keeps its permit: until its
+// handler has returned and a connection that it has hijacked is closed.
 type tenure struct {
-	parts atomic.Int32 // that have not ended
+	parts atomic.Int32 // the number of parts that have not ended
 	end   func()       // called once, at the end
 }
 
@@ -32,8 +32,8 @@ func (t *tenure) done() {
 	}
 }
 
-// hijacked returns a connection that keeps the permit until it is closed. A connection that is dropped without being closed is closed by
-// its finalizer; so the permit comes back then, too.
+// hijacked returns a connection that keeps the permit until it is closed. If a connection is
+// dropped without being closed, its finalizer closes it, so the permit comes back then, too.
 func (t *tenure) hijacked(conn net.Conn) net.Conn {
 	t.parts.Add(1)
 	p := &tenurePart{t: t}
@@ -50,7 +50,8 @@ type tenurePart struct {
 
 func (p *tenurePart) done() { p.once.Do(p.t.done) }
 
-// tenantConn is a hijacked connection. It has the methods that code looks for by type: they fail where the server's connection has none.
+// tenantConn is a hijacked connection. It has the methods for which code
+// tests a connection's type. They fail if the server's connection lacks them.
 type tenantConn struct {
 	net.Conn
 	part *tenurePart

@@ -20,9 +20,9 @@ import (
 	"github.com/weir-go/ratelimit/internal/optional"
 )
 
-// New returns middleware that decides with the limiter. The error names the option that is wrong. A limiter whose
-// keys are whole requests limits nothing, and is an error: see [ratelimit.Map]. With [DialectDraft11] the names of
-// the limiter's limits must differ in more than case.
+// New returns middleware that decides with the limiter. The error names the invalid option. A
+// limiter whose keys are whole requests limits nothing, and is an error: see [ratelimit.Map]. With
+// [DialectDraft11] the names of the limiter's limits must differ even without regard to case.
 func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, error) {
 	m := new(Middleware)
 	if opts != nil {
@@ -43,8 +43,8 @@ func New(limiter ratelimit.Limiter[*http.Request], opts *Options) (*Middleware, 
 	return m, nil
 }
 
-// PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP]: a request that comes from a private address and names
-// another client in a header field is logged, once, as a warning.
+// PerIP is [PerKey] with [RemoteIP]. Behind a proxy use PerKey with [ClientIP]. PerIP logs one
+// warning when a request comes from a private address and names another client in a header field.
 func PerIP(limit ratelimit.Limit, opts *Options) (*Middleware, error) {
 	if opts == nil {
 		opts = new(Options)
@@ -72,15 +72,15 @@ func PerKey[K comparable](limit ratelimit.Limit, key func(*http.Request) (K, err
 // Wrap returns a handler that passes allowed requests to next, and answers the others. It panics if the Middleware is
 // zero or next is nil.
 //
-// A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the delay is as
-// long as the server's WriteTimeout. Its charge is then given back, except by a leaky bucket in a [ratelimit.Map]:
-// use [PerKey], or a [ratelimit.All] of one layer. The server's ReadTimeout and WriteTimeout begin anew after the hold, also where a
-// handler outside has set other deadlines. Over HTTP/1, net/http notices that a client has gone only after
-// the body was read: read it before the limiter.
+// A request that a leaky bucket delays is held. It gets 503 if its context ends first, and at once if the
+// delay is as long as the server's WriteTimeout. Its charge is then given back, except by a leaky bucket
+// in a [ratelimit.Map]: use [PerKey], or a [ratelimit.All] of one layer. The server's ReadTimeout and
+// WriteTimeout begin anew after the hold, even if an outer handler has set other deadlines. Over HTTP/1,
+// net/http notices that a client has gone only after the body was read: read it before the limiter.
 //
-// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. It keeps the header fields across informational
-// responses, after which [net/http/httputil.ReverseProxy] clears the header. With [Options].Settle, a framework that
-// writes a status after its middleware, as echo does, must be wrapped as a whole.
+// Under a server of net/http, next gets a ResponseWriter with the optional methods of the server's. It keeps the
+// header fields across informational responses, after which [net/http/httputil.ReverseProxy] clears the header.
+// With [Options].Settle, wrap the whole of a framework that, as echo does, writes a status after its middleware.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	switch {
 	case m == nil || m.core == nil:
@@ -91,7 +91,7 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// serve decides a request, passes it on or answers it, and settles its charge in any case. A panic continues after that.
+// serve decides on a request, passes it on or answers it, and settles its charge in any case. A panic continues after that.
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if m.core.Skips(r) {
 		next.ServeHTTP(w, r)
@@ -146,7 +146,7 @@ func (m *Middleware) admit(w http.ResponseWriter, e *event) (watched *watcher, w
 	var values *[4]string
 	writer = w
 	if serverOf(e.Request) == nil {
-		values = new([4]string) // another server's writer, or a test's, sends no informational responses
+		values = new([4]string) // other writers, such as a test's, send no informational responses
 	} else {
 		watched, writer = watch(w, e.Request)
 		watched.fields, values = m.fields, &watched.values
@@ -182,10 +182,10 @@ type Middleware struct {
 	badKey *problem
 }
 
-// event is an [Event] as package edge has it.
+// event is the form of an [Event] in package edge.
 type event = edge.Event[*http.Request]
 
-// public returns an event as functions of users get it.
+// public returns an event in the form that users get.
 func public(e event) Event {
 	return Event{Request: e.Request, Cost: e.Cost, Decision: e.Decision, Err: e.Err, Outcome: Outcome(e.Outcome)}
 }

@@ -26,11 +26,12 @@ type InflightOptions struct {
 	// MaxWait is the longest time that a request may wait in its key's queue. If zero, it waits as long as its context allows.
 	MaxWait time.Duration
 
-	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle, and the
-	// default outcome: Ignored for 101, an event stream, a refusal of a limiter inside, and a failed upload; Dropped for 503 and 504, and
-	// after a deadline of the request's context, which no client of net/http can set; Cancelled if the client has gone
-	// and for other server errors; else Success, also for 429. If nil, the default outcome is used, and a hijacked connection and an event
-	// stream that was flushed count as ignored from then on, see [inflight.Permit.Ignore].
+	// Outcome returns the outcome of a request for an adaptive limit, given its status as in [Options].Settle,
+	// and the default outcome. By default, 101, an event stream, a refusal of an inner limiter and a failed
+	// upload are Ignored. 503 and 504 are Dropped, and so is a request whose context has passed a deadline, which
+	// no client of net/http can set. Other server errors are Cancelled, and so is a request whose client has
+	// gone. All else, even 429, is a Success. If nil, the default outcome is used. Then a hijacked connection and
+	// an event stream that was flushed count as ignored from then on: see [inflight.Permit.Ignore].
 	Outcome func(r *http.Request, status int, usual inflight.Outcome) inflight.Outcome
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
@@ -42,8 +43,8 @@ type InflightOptions struct {
 	// PlainHTTP refuses RPC requests as other requests, as in [Options].
 	PlainHTTP bool
 
-	// OnRefused answers a refused request. Cache-Control, Retry-After and WWW-Authenticate are set; the status is not. If
-	// nil, a problem document.
+	// OnRefused answers a refused request. Cache-Control, Retry-After and WWW-Authenticate
+	// are set; the status is not. If nil, the answer is a problem document.
 	OnRefused func(w http.ResponseWriter, r *http.Request, err error)
 }
 
@@ -51,8 +52,8 @@ type InflightOptions struct {
 // is safe for concurrent use. The handlers that it wraps share its limits. A handler that hijacks the connection, such as a WebSocket's,
 // keeps its permit until that is closed.
 //
-// Without room, or with a full key table, the answer is 503 with a Retry-After of the key's recent wait; 403 if a
-// request needs more than there ever is; KeyCode without a valid key; else 500.
+// Without room, or with a full key table, the answer is 503 with a Retry-After of the key's recent wait. If a
+// request needs more units than there ever are, it is 403. Without a valid key it is KeyCode, and otherwise 500.
 type Inflight[K comparable] struct {
 	core   *edge.Inflight[*http.Request, K]
 	opts   InflightOptions
@@ -61,11 +62,11 @@ type Inflight[K comparable] struct {
 
 // InflightStats count requests.
 type InflightStats struct {
-	Skipped  uint64 // by Skip or ratelimit.SkipLayer
+	Skipped  uint64 // exempt by Skip or ratelimit.SkipLayer
 	Admitted uint64 // passed on to the handler
 	Shed     uint64 // had no room, or the client left
-	Failed   uint64 // could not be decided, or can never pass
-	Rejected uint64 // without a valid key
+	Failed   uint64 // there was no decision, or the request can never pass
+	Rejected uint64 // refused without a valid key
 }
 
 // NewInflight returns middleware that holds a permit while a request is served. A key function that returns [ratelimit.SkipLayer] lets the
@@ -93,9 +94,9 @@ func (m *Inflight[K]) outcome(r *http.Request, w *watcher, returned bool) inflig
 	status := w.blame(final)
 	usual := usualOutcome(r, status)
 	if !returned {
-		usual = usualOutcome(r, http.StatusInternalServerError) // also after a status of success, whose response is incomplete
+		usual = usualOutcome(r, http.StatusInternalServerError) // even after a status of success, because the response is incomplete
 	}
-	if status != final && usual == inflight.Success { // a client that fails to send its body, or is slow, is no sign of load
+	if status != final && usual == inflight.Success { // a client that fails to send its body, or sends it slowly, is no sign of load
 		usual = inflight.Ignored
 	}
 	if usual == inflight.Success && isEventStream(w.Header()) { // it lasts as long as its client listens
@@ -183,17 +184,17 @@ func (m *Inflight[K]) work(w http.ResponseWriter, r *http.Request, permit inflig
 	inner := r.WithContext(outcome.WatchRefusals(r.Context()))
 	watched, writer := watch(w, inner)
 	watched.body = watchBody(r, inner)
-	if m.opts.Outcome == nil { // else Outcome decides, at the end
+	if m.opts.Outcome == nil { // otherwise Outcome decides at the end
 		watched.permit = permit
 	}
 	var returned bool
 	if reachesHijacker(w) {
-		end := inflight.Ignored // if Outcome panics
+		end := inflight.Ignored // this holds if Outcome panics
 		watched.tenure = newTenure(func() { permit.Done(end) })
 		defer watched.tenure.done()
 		defer func() { end = m.outcome(inner, watched, returned) }()
 	} else {
-		defer permit.Release() // if Outcome panics; else it is the second time, and does nothing
+		defer permit.Release() // this counts if Outcome panics; otherwise it is the second call, and does nothing
 		defer func() { permit.Done(m.outcome(inner, watched, returned)) }()
 	}
 	defer handBack(r, inner)

@@ -8,8 +8,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/edge"
 )
 
-// innerRequest returns the handler's copy of a request. Its context leads a middleware
-// inside to this one. The watcher, if it is not nil, watches the copy's body.
+// innerRequest returns the handler's copy of a request. Through its context an inner
+// middleware finds this one. The watcher, unless it is nil, watches the copy's body.
 func innerRequest(ctx context.Context, r *http.Request, w *watcher) *http.Request {
 	inner := r.WithContext(edge.Inside(ctx))
 	body := watchBody(r, inner)

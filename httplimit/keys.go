@@ -23,8 +23,8 @@ func Header(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// kept returns a text that can be kept as a key. The text is short, and it is no substring
-// of a larger one, such as the request line, which would stay in memory with it.
+// kept returns a text in a form that can be kept as a key: short, and no substring
+// of a longer text, such as the request line, which would stay in memory with it.
 func kept(value, what string) (string, error) {
 	short, err := keytext.Short(value, what)
 	return strings.Clone(short), err
@@ -50,14 +50,14 @@ func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 
 // BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens.
 // Verifiers accept several spellings of a JWT, for example 16 that differ in the last character of the
-// signature, and each would have a budget. So after authentication, use a verified claim as the key instead.
+// signature, and each would have a budget. For JWTs use a verified claim as the key, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
 var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })
 
-// PathValue returns a key function for a wildcard of the route's pattern. The error is [keyfunc.ErrNoKey] if it is
-// empty, [keyfunc.ErrMalformedKey] above 1 KiB, and [keyfunc.ErrMisconfigured] if there is no pattern yet: wrap the
-// handlers in the mux, not the mux.
+// PathValue returns a key function for a wildcard of the route's pattern. The error is [keyfunc.ErrNoKey]
+// if the wildcard is empty, and [keyfunc.ErrMalformedKey] above 1 KiB. It is [keyfunc.ErrMisconfigured]
+// if the request has no pattern yet: wrap the handlers in the mux, not the mux.
 func PathValue(name string) func(*http.Request) (string, error) {
 	return func(r *http.Request) (string, error) {
 		if v := r.PathValue(name); v != "" {
@@ -70,8 +70,8 @@ func PathValue(name string) func(*http.Request) (string, error) {
 	}
 }
 
-// Pattern is a key function for the route's pattern, such as "GET /items/{id}". The error is
-// [keyfunc.ErrMisconfigured] if there is none yet, as for [PathValue].
+// Pattern is a key function for the route's pattern, such as "GET /items/{id}". The error
+// is [keyfunc.ErrMisconfigured] if the request has no pattern yet, as for [PathValue].
 func Pattern(r *http.Request) (string, error) {
 	if r.Pattern == "" {
 		return "", fmt.Errorf("%w: %w: no route pattern before routing: wrap the handlers in the mux", keyfunc.ErrMisconfigured, keyfunc.ErrNoKey)

@@ -12,20 +12,21 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// Options are the settings of [New]. The zero Options are safe: each request costs 1, and a request that cannot be decided is refused.
-// Functions are called concurrently.
+// Options are the settings of [New]. The zero Options are safe: each request costs 1, and a
+// request is refused if no decision on it is possible. Several goroutines may call the functions.
 type Options struct {
-	// Cost returns the cost of a request: 0 passes any limit. A cost below 0 refuses the request as malformed, such as one whose body
-	// cannot be read: with 400 for any KeyCode, and an error that wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
+	// Cost returns the cost of a request. A cost of 0 passes any limit. A cost below 0 refuses
+	// the request as malformed, for example because its body cannot be read: the answer is 400
+	// even if KeyCode differs, and the error wraps [ratelimit.ErrNegativeCost]. It defaults to 1.
 	Cost func(r *http.Request) int
 
 	// Skip reports whether a request passes without a decision. If nil, none does.
 	Skip func(r *http.Request) bool
 
-	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such a function. The
-	// limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays, too, unless a middleware, an
-	// interceptor of grpclimit or connectlimit or an Inflight inside refuses the request for lack of budget or room: then all is given
-	// back. With Settle, its result counts then as well.
+	// Settle returns the real cost of a request, given the response's status and the charged cost; [ChargeOnly] makes such
+	// a function. The limiter must be a [ratelimit.Reserver]. If it panics, the charge stays. If nil, the charge stays,
+	// too, with one exception. It is given back if an inner middleware, an interceptor of grpclimit or connectlimit, or an
+	// Inflight refuses the request for lack of budget or room. With Settle, the result of Settle counts in that case, too.
 	//
 	// A handler that panics before it has sent a status counts as 500. A handler that hijacked the connection counts as
 	// 101. A server error that the client caused counts as 400: a malformed or incomplete body, a full key table, a
@@ -40,67 +41,70 @@ type Options struct {
 	// would have had.
 	Shadow bool
 
-	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can cause (no valid key, a full
-	// key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
+	// FailOpen lets a request pass if the limiter cannot decide. It does not apply to errors that a client can
+	// cause (no valid key, a full key table, a negative cost, an ended context), nor to [keyfunc.ErrMisconfigured].
 	FailOpen bool
 
 	// KeyCode is the status of a request whose key is missing or malformed, from 400 to 499. It defaults to 400.
 	KeyCode int
 
-	// Challenge is the value of WWW-Authenticate where KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
+	// Challenge is the value of WWW-Authenticate if KeyCode is 401, such as `Basic realm="api"`. It defaults to "Bearer".
 	Challenge string
 
-	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem document. Set it where only
-	// the status counts, such as in front of a handler that answers the sub-requests of a gateway: a refusal in the
-	// protocol of gRPC has the status 200.
+	// PlainHTTP refuses RPC requests as it refuses others: by the HTTP status and a problem
+	// document. Set it if only the status counts, for example in front of a handler that answers
+	// the sub-requests of a gateway: a refusal in the protocol of gRPC has the status 200.
 	PlainHTTP bool
 
-	// Dialect selects the header fields. If zero, [DialectDraft11].
+	// Dialect selects the header fields. If zero, it is [DialectDraft11].
 	Dialect Dialect
 
-	// QuotaUnit returns the unit that a limit counts, such as "content-bytes", in printable ASCII and always the same
-	// for one limit. If nil or "", requests.
+	// QuotaUnit returns the unit that a limit counts, such as "content-bytes", in printable
+	// ASCII. It must always be the same for one limit. If nil or "", the unit is requests.
 	QuotaUnit func(limit ratelimit.Limit) string
 
-	// RetryAfterMs sends Retry-After-Ms beside Retry-After. Clients that obey RateLimit wait for whole seconds all the
-	// same: use [DialectNone].
+	// RetryAfterMs sends Retry-After-Ms in addition to Retry-After. Clients that
+	// obey RateLimit wait for whole seconds nevertheless: use [DialectNone].
 	RetryAfterMs bool
 
 	// DegradedHeader names a field that is "true" if [ratelimit.Decision].Degraded is. If empty, there is no such field.
 	DegradedHeader string
 
-	// MaxHold is the longest time for which a request is held that could pass later. A request that can pass within it waits in line for
-	// its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books ahead, such as a [ratelimit.Map] or the
-	// limiter of PerIP; of a [ratelimit.Layered], MaxHold bounds the delay of leaky buckets. If zero, only leaky buckets hold requests, for
-	// any time. [ratelimit.Options].MaxWaiting bounds the number of held requests, and [Middleware.RefuseHeld] ends their waits.
+	// MaxHold is the maximum time for which a request is held that could pass later. A request that can pass within
+	// it waits in line for its turn; others get 429 at once. The limiter must be a [ratelimit.Reserver] that books
+	// ahead, such as a [ratelimit.Map] or the limiter of PerIP. For a [ratelimit.Layered], MaxHold bounds the delay
+	// of leaky buckets. If zero, only leaky buckets hold requests, for any time. [ratelimit.Options].MaxWaiting
+	// bounds the number of held requests, and [Middleware.RefuseHeld] ends their waits.
 	MaxHold time.Duration
 
-	// Jitter spreads the clients that were denied at once: each adds its share of up to this, at most a tenth of the
-	// wait, to Retry-After. If zero, nothing is added.
+	// Jitter spreads clients that were denied at the same time. Each adds its share to
+	// Retry-After: at most Jitter, and at most a tenth of the wait. If zero, nothing is added.
 	Jitter time.Duration
 
-	// JitterBy identifies the client. By default a client is its address, X-Forwarded-For, Forwarded and Authorization.
+	// JitterBy identifies the client. By default a client is identified
+	// by its address, X-Forwarded-For, Forwarded and Authorization.
 	JitterBy func(r *http.Request) string
 
-	// OnDenied answers a request that is denied for now. Retry-After and Cache-Control are set; the status is not. If
-	// nil, 429.
+	// OnDenied answers a request that is denied for now. Retry-After and
+	// Cache-Control are set; the status is not. If nil, the answer is 429.
 	OnDenied func(w http.ResponseWriter, e Event)
 
-	// OnExceeds is OnDenied, without Retry-After, for a request that can never pass ([ratelimit.ErrExceedsLimit]). If
-	// nil, 403.
+	// OnExceeds is OnDenied, without Retry-After, for a request that can
+	// never pass ([ratelimit.ErrExceedsLimit]). If nil, the answer is 403.
 	OnExceeds func(w http.ResponseWriter, e Event)
 
-	// OnError is OnDenied for a request that could not be decided because of e.Err. Retry-After is set only for
-	// ErrUnavailable and ErrTableFull, WWW-Authenticate only without a valid key and where KeyCode is 401. If nil, KeyCode without a valid
-	// key, 400 for a cost below 0, 503 with Retry-After, else 500.
+	// OnError is OnDenied for a request on which no decision was possible because of e.Err. Retry-After is set only
+	// for ErrUnavailable and ErrTableFull. WWW-Authenticate is set only without a valid key and if KeyCode is 401. If
+	// nil, the answer is KeyCode without a valid key, 400 for a cost below 0, 503 with Retry-After, and otherwise 500.
 	OnError func(w http.ResponseWriter, e Event)
 
-	// OnDecision is called with each decision before the request is answered or served, after it was held.
+	// OnDecision is called with each decision, before the request is
+	// answered or served. For a held request that is after the hold.
 	OnDecision func(Event)
 
-	// Logger logs the errors of requests that could not be decided, and of settlements. It logs at most one line a
-	// second of each kind. The level is Info for a request without a valid key or with a negative cost, Debug if the
-	// client has gone, Warn for a settlement, and otherwise Error. It defaults to [slog.Default].
+	// Logger logs the errors of requests on which no decision was possible, and of settlements. It logs at most
+	// one line a second of each kind. The level is Info for a request without a valid key or with a negative cost,
+	// Debug if the client has gone, Warn for a settlement, and otherwise Error. It defaults to [slog.Default].
 	Logger *slog.Logger
 
 	// Now is the wall clock. It defaults to [time.Now].
@@ -127,8 +131,7 @@ func checkKeyCode(options string, code int, challenge *string) error {
 	return edge.CompleteChallenge("httplimit: "+options, code, http.StatusUnauthorized, challenge)
 }
 
-// defaults fills in the functions that were left nil, and brings names into the form of
-// http.Header.
+// defaults fills in the functions that are nil, and brings names into the form of http.Header.
 func (o *Options) defaults() {
 	if o.JitterBy == nil {
 		o.JitterBy = client.Identity
@@ -139,7 +142,7 @@ func (o *Options) defaults() {
 	}
 }
 
-// core returns the options that package edge knows.
+// core returns the options for package edge.
 func (o *Options) core() edge.Options[*http.Request] {
 	c := edge.Options[*http.Request]{
 		Package: "httplimit", Thing: "request", Cost: o.Cost, Skip: o.Skip, Settles: o.SettleResponse != nil, FailOpen: o.FailOpen, Shadow: o.Shadow,

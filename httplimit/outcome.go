@@ -13,17 +13,17 @@ type Outcome uint8
 
 const (
 	OutcomeAllowed    = Outcome(edge.Allowed)    // within the limits
-	OutcomeDenied     = Outcome(edge.Denied)     // denied for now, or held for too long
+	OutcomeDenied     = Outcome(edge.Denied)     // denied for now, or not held in time
 	OutcomeExceeds    = Outcome(edge.Exceeds)    // can never pass
 	OutcomeRejected   = Outcome(edge.Rejected)   // refused without a valid key or with a cost below 0, or the client has gone
-	OutcomeFailed     = Outcome(edge.Failed)     // could not be decided, refused
-	OutcomeFailedOpen = Outcome(edge.FailedOpen) // could not be decided, passes
+	OutcomeFailed     = Outcome(edge.Failed)     // no decision was possible: refused
+	OutcomeFailedOpen = Outcome(edge.FailedOpen) // no decision was possible: passes
 )
 
 // String returns the outcome as a word, such as "denied".
 func (o Outcome) String() string { return edge.Outcome(o).String() }
 
-// Event is one decision. It is valid only during the call that gets it.
+// Event is one decision. It is valid only during the call that receives it.
 type Event struct {
 	Request  *http.Request
 	Cost     int
@@ -34,16 +34,16 @@ type Event struct {
 	Outcome Outcome
 }
 
-// Stats count requests. Each counts in one of the first seven.
+// Stats count requests. Each request counts in one of the first seven fields.
 type Stats struct {
-	Skipped    uint64 // by Options.Skip
+	Skipped    uint64 // exempt by Options.Skip
 	Allowed    uint64 // within the limits, and served
-	Denied     uint64 // denied for now, at once or after it was held
+	Denied     uint64 // denied for now, at once or after they were held
 	Exceeds    uint64 // can never pass
-	Rejected   uint64 // without a valid key, with a cost below 0, or the client had gone
-	Failed     uint64 // could not be decided
-	FailedOpen uint64 // could not be decided, passed by FailOpen
+	Rejected   uint64 // without a valid key, with a cost below 0, or with a client that has gone
+	Failed     uint64 // no decision was possible
+	FailedOpen uint64 // no decision was possible; they passed by FailOpen
 
-	Degraded  uint64 // of these, decided without the shared store
-	Unsettled uint64 // of these, with a charge that could not be settled
+	Degraded  uint64 // those of them on which a stand-in decided
+	Unsettled uint64 // those of them whose charge could not be settled
 }

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// onEnd has a function called once, when the body of a response has been read to the end, fails or is closed; after 101, when the connection
-// is closed. It reports false if the response has no body, and then does not call the function.
+// onEnd calls end once, when the body of a response has been read to the end, fails or is closed. After 101 it
+// calls end when the connection is closed. If the response has no body, it reports false and does not call end.
 func onEnd(resp *http.Response, end func(err error)) bool {
 	switch {
 	case resp.Body == nil, resp.Body == http.NoBody:
@@ -57,7 +57,7 @@ func (b *endingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends a body that was not read to the end: that the caller does not want the rest is no fault of the server.
+// Close ends a body that was not read to the end. If the caller does not need the rest, that is no fault of the server.
 func (b *endingBody) Close() error {
 	defer b.ended(nil)
 	return b.ReadCloser.Close()

@@ -11,8 +11,8 @@ import (
 	"github.com/weir-go/ratelimit/internal/rpcstatus"
 )
 
-// rpc is the protocol of a remote procedure call. A client of one cannot read a problem document:
-// to gRPC each response that is not gRPC's is UNAVAILABLE, without a word of when to retry.
+// rpc is the protocol of a remote procedure call. Its clients cannot read a problem document. For
+// example, a gRPC client takes every other response for UNAVAILABLE, and gets no time of a retry.
 type rpc uint8
 
 const (
@@ -32,8 +32,8 @@ func protocolOf(r *http.Request, plain bool) rpc {
 	return rpcOf(r)
 }
 
-// rpcOf returns the protocol of a request: by its content type, or for Connect's unary calls by the fields that their
-// specification requires of clients.
+// rpcOf determines the protocol of a request from its content type, or for
+// Connect's unary calls from the fields that their specification requires.
 func rpcOf(r *http.Request) rpc {
 	if r.Method == http.MethodGet {
 		if strings.Contains(r.URL.RawQuery, "connect=v1") && r.URL.Query().Get("connect") == "v1" {
@@ -68,7 +68,7 @@ func contentType(r *http.Request) string {
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// keyCode is gRPC's code for the status of a request whose key is missing or malformed.
+// keyCode returns gRPC's code for the status of a request whose key is missing or malformed.
 func keyCode(status int) rpcstatus.Code {
 	switch status {
 	case http.StatusUnauthorized:
@@ -100,7 +100,7 @@ func writeRPC(w http.ResponseWriter, r *http.Request, protocol rpc, a rpcstatus.
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write(body) // a client that has gone needs no answer
 	case connectStream:
-		body, _ := json.Marshal(connectEnd{connectError(a)}) // strings: it cannot fail
+		body, _ := json.Marshal(connectEnd{connectError(a)}) // it cannot fail for strings
 		h.Set("Content-Type", contentType(r))
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write(frame(connectEndOfStream, body))
@@ -122,8 +122,8 @@ func grpcTrailers(a rpcstatus.Answer, set func(name, value string)) {
 	}
 }
 
-// percentEncode encodes a message as the gRPC protocol wants it in a header field: printable ASCII but
-// the percent sign as it is.
+// percentEncode encodes a message for a header field as the gRPC protocol
+// requires: printable ASCII except the percent sign stays as it is.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	b := make([]byte, 0, len(s))
@@ -137,7 +137,7 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// The flags of frames that are no messages.
+// The flags of frames that are not messages.
 const (
 	connectEndOfStream = 0x02
 	grpcWebTrailers    = 0x80
@@ -149,7 +149,7 @@ func frame(flags byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// connectProblem is an error as the Connect protocol has it.
+// connectProblem is an error in the form of the Connect protocol.
 type connectProblem struct {
 	Code    string          `json:"code"`
 	Message string          `json:"message"`

@@ -13,15 +13,16 @@ import (
 
 // Response is a handler's response, for [Options].SettleResponse.
 type Response struct {
-	// Status is the status that [Options].Settle gets.
+	// Status is the status that [Options].Settle receives.
 	Status int
 	Header http.Header
 	// Written is the number of body bytes that the handler has written.
 	Written int64
 }
 
-// ChargeOnly is for [Options].Settle: only responses with these statuses are charged. ChargeOnly(401, 403) counts
-// failed logins. A request whose client left before it was answered is charged: it could have become any of them.
+// ChargeOnly is for [Options].Settle: only responses with these statuses are charged.
+// For example, ChargeOnly(401, 403) counts failed logins. If the client left before the
+// answer, the request is charged, because its answer could have had any of the statuses.
 func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	return func(r *http.Request, status, cost int) int {
 		if slices.Contains(statuses, status) || r != nil && unanswered(r, status) {
@@ -31,8 +32,9 @@ func ChargeOnly(statuses ...int) func(r *http.Request, status, cost int) int {
 	}
 }
 
-// RefundServerErrors is for [Options].Settle: a status of 500 or above is not charged, unless the client has gone or
-// caused it by its body, and a request that a middleware inside has refused is not either. Answer other bad requests with 4xx.
+// RefundServerErrors is for [Options].Settle: a status of 500 or above is not charged,
+// unless the client has gone or has caused it by its body. A request that an inner
+// middleware has refused is not charged either. Answer other bad requests with 4xx.
 func RefundServerErrors(r *http.Request, status, cost int) int {
 	failed := status >= http.StatusInternalServerError
 	if e := endingOf(r); e != nil {
@@ -50,13 +52,13 @@ func gone(r *http.Request) bool { return errors.Is(r.Context().Err(), context.Ca
 // ending is the context of a settled request that did not end as usual: its client has gone, or its handler has panicked.
 type ending struct {
 	context.Context
-	unanswered bool // the client has gone before the request was answered
-	panicked   bool // also after a status of success, whose response is incomplete
+	unanswered bool // the client left before the request was answered
+	panicked   bool // even after a status of success, because the response is incomplete
 }
 
 type endingKey struct{}
 
-// Value finds the ending itself.
+// Value returns the ending for its own key.
 func (e *ending) Value(k any) any {
 	if _, ok := k.(endingKey); ok {
 		return e
@@ -64,7 +66,7 @@ func (e *ending) Value(k any) any {
 	return e.Context.Value(k)
 }
 
-// endingOf returns the ending of a request, nil if it ended as usual, or was not served here.
+// endingOf returns the ending of a request, or nil if it ended as usual or was not served here.
 func endingOf(r *http.Request) *ending {
 	e, _ := r.Context().Value(endingKey{}).(*ending)
 	return e
@@ -78,8 +80,8 @@ func unanswered(r *http.Request, status int) bool {
 	return status >= http.StatusInternalServerError && gone(r)
 }
 
-// serveAndSettle passes a request on, and settles its charge by the response. The watcher is of w, nil if there is none
-// yet.
+// serveAndSettle passes a request on, and settles its charge by the
+// response. watched is the watcher of w, or nil if there is none yet.
 func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w http.ResponseWriter, r *http.Request, charge *edge.Charge[*http.Request], next http.Handler) {
 	if watched == nil {
 		watched, w = watch(w, r)
@@ -101,7 +103,7 @@ func (m *Middleware) serveAndSettle(ctx context.Context, watched *watcher, w htt
 	}
 }
 
-// blameClient informs outer middlewares that settle by status that the client has caused the following status.
+// blameClient reports to outer middlewares that settle by status that the client has caused the following status.
 func blameClient(w http.ResponseWriter) {
 	eachWriter(w, func(w http.ResponseWriter) bool {
 		if x, ok := w.(interface{ blameClient() }); ok {
@@ -113,18 +115,18 @@ func blameClient(w http.ResponseWriter) {
 
 func (w *watcher) blameClient() { w.clientFault.Store(true) }
 
-// watchedBody is a request's body that notes whether the client failed to send it. Since net/http puts the trailers that
-// come after a body into the request that it was read from, the body hands them to the handler's copy.
+// watchedBody is a request's body that notes whether the client failed to send it. net/http puts the trailers after
+// a body into the request from which it was read. So watchedBody copies them into the handler's copy of the request.
 type watchedBody struct {
 	io.ReadCloser
-	from    *http.Request // of the server
-	to      *http.Request // of the handler
-	reading atomic.Int32  // calls of Read that have not returned
+	from    *http.Request // the server's request
+	to      *http.Request // the handler's request
+	reading atomic.Int32  // the number of calls of Read that have not returned
 	failed  atomic.Bool
-	closed  atomic.Bool // by the handler, whose own fault it is if it reads on
+	closed  atomic.Bool // the handler has closed it, so an error of a later Read is the handler's fault
 }
 
-// watchBody puts a watchedBody into a copy of the caller's request, and returns it, nil if the request has no body.
+// watchBody puts a watchedBody into a copy of the caller's request, and returns it, or nil if the request has no body.
 func watchBody(from, to *http.Request) *watchedBody {
 	if !hasBody(to) {
 		return nil
@@ -134,8 +136,8 @@ func watchBody(from, to *http.Request) *watchedBody {
 	return b
 }
 
-// handTrailer gives the handler the trailers, which arrive at the end of
-// the body. If the client has announced them, both requests share one map.
+// handTrailer copies the trailers, which arrive at the end of the body, to the
+// handler's request. If the client has announced them, both requests share one map.
 func (b *watchedBody) handTrailer() {
 	if b.to.Trailer == nil {
 		b.to.Trailer = b.from.Trailer
@@ -159,12 +161,12 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 
 func (b *watchedBody) Close() error {
 	b.closed.Store(true)
-	err := b.ReadCloser.Close() // which reads the rest
+	err := b.ReadCloser.Close() // Close reads the rest
 	b.handTrailer()
 	return err
 }
 
-// clientFault reports whether the body could not be read, or is still awaited.
+// clientFault reports whether the body could not be read, or has not arrived yet.
 func (b *watchedBody) clientFault() bool {
 	return b != nil && (b.failed.Load() || b.reading.Load() > 0)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/keytext"
 )
 
-// item is one member of a list of a structured field (RFC 9651): a name, with its parameters that are Integers.
+// item is one member of a list of a structured field (RFC 9651): a name, with those of its parameters that are Integers.
 type item struct {
 	name   string
 	params []param
@@ -23,7 +23,7 @@ type param struct {
 	value int64
 }
 
-// get returns the parameter of that name.
+// get returns the parameter with a name.
 func (it *item) get(key string) (int64, bool) {
 	for _, p := range it.params {
 		if p.key == key {
@@ -33,7 +33,7 @@ func (it *item) get(key string) (int64, bool) {
 	return 0, false
 }
 
-// has reports whether a parameter is there without a value, or as the Boolean true.
+// has reports whether a parameter is present without a value, or as the Boolean true.
 func (it *item) has(key string) bool { return slices.Contains(it.flags, key) }
 
 // flag sets or removes a Boolean.
@@ -44,7 +44,7 @@ func (it *item) flag(key string, value bool) {
 	}
 }
 
-// set sets a parameter, or takes it out if it is no Integer. Of several the last counts.
+// set sets a parameter, or removes it if it is not an Integer. The last of several counts.
 func (it *item) set(key string, value *int64) {
 	it.params = slices.DeleteFunc(it.params, func(p param) bool { return p.key == key })
 	if value != nil {
@@ -52,11 +52,11 @@ func (it *item) set(key string, value *int64) {
 	}
 }
 
-// maxStructured bounds the part of a field that is read.
+// maxStructured is the maximum size of the part of a field that is read.
 const maxStructured = 16 << 10
 
-// parseItems reads a list of Strings or Tokens. As RFC 9651 has it, a field that is
-// malformed anywhere has no items. A line above 16 KiB counts as malformed.
+// parseItems reads a list of Strings or Tokens. As RFC 9651 requires, a field
+// with any malformed part has no items. A line above 16 KiB counts as malformed.
 func parseItems(lines []string) []item {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
 	if s == "" || len(s) > maxStructured {
@@ -80,8 +80,8 @@ func parseItems(lines []string) []item {
 	}
 }
 
-// parseDictionary reads a Dictionary as the parameters of an item without a name. It is not ok
-// if it is malformed, or has inner lists, which no dialect has.
+// parseDictionary reads a Dictionary as the parameters of an item without a name. ok is
+// false if the Dictionary is malformed, or contains inner lists, which no dialect uses.
 func parseDictionary(lines []string) (it item, ok bool) {
 	s := strings.Trim(strings.Join(lines, ","), " \t")
 	if s == "" || len(s) > maxStructured {
@@ -114,12 +114,12 @@ func policyNames(lines []string) []string {
 	return names
 }
 
-// parser reads structured fields from the front of s.
+// parser reads structured fields from the beginning of s.
 type parser struct{ s string }
 
 func (p *parser) space() { p.s = strings.TrimLeft(p.s, " \t") }
 
-// accept reads the character, if it is next.
+// accept reads the character if it comes next.
 func (p *parser) accept(c byte) bool {
 	if p.s == "" || p.s[0] != c {
 		return false
@@ -157,7 +157,7 @@ func (p *parser) parameters(it *item) bool {
 	return true
 }
 
-// parameter reads a key and its value, without which it stands for true.
+// parameter reads a key and its value. Without a value the parameter is true.
 func (p *parser) parameter(it *item) bool {
 	key := p.while(isKeyChar)
 	if key == "" || !isLower(key[0]) && key[0] != '*' {
@@ -195,7 +195,7 @@ func (p *parser) value() (text string, n *int64, ok bool) {
 	case c == '?':
 		p.s = p.s[1:]
 		return "", nil, p.accept('0') || p.accept('1')
-	case c == '@': // a Date, which is no figure of a rate limit
+	case c == '@': // a Date, which no limit uses as a figure
 		p.s = p.s[1:]
 		_, n, _ = p.number()
 		return "", nil, n != nil
@@ -228,8 +228,7 @@ func (p *parser) text() (string, bool) {
 	return "", false
 }
 
-// number reads an Integer of up to 15 digits, or a Decimal of up to 12 and 3. A Decimal is no
-// figure of a rate limit.
+// number reads an Integer of up to 15 digits, or a Decimal of up to 12 and 3. No limit uses a Decimal as a figure.
 func (p *parser) number() (string, *int64, bool) {
 	negative := p.accept('-')
 	whole := p.while(isDigit)

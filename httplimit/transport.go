@@ -23,24 +23,24 @@ import (
 	"github.com/weir-go/ratelimit/keyfunc"
 )
 
-// TransportOptions are the settings of [NewTransport]. Zero values mean the defaults. Functions are called
-// concurrently.
+// TransportOptions are the settings of [NewTransport]. Zero values
+// mean the defaults. Several goroutines may call the functions.
 type TransportOptions struct {
-	// Key returns the queue of a request. Advice in the response to one request holds for all requests of its key. An error fails the
-	// request. It defaults to [TargetAccount]: two tokens on one host are two budgets.
+	// Key returns the name of the queue for a request. Advice in the response to one request applies to all requests
+	// of its key. An error fails the request. It defaults to [TargetAccount]: two tokens on one host are two budgets.
 	Key func(r *http.Request) (string, error)
 
-	// Cost returns the cost of a request in the limiter. It defaults to the cost of [WithCost], else 1.
+	// Cost returns the cost of a request in the limiter. It defaults to the cost of [WithCost], or otherwise 1.
 	Cost func(r *http.Request) int
 
-	// Advice reads a response in another dialect. It may read the body of a status of 400 or above: it gets its first KiB, empty if that has
-	// not come within a second, and the caller gets the body in full. It must not read another body. If it reports false, or is nil,
-	// [AdviceOf] does.
+	// Advice reads a response in another dialect. If the status is 400 or above, it may read the body: it
+	// gets the first KiB, or nothing if that has not come within a second, and the caller gets the body in
+	// full. It must not read another body. If Advice is nil or reports false, [AdviceOf] reads the response.
 	Advice func(resp *http.Response) (Advice, bool)
 
-	// MaxWait bounds the time for which a request may wait, for the client's own limiter or at a server's demand. A request that would wait
-	// longer fails at once with [ratelimit.ErrLimited] and the wait. It defaults to one minute; if negative, a request waits as long as its
-	// context allows.
+	// MaxWait bounds the time for which a request may wait, for the client's own limiter or because a
+	// server demands it. A request that would wait longer fails at once with [ratelimit.ErrLimited] and
+	// the wait. It defaults to one minute. If negative, a request waits as long as its context allows.
 	MaxWait time.Duration
 
 	// MaxServerWait bounds a wait that a server demands. It defaults to ten years. See [Transport.Reset].
@@ -52,22 +52,23 @@ type TransportOptions struct {
 	// with an Idempotency-Key. If the deadline or MaxWait leaves no time, the caller gets the refusal.
 	MaxRetries int
 
-	// MaxInFlight is the maximum number of requests of a key that are in flight, each until its response's body is read or closed, after 101
-	// until it is closed. A request takes its slot before its turn in the limiter: when slots come back after a stall, the requests that wait
-	// are sent at the limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
+	// MaxInFlight is the maximum number of requests of a key in flight. A request is in flight until its
+	// response's body is read or closed, and after 101 until the connection is closed. A request takes its slot
+	// before its turn in the limiter: when slots come back after a stall, the requests that wait are sent at the
+	// limiter's pace. The wait for a slot counts as any other: see MaxWait. If zero, any number may be in flight.
 	MaxInFlight int
 
-	// Inflight limits the requests in flight by its permits, by Key, or if that is nil, by host ([TargetHost]).
-	// A permit is held until the response's body is read or closed, and after 101 until it is closed. The limit
-	// may be adaptive ([inflight.Learn]); it then counts the time until the turn as a part of the request's
+	// Inflight limits the requests in flight by its permits, by Key, or if that is nil by host ([TargetHost]). A
+	// permit is held until the response's body is read or closed, and after 101 until the connection is closed.
+	// The limit may be adaptive ([inflight.Learn]); then the time until the turn counts as a part of the request's
 	// time. A request takes its permit before its turn in the limiter: when permits come back after a stall, the
 	// waiting requests are sent at the limiter's pace. The wait for a permit counts as any other: see MaxWait.
 	Inflight *inflight.Limiter[string]
 
-	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response or error. Usual is
-	// the default outcome. It is as in [InflightOptions], with three exceptions. A deadline of the request's context,
-	// and so the Timeout of an http.Client, is Cancelled. A timeout of the base transport is Dropped, and so is the
-	// status 429. If nil, the default outcome is used.
+	// Outcome returns the outcome of a request for an adaptive limit of Inflight, given its response
+	// or error. usual is the default outcome. It is as in [InflightOptions], with three exceptions. A
+	// deadline of the request's context, and so the Timeout of an http.Client, is Cancelled. A timeout
+	// of the base transport is Dropped, and so is the status 429. If nil, the default outcome is used.
 	Outcome func(r *http.Request, resp *http.Response, err error, usual inflight.Outcome) inflight.Outcome
 
 	// MaxKeys is the maximum number of idle keys whose advice from servers the Transport keeps. It defaults to 4096.
@@ -77,8 +78,8 @@ type TransportOptions struct {
 // Transport is an [http.RoundTripper] that obeys the client's own limit and the limits
 // that servers announce. Make one with [NewTransport]. It is safe for concurrent use.
 //
-// Requests of one key wait in a queue. One whose deadline comes before its time fails at once with an error that
-// wraps [context.DeadlineExceeded]. A Transport obeys:
+// Requests of one key wait in a queue. If the deadline of a request is before its turn, it
+// fails at once with an error that wraps [context.DeadlineExceeded]. A Transport obeys:
 //
 //   - Retry-After, X-RateLimit-Retry-After, Retry-After-Ms and x-ms-retry-after-ms of a 403, 408, 413, 418, 420, 429, 500, 502, 503 or 529:
 //     seconds, 0 included, a span such as "30s", a date or a Unix time; of several the longest.
@@ -94,20 +95,20 @@ type TransportOptions struct {
 // a row count as an outage, after which the earlier pace holds. So the processes of one account find their
 // shares without exchanging messages. If a program's Advice reports a 500 as Refused, it counts as a refusal.
 //
-// After a refusal or a reset, requests are sent one at a time first, and one more in flight with each that is served,
-// for a minute at most. Dates are compared with the response's Date.
+// After a refusal or a reset, requests are first sent one at a time. Each served request permits
+// one more in flight, for a minute at most. Dates are compared with the response's Date.
 type Transport struct {
 	base      http.RoundTripper
-	pacer     *pace.Pacer[*http.Request] // nil if there are permits alone
-	permits   *edge.Permits              // nil without Inflight
+	pacer     *pace.Pacer[*http.Request] // nil if there is only Inflight
+	permits   *edge.Permits              // nil if there is no Inflight
 	permitKey func(*http.Request) (string, error)
 	opts      TransportOptions
 }
 
-// NewTransport returns a Transport that sends with base, if nil with [http.DefaultTransport], as the limiter allows:
-// see [ratelimit.Map], and [ratelimit.Unlimited] for the server's limits alone. If the limiter is nil, TransportOptions.Inflight must be
-// set: then requests are sent as its permits allow, and the Transport neither reads what servers announce nor sends a request again. The
-// error names the option that is wrong.
+// NewTransport returns a Transport that sends with base, or with [http.DefaultTransport] if base is nil, as
+// the limiter allows. See [ratelimit.Map]; use [ratelimit.Unlimited] for the server's limits alone. If the
+// limiter is nil, TransportOptions.Inflight must be set. Then requests are sent as its permits allow, and the
+// Transport neither reads what servers announce nor sends a request again. The error names the invalid option.
 func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], opts *TransportOptions) (*Transport, error) {
 	t := &Transport{base: cmp.Or(base, http.DefaultTransport)}
 	if opts != nil {
@@ -148,8 +149,7 @@ func NewTransport(base http.RoundTripper, l ratelimit.Reserver[*http.Request], o
 	return t, nil
 }
 
-// TargetHost is a key function for the scheme and host that a client's request goes to, such as
-// "https://api.example.com".
+// TargetHost is a key function for the scheme and host of a client's request, such as "https://api.example.com".
 func TargetHost(r *http.Request) (string, error) {
 	if r.URL == nil || r.URL.Host == "" {
 		return "", fmt.Errorf("%w: no host in the URL", keyfunc.ErrNoKey)
@@ -157,7 +157,7 @@ func TargetHost(r *http.Request) (string, error) {
 	return targetHost(r), nil
 }
 
-// credentials are the fields by which servers tell their clients apart.
+// credentials are the fields by which servers distinguish their clients.
 var credentials = [...]string{"Authorization", "X-Api-Key", "Api-Key", "Proxy-Authorization"}
 
 // TargetAccount is a key function for the host of [TargetHost] and the account there: a hash of the fields Authorization, X-Api-Key, Api-Key
@@ -210,15 +210,15 @@ func targetHost(r *http.Request) string {
 	return scheme + "://" + host
 }
 
-// TransportStats count requests, all but InFlight since the Transport was made.
+// TransportStats count requests. All fields except InFlight count since the Transport was made.
 type TransportStats struct {
 	Sent      uint64 // repetitions included
 	Waited    uint64 // had to wait first
-	Refused   uint64 // by the server
+	Refused   uint64 // refused by the server
 	Retried   uint64 // were sent again
 	Failed    uint64 // were never sent
 	Unsettled uint64 // could not be cancelled
-	InFlight  uint64 // are in flight now, each until its response; with MaxInFlight until its body is read or closed
+	InFlight  uint64 // in flight now: until the response, or with MaxInFlight until its body is read or closed
 }
 
 // Stats returns the counters.
@@ -236,8 +236,8 @@ func (t *Transport) Stats() (s TransportStats) {
 	return s
 }
 
-// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key returns. A host such as
-// "https://api.example.com" stands for all its accounts: see [TargetAccount].
+// Reset forgets the announcements of the server of a key. The key is a value that TransportOptions.Key
+// returns. A host such as "https://api.example.com" means all its accounts: see [TargetAccount].
 func (t *Transport) Reset(key string) {
 	if t != nil && t.pacer != nil {
 		t.pacer.Reset(key)
@@ -271,7 +271,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.hold(r)
 }
 
-// pace sends the request at its turn. It has waited for a part of MaxWait.
+// pace sends the request at its turn. The request has already waited for a part of MaxWait.
 func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response, error) {
 	key, err := t.opts.Key(r)
 	if err != nil {
@@ -281,15 +281,15 @@ func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response,
 	p := t.pacer.ArriveAfter(r.Context(), key, waited)
 	leaves := true
 	defer func() {
-		if leaves { // after any panic, too
+		if leaves { // Leave is called after any panic, too
 			t.pacer.Leave(p)
 		}
 	}()
-	var refusal *http.Response // the last one
+	var refusal *http.Response // the last refusal
 	for retries := 0; ; retries++ {
 		if err := t.pacer.Await(p, r); err != nil {
 			closeBody(r)
-			if refusal != nil && r.Context().Err() == nil { // its own limit leaves no time
+			if refusal != nil && r.Context().Err() == nil { // its own limit leaves no time for a repetition
 				return refusal, nil
 			}
 			return nil, err
@@ -313,7 +313,7 @@ func (t *Transport) pace(r *http.Request, waited time.Duration) (*http.Response,
 	}
 }
 
-// learn records the advice of a response, nil if there is none, and returns it.
+// learn records the advice of a response, or the lack of one, and returns it.
 func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, err error) (a Advice) {
 	now := time.Now()
 	if resp == nil || err != nil {
@@ -333,7 +333,7 @@ func (t *Transport) learn(p *pace.Place, r *http.Request, resp *http.Response, e
 		a = adviceOf(resp, head, now)
 	}
 	t.pacer.Learn(p, a.pace(now), now)
-	if a.Refused { // it has cost nothing
+	if a.Refused { // the request has cost nothing
 		t.pacer.Refund(p)
 	}
 	return a
@@ -349,8 +349,7 @@ func isBroken(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// repeatable reports whether the server has refused the request, and whether it is safe
-// to send it again.
+// repeatable reports whether the server has refused the request, and the request can safely be sent again.
 func repeatable(r *http.Request, resp *http.Response, a Advice) bool {
 	if a.NoRetry || hasBody(r) && r.GetBody == nil {
 		return false
@@ -366,7 +365,7 @@ func idempotent(r *http.Request) bool {
 	return r.Header.Get("Idempotency-Key") != ""
 }
 
-// repeat returns the request with its body from the beginning, false if that cannot be had.
+// repeat returns the request with its body from the beginning, or false if the body cannot be read again.
 func repeat(r *http.Request) (again *http.Request, ok bool) {
 	if !hasBody(r) {
 		return r, true
@@ -383,8 +382,9 @@ func repeat(r *http.Request) (again *http.Request, ok bool) {
 // maxHolding bounds the time for which a refused answer's body is read.
 const maxHolding = time.Second
 
-// holdBody reads a body, so that its connection can be used again. It stops if the body is large, or has not arrived
-// when the request may be sent again. Close ends a Read that waits. The response keeps the bytes that were read.
+// holdBody reads a body, so that its connection can be used again. It stops if the body
+// is large, or has not arrived by the time at which the request may be sent again. Then
+// Close ends the Read that waits. The response keeps the bytes that were read.
 func holdBody(resp *http.Response, until time.Time) {
 	if resp.Body == nil {
 		return
@@ -404,7 +404,7 @@ func holdBody(resp *http.Response, until time.Time) {
 	}
 }
 
-// cutOff is in place of the rest of a body.
+// cutOff replaces the rest of a body.
 type cutOff struct{}
 
 func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }

@@ -19,27 +19,27 @@ import (
 	"github.com/weir-go/ratelimit/inflight"
 )
 
-// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware across informational responses, and with
-// [Options].Settle it records the final status. Its own methods are the methods that are safe to have with any writer of the server: each
-// falls back, or answers with an error.
+// watcher is the ResponseWriter that a handler gets. It keeps the header fields of the middleware
+// across informational responses, and with [Options].Settle it records the final status. It has itself
+// only methods that are safe for any writer of the server: each falls back, or returns an error.
 type watcher struct {
 	http.ResponseWriter
 	request     *http.Request
-	body        *watchedBody    // of the request; nil if it has none, or is not watched
+	body        *watchedBody    // the body of the request; nil if there is none, or it is not watched
 	status      int             // 0 until it is known
-	late        bool            // the client had gone when it became known
-	written     int64           // bytes of the body
-	clientFault atomic.Bool     // an inner middleware has put the blame on the client
+	late        bool            // the client had gone when the status became known
+	written     int64           // the number of written bytes of the body
+	clientFault atomic.Bool     // an inner middleware has reported that the client is at fault
 	informed    bool            // an informational response was sent
-	tenure      *tenure         // of a permit; nil if the request has none
-	permit      inflight.Permit // ignored as soon as the response is a stream
+	tenure      *tenure         // the tenure of a permit; nil if the request has none
+	permit      inflight.Permit // the permit that is ignored once the response is a stream
 	fields      *fieldNames
 	values      [4]string // of the fields that the middleware has set, "" of others
 }
 
-// watch returns the watcher of a request. It is a ResponseWriter, and has those optional methods for which handlers
-// test a writer's type and that w itself has. It has Hijack also if only [http.ResponseController] finds one in w: a
-// hijack through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs a type.
+// watch returns the watcher of a request, and a ResponseWriter with those optional methods for which handlers test a
+// writer's type and which w has. It also has Hijack if only [http.ResponseController] finds one in w, because a hijack
+// through Unwrap would bypass the watcher. The method set of a type is fixed, so each combination needs a type.
 func watch(w http.ResponseWriter, r *http.Request) (*watcher, http.ResponseWriter) {
 	_, flush := w.(http.Flusher)
 	switch hijack := reachesHijacker(w); {
@@ -104,7 +104,7 @@ func (w *watcher) restore() {
 	if w == nil || !w.informed || w.status != 0 || w.fields == nil {
 		return
 	}
-	h := w.ResponseWriter.Header() // in which a middleware around this one restores its own first
+	h := w.ResponseWriter.Header() // there a middleware around this one restores its own first
 	for i, value := range w.values {
 		if value != "" && slices.Contains(h[w.fields.names[i]], value) {
 			return
@@ -121,7 +121,7 @@ func (w *watcher) restore() {
 	}
 }
 
-// note keeps the final status. Informational statuses come before it.
+// note records the final status. Informational statuses come before it.
 func (w *watcher) note(status int) {
 	if w.status == 0 && isFinal(status) {
 		w.status, w.late = status, w.request.Context().Err() != nil
@@ -130,8 +130,8 @@ func (w *watcher) note(status int) {
 
 func isFinal(status int) bool { return status >= 200 || status == http.StatusSwitchingProtocols }
 
-// final returns the status that the client gets if nothing more is written. A framework may write later: then the client gets another
-// status, but the response needs one now.
+// final returns the status that the client gets if nothing more is written. A
+// framework may write another status later, but the response is judged now.
 func (w *watcher) final() int { return cmp.Or(w.status, http.StatusOK) }
 
 // sentOr returns the status of a handler that has returned, or panicked: a panic does not change a status that was sent.
@@ -142,13 +142,13 @@ func (w *watcher) sentOr(returned bool) int {
 	return w.final()
 }
 
-// answered reports whether a client that has gone had an answer before, or its request was served all the same.
+// answered reports whether a client that has gone had its answer before, or its request was served nevertheless.
 func (w *watcher) answered() bool {
 	return w.status != 0 && (!w.late || w.status < http.StatusBadRequest)
 }
 
-// blame returns the status by which a response is judged: no server error if the client has
-// caused it.
+// blame returns the status by which a response is judged. If the
+// client has caused a server error, that is a status of the client.
 func (w *watcher) blame(status int) int {
 	if status >= http.StatusInternalServerError && (w.clientFault.Load() || w.body.clientFault()) {
 		return http.StatusBadRequest
@@ -156,15 +156,15 @@ func (w *watcher) blame(status int) int {
 	return status
 }
 
-// WriteHeader passes the first final status on. net/http ignores a second one, too,
-// and logs which line has made the call; here it would log a line of this file.
+// WriteHeader passes the first final status on. net/http ignores a second one,
+// too, and logs the line of the call, which would be a line of this file.
 func (w *watcher) WriteHeader(status int) {
 	if w.status != 0 {
 		w.logSuperfluous()
 		return
 	}
 	w.restore()
-	w.ResponseWriter.WriteHeader(status) // which panics if there is no such status: then nothing was sent
+	w.ResponseWriter.WriteHeader(status) // it panics if there is no such status: then nothing was sent
 	w.note(status)
 	w.informed = w.informed || !isFinal(status)
 }
@@ -253,7 +253,7 @@ func (w *watcher) EnableFullDuplex() error {
 	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 }
 
-// Push pushes by the server's writer.
+// Push calls Push of the server's writer.
 func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	if p, ok := w.ResponseWriter.(http.Pusher); ok {
 		return p.Push(target, opts)
@@ -261,7 +261,7 @@ func (w *watcher) Push(target string, opts *http.PushOptions) error {
 	return http.ErrNotSupported
 }
 
-// CloseNotify is called by gin's Context.Stream without a check for it.
+// CloseNotify is here because gin's Context.Stream calls it without a check.
 func (w *watcher) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.request.Context(), func() { gone <- true })
