@@ -48,8 +48,8 @@ type Sample struct {
 	At time.Duration
 	// Median is the median of the times whose mean is RTT.
 	Median time.Duration
-	sized  bool // RTT is from amounts
-	mixed  bool // levels have work of different length
+	sized  bool // RTT was computed from amounts
+	mixed  bool // priorities have work of different length
 }
 
 // served is the mean time of the successes, or of all work if nothing succeeded.
@@ -60,8 +60,7 @@ func (s *Sample) served() time.Duration {
 	return s.RTT
 }
 
-// sane returns s without figures that make no sense. A wrapper of an algorithm may have computed them. They count as
-// unknown.
+// sane returns s with impossible figures set to unknown. A wrapper of an algorithm may have computed them.
 func (s Sample) sane() Sample {
 	for _, x := range []*float64{&s.Mean, &s.Hung, &s.Crowd, &s.Cancelled, &s.Drops, &s.Goodput} {
 		if !(*x > 0 && *x <= mostFigure) {
@@ -76,7 +75,7 @@ func (s Sample) sane() Sample {
 	return s
 }
 
-// mostFigure is the highest figure that makes sense.
+// mostFigure is the largest possible figure.
 const mostFigure = 1e18
 
 // Algorithm finds a limit from samples. The limiter calls Update once for each window, from one goroutine at a time.
@@ -93,7 +92,7 @@ type Algorithm interface {
 // startLimit is the default of the initial limit.
 const startLimit = 20
 
-// checkAlgorithm makes one algorithm, and returns an error if that is nil or has invalid options.
+// checkAlgorithm makes an algorithm, and returns an error if the result is nil or has invalid options.
 func checkAlgorithm(option string, make func() Algorithm) error {
 	if make == nil {
 		return nil
@@ -108,25 +107,25 @@ func checkAlgorithm(option string, make func() Algorithm) error {
 	return nil
 }
 
-// learner has a key's algorithm and current window. The key's lock guards it. Only alg and due belong to the caller
-// that updates the algorithm.
+// learner has a key's algorithm and current window. The key's lock guards it,
+// except alg and due, which belong to the caller that updates the algorithm.
 type learner struct {
 	alg      Algorithm
 	at       int    // the algorithm's latest result
 	queue    int    // the part of it that is the queue in the backend
-	seq      uint64 // number of the work that began last
-	inFlight int    // units, without ignored ones
+	seq      uint64 // the number of the work that began last
+	inFlight int    // the units in flight, without ignored ones
 	ignored  int    // units in flight after Permit.Ignore
-	high     int    // the highest limit since the window.low
-	draining bool   // the limit was lowered, and more is in flight
+	high     int    // the highest limit since window.low
+	draining bool   // the limit was lowered, and more than it is in flight
 	window   window
 	updating bool
 	due      Sample
 	each     func(f func(seq uint64, start time.Duration) bool) // calls f with the work in flight, each key's newest first, until f returns false
-	levels   levels                                             // with Options.Shared
+	levels   levels                                             // used with Options.Shared
 	busy     []*semaphore                                       // with Options.Shared: keys with something in flight
-	report   func(old, new int)                                 // receives each change of the limit; nil for none
-	system   bool                                               // readings are of the system's clock
+	report   func(old, new int)                                 // receives each change of the limit; or nil
+	system   bool                                               // readings are from the system's clock
 }
 
 func newLearner(alg Algorithm) *learner {
@@ -187,13 +186,13 @@ func (l *learner) take(now time.Duration, bound, inFlight int) {
 	l.updating = true
 }
 
-// changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue. So that
-// work no longer counts. Nor does work that begins before the work in flight has fallen to the new limit.
+// changed records a change of the limit. If the new limit is much lower, earlier work has met a longer queue, and
+// no longer counts. Work that begins before the units in flight have fallen to the new limit does not count either.
 func (l *learner) changed(now time.Duration, old, limit int) {
 	l.high = max(l.high, old)
 	l.window.filling, l.draining = limit > old, false
 	switch {
-	case float64(limit) > higher*float64(old): // a probe is over
+	case float64(limit) > higher*float64(old): // a probe has ended
 		l.high, l.window.low = limit, now
 	case float64(limit) >= lower*float64(l.high):
 	case l.inFlight > limit:

@@ -30,9 +30,9 @@ type level struct {
 }
 
 const (
-	backoff = 0.9 // the part of the limit that is left after a dropped window
+	backoff = 0.9 // the factor of the limit after a dropped window
 	tiny    = 0.5 // the growth of a limit near the value at which drops began
-	beyond  = 1.2 // above that multiple of the value, the backend has grown
+	beyond  = 1.2 // above this multiple of the value, the backend must have grown
 )
 
 func newLevel(t tuning) level {

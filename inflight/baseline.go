@@ -17,28 +17,28 @@ import "math"
 type baseline struct {
 	rtt    float64 // the baseline in nanoseconds; 0 if nothing was measured
 	found  float64 // the limit under which it was measured
-	proven bool    // by a probe, or by a limit that has grown without a queue
+	proven bool    // found by a probe, or by a limit that has grown without a queue
 	low    float64 // latency, smoothed, for the fall of the baseline
-	since  int     // windows with the limit in full use since the last probe
-	queue  bool    // the window before was one with a queue
+	since  int     // the number of windows with the limit in full use since the last probe
+	queue  bool    // the previous window was one with a queue
 	ever   bool    // a baseline was proven once
-	every  int     // windows with the limit in full use before the next of the early probes
+	every  int     // the number of windows with the limit in full use before the next of the early probes
 	high   float64 // the highest limit in full use since then
 
 	patience float64 // the part of the allowed queue that clients bear; below 1 if they leave early
 	jumped   bool    // latency changed in this window by more than noise and the limit explain
 
-	last  float64 // latency of the window before
+	last  float64 // latency of the previous window
 	at    float64 // the limit in that window
-	noise float64 // variance of the logarithm of a window's latency
-	trend float64 // logarithm of the factor by which the limit was to change after the window before
+	noise float64 // the variance of the logarithm of a window's latency
+	trend float64 // the logarithm of the factor by which the limit was to change after the previous window
 
-	lost     float64 // the limit before the last dropped windows; 0 once the limit is back
-	dropping bool    // the window before was dropped
+	lost     float64 // the limit before the last dropped windows; 0 once the limit has recovered
+	dropping bool    // the previous window was dropped
 
-	varies float64 // variance of single requests' times without a queue, in squares of their mean
+	varies float64 // the variance of single requests' times without a queue, in squares of their mean
 	known  float64 // the number of requests from which varies is known
-	doubt  float64 // variance of the logarithm of rtt, which is the mean of a few requests
+	doubt  float64 // the variance of the logarithm of rtt, which is the mean of a few requests
 
 	probe probe
 	mixed mixed
@@ -75,7 +75,7 @@ func (l load) bears(queue float64) float64 {
 	return max(l.patience*queue, min(queue, 3*math.Sqrt(l.doubt)*l.busy))
 }
 
-// free is the unused part of the limit.
+// free returns the unused part of the limit.
 func (l load) free() float64 { return max(0, l.limit-l.inFlight) }
 
 const (
@@ -129,11 +129,11 @@ func (b *baseline) observe(rtt, limit, ended float64) {
 	b.last, b.at = rtt, limit
 	noise *= gain / (2 - gain)
 	if b.low < b.rtt*min(fallen, math.Exp(-3*math.Sqrt(noise+b.doubt))) {
-		b.rtt, b.found, b.proven, b.doubt = b.low, limit, false, noise // it may include a queue already
+		b.rtt, b.found, b.proven, b.doubt = b.low, limit, false, noise // this may already include a queue
 	}
 }
 
-// vary records how much the times of a window's requests vary. In a queue, times are longer and vary more.
+// vary records the variation of the times of a window's requests. In a queue, times are longer and vary more.
 func (b *baseline) vary(s Sample) {
 	if s.Ended <= 0 || s.RTT <= 0 {
 		return
@@ -163,7 +163,7 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 	}
 	d = max(-step, min(step, gain*d))
 	switch {
-	case queue: // the backend can no longer do more than this
+	case queue: // the backend can do no more than this
 		b.lost = min(b.lost, limit)
 	case limit >= b.lost/2:
 		b.lost = 0
@@ -183,7 +183,7 @@ func (b *baseline) toward(to, limit float64, queue, idle bool) float64 {
 func (b *baseline) dropped(to, limit float64, left bool) float64 {
 	least := limit * math.Exp(-step)
 	if left {
-		b.high = 0 // the fall of the limit is explained
+		b.high = 0 // this fall of the limit has a known cause
 	}
 	switch {
 	case !b.dropping:
@@ -220,7 +220,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	if b.rtt == 0 {
 		b.patience = 1
 	}
-	if b.probe.running && slow { // its latency must not become the baseline
+	if b.probe.running && slow { // such a latency must not become the baseline
 		b.probe.running, b.last, b.trend = false, 0, 0
 	}
 	if b.probe.running && rtt > 0 {
@@ -252,7 +252,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 	b.bears(s.Cancelled, x.aim(target) >= nearly*l.limit)
 	x.patience = b.patience
 	lower, restore := l.drops.add(s, l.limit, l.min)
-	if restore > 0 && !slow { // the fall shows nothing about the backend
+	if restore > 0 && !slow { // such a fall shows nothing about the backend
 		b.lost, b.dropping, b.high = math.Inf(1), false, 0
 		return l.set(restore, s.Max)
 	}
@@ -266,7 +266,7 @@ func (b *baseline) update(l *level, s Sample, target func(load) float64) int {
 		return l.set(b.dropped(x.aim(target), l.limit, left), s.Max)
 	case rtt <= 0:
 		return l.set(l.limit, s.Max)
-	case left && b.rtt == 0: // latency is the patience of the clients
+	case left && b.rtt == 0: // here latency is the patience of the clients
 		return l.set(b.begin(l.limit, rtt, left), s.Max)
 	case !left:
 		b.observe(float64(s.RTT), l.limit, ended)

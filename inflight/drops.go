@@ -21,9 +21,8 @@ import "math"
 // limit that it had reached, each run would be compared with the one before it, and the limit would fall step by step
 // to its minimum without any result.
 //
-// If several processes share a backend, a single run can mislead: the others take the capacity that one process gives
-// up. A cure is evidence that the drops depend on the limit. So after each cure, one later run without effect is
-// disregarded.
+// If several processes share a backend, a single run can mislead: other processes use the capacity that one gives up. A
+// cure is evidence that the drops depend on the limit. So after each cure, one later run without effect is disregarded.
 //
 // An outage of the whole backend lowers the limit to its minimum. When some calls succeed again, no lower limit can
 // show the kind of the remaining drops. A higher limit can: see lift.
@@ -39,15 +38,15 @@ type drops struct {
 	before dropSum  // the first windows of the comparison
 	after  dropSum  // the windows at a much lower limit
 	trial  dropSum  // the windows of a check, a climb or a lift
-	trust  int      // runs without effect to disregard
-	calm   int      // windows since the last run, or since trust last fell
+	trust  int      // the number of runs without effect to disregard
+	calm   int      // the number of windows since the last run, or since trust last fell
 	knee   float64  // the limit at which the cured drops began; 0 without a cure
-	tardy  float64  // windows of careful growth since that cure
+	tardy  float64  // the number of windows of careful growth since that cure
 
 	bottom dropSum // the last windows at the least limit
 	total  bool    // the run has reached the least limit, and nearly all calls were dropped there
-	wait   int     // windows at the least limit, since the last lift
-	pause  int     // such windows before the next lift
+	wait   int     // the number of windows at the least limit since the last lift
+	pause  int     // the number of such windows before the next lift
 }
 
 // dropping is the state of a run.
@@ -62,31 +61,31 @@ const (
 )
 
 const (
-	firstDrops   = 2    // windows before the limit is much lower
-	laterDrops   = 3    // windows at a much lower limit before the run is judged
-	mostDrops    = 8    // the most such windows
-	checkDrops   = 3    // windows within which a cure is confirmed
-	muchLower    = 0.7  // of the limit at the start of the comparison
-	deepest      = 0.4  // of the limit at the start; a comparison needs no lower limit
-	asMany       = 0.8  // of the share before; if at least this part is left, the drops have stayed
-	lessGood     = 0.85 // of the goodput before; below it, goodput has fallen with the limit
-	moreGood     = 1.3  // times the goodput before; above it, goodput has grown with the limit
-	cure         = 0.5  // of the share before, above the floor; if less is left, the drops have gone away
-	unequal      = 2    // standard deviations; a smaller difference of shares may be chance
-	certain      = 4    // the same; a larger difference is no chance
-	leastFloor   = 0.05 // a smaller share is not worth a floor
+	firstDrops   = 2    // the number of windows before the limit is much lower
+	laterDrops   = 3    // the number of windows at a much lower limit before the run is judged
+	mostDrops    = 8    // the maximum number of such windows
+	checkDrops   = 3    // the number of windows within which a cure is confirmed
+	muchLower    = 0.7  // a part of the limit at the start of the comparison
+	deepest      = 0.4  // a part of the limit at the start of the run; a comparison needs no lower limit
+	asMany       = 0.8  // a part of the share before; if at least this part is left, the drops have stayed
+	lessGood     = 0.85 // a part of the goodput before; below it, goodput has fallen with the limit
+	moreGood     = 1.3  // a multiple of the goodput before; above it, goodput has grown with the limit
+	cure         = 0.5  // a part of the share before, above the floor; if less is left, the drops have gone away
+	unequal      = 2    // in standard deviations; a smaller difference of shares may be chance
+	certain      = 4    // in standard deviations; a larger difference is no chance
+	leastFloor   = 0.05 // a smaller share is too small for a floor
 	mostFloor    = 0.95 // a larger share is an outage of the whole backend
-	allLost      = 0.9  // of the share above the floor; no window has more by chance alone
+	allLost      = 0.9  // a part of the share above the floor; no window has more by chance alone
 	forget       = 0.01 // the part of the floor that fades in a window with fewer drops
-	smoothing    = 100  // outcomes over which the share of drops is smoothed
-	firstTrust   = 2    // trust at the start, when overload may well be the cause of drops
+	smoothing    = 100  // the number of outcomes over which the share of drops is smoothed
+	firstTrust   = 2    // trust at the start, when overload is a likely cause of drops
 	mostTrust    = 6    // the maximum of trust
-	calmWindows  = 20   // windows without a run after which trust falls by one
+	calmWindows  = 20   // the number of windows without a run after which trust falls by one
 	climbStep    = 2    // the factor of each step of a climb
-	liftStep     = 8    // the factor of a lift, too large for other limiters of the same backend to balance
-	liftPause    = 8    // windows between the first two lifts
-	mostPause    = 64   // the most windows between two lifts
-	carefulLeast = 6    // windows of careful growth, at least
+	liftStep     = 8    // the factor of a lift; other limiters of the same backend cannot balance so much
+	liftPause    = 8    // the number of windows between the first two lifts
+	mostPause    = 64   // the maximum number of windows between two lifts
+	carefulLeast = 6    // the minimum number of windows of careful growth
 	carefulShare = 0.5  // the same for larger limits, in windows for each unit of the knee
 )
 
@@ -130,8 +129,8 @@ func (d *dropSum) differ(e *dropSum) float64 {
 	return 0 // both are 0, or both are 1
 }
 
-// add records a window under a limit, and reports whether the limit must fall. Otherwise, if restore is above 0, the
-// limit becomes restore. Least is the minimum of the limit.
+// add records a window under a limit, and reports whether the limit must fall. Otherwise,
+// if restore is above 0, the limit becomes restore. least is the minimum of the limit.
 func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore float64) {
 	share, n, goodput := s.Drops, float64(max(1, s.Outcomes)), s.Goodput
 	d.recent += n / (n + smoothing) * (share - d.recent)
@@ -159,12 +158,12 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 		}
 	}
 	switch {
-	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // even if one window has fewer drops
+	case d.state == falling && excess >= cure*(d.before.share()-d.floor): // this holds even if one window has fewer drops
 	case d.state == falling && !many:
 		d.state, d.trial = checking, dropSum{}
 		d.trial.add(share, n, goodput)
 		return false, d.check(limit)
-	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n): // or by chance
+	case !many, d.trust == 0 && d.recent-d.floor < d.threshold() && excess-needed < 2*chance(share, n): // or there are fewer by chance
 		if d.calm++; d.calm >= calmWindows {
 			d.calm, d.trust, d.start = 0, max(0, d.trust-1), 0
 		}
@@ -197,11 +196,11 @@ func (d *drops) add(s Sample, limit float64, least int) (lower bool, restore flo
 	return lower, restore
 }
 
-// threshold is the share of drops above the floor from which on they are many.
+// threshold is the share of drops above the floor from which they count as many.
 func (d *drops) threshold() float64 { return (1 - d.floor) / dropShare }
 
-// judge returns how the limit changes after a window of a run: whether it falls further, or the value that it returns
-// to.
+// judge returns the change of the limit after a window of a run:
+// whether the limit falls further, or the value to which it returns.
 func (d *drops) judge(limit float64) (lower bool, restore float64) {
 	if d.after.windows < laterDrops {
 		return true, 0
@@ -225,7 +224,7 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 			return true, 0
 		}
 	}
-	if share-d.floor < d.threshold() { // few are left
+	if share-d.floor < d.threshold() { // few drops are left
 		d.state = steady
 		return false, 0
 	}
@@ -236,8 +235,8 @@ func (d *drops) judge(limit float64) (lower bool, restore float64) {
 // learn ends a run that had no effect. The share of drops becomes the floor.
 func (d *drops) learn(floor float64) { d.state, d.floor, d.knee, d.start = steady, floor, 0, 0 }
 
-// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the run
-// goes on, now or with the next window that has many drops. Check returns the new limit, or 0 to leave it as it is.
+// check ends a run once it is certain that the drops have gone away. If that is not certain after some windows, the
+// run goes on, now or with the next window that has many drops. check returns the new limit, or 0 for no change.
 func (d *drops) check(limit float64) (to float64) {
 	cured := d.before.differ(&d.trial) > certain && d.trial.share()-d.floor < cure*(d.before.share()-d.floor)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// refusal is an error whose text is made once: a refusal must be cheap when there is too much to do.
+// refusal is an error whose text is made once, because refusals must be cheap under overload.
 type refusal struct {
 	text string
 	is   error
@@ -30,7 +30,7 @@ func errNegative(n int) error {
 	return fmt.Errorf("inflight: %w: %d", ratelimit.ErrNegativeCost, n)
 }
 
-// errExceeds returns the error for an n that never fits. A bound of 0 means that the key is blocked.
+// errExceeds returns the error for n units that never fit. A bound of 0 means that the key is blocked.
 func errExceeds(n, bound int, what string) error {
 	if bound == 0 {
 		return errBlocked

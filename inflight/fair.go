@@ -16,7 +16,7 @@ type share struct {
 	used   float64       // units × nanoseconds, divided by weight; only differences between keys matter
 	until  time.Duration // the instant up to which work is counted
 	turn   uint64        // of keys with equal use, the lowest is first
-	waits  bool          // used was made level with other keys' when a caller began to wait
+	waits  bool          // used was raised to other keys' use when a caller began to wait
 }
 
 // advance counts the work in flight until now.

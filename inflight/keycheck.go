@@ -10,7 +10,7 @@ import (
 
 // keyCheck finds keys that cannot be looked up in a table.
 type keyCheck[K comparable] struct {
-	checkKeys bool // keys hold interfaces, whose values may not be comparable
+	checkKeys bool // keys contain interfaces, whose values may not be comparable
 }
 
 // err returns an error if the key is invalid. Its text leaves out the key, which may be a secret.

@@ -40,7 +40,7 @@ func (s *semaphore) learn() {
 		}
 		limit = *now
 		l.changed(at, old, limit)
-		l.updating = limit != old && l.report != nil // reports come one after the other
+		l.updating = limit != old && l.report != nil // reports must come one after the other
 		reports := l.updating
 		s.unlockAfter(busy)
 		if reports {

@@ -49,7 +49,7 @@ type learnt struct {
 	level
 	base      baseline
 	tolerance float64
-	queue     float64 // of the latest target
+	queue     float64 // the queue in the latest target
 }
 
 const (
@@ -57,7 +57,7 @@ const (
 	maxTolerance     = 1000
 	queueShare       = 0.2
 	rootQueue        = 3.5 // the queue, in square roots of the work that the backend does at once
-	growth           = 5   // the most by which the limit grows while no queue is seen, in the same roots
+	growth           = 5   // the maximum growth of the limit while there is no sign of a queue, in the same roots
 	quiet            = 0.5 // the part of the queue that is allowed if latency does not vary
 	unquiet          = 6   // all of the queue is allowed if the logarithm of a window's latency has a standard deviation of 1/unquiet
 	leastQueue       = 4

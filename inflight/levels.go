@@ -17,7 +17,7 @@ import (
 // has a bound of its own, which changes at the pace of its work. See levelHeld.
 type levels struct {
 	all  []levelHeld   // by priority, the lowest first
-	last time.Duration // when work last began or ended
+	last time.Duration // the time at which work last began or ended
 }
 
 // levelHeld has the units in flight of one priority, and their bound.
@@ -29,19 +29,19 @@ type levels struct {
 // the call was late for another reason. CUBIC grows the window of a TCP connection in the same way (RFC 9438).
 type levelHeld struct {
 	priority, n int
-	last        time.Duration // when its work last began or ended
+	last        time.Duration // the time at which its work last began or ended
 
-	bound, late float64       // the bound, or 0 for none; the units in flight when a call of a higher level was late
-	hold        time.Duration // mean time of about the last 16 successes; 0 before the first, and no period ends then
-	began       time.Duration // start of the period, which lasts as long as hold, and at least a second
-	most        [2]int        // the most units of this level and those below, in this period and the one before
+	bound, late float64       // the bound, or 0 for none; and the units in flight when a call of a higher level was late
+	hold        time.Duration // the mean time of about the last 16 successes; 0 before the first, and no period ends then
+	began       time.Duration // the start of the period, which lasts as long as hold, and at least a second
+	most        [2]int        // the maximum of units of this level and those below, in this period and in the previous one
 	lowered     bool          // the bound fell in this period
 }
 
 // remembered is the time for which a level counts after its last work.
 const remembered = time.Minute
 
-// differing is the ratio from which on the times of two levels differ.
+// differing is the ratio from which the times of two levels count as different.
 const differing = 2
 
 // add adds n to the units in flight of a priority. Bounds change only when n is negative, and the caller then serves
@@ -109,8 +109,8 @@ func (l *levels) differ() bool {
 	return longest/differing > shortest
 }
 
-// leaves returns the part of the limit that a caller leaves to higher levels. It is the queue, but at most half of the
-// limit, if one of them recently had work, and else 0.
+// leaves returns the part of the limit that a caller leaves to higher levels. If one of them
+// recently had work, it is the queue, but at most half of the limit. Otherwise it is 0.
 func (l *levels) leaves(priority, queue, limit int) int {
 	if l.worksAbove(l.find(priority + 1)) {
 		return min(queue, limit/2)

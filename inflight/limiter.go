@@ -23,10 +23,10 @@ type Limiter[K comparable] struct {
 	report   func(key K, old, new int) // OnLimit
 	hasTotal bool
 
-	base      atomic.Int64 // New's limit, or SetLimit's
+	base      atomic.Int64 // the limit of New or SetLimit
 	setting   sync.Mutex   // one SetLimit, SetTotal or beginning of a Refresh at a time
 	numbers   atomic.Uint64
-	refreshed atomic.Uint64 // configurations from before this number are out of date
+	refreshed atomic.Uint64 // configurations with a lower number are out of date
 }
 
 // New returns a limiter that lets each key have limit units in flight at once. To limit a whole server, set
@@ -152,7 +152,7 @@ func (l *Limiter[K]) create(key K, timed bool) (*semaphore, time.Duration, error
 	cfg := l.configOf(key)
 	now := l.common.reading(timed)
 	l.table.mu.Lock()
-	if old := l.table.find(key); old != nil { // not dead, as dead ones leave under this lock
+	if old := l.table.find(key); old != nil { // it is not dead, because dead ones leave under this lock
 		old.mutex().Lock()
 		l.table.mu.Unlock()
 		return &old.semaphore, now, nil

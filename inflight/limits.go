@@ -65,7 +65,7 @@ func (l *Limiter[K]) SetTotal(n int) error {
 func (l *Limiter[K]) Refresh(keys ...K) {
 	l.made()
 	l.setting.Lock()
-	l.refreshed.Store(l.numbers.Add(1)) // it never falls
+	l.refreshed.Store(l.numbers.Add(1)) // refreshed never falls
 	l.setting.Unlock()
 	for _, e := range l.entries(keys) {
 		l.reconfigure(e)

@@ -29,10 +29,10 @@ type Options[K comparable] struct {
 	// key is 1.
 	Weight func(key K) int
 
-	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels can
-	// starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight while
-	// calls of higher levels are late. TryAcquire gets only units that no waiter of its level or a higher one takes, so
-	// high levels should call Acquire with a short deadline. If nil, all keys have one level.
+	// Priority returns a key's level. Freed units of Total go to the highest level with waiters, so lower levels
+	// can starve. Use Weight for work that must go on. Under a Shared limit, lower levels have less work in flight
+	// while calls of higher levels are late. TryAcquire gets only units for which no waiter of its level or a
+	// higher one waits. So high levels should call Acquire with a short deadline. If nil, all keys have one level.
 	Priority func(key K) int
 
 	// MaxWaiting is the maximum number of calls of Acquire that wait, over all keys. When it is reached, a caller takes

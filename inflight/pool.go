@@ -12,13 +12,13 @@ import (
 // The lock of its semaphores guards it. Keys with a common pool also have a common lock. So a decision always takes one
 // lock, and needs no order between the locks of keys and of Total.
 type pool struct {
-	total    int // units that may be in flight now, or noTotal
+	total    int // the units that may be in flight now, or noTotal
 	inFlight int
 	bound    atomic.Int64 // upper bound of total; changed under the lock
-	waiting  int          // callers
-	came     uint64       // callers that have ever begun to wait
+	waiting  int          // the number of callers that wait
+	came     uint64       // the number of callers that have ever begun to wait
 	turns    uint64
-	learner  *learner // with Options.Shared, else nil
+	learner  *learner // set with Options.Shared, else nil
 
 	levels     []*tier    // priorities with waiters, the highest first
 	collecting *semaphore // the semaphore whose first waiter keeps freed units until it fits, or nil
@@ -28,8 +28,10 @@ type pool struct {
 type tier struct {
 	priority int
 	byUse    useHeap  // semaphores that wait for Total and not for their own limit
-	waiters  arrivals // of all semaphores
-	served   float64  // the least use when a semaphore was last served, plus one unit. A key that comes back has at least this use: otherwise a stream of new keys would delay the others
+	waiters  arrivals // the waiters of all its semaphores
+	// the least use when a semaphore was last served, plus one unit; a key that comes back
+	// has at least this use, because otherwise a stream of new keys would delay the others
+	served float64
 }
 
 // levelLocked returns the tier of a priority. It adds one if there is none.
@@ -58,7 +60,7 @@ func (p *pool) fitsLocked(n, priority int) bool {
 		return true
 	case l == nil:
 		return n <= p.total-p.inFlight
-	default: // ignored work counts in the bound alone
+	default: // ignored work counts only in the bound
 		counts := p.inFlight - l.ignored
 		return n <= bound-p.inFlight && !l.levels.reached(n, priority) && (counts == 0 || n <= p.total-counts-l.levels.leaves(priority, l.queue, p.total) || l.levels.exceeds(n, priority, p.total))
 	}
@@ -79,7 +81,7 @@ func (p *pool) passedLocked(priority int) bool {
 
 // joinLocked adds a waiter to its semaphore's queue.
 func (p *pool) joinLocked(s *semaphore, w *waiter) {
-	s.wait = s.agedLocked(w.since) // while no call waited
+	s.wait = s.agedLocked(w.since) // this is the wait when no call waited
 	s.push(w)
 	p.came++
 	w.came = p.came
@@ -129,9 +131,8 @@ func (p *pool) moveLocked(s *semaphore, priority int) {
 	p.prunedLocked(from)
 }
 
-// changedLocked admits the waiters that fit after limits have changed. Some keys may begin to wait for Total now. The
-// key with the least use is placed first, so the others are made level with it, whatever the order in which they were
-// found.
+// changedLocked admits the waiters that fit after limits have changed. Some keys may begin to wait for Total
+// now. It places the key with the least use first, so that the others are made level with it in any order.
 func (p *pool) changedLocked(now time.Duration) {
 	all := p.waitersLocked()
 	for _, s := range all {
@@ -142,7 +143,7 @@ func (p *pool) changedLocked(now time.Duration) {
 		switch {
 		case a.waits == b.waits:
 			return cmp.Compare(a.used, b.used)
-		case a.waits: // it keeps its use
+		case a.waits: // the semaphore keeps its use
 			return -1
 		}
 		return 1
@@ -175,9 +176,9 @@ func (p *pool) outLocked(s *semaphore, l *tier) {
 	}
 }
 
-// placeLocked adds a semaphore to those that wait for Total. If the semaphore has no waiter, is at its own limit, or
-// there is no Total, placeLocked removes it. A key that begins to wait is made level with the waiting key of least use.
-// A key that was at its own limit keeps its use, but has saved up nothing.
+// placeLocked adds a semaphore to those that wait for Total. If the semaphore has no waiter, is at its own
+// limit, or there is no Total, placeLocked removes it. A key that begins to wait is made level with the waiting
+// key of least use. A key that was at its own limit keeps its use, but not an advantage over the others.
 func (p *pool) placeLocked(s *semaphore, now time.Duration) {
 	w := s.first
 	if w == nil || !s.fitsLocked(w.n) && (p.total == noTotal || int64(s.limit) < p.bound.Load()) {
@@ -288,7 +289,7 @@ func (p *pool) serveLocked(s *semaphore, now time.Duration) {
 	if waited := now - w.since; waited > min((w.ends-w.since)/4, max(time.Second, 4*s.hold)) {
 		s.delayedLocked(1)
 	}
-	if !s.common.timed && s.timedAt == 0 { // only one permit at a time, while others wait: otherwise no clock is read
+	if !s.common.timed && s.timedAt == 0 { // while others wait, only one permit at a time is timed: otherwise no clock is read
 		s.timedAt, s.timedWork, s.timedFrom = w.permit.place, w.permit.serial, now
 	}
 	s.waitedLocked(max(0, now-w.since), now)

@@ -23,46 +23,46 @@ type probe struct {
 
 	running   bool
 	from      measure // the limit and latency at which the probe began
-	before    measure // those of the previous step
+	before    measure // the limit and latency of the previous step
 	cut       float64 // the limit of this step
 	together  bool    // a boundary has passed within this step
-	restarts  int     // the number of times that the step's sums began anew
+	restarts  int     // the number of times that the step's sums were restarted
 	doubted   float64 // latency in the step that showed a slower backend; 0 if none did
 	confirmed float64 // the baseline that the latest routine probe found
 
-	n      int     // windows of this step
-	ended  float64 // requests of these windows
-	left   int     // windows of these that clients left early
-	sum    float64 // of their latencies
-	middle float64 // of their medians
+	n      int     // the number of windows in this step
+	ended  float64 // the number of requests in these windows
+	left   int     // the number of these windows that clients left early
+	sum    float64 // the sum of their latencies
+	middle float64 // the sum of their medians
 }
 
 const (
-	cause    = 500 * time.Millisecond // the least distance between boundaries for probes with a cause
+	cause    = 500 * time.Millisecond // the minimum distance between boundaries for probes with a cause
 	routine  = 32 * time.Second       // the same for routine probes
 	causes   = 2                      // the same distances in windows
 	routines = 120
-	blindly  = 1000 // windows with the limit in full use between routine probes if Sample.At is unknown
+	blindly  = 1000 // the number of windows with the limit in full use between routine probes if Sample.At is unknown
 
-	soon  = 8  // windows with the limit in full use from the first baseline to the probe that confirms it
-	later = 32 // the same from then on to the second probe
+	soon  = 8  // the number of windows with the limit in full use from the first baseline to the probe that confirms it
+	later = 32 // the same number from then on to the second probe
 
 	below      = 0.7  // a probe for the known baseline lowers the limit to this part of the work that the backend does at once
 	shrunk     = 0.5  // a limit that has fallen to this part is a cause of a probe, if latency is too high
-	far        = 3    // times the baseline; a higher latency is too high for a limit that has fallen to shrunk
-	queued     = 1.4  // times the latency that a queue alone would leave; a higher latency shows no queue
-	confirming = 0.88 // of a proven baseline; with a queue, latency in a probe would be lower
-	opinion    = 0.8  // of latency in the doubted step; lower latency at a third of its limit shows that others had a queue
-	raised     = 1.03 // times the baseline; a routine probe that would raise it further takes the full number of windows, most
+	far        = 3    // a multiple of the baseline; a higher latency is too high for a limit that has fallen to shrunk
+	queued     = 1.4  // a multiple of the latency that a queue alone would leave; a higher latency shows no queue
+	confirming = 0.88 // a part of a proven baseline; with a queue, latency in a probe would be lower
+	opinion    = 0.8  // a part of the latency in the doubted step; a lower latency at a third of its limit shows that others had a queue
+	raised     = 1.03 // a multiple of the baseline; a routine probe that would raise it further takes the full number of windows, most
 
 	most        = 3     // the maximum number of windows of a step
 	mostRoutine = 5     // the same for a routine probe
-	precise     = 0.2   // the largest standard error of a baseline that a probe finds, as a part of it
+	precise     = 0.2   // the maximum standard error of a baseline that a probe finds, as a part of it
 	preciser    = 0.12  // the same for a routine probe: if baselines differ, processes get unequal shares
-	surest      = 0.001 // the least variance of a measured baseline, because backends change
+	surest      = 0.001 // the minimum variance of a measured baseline, because backends change
 
 	draining     = 0.02 // if latency falls by more than this part from window to window, a queue drains
-	drainingBy   = 3    // standard deviations; a smaller difference may be chance
+	drainingBy   = 3    // in standard deviations; a smaller difference may be chance
 	mostRestarts = 4
 )
 
@@ -104,7 +104,7 @@ func (b *baseline) causes(limit, rtt float64, unproven, full, stuck bool) bool {
 func (p *probe) crossed(at, distance time.Duration, windows int) bool {
 	elapsed := at - p.previous
 	switch {
-	case p.previous == 0 || elapsed <= 0: // the first window, or the clock was set back
+	case p.previous == 0 || elapsed <= 0: // this is the first window, or the clock was set back
 		return false
 	case elapsed > longest:
 		return true
@@ -225,7 +225,7 @@ func (b *baseline) judge(mean, doubt float64) verdict {
 	near := math.Abs(math.Log(mean/b.rtt)) < 2*clear
 	// Latency has not fallen further than by chance, as it would have with a queue.
 	same := b.proven && mean <= longer*b.rtt && mean > b.rtt*min(confirming, math.Exp(-2*math.Sqrt(doubt+b.doubt)))
-	measured := !p.before.left && 2*p.left <= p.n // latency is the backend's, not the patience of its clients
+	measured := !p.before.left && 2*p.left <= p.n // the latency is the backend's, and not the patience of its clients
 	flat := p.cut <= 1 || measured && ratio >= queued
 	switch {
 	case p.cut > 1 && b.needsMore(mean, ratio, doubt, flat || same || b.proven):

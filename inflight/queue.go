@@ -5,23 +5,24 @@ import "time"
 // waiter is one call of Acquire that waits. The lock of its key guards it. When ready is closed, the waiter may read
 // its other fields without the lock.
 type waiter struct {
-	semaphore    *semaphore
-	n            int
-	ready        chan struct{}
-	since        time.Duration // when it began to wait
-	ends         time.Duration // the reading at which the wait ends
-	gone         time.Duration // the reading at which the caller's context ends; later than ends if a bound of the wait alone ends the wait
-	permit       Permit        // the result, if err is nil
-	err          error         // the reason for which it gets no permit
-	done         bool          // ready is closed
-	next, prev   *waiter       // of its key
-	came         uint64        // its number among all waiters, in the order of arrival
-	newer, older *waiter       // of its priority
+	semaphore *semaphore
+	n         int
+	ready     chan struct{}
+	since     time.Duration // the time at which it began to wait
+	ends      time.Duration // the reading at which the wait ends
+	// the reading at which the caller's context ends; it is later than ends if a bound of the wait alone ends the wait
+	gone         time.Duration
+	permit       Permit  // the result, if err is nil
+	err          error   // the reason for which it gets no permit
+	done         bool    // ready is closed
+	next, prev   *waiter // its neighbours in the queue of its key
+	came         uint64  // its number among all waiters, in the order of arrival
+	newer, older *waiter // its neighbours among the waiters of its priority
 }
 
-// nextLocked returns the waiter whose turn it is among the key's waiters. It is the oldest one. From the first waiter
-// that leaves unserved until the queue is empty, it is the newest one. In an overload, the oldest waiter would always
-// have waited for about as long as callers bear, and few would be served in time.
+// nextLocked returns the key's next waiter, usually the oldest. After a waiter has left
+// unserved, it is the newest, until the queue is empty. In an overload the oldest waiter would
+// always have waited for about as long as callers bear, and few would be served in time.
 func (s *semaphore) nextLocked() *waiter {
 	p := s.pool()
 	if s.losing && p.collecting != s && s.fitsLocked(s.last.n) && p.fitsLocked(s.last.n, s.priority) {
@@ -115,7 +116,7 @@ func (a *arrivals) remove(w *waiter) {
 	w.newer, w.older = nil, nil
 }
 
-// end lets the waiter go on.
+// end ends the wait.
 func (w *waiter) end(err error) {
 	w.err, w.done = err, true
 	close(w.ready)

@@ -17,37 +17,37 @@ import (
 // keys or cores, most of the time is spent on such lines.
 type semaphore struct {
 	common   *common
-	limit    int     // units that may be in flight now: bound, or the learnt limit
-	inFlight int     // units
-	first    *waiter // in the queue, first come, first served; nil if it is empty
+	limit    int     // the units that may be in flight now: bound, or the learnt limit
+	inFlight int     // the units in flight
+	first    *waiter // the first waiter of the queue; nil if it is empty
 	dead     bool    // the table has forgotten it: look the key up again
 	parked   bool    // when it is idle, unpark puts the key back among those that may be forgotten
-	losing   bool    // a waiter has left unserved since the queue was last empty
+	losing   bool    // since the queue was last empty, a waiter has left unserved
 	mu       sync.Mutex
 	timedAt  uint32 // with a fixed limit, the place of the work that is timed
-	works    works  // begins with its first permit, the only one of most keys
+	works    works  // begins with its first permit, which for most keys is the only one
 
 	last   *waiter
-	queued int  // waiters
-	own    pool // the semaphore's own pool, without Total
+	queued int  // the number of waiters
+	own    pool // the semaphore's own pool, if there is no Total
 
-	bound   int      // units that may ever be in flight; 0 if the key is blocked
+	bound   int      // the maximum of units in flight; 0 if the key is blocked
 	learner *learner // nil if the limit is fixed; with Options.Shared the learner of all keys
-	idleAt  uint64   // when it became idle, with nothing in flight and no waiter: a number of common.idled
+	idleAt  uint64   // the number of common.idled at which it became idle: nothing in flight, and no waiter
 	unpark  func()
 
 	share
 	priority   int
-	at         int32  // place in its level's heap, or -1
-	busyAt     int32  // place in learner.busy, or -1
+	at         int32  // its index in its level's heap, or -1
+	busyAt     int32  // its index in learner.busy, or -1
 	number     uint64 // the number of the call that returned bound, weight and priority
 	configured int    // the result of LimitFor: 0 means the limiter's own limit; if negative, the key is blocked
 	shed       uint64
-	wait       time.Duration // mean of the recent waits of calls that were served from the queue
-	waited     time.Duration // when the last waiter was served or gave up
-	hold       time.Duration // mean time of about the last 16 successes
-	timedFrom  time.Duration // with a fixed limit, when the timed work began
-	timedWork  uint64        // its serial. A key takes six lines of the cache, and begins on one
+	wait       time.Duration // the mean of the recent waits of calls that were served from the queue
+	waited     time.Duration // the time at which the last waiter was served or gave up
+	hold       time.Duration // the mean time of about the last 16 successes
+	timedFrom  time.Duration // with a fixed limit, the time at which the timed work began
+	timedWork  uint64        // the serial of that work; a key takes six cache lines, and begins on one
 }
 
 // common is the state that all keys of a limiter share.
@@ -56,15 +56,15 @@ type common struct {
 	maxQueue   int
 	maxWaiting int
 	adaptive   func() Algorithm
-	pool       *pool // for all keys; nil if each has its own
+	pool       *pool // the pool of all keys; nil if each has its own
 	timed      bool  // the clock is read for each permit
 	shadow     bool
 
-	// inOrder is true if the instants at which keys become idle are numbered. They are not while the table is far from
-	// full: all cores would share one more counter.
+	// inOrder is true if the instants at which keys become idle are numbered. They are
+	// not while the table is far from full, because all cores would share that counter.
 	inOrder atomic.Bool
 
-	_     [64]byte      // keeps fields that change and fields that are only read on different lines of the cache
+	_     [64]byte      // separates fields that change from fields that are only read, on different cache lines
 	mu    sync.Mutex    // the lock of all keys if they share a pool
 	last  time.Duration // the latest reading used under mu
 	idled atomic.Uint64 // the number of the latest instant at which a key became idle
@@ -91,7 +91,7 @@ func (s *semaphore) pool() *pool {
 // init prepares a semaphore, which is not configured yet. It calls Options.Adaptive.
 func (s *semaphore) init(c *common, report func(old, new int)) {
 	s.common, s.at, s.busyAt = c, -1, -1
-	s.weight, s.until = 1, -maxReading // replaced by its configuration
+	s.weight, s.until = 1, -maxReading // its configuration replaces these values
 	s.own.total = noTotal
 	s.own.bound.Store(noTotal)
 	switch {
@@ -105,7 +105,7 @@ func (s *semaphore) init(c *common, report func(old, new int)) {
 	}
 }
 
-// reading returns a reading of the clock if timed, and else 0. The caller holds no lock.
+// reading returns a reading of the clock if timed is set, and otherwise 0. The caller holds no lock.
 func (c *common) reading(timed bool) time.Duration {
 	if !timed {
 		return 0
@@ -113,7 +113,7 @@ func (c *common) reading(timed bool) time.Duration {
 	return min(max(c.clock.Now(), -maxReading), maxReading)
 }
 
-const maxReading = math.MaxInt64 / 4 // differences do not overflow
+const maxReading = math.MaxInt64 / 4 // with this bound, differences do not overflow
 
 // atLocked returns the instant of a reading of the clock. Callers read the clock before they lock, so readings may come
 // out of order. An instant is never before an earlier one.
@@ -151,7 +151,7 @@ func checkUnits(n, total int) error {
 }
 
 // fitsLocked reports whether the key has room for n. A request above an adaptive limit, but not above its bound, is
-// admitted alone. Otherwise it could wait forever, because the limit does not grow while nothing is in flight.
+// admitted alone. Otherwise that request could wait forever, because the limit does not grow while nothing is in flight.
 func (s *semaphore) fitsLocked(n int) bool {
 	return n <= s.limit-s.inFlight || s.inFlight == 0 && n <= s.bound || s.common.adaptive != nil && s.fitsBesideLocked(n)
 }
@@ -250,7 +250,7 @@ func (s *semaphore) chargeLocked(w *work, now time.Duration) {
 	s.pool().sortLocked(s)
 }
 
-// releasedLocked gives units back and hands them on. The caller must call unlockVacated afterwards.
+// releasedLocked gives units back, and admits the next waiters. The caller must call unlockVacated afterwards.
 func (s *semaphore) releasedLocked(n int, now time.Duration) {
 	s.inFlight -= n
 	p := s.common.pool
@@ -281,7 +281,7 @@ func (s *semaphore) countShedLocked() {
 	s.common.shed.Add(1)
 }
 
-// waitedLocked records a wait. The mean is over about the last eight.
+// waitedLocked records a wait in the mean of about the last eight.
 func (s *semaphore) waitedLocked(d, now time.Duration) {
 	i, _ := slices.BinarySearch(wait.Buckets[:], d.Seconds())
 	s.common.waits[i].Add(1)

@@ -10,9 +10,9 @@ import (
 type Stats struct {
 	Limit    int // units that may be in flight now; 0 if the key is blocked
 	Bound    int // the upper bound of an adaptive Limit; equal to a fixed Limit
-	InFlight int // units
+	InFlight int // the units in flight
 	Queued   int // calls of Acquire that wait
-	Weight   int // determines the key's share of Total
+	Weight   int // the key's weight, which determines its share of Total
 
 	// Shed counts the calls that were refused with ErrLimited since the key was first seen.
 	Shed uint64
@@ -53,15 +53,15 @@ func (l *Limiter[K]) Snapshot() map[K]Stats {
 
 // Totals are the state of a [Limiter] over all keys. Its counters begin with [New].
 type Totals struct {
-	InFlight int // units
+	InFlight int // the units in flight
 	Limit    int // Options.Total, or the limit that Options.Shared has learnt; 0 if there is none
-	Queued   int // calls of Acquire
-	Keys     int // tracked
+	Queued   int // the calls of Acquire that wait
+	Keys     int // the number of tracked keys
 
 	// Adaptive is true if [Options.Adaptive] or [Options.Shared] is set, so that limits follow outcomes.
 	Adaptive bool
 
-	// Shed counts the calls that were refused for lack of room. In a dry run it counts those that would have been.
+	// Shed counts the calls that were refused for lack of room. In a dry run it counts calls that would have been refused.
 	Shed uint64
 	// Waits counts the calls that were served from a queue, in buckets of their waits. The upper bounds of the buckets
 	// are 1, 2.5, 5, 10, 25, 50, 100, 250 and 500 ms, and 1, 2.5 and 10 s; the last bucket has the longer waits.

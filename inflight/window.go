@@ -45,36 +45,36 @@ const (
 // limit and another queue.
 type window struct {
 	count   int           // the number of outcomes that it needs
-	before  uint64        // number of the last work that began before it
-	start   time.Duration // when the previous window ended, or when the first work with an outcome that counts began
+	before  uint64        // the number of the last work that began before it
+	start   time.Duration // the time at which the previous window ended, or at which the first work with an outcome that counts began
 	open    bool          // start is set
-	quick   int           // how many of its first count calls have ended
-	done    int           // succeeded
-	good    sums          // succeeded, including work that began before it
-	earlier sums          // good of the previous window
-	total   time.Duration // sum of the times of done
-	longest time.Duration // longest success, including work that began before it
-	known   time.Duration // longest of the previous window
-	late    int           // cancelled after a longer time than each success of this window and the previous one took
-	unsure  int           // cancelled sooner, but not at once
-	dropped int           // ended as Dropped
-	older   int           // outcomes of work that began before it and is not too old to count
+	quick   int           // the number of its first count calls that have ended
+	done    int           // the number of successes
+	good    sums          // the successes, including work that began before it
+	earlier sums          // good in the previous window
+	total   time.Duration // the sum of the times of done
+	longest time.Duration // the longest success, including work that began before it
+	known   time.Duration // longest in the previous window
+	late    int           // the number of cancelled calls that took longer than each success of this window and the previous one
+	unsure  int           // the number of calls cancelled sooner, but not at once
+	dropped int           // the number of calls that ended as Dropped
+	older   int           // the number of outcomes of work that began before it and is not too old to count
 	refused int           // the part of older that was dropped
 	expired int           // the part of dropped that took as long as work counted in late
 	hung    int           // the part of late and expired that hung
-	stuck   int           // hung, including work that began before it
-	stalled int           // stuck of the previous window
-	hanging time.Duration // until this instant calls count as hanging
+	stuck   int           // the number of hung calls, including work that began before it
+	stalled int           // stuck in the previous window
+	hanging time.Duration // until this instant, calls count as hanging
 	other   float64       // units × time, in ns, of all work that has ended and has not hung
 	peak    int
-	since   time.Duration // the instant up to which held is counted
+	since   time.Duration // the instant until which held is counted
 	held    float64       // units × time, in ns
 	crowd   float64       // units² × time, in ns
-	begun   time.Duration // the instant from which on held is counted
+	begun   time.Duration // the instant from which held is counted
 	filling bool          // the limit was raised, and the work in flight has not yet reached it
-	usual   time.Duration // mean time of the previous window
-	low     time.Duration // when the limit was last lowered by much
-	fresh   bool          // it is the first window since then
+	usual   time.Duration // the mean time of the previous window
+	low     time.Duration // the time at which the limit was last lowered by much
+	fresh   bool          // this is the first window since then
 	from    time.Duration // work that began before this instant is too old to count in times
 	times   *times
 	sized   sized
@@ -82,7 +82,7 @@ type window struct {
 
 // sized has sums over successes with an amount, including work that began before the window.
 type sized struct {
-	known                                      int // successes with an amount
+	known                                      int // the number of successes with an amount
 	n                                          int // the part of these that began after the limit was last lowered by much
 	time, amount, squares, products, quadratic float64
 	base                                       fixedPart
@@ -95,13 +95,13 @@ type sized struct {
 // first window.
 type fixedPart struct {
 	unit                             float64
-	windows, time, amount, with, own float64 // sums over recent windows of their means, their covariance and their variance
+	windows, time, amount, with, own float64 // sums over recent windows: of their means, their covariance and their variance
 	part                             float64
 }
 
 const (
 	fixedMemory = 0.95 // the weight of all earlier windows
-	fixedMost   = 100  // mean amounts; a larger part would mean that time does not depend on the amount
+	fixedMost   = 100  // in mean amounts; a larger part would mean that time does not depend on the amount
 )
 
 // add records a window.
@@ -340,7 +340,7 @@ func (w *window) over(now time.Duration) bool {
 		return false
 	}
 	missing := w.count / 4
-	if w.fresh { // no earlier window has seen the slow ones
+	if w.fresh { // no earlier window contains the slow ones
 		missing = w.count / 20
 	}
 	return w.quick >= w.count-missing || lasted/patience >= w.total/time.Duration(max(1, w.done))

@@ -4,7 +4,7 @@ import "time"
 
 // work is the work in flight under one permit.
 type work struct {
-	n     int           // units; 0 if it had ended before
+	n     int           // the number of units; 0 if it had ended before
 	start time.Duration // if the limiter is timed
 	seq   uint64        // its number in the order in which work began, if the key has a learner; 0 after Ignore
 }
@@ -12,10 +12,10 @@ type work struct {
 // works holds the work in flight of a key. Its places are used again, so a permit costs no allocation. Places count
 // from 1. The zero works is empty.
 type works struct {
-	first  held       // place 1, enough for most keys
-	begun  begun      // of place 1
-	newest uint32     // the work that began last, if there is a learner; else 0
-	more   *moreWorks // nil while one place is enough and Stats has seen nothing
+	first  held       // place 1, which is enough for most keys
+	begun  begun      // the times of place 1
+	newest uint32     // the place of the work that began last, if there is a learner; else 0
+	more   *moreWorks // nil while one place is enough and Stats has examined nothing
 }
 
 // held has the units of the permit at a place.
@@ -33,16 +33,16 @@ type begun struct {
 
 // moreWorks is the part of works that is not for place 1 alone.
 type moreWorks struct {
-	held  []held     // from place 2 on
+	held  []held     // the places from 2 on
 	free  []uint32   // free places
-	begun []begun    // of the places in held, if the limiter is timed
-	seen  []sighting // by Stats, from place 1 on
+	begun []begun    // the times of the places in held, if the limiter is timed
+	seen  []sighting // sightings by Stats, from place 1 on
 }
 
 // sighting is the permit that Stats has seen at a place.
 type sighting struct {
 	serial uint64
-	since  time.Duration // when it was first seen
+	since  time.Duration // the time of the first sighting
 }
 
 // at returns the work at a place.
@@ -133,8 +133,8 @@ func (w *works) unlink(place uint32) {
 	}
 }
 
-// leave unlinks the work of a permit and returns it. The work stays in flight. ok is false if it has left or ended
-// before.
+// leave unlinks the work of a permit and returns it. The work stays in
+// flight. ok is false if the work was unlinked or has ended before.
 func (w *works) leave(place uint32, serial uint64) (left work, ok bool) {
 	x := w.at(place)
 	if x.serial != serial || x.n == 0 {
