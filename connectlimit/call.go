@@ -72,7 +72,7 @@ func Service(c *Call) (string, error) {
 	return keytext.Short(service, "service")
 }
 
-// Header is [httplimit.Header] for calls.
+// Header is [httplimit.Header] for calls. For secrets use [keyfunc.APIKey] and [keyfunc.BearerToken] of it.
 func Header(name string) func(*Call) (string, error) {
 	name = http.CanonicalHeaderKey(name)
 	return func(c *Call) (string, error) {
@@ -83,27 +83,6 @@ func Header(name string) func(*Call) (string, error) {
 		short, err := keytext.Short(value, name)
 		return strings.Clone(short), err
 	}
-}
-
-// APIKey is [httplimit.APIKey] for calls, with the same hash.
-func APIKey(name string) func(*Call) (keyfunc.Hash, error) {
-	name = http.CanonicalHeaderKey(name)
-	return func(c *Call) (keyfunc.Hash, error) {
-		secret, err := keytext.Single(c.Header[name], name)
-		if err != nil {
-			return keyfunc.Hash{}, err
-		}
-		return keyfunc.HashOf(secret), nil
-	}
-}
-
-// BearerToken is [httplimit.BearerToken] for calls, with the same hash. It is for opaque tokens, not for JWTs.
-func BearerToken(c *Call) (keyfunc.Hash, error) {
-	token, err := keytext.Bearer(c.Header["Authorization"])
-	if err != nil {
-		return keyfunc.Hash{}, err
-	}
-	return keyfunc.HashOf(token), nil
 }
 
 // RemoteIP is [httplimit.RemoteIP] for calls. Behind a proxy use [ClientIP].

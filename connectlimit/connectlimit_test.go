@@ -209,7 +209,7 @@ func TestRefusalsAreAnsweredWithoutTheErrorsText(t *testing.T) {
 			connect.CodeUnavailable, httplimit.Stats{Failed: 1}},
 		"blocked": {ratelimit.Map(ratelimit.Must(ratelimit.New[string](ratelimit.Blocked(), nil)), connectlimit.Procedure), nil,
 			connect.CodeResourceExhausted, httplimit.Stats{Exceeds: 1}},
-		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), connectlimit.BearerToken),
+		"no key": {ratelimit.Map(ratelimit.Must(ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(1)), nil)), keyfunc.BearerToken(connectlimit.Header("Authorization"))),
 			&connectlimit.Options{KeyCode: connect.CodeUnauthenticated}, connect.CodeUnauthenticated, httplimit.Stats{Rejected: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -284,10 +284,10 @@ func TestKeys(t *testing.T) {
 	}, nil)
 	c.Peer.Addr = "10.0.0.1:4711"
 
-	key, err := connectlimit.APIKey("x-api-key")(c)
+	key, err := keyfunc.APIKey(connectlimit.Header("x-api-key"))(c)
 	require.NoError(t, err)
 	assert.Equal(t, keyfunc.HashOf("secret"), key)
-	key, err = connectlimit.BearerToken(c)
+	key, err = keyfunc.BearerToken(connectlimit.Header("Authorization"))(c)
 	require.NoError(t, err)
 	assert.Equal(t, keyfunc.HashOf("token"), key)
 	_, err = connectlimit.Header("Twice")(c)

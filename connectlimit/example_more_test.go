@@ -98,7 +98,7 @@ func ExampleNewCall() {
 	}
 	fmt.Println(byUser(c))
 	fmt.Println(connectlimit.Header("X-Region")(c))
-	token, err := connectlimit.BearerToken(c)
+	token, err := keyfunc.BearerToken(connectlimit.Header("Authorization"))(c)
 	fmt.Println(token == keyfunc.HashOf("s3cret"), err)
 	clientIP, err := connectlimit.ClientIP(httplimit.ClientIPOptions{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	if err != nil {

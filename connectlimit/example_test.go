@@ -21,7 +21,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	limit, err := connectlimit.New(ratelimit.Map(keys, connectlimit.APIKey("X-Api-Key")), nil)
+	limit, err := connectlimit.New(ratelimit.Map(keys, keyfunc.APIKey(connectlimit.Header("X-Api-Key"))), nil)
 	if err != nil {
 		fmt.Println(err)
 		return

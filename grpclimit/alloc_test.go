@@ -64,8 +64,8 @@ func TestAnAllowedUnaryCallAllocatesAtMostOnce(t *testing.T) {
 		"method":                  {unaryBy(t, grpclimit.Method, grpclimit.Options{}), 0},
 		"service":                 {unaryBy(t, grpclimit.Service, grpclimit.Options{}), 0},
 		"metadata":                {unaryBy(t, grpclimit.Metadata("tenant"), grpclimit.Options{}), 1}, // gRPC copies the values
-		"API key":                 {unaryBy(t, grpclimit.APIKey("x-api-key"), grpclimit.Options{}), 1},
-		"bearer token":            {unaryBy(t, grpclimit.BearerToken, grpclimit.Options{}), 1},
+		"API key":                 {unaryBy(t, keyfunc.APIKey(grpclimit.Metadata("x-api-key")), grpclimit.Options{}), 1},
+		"bearer token":            {unaryBy(t, keyfunc.BearerToken(grpclimit.Metadata("authorization")), grpclimit.Options{}), 1},
 		"address":                 {unaryBy(t, grpclimit.RemoteIP, grpclimit.Options{}), 0},
 		"address behind a proxy":  {unaryBy(t, behindProxy, grpclimit.Options{}), 1},
 		"method and address":      {unaryBy(t, keyfunc.Join(grpclimit.Method, grpclimit.RemoteIP), grpclimit.Options{}), 0},

@@ -8,7 +8,7 @@
 //	)
 //
 // A denied call gets RESOURCE_EXHAUSTED, a RetryInfo and the trailer grpc-retry-pushback-ms, which a client with a
-// retry policy obeys. [New] takes any limiter of calls, such as a [ratelimit.Map] by [APIKey] or a [ratelimit.All] of
+// retry policy obeys. [New] takes any limiter of calls, such as a [ratelimit.Map] by [Metadata] or a [ratelimit.All] of
 // several limits. Keys have the types of package httplimit: an HTTP request and a call of one user can share a
 // budget.
 //

@@ -72,7 +72,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
+	limit, err := grpclimit.New(ratelimit.Map(perKey, keyfunc.APIKey(grpclimit.Metadata("x-api-key"))), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,12 +100,12 @@ func ExampleNew() {
 }
 
 // Each API key has a budget, under its hash.
-func ExampleAPIKey() {
+func ExampleMetadata_apiKey() {
 	perKey, err := ratelimit.New[keyfunc.Hash](ratelimit.FixedWindow(ratelimit.PerHour(5000)), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit, err := grpclimit.New(ratelimit.Map(perKey, grpclimit.APIKey("x-api-key")), nil)
+	limit, err := grpclimit.New(ratelimit.Map(perKey, keyfunc.APIKey(grpclimit.Metadata("x-api-key"))), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func ExampleNew_oneBudgetForHTTPAndGRPC() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	overGRPC, err := grpclimit.New(ratelimit.Map(perUser, grpclimit.BearerToken), nil)
+	overGRPC, err := grpclimit.New(ratelimit.Map(perUser, keyfunc.BearerToken(grpclimit.Metadata("authorization"))), nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 
 // Metadata returns a key function for the value under a metadata key that a proxy or another interceptor sets or
 // checks: clients can send any value. Of a [Client]'s call it is the value that the client sends. The error is [keyfunc.ErrNoKey] without
-// a value, and [keyfunc.ErrMalformedKey] above 1 KiB or with several values. For secrets use [APIKey].
+// a value, and [keyfunc.ErrMalformedKey] above 1 KiB or with several values. For secrets use [keyfunc.APIKey] and
+// [keyfunc.BearerToken] of it.
 func Metadata(key string) func(*Call) (string, error) {
 	key = strings.ToLower(key)
 	return func(c *Call) (string, error) {
@@ -29,29 +30,6 @@ func (c *Call) single(key string) (string, error) {
 		return keytext.Raw(c.values(key), key)
 	}
 	return keytext.Single(c.values(key), key)
-}
-
-// APIKey returns a key function for the hash of a secret under a metadata key: the hash of [httplimit.APIKey]. It does not check the
-// secret. It fails as [Metadata] does, but the secret may have any length.
-func APIKey(key string) func(*Call) (keyfunc.Hash, error) {
-	key = strings.ToLower(key)
-	return func(c *Call) (keyfunc.Hash, error) {
-		secret, err := c.single(key)
-		if err != nil {
-			return keyfunc.Hash{}, err
-		}
-		return keyfunc.HashOf(secret), nil
-	}
-}
-
-// BearerToken is [APIKey] for the token in "authorization: Bearer token". It is for opaque tokens, not for JWTs: see
-// [httplimit.BearerToken].
-func BearerToken(c *Call) (keyfunc.Hash, error) {
-	token, err := keytext.Bearer(c.values("authorization"))
-	if err != nil {
-		return keyfunc.Hash{}, err
-	}
-	return keyfunc.HashOf(token), nil
 }
 
 // Method is a key function for the full method, "/package.Service/Method". The error is [keyfunc.ErrMalformedKey]

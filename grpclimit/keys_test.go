@@ -57,7 +57,7 @@ func TestMetadataAreAKey(t *testing.T) {
 				pairs = append(pairs, strings.ToLower(row.name), v)
 			}
 			key, err := grpclimit.Metadata(row.name)(callWith(pairs...))
-			secret, secretErr := grpclimit.APIKey(row.name)(callWith(pairs...))
+			secret, secretErr := keyfunc.APIKey(grpclimit.Metadata(row.name))(callWith(pairs...))
 			got, ok := grpclimit.PolicyRequest(callWith(pairs...), nil).Attribute("header:" + row.name)
 			assert.Equal(t, []any{row.want, row.want, row.err == nil}, []any{key, got, ok})
 			if row.err != nil {
@@ -81,15 +81,16 @@ func TestMetadataAreAKey(t *testing.T) {
 
 	for _, secret := range []string{"s", long} {
 		c := callWith("x-api-key", secret, "authorization", "bearer "+secret)
-		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(grpclimit.APIKey("X-API-Key")(c)))
-		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(grpclimit.BearerToken(c)))
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(keyfunc.APIKey(grpclimit.Metadata("X-API-Key"))(c)))
+		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(keyfunc.BearerToken(grpclimit.Metadata("Authorization"))(c)))
 		r := &http.Request{Header: http.Header{"X-Api-Key": {secret}, "Authorization": {"Bearer " + secret}}}
 		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(httplimit.APIKey("X-API-Key")(r)))
 		assert.Equal(t, keyfunc.HashOf(secret), ratelimit.Must(httplimit.BearerToken(r)))
 	}
-	_, err = grpclimit.BearerToken(callWith("authorization", "Basic abc"))
+	token := keyfunc.BearerToken(grpclimit.Metadata("authorization"))
+	_, err = token(callWith("authorization", "Basic abc"))
 	assert.ErrorIs(t, err, keyfunc.ErrNoKey)
-	_, err = grpclimit.BearerToken(callWith("authorization", "Bearer a, Bearer b"))
+	_, err = token(callWith("authorization", "Bearer a, Bearer b"))
 	assert.ErrorIs(t, err, keyfunc.ErrMalformedKey)
 }
 

@@ -14,12 +14,13 @@ import (
 // KiB or with several values. For secrets use [APIKey].
 func Header(name string) func(*http.Request) (string, error) {
 	name = http.CanonicalHeaderKey(name)
+	value := single(name)
 	return func(r *http.Request) (string, error) {
-		value, err := keytext.Single(r.Header[name], name)
+		v, err := value(r)
 		if err != nil {
 			return "", err
 		}
-		return kept(value, name)
+		return kept(v, name)
 	}
 }
 
@@ -30,22 +31,16 @@ func kept(value, what string) (string, error) {
 	return strings.Clone(short), err
 }
 
-// hashed returns a key function for the hash of another function's result.
-func hashed(secret func(*http.Request) (string, error)) func(*http.Request) (keyfunc.Hash, error) {
-	return func(r *http.Request) (keyfunc.Hash, error) {
-		s, err := secret(r)
-		if err != nil {
-			return keyfunc.Hash{}, err
-		}
-		return keyfunc.HashOf(s), nil
-	}
+// single returns a key function for the only value of a header field, of any length.
+func single(name string) func(*http.Request) (string, error) {
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) }
 }
 
 // APIKey returns a key function for the hash of a secret of any length in a header field. It does not check the secret. It fails as
 // [Header] does.
 func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
-	name = http.CanonicalHeaderKey(name)
-	return hashed(func(r *http.Request) (string, error) { return keytext.Single(r.Header[name], name) })
+	return keyfunc.APIKey(single(name))
 }
 
 // BearerToken is [APIKey] for the token in "Authorization: Bearer token". Use it for opaque tokens.
@@ -53,7 +48,7 @@ func APIKey(name string) func(*http.Request) (keyfunc.Hash, error) {
 // signature, and each would have a budget. For JWTs use a verified claim as the key, after authentication.
 func BearerToken(r *http.Request) (keyfunc.Hash, error) { return bearer(r) }
 
-var bearer = hashed(func(r *http.Request) (string, error) { return keytext.Bearer(r.Header["Authorization"]) })
+var bearer = keyfunc.BearerToken(single("Authorization"))
 
 // PathValue returns a key function for a wildcard of the route's pattern. The error is [keyfunc.ErrNoKey]
 // if the wildcard is empty, and [keyfunc.ErrMalformedKey] above 1 KiB. It is [keyfunc.ErrMisconfigured]

@@ -38,34 +38,30 @@ func Single(values []string, what string) (string, error) {
 // a megabyte of header from a client: for each of 65,536 keys.
 const maxKept = 1 << 10
 
-// Short returns a text that is short enough to be kept as a key.
+// Short returns a text that is short enough to be kept as a key. The error about another text has a method Whole, which returns it
+// to keyfunc: the hash of a long secret is short.
 func Short(value, what string) (string, error) {
 	if len(value) > maxKept {
-		return "", fmt.Errorf("%w: %d bytes of %s, above %d", keyfunc.ErrMalformedKey, len(value), what, maxKept)
+		return "", tooLong{what: what, size: len(value), whole: func() string { return value }}
 	}
 	return value, nil
 }
 
-// Bearer returns the token in the values of Authorization: "Bearer token".
-func Bearer(values []string) (token string, err error) {
-	value, err := Single(values, "Authorization")
-	if err != nil {
-		return "", err
-	}
-	scheme := value
-	if i := strings.IndexAny(value, " \t"); i >= 0 {
-		scheme, token = value[:i], strings.TrimLeft(value[i:], " ") // a tab remains, and is malformed
-	}
-	switch {
-	case !strings.EqualFold(scheme, "Bearer"):
-		return "", fmt.Errorf("%w: no bearer token in Authorization", keyfunc.ErrNoKey)
-	case token == "":
-		return "", fmt.Errorf("%w: empty bearer token", keyfunc.ErrNoKey)
-	case strings.ContainsAny(token, " \t,"):
-		return "", fmt.Errorf("%w: bearer token with spaces or commas", keyfunc.ErrMalformedKey)
-	}
-	return token, nil
+// tooLong is the error about a text above maxKept. The text stands in a function, where no form of printing finds it.
+type tooLong struct {
+	what  string
+	size  int
+	whole func() string
 }
+
+func (e tooLong) Error() string {
+	return fmt.Sprintf("%v: %d bytes of %s, above %d", keyfunc.ErrMalformedKey, e.size, e.what, maxKept)
+}
+
+func (tooLong) Unwrap() error { return keyfunc.ErrMalformedKey }
+
+// Whole returns the text.
+func (e tooLong) Whole() string { return e.whole() }
 
 // IsToken reports whether s is a token, as the name of a header field is.
 func IsToken(s string) bool {

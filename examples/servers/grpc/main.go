@@ -34,6 +34,7 @@ import (
 	"github.com/weir-go/ratelimit"
 	"github.com/weir-go/ratelimit/grpclimit"
 	"github.com/weir-go/ratelimit/httplimit"
+	"github.com/weir-go/ratelimit/keyfunc"
 	"github.com/weir-go/ratelimit/policy"
 )
 
@@ -154,8 +155,9 @@ func limits(rules []byte) (*httplimit.Middleware, *grpclimit.Interceptor, error)
 	if err != nil {
 		return nil, nil, err
 	}
+	token := keyfunc.BearerToken(grpclimit.Metadata("authorization"))
 	overGRPC, err := grpclimit.New(ratelimit.Map(policies, func(c *grpclimit.Call) (policy.Request, error) {
-		user, err := grpclimit.BearerToken(c)
+		user, err := token(c)
 		return grpclimit.PolicyRequest(c, policy.Attributes{"user": user.String()}), err
 	}), &grpclimit.Options{
 		Skip: grpclimit.SkipServices("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"),
