@@ -233,6 +233,49 @@ func TestTransportIsTaughtADialect(t *testing.T) {
 	})
 }
 
+func TestAdviceThatIsNotAllIsAdded(t *testing.T) {
+	reset := func(seconds time.Duration) httplimit.AdviceBudget {
+		return httplimit.AdviceBudget{Name: "own", Left: 0, Reset: seconds * time.Second}
+	}
+	for name, row := range map[string]struct {
+		status  int
+		fields  []string
+		own     httplimit.Advice
+		want    time.Duration // of the next request
+		retried bool
+	}{
+		"a budget, and no field":         {200, nil, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(7)}}, 7 * time.Second, false},
+		"a budget that comes back first": {200, []string{`RateLimit: "a";r=0;t=9`}, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(7)}}, 9 * time.Second, false},
+		"a budget that comes back later": {200, []string{`RateLimit: "a";r=0;t=9`}, httplimit.Advice{Budgets: []httplimit.AdviceBudget{reset(11)}}, 11 * time.Second, false},
+		"a shorter wait":                 {429, []string{"Retry-After: 5"}, httplimit.Advice{Wait: 3 * time.Second}, 5 * time.Second, true},
+		"a longer wait":                  {429, []string{"Retry-After: 5"}, httplimit.Advice{Wait: 8 * time.Second}, 8 * time.Second, true},
+		"a refusal":                      {200, nil, httplimit.Advice{Refused: true, Wait: 4 * time.Second}, 4 * time.Second, true},
+		"no retry":                       {429, []string{"Retry-After: 5"}, httplimit.Advice{NoRetry: true}, 5 * time.Second, false},
+		"nothing":                        {429, []string{"Retry-After: 5"}, httplimit.Advice{}, 5 * time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBackend(once(row.status, fields(row.fields...)))
+				first := true
+				c, transport := client(t, b, reserver(t, ratelimit.Unlimited()), httplimit.TransportOptions{
+					MaxRetries: 1,
+					Advice: func(*http.Response) (a httplimit.Advice, all bool) {
+						if first {
+							a = row.own
+						}
+						first = false
+						return a, false
+					},
+				})
+				fetch(t, c, "http://a/")
+				fetch(t, c, "http://a/")
+				assert.Equal(t, row.want, b.times()[1])
+				assert.Equal(t, row.retried, transport.Stats().Retried == 1)
+			})
+		})
+	}
+}
+
 // spend sends a request that declares its cost.
 func spend(t *testing.T, c *http.Client, url string, cost int) context.Context {
 	ctx := httplimit.WithCost(t.Context(), cost)
