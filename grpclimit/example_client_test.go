@@ -28,7 +28,7 @@ func ExampleNewClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter := ratelimit.Map(perTarget, grpclimit.ClientTarget)
+	limiter := ratelimit.Map(perTarget, func(c *grpclimit.Call) (string, error) { return c.Target, nil })
 	client, err := grpclimit.NewClient(limiter, &grpclimit.ClientOptions{MaxRetries: 1})
 	if err != nil {
 		log.Fatal(err)

@@ -347,7 +347,7 @@ func denial(wait time.Duration) reply {
 // byTarget is a limiter of each target.
 func byTarget(t testing.TB, limit ratelimit.Limit) ratelimit.Reserver[*grpclimit.Call] {
 	t.Helper()
-	return ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), grpclimit.ClientTarget)
+	return ratelimit.Map(ratelimit.Must(ratelimit.New[string](limit, nil)), func(c *grpclimit.Call) (string, error) { return c.Target, nil })
 }
 
 func unlimited(t testing.TB) ratelimit.Reserver[*grpclimit.Call] {
