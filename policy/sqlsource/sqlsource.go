@@ -336,9 +336,9 @@ func (r *row) structured(rule *policy.Rule) error {
 		}
 	}
 	if r.cost != "" {
-		rule.Cost = policy.Cost{Attribute: r.cost}
+		rule.Cost = r.cost
 		if n, err := strconv.Atoi(r.cost); err == nil {
-			rule.Cost = policy.Cost{Number: n}
+			rule.Cost = n
 		}
 		if err := byhand.CheckCost(rule.Cost); err != nil {
 			return r.wrong("cost", err)
