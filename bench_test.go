@@ -28,10 +28,10 @@ import (
 // mix names the choice of keys and the decisions on them: allow, all allowed, keys uniform; deny, all denied; zipf, all
 // allowed, keys by Zipf's law with s = 1.1.
 
-const fullKeys = 1 << 16 // of a map that has no room left
+const fullKeys = 1 << 16 // the size of a full map
 
-// most is a million, the largest number of keys or entries that is measured. In short
-// mode, in which each benchmark is only seen to run, it is less.
+// most is the largest number of keys or entries that is measured: a million.
+// In short mode, which only checks that each benchmark runs, it is less.
 func most() int {
 	if testing.Short() {
 		return 100_000
@@ -65,7 +65,7 @@ func shutLimits() []ratelimit.Limit {
 	}
 }
 
-// load is the set of called keys, and the limits they meet.
+// load is the set of called keys, and the limits under which they are.
 type load struct {
 	keys   int
 	mix    string
@@ -81,7 +81,7 @@ func loads() []load {
 	}
 }
 
-// picks returns the keys in the order in which they are called, a power of two of them.
+// picks returns a list of keys in the order of the calls. Its length is a power of two.
 func picks[K any](w load, keys []K) []K {
 	r := rand.New(rand.NewPCG(1, 2))
 	next := func() int { return r.IntN(len(keys)) }
@@ -125,7 +125,7 @@ func addrKey(i int) netip.Addr {
 
 var stringKeys = sync.OnceValue(func() []string { return manyKeys(most(), stringKey) })
 
-// warm returns a limiter that knows all the keys, and has room for no more.
+// warm returns a full limiter with all the keys in its table.
 func warm[K comparable](limit ratelimit.Limit, keys []K) *ratelimit.Keyed[K] {
 	l := ratelimit.Must(ratelimit.New(limit, &ratelimit.Options[K]{MaxKeys: len(keys)}))
 	for _, key := range keys {
@@ -156,7 +156,7 @@ func parallel[K any](b *testing.B, picks []K, decide func(K)) {
 	})
 }
 
-// ways are the calls to a limiter.
+// ways are the two ways to call a limiter.
 var ways = []struct {
 	name string
 	run  func(*testing.B, []string, func(string))
@@ -190,7 +190,7 @@ func BenchmarkTake(b *testing.B) {
 	})
 }
 
-// BenchmarkReservation shows the price of open reservations, to their own calls and to others of their key.
+// BenchmarkReservation measures the cost of open reservations, for their own calls and for other calls of their key.
 func BenchmarkReservation(b *testing.B) {
 	ctx := context.Background()
 	for _, open := range []int{0, 1, 32} {
@@ -246,8 +246,8 @@ func keyType[K comparable](b *testing.B, name string, key func(int) K) {
 	}
 }
 
-// BenchmarkSparse has 10,000 keys in limiters that have room for them alone, for 65,536 (the default) and for 4 million. With
-// text=built each call builds its key's text, as a server does; with text=kept the texts are there.
+// BenchmarkSparse has 10,000 keys in limiters with room for exactly these, for 65,536 (the default) and for 4
+// million. With text=built each call builds its key's text, as a server does; with text=kept the texts exist already.
 func BenchmarkSparse(b *testing.B) {
 	keys := stringKeys()[:10_000]
 	order := picks(load{}, manyKeys(len(keys), intKey))
@@ -269,9 +269,8 @@ func BenchmarkSparse(b *testing.B) {
 	}
 }
 
-// BenchmarkNewKey has only keys that were never seen. With mix=growing an operation
-// is one of the million keys that a new limiter gets; with mix=full the limiter
-// has no room, and forgets a key for each.
+// BenchmarkNewKey has only keys that were never seen. With mix=growing each operation inserts one of a
+// million keys into a new limiter. With mix=full the limiter has no room, and forgets a key for each.
 func BenchmarkNewKey(b *testing.B) {
 	keys := stringKeys()
 	for _, limit := range openLimits() {
@@ -331,8 +330,8 @@ type request struct {
 	user, tenant, route string
 }
 
-// BenchmarkLayers has a stack of one to four limiters decide on 10,000 users' requests:
-// by user, by tenant, by route, and for the whole service.
+// BenchmarkLayers makes a stack of one to four limiters decide on 10,000
+// users' requests: by user, by tenant, by route, and for the whole service.
 func BenchmarkLayers(b *testing.B) {
 	requests := manyKeys(10_000, func(i int) request {
 		return request{stringKey(i), fmt.Sprintf("tenant:%d", i%100), fmt.Sprintf("/v1/route/%d", i%10)}
@@ -352,7 +351,7 @@ func BenchmarkLayers(b *testing.B) {
 	}
 }
 
-// BenchmarkGlobal has a stack in which one layer has one budget for all requests: all processors meet at its lock.
+// BenchmarkGlobal measures a stack with one budget for all requests in one layer, whose lock all processors need.
 func BenchmarkGlobal(b *testing.B) {
 	requests := manyKeys(10_000, func(i int) request {
 		return request{user: stringKey(i), tenant: fmt.Sprintf("tenant:%d", i%100)}
@@ -416,8 +415,7 @@ func layers(b *testing.B, n int) *ratelimit.Layered[request] {
 	return stack
 }
 
-// BenchmarkMemory reports by how much the heap grows for each of a million keys, without the memory of the caller's keys
-// themselves.
+// BenchmarkMemory reports the growth of the heap for each of a million keys, without the memory of the callers' keys.
 func BenchmarkMemory(b *testing.B) {
 	for _, limit := range openLimits() {
 		memory(b, "string", limit, stringKeys)
@@ -457,7 +455,7 @@ func spentKeys(b *testing.B) (*ratelimit.Keyed[string], int) {
 	return l, n
 }
 
-// A million keys listed, saved and restored: nanoseconds and bytes for each.
+// BenchmarkSaved lists, saves and restores a million keys, and reports nanoseconds and bytes for each.
 func BenchmarkSaved(b *testing.B) {
 	l, n := spentKeys(b)
 	perKey := func(b *testing.B) { b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/key") }
@@ -479,7 +477,7 @@ func BenchmarkSaved(b *testing.B) {
 		perKey(b)
 		b.ReportMetric(float64(bytes)/float64(n), "B/key")
 	})
-	file := map[string]ratelimit.Saved{} // with strings of its own, as read from a file
+	file := map[string]ratelimit.Saved{} // its strings are its own, as if read from a file
 	for key, saved := range l.Saved() {
 		file[strings.Clone(key)] = slices.Clone(saved)
 	}
@@ -495,7 +493,8 @@ func BenchmarkSaved(b *testing.B) {
 	})
 }
 
-// The time of Allow while another goroutine saves all keys, over and over: the median and the slowest hundredth.
+// BenchmarkAllowWhileSaving measures Allow while another goroutine
+// saves all keys again and again: the median and the 99th percentile.
 func BenchmarkAllowWhileSaving(b *testing.B) {
 	for _, saving := range []string{"nothing", "All", "Saved", "nothing again"} {
 		b.Run(saving, func(b *testing.B) {

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// wallClock is a clock whose wall time is set apart from its readings.
+// wallClock is a clock whose wall time is set independently of its readings.
 type wallClock struct {
 	testClock
 	off atomic.Int64
@@ -27,10 +27,10 @@ type wallClock struct {
 
 func (c *wallClock) Wall() time.Time { return time.Unix(0, c.now.Load()+c.off.Load()) }
 
-// setWall sets the wall clock, as if by hand.
+// setWall sets the wall clock, as an operator does.
 func (c *wallClock) setWall(at time.Time) { c.off.Store(at.UnixNano() - c.now.Load()) }
 
-// at returns a limiter of a calendar, at an instant of its zone.
+// at returns a limiter with a calendar, on a clock that shows the given instant in a time zone.
 func at(t testing.TB, limit ratelimit.Limit, name, text string) (*ratelimit.Keyed[string], *wallClock) {
 	t.Helper()
 	clock := new(wallClock)
@@ -59,7 +59,7 @@ func TestADecisionUnderACalendarReadsTheClockOnceWithinAWindow(t *testing.T) {
 		call()
 		return clock.reads.Load() - before
 	}
-	for range 2 { // allowed, denied
+	for range 2 { // one allowed and one denied call
 		assert.EqualValues(t, 1, reads(func() {
 			d, err := l.Take(t.Context(), "k", 1)
 			assert.NoError(t, err)
@@ -84,8 +84,8 @@ func TestACalendarsWindowsFollowItsZone(t *testing.T) {
 		now, next string
 	}{
 		{"calendar 9/day UTC", "2026-03-29 10:30", "2026-03-30 00:00"},
-		{"calendar 9/day Europe/Berlin", "2026-03-29 00:00", "2026-03-30 00:00"}, // 23 hours
-		{"calendar 9/day Europe/Berlin", "2026-10-25 00:00", "2026-10-26 00:00"}, // 25
+		{"calendar 9/day Europe/Berlin", "2026-03-29 00:00", "2026-03-30 00:00"}, // a day of 23 hours
+		{"calendar 9/day Europe/Berlin", "2026-10-25 00:00", "2026-10-26 00:00"}, // a day of 25 hours
 		{"calendar 9/day America/Havana", "2026-03-07 12:00", "2026-03-08 01:00"},
 		{"calendar 9/week America/New_York from monday", "2026-11-01 12:00", "2026-11-02 00:00"},
 		{"calendar 9/week UTC from sunday", "2026-11-01 00:00", "2026-11-08 00:00"},
@@ -207,8 +207,8 @@ func TestAWallClockThatIsSetBackProlongsTheWindow(t *testing.T) {
 	assert.True(t, l.Allow("k", 3))
 }
 
-// A boundary that is reached is looked for again at once: the machine may have slept, or the
-// wall clock was set back less than a minute ago.
+// When a boundary comes, it is computed again at once: the machine may
+// have slept, or the wall clock was set back less than a minute ago.
 func TestABoundaryIsLookedForAgainWhenItIsReached(t *testing.T) {
 	l, clock := at(t, ratelimit.Calendar(3, ratelimit.Day("UTC")), "UTC", "2026-05-20 23:59")
 	require.True(t, l.Allow("k", 3))
@@ -219,8 +219,7 @@ func TestABoundaryIsLookedForAgainWhenItIsReached(t *testing.T) {
 	assert.Equal(t, 30*time.Second, retryAfter(t, l))
 }
 
-// A key that was dropped when it was fresh is created anew in no earlier window, whether the
-// wall clock or all clocks go back.
+// A key that was dropped as fresh is created anew in no earlier window, even if the wall clock or all clocks go back.
 func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 	for _, back := range []func(*wallClock){
 		func(c *wallClock) { c.setWall(c.Wall().Add(-2 * time.Hour)); c.advance(time.Minute) },
@@ -235,7 +234,7 @@ func TestADroppedKeyIsNotGrantedItsWindowAgain(t *testing.T) {
 		clock.advance(3 * time.Hour)
 		assert.False(t, l.Allow("k", 1), "the 21st again")
 	}
-	// A key is not taken for fresh by a boundary that has moved since it was found.
+	// A boundary that has moved since it was computed makes no key fresh.
 	l, clock := at(t, ratelimit.Calendar(3, ratelimit.Day("UTC")), "UTC", "2026-05-20 12:00")
 	require.True(t, l.Allow("k", 3))
 	clock.advance(11 * time.Hour)
@@ -346,18 +345,18 @@ func TestACalendarsDecisionDoesNotAllocate(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = l.Take(context.Background(), "k", 1) }))
 }
 
-// walls is how many histories are played in which the wall clock is set: -walls 100000.
+// walls is the number of histories that are played with wall clocks that are set: -walls 100000.
 var walls = flag.Uint64("walls", 0, "histories of calendars to play; 0: some")
 
-// A key of the model knows in which window it counts, and counts. It shares nothing with the limiter under test: windows are
-// found by time.Date, instants are wall times.
+// A key of the model knows its window and its spending there. It shares no code with
+// the limiter under test: time.Date determines windows, and instants are wall times.
 type datedKey struct {
 	limit   ratelimit.Limit
-	window  time.Time // that used is counted in
+	window  time.Time // the window in which used is counted
 	used    int
-	windows int // that it has counted in
-	changes int // of its limit
-	aside   int // the part that a lowered limit does not count, until then
+	windows int // the number of windows in which it has counted
+	changes int // the number of changes of its limit
+	aside   int // the part that a lowered limit does not count, until the time below
 	until   time.Duration
 }
 
@@ -383,7 +382,7 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	}
 	k.roll(wall)
 	k.changes++
-	if k.until <= now || k.aside == 0 { // nothing is set aside, so no earlier instant counts
+	if k.until <= now || k.aside == 0 { // nothing is set aside, so no earlier instant matters
 		k.aside, k.until = 0, 0
 	}
 	debt := max(0, k.used-k.limit.Rate.Units)
@@ -403,7 +402,7 @@ func (k *datedKey) adopt(l ratelimit.Limit, wall time.Time, now time.Duration) {
 	k.limit = l
 }
 
-// free returns the window in which a cost fits.
+// free returns the first window in which a cost fits.
 func (k *datedKey) free(cost int) time.Time {
 	p, window := model.PeriodOf(k.limit.Period), k.window
 	for used := k.used; used+cost > k.limit.Rate.Units; used = max(0, used-k.limit.Rate.Units) {
@@ -412,8 +411,8 @@ func (k *datedKey) free(cost int) time.Time {
 	return window
 }
 
-// Clocks are set forward and back, over boundaries and steps of daylight saving time, while keys
-// spend, settle, owe and change their limits. No answer differs from the model's.
+// Clocks are set forward and back, over boundaries and steps of daylight saving time, while
+// keys spend, settle, go into debt and change their limits. All answers equal the model's.
 func TestCalendarsAnswerAsTheModelWhateverTheWallClockDoes(t *testing.T) {
 	n := model.Rounds(1500)
 	if *walls > 0 {
@@ -436,7 +435,7 @@ func playDates(t *testing.T, seed uint64) {
 	clock := new(wallClock)
 	clock.set(time.Duration(r.Int64N(2*model.Year) - model.Year))
 	clock.setWall(time.Date(1990+r.IntN(80), time.Month(1+r.IntN(12)), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e9), time.UTC))
-	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, IdleTTL: math.MaxInt64}) // no key is dropped
+	l := newWith(t, limit, ratelimit.Options[string]{Clock: clock, IdleTTL: math.MaxInt64}) // so that no key is dropped
 	keys := map[string]*datedKey{}
 	type reserved struct {
 		r       *ratelimit.Reservation
@@ -457,7 +456,7 @@ func playDates(t *testing.T, seed uint64) {
 				clock.advance(max(0, max(d.RetryAfter, d.ResetAfter)+time.Duration(r.IntN(3)-1)))
 			}
 		case 2:
-			if r.IntN(2) == 0 { // the wall clock is set, and that is noticed
+			if r.IntN(2) == 0 { // a change of the wall clock that the limiter notices
 				clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(3*span) - 3*span/2)))
 				clock.advance(time.Minute + time.Nanosecond)
 			}
@@ -488,7 +487,7 @@ func playDates(t *testing.T, seed uint64) {
 			x := made[i]
 			made = append(made[:i], made[i+1:]...)
 			k = keys[x.key]
-			k.roll(wall) // under the limit that it has
+			k.roll(wall) // the key stays under its present limit
 			require.NoError(t, x.r.Cancel())
 			if x.windows == k.windows {
 				off := 0
@@ -496,7 +495,7 @@ func playDates(t *testing.T, seed uint64) {
 					off = min(k.aside, x.cost)
 				}
 				k.aside -= off
-				k.used = max(0, k.used-(x.cost-off)) // the rest of it may have lapsed
+				k.used = max(0, k.used-(x.cost-off)) // the rest of the refund may concern units that have lapsed
 			}
 		default:
 			k.adopt(limit, wall, clock.Now())
@@ -523,8 +522,8 @@ func playDates(t *testing.T, seed uint64) {
 	}
 }
 
-// However the clocks jump, and whichever keys are dropped in the meantime, or evicted and remembered, no more passes than the
-// units of each window that the wall clock has shown.
+// Clocks jump at random, and keys are dropped, or evicted and remembered.
+// At most the units of each window that the wall clock has shown pass.
 func TestNoWindowIsGrantedTwice(t *testing.T) {
 	n := model.Rounds(1000)
 	if *walls > 0 {
@@ -546,7 +545,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 			span := int64(model.Span(limit))
 			switch r.IntN(5) {
 			case 0:
-				clock.advance(time.Duration(r.Int64N(2*span) - span/2)) // all clocks, back too
+				clock.advance(time.Duration(r.Int64N(2*span) - span/2)) // a step of all clocks, also backwards
 			case 1:
 				clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(2*span) - span)))
 			case 2:
@@ -554,7 +553,7 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 			case 3:
 				l.Sweep()
 			}
-			// A key that has seen a later reading is still there.
+			// A key that has recorded a later reading is still in the table.
 			latest = max(latest, clock.Now())
 			for _, wall := range []time.Time{clock.Wall(), clock.Wall().Add(latest - clock.Now())} {
 				seen[p.Begins(wall.In(p.Location))] = true
@@ -568,15 +567,15 @@ func TestNoWindowIsGrantedTwice(t *testing.T) {
 	}
 }
 
-// A quota of a day that begins at four, across the step of the clocks, and one of a year.
+// One quota is for days that begin at four, over a step of the clocks, and one for a year.
 func TestCalendarsAtATimeOfTheDayAndOfAYear(t *testing.T) {
 	l, clock := at(t, ratelimit.Calendar(2, ratelimit.Day("Europe/Berlin").At(4*time.Hour)), "Europe/Berlin", "2026-03-29 01:59")
 	assert.True(t, l.Allow("k", 2))
-	clock.advance(time.Minute) // 3:00
+	clock.advance(time.Minute) // now it is 3:00
 	assert.False(t, l.Allow("k", 1))
 	clock.advance(59 * time.Minute)
 	assert.False(t, l.Allow("k", 1))
-	clock.advance(time.Minute) // 4:00
+	clock.advance(time.Minute) // now it is 4:00
 	assert.True(t, l.Allow("k", 2))
 	d, err := l.Take(t.Context(), "k", 1)
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// storm runs f in n goroutines at once, and returns when all are done.
+// storm runs f in n concurrent goroutines, and returns when all are done.
 func storm(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -28,7 +28,7 @@ func storm(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// meanwhile calls f over and over until the function it returns is called.
+// meanwhile calls f again and again until stop is called.
 func meanwhile(f func()) (stop func()) {
 	var wg sync.WaitGroup
 	var done atomic.Bool
@@ -53,7 +53,7 @@ func TestThousandGoroutinesOnOneKeyGetTheCapacityExactly(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerSecond(777)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			limiter, clock := hammered(t, l, ratelimit.Options[string]{})
-			for range 3 { // each fresh
+			for range 3 { // each with a fresh key
 				var admitted atomic.Int64
 				storm(1000, func(i int) {
 					for n := 1; n <= 3; n++ {
@@ -90,7 +90,8 @@ func TestThousandGoroutinesOnManyKeysGetEachCapacityExactly(t *testing.T) {
 	require.Equal(t, keys, limiter.Stats().Keys)
 }
 
-// Other limiters free live quota when they sweep, or lose charges to an entry that was found before the sweep.
+// Some limiters forget spending that still counts when they sweep,
+// or lose charges to an entry that was found before the sweep.
 func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(500)) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
@@ -110,7 +111,7 @@ func TestSweepAndPeekLoseNoCharge(t *testing.T) {
 	}
 }
 
-// A key that is fresh each time that it is swept away has one budget at each instant.
+// A key that is swept away whenever it is fresh has one budget at each instant.
 func TestKeySweptAwayAllTheTimeHasOneBudget(t *testing.T) {
 	limiter, clock := hammered(t, ratelimit.TokenBucket(ratelimit.Per(1, 10), 1), ratelimit.Options[string]{})
 	defer meanwhile(func() { limiter.Sweep() })()
@@ -143,7 +144,7 @@ func TestResetGivesOneBudgetEach(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(10))
 }
 
-// crowd lets many keys fight for few places, and returns the admitted cost of each.
+// crowd makes many keys compete for few places, and returns the admitted cost of each.
 func crowd(t *testing.T, limiter *ratelimit.Keyed[string], maxKeys, keys int) (admitted int64) {
 	var sum, over atomic.Int64
 	stop := meanwhile(func() {
@@ -211,7 +212,7 @@ func TestBoundHoldsWhileTheClockMovesAndKeysAreSwept(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Load(), int64(50))
 }
 
-// Concurrent bookings, settlements and cancels have the same effect as their sum.
+// The effect of concurrent bookings, settlements and cancellations is their sum.
 func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	for _, l := range model.Five(ratelimit.PerDay(10_000)) {
 		if l.Algorithm == ratelimit.AlgorithmLeakyBucket {
@@ -223,7 +224,7 @@ func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 				for range 5 {
 					r, err := limiter.Reserve(context.Background(), "k", 10, 0)
 					if err == nil {
-						go r.Settle(7) // only one of the two counts, whichever comes first
+						go r.Settle(7) // only the first of the two counts
 						r.Settle(7)
 					}
 					if r, err = limiter.Reserve(context.Background(), "k", 10, 0); err == nil {
@@ -238,9 +239,9 @@ func TestSettlingFromAllSidesAddsUp(t *testing.T) {
 	}
 }
 
-// ---- defects of other limiters ----
+// ---- bugs of other limiters ----
 
-// swinging returns t0 and t0 + 1 ms in turn, as readings do that are taken before a lock.
+// swinging returns t0 and t0 + 1 ms in turn, like readings that are taken before a lock.
 type swinging struct{ n atomic.Int64 }
 
 func (c *swinging) Now() time.Duration { return time.Duration(c.n.Add(1)%2) * time.Millisecond }
@@ -404,8 +405,8 @@ func TestKeysThatComeOnceAreForgotten(t *testing.T) {
 	require.Zero(t, limiter.Stats().Evicted)
 }
 
-// A fresh leaky bucket accepts a cost even if it may be booked very far ahead. (Wait books up to MaxInt64 ahead if its
-// context has no deadline.)
+// A fresh leaky bucket accepts a cost even if the caller may book very far ahead.
+// For example, Wait books up to MaxInt64 ahead if its context has no deadline.
 func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.PerSecond(4), 4))
 	r.clock.now.Store(-33)
@@ -415,7 +416,7 @@ func TestLeakyBucketBooksAheadOnAClockThatReadsBelowZero(t *testing.T) {
 	require.NoError(t, r.limiter.Wait(context.Background(), "other", 1))
 }
 
-// A debt is counted in 64 bits: 100 years at 3 units/ns are above MaxInt64.
+// A debt is a number of 64 bits, but 100 years at 3 units/ns are above MaxInt64.
 func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.Per(3, 1), 19))
 	require.NoError(t, r.limiter.Adjust(context.Background(), "k", 60))
@@ -424,14 +425,14 @@ func TestDebtIsKeptAtRatesAroundThreeUnitsANanosecond(t *testing.T) {
 	require.Equal(t, 20*time.Nanosecond, d.ResetAfter)
 }
 
-// Instants are whole nanoseconds, positions in the queue are not. A new charge after a cancel must not end up later than the
-// cancelled one stood.
+// Instants are whole nanoseconds, but positions in the queue are not. A new
+// charge after a cancellation must not be later than the cancelled one was.
 func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 38), 3))
 	ctx := context.Background()
 	first, err := r.limiter.Reserve(ctx, "k", 2, 0)
 	require.NoError(t, err)
-	second, err := r.limiter.Reserve(ctx, "k", 1, time.Minute) // leaves at 12⅔, its cost is regained at 19
+	second, err := r.limiter.Reserve(ctx, "k", 1, time.Minute) // it leaves at 12⅔, and its cost is regained at 19
 	require.NoError(t, err)
 	require.True(t, second.Allowed)
 	before, err := r.limiter.Take(ctx, "k", 3)
@@ -444,17 +445,17 @@ func TestCancellingInALeakyBucketDelaysNoOtherCaller(t *testing.T) {
 	require.True(t, r.limiter.Allow("k", 3), "denied when it was told to retry, though nothing was spent since")
 }
 
-// A refund after the departure is for the queue's end only, which is kept to the fraction of a nanosecond.
+// A refund after the departure only moves the queue's end, which has fractions of a nanosecond.
 func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	r := newRig(t, ratelimit.LeakyBucket(ratelimit.Per(6, 1), 12))
 	ctx := context.Background()
-	require.True(t, r.limiter.Allow("k", 9)) // drains until 1½
+	require.True(t, r.limiter.Allow("k", 9)) // it drains until 1½
 	early, err := r.limiter.Reserve(ctx, "k", 2, time.Minute)
 	require.NoError(t, err)
-	require.Equal(t, 2*time.Nanosecond, early.Delay) // drains until 1⅚
+	require.Equal(t, 2*time.Nanosecond, early.Delay) // it drains until 1⅚
 
 	r.clock.now.Store(2)
-	d, err := r.limiter.Take(ctx, "k", 1) // drains from 2 until 2⅙
+	d, err := r.limiter.Take(ctx, "k", 1) // it drains from 2 until 2⅙
 	require.NoError(t, err)
 	require.True(t, d.Allowed)
 	early.Cancel()
@@ -463,12 +464,12 @@ func TestRefundInALeakyBucketLeavesLaterWorkItsSpace(t *testing.T) {
 	require.Equal(t, time.Nanosecond, d.Delay, "leaves together with what it has to queue behind")
 }
 
-// A reading that has stepped back is further away from the booked instant, by more than the caller's maxDelay.
+// After a step back of the clock, the booked instant is further away than the caller's maxDelay.
 func TestNothingIsBookedBeyondMaxDelayByAClockThatSteppedBack(t *testing.T) {
 	r := newRig(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 1))
 	ctx := context.Background()
 	r.clock.now.Store(int64(10 * time.Second))
-	require.True(t, r.limiter.Allow("k", 1)) // the next fits at 11 s
+	require.True(t, r.limiter.Allow("k", 1)) // the next cost fits at 11 s
 	r.clock.now.Store(0)
 	res, err := r.limiter.Reserve(ctx, "k", 1, 2*time.Second)
 	require.NoError(t, err)
@@ -486,7 +487,7 @@ func TestNewDebtInASlidingLogIsChargedHoweverMuchOfAnOldOneIsOver(t *testing.T) 
 	require.Zero(t, d.Remaining)
 }
 
-// Bookings count as spent: a debt behind them is capped all the same.
+// Bookings count as spent, but a debt behind them is still bounded.
 func TestDebtBehindBookingsIsCapped(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1),

@@ -152,7 +152,7 @@ func TestConcurrentTakesHaveNoEnd(t *testing.T) {
 	t.Parallel()
 	l, _ := held(t, 8, time.Minute)
 	require.NoError(t, l.SetLimit(ratelimit.Concurrent(8, time.Minute).Named("streams")))
-	for range 2 { // of a new key, and of a known one
+	for range 2 { // once for a new key, and once for a known one
 		assert.False(t, l.Allow("a", 1))
 		d, err := l.Take(t.Context(), "a", 1)
 		require.ErrorContains(t, err, `the limit "streams" is concurrent 8 hold 1m, and this call has no end`)
@@ -287,7 +287,7 @@ func TestConcurrentKeysInUseLeaveLast(t *testing.T) {
 	require.False(t, reserve(t, l, "kept", 1).Allowed)
 }
 
-// counter is a counter of units in use, the model of Concurrent.
+// counter is a simple counter of units in use, the model of Concurrent.
 type counter struct {
 	units int
 	hold  time.Duration
@@ -300,7 +300,7 @@ type use struct {
 	res  *ratelimit.Reservation
 }
 
-// at drops what has lapsed and returns the units in use.
+// at drops lapsed units and returns the units in use.
 func (m *counter) at(now time.Duration) (n int) {
 	kept := m.inUse[:0]
 	for _, u := range m.inUse {
@@ -342,7 +342,7 @@ func TestConcurrentMatchesACounterOverRandomHistories(t *testing.T) {
 				}
 				u := &use{n, now, r}
 				all, m.inUse = append(all, u), append(m.inUse, u)
-			case k < 8 && len(all) > 0: // also of lapsed and of ended ones
+			case k < 8 && len(all) > 0: // also reservations that have lapsed or ended
 				u := all[rng.IntN(len(all))]
 				require.NoError(t, u.res.Settle(rng.IntN(100)), where)
 				for i, x := range m.inUse {
@@ -504,7 +504,7 @@ func TestConcurrentLayerEndsIfActualFails(t *testing.T) {
 
 func TestConcurrentExtendAndSettleAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	l, _ := held(t, 4, time.Hour) // the clock stands still: all reservations are of one instant
+	l, _ := held(t, 4, time.Hour) // the clock stands still, so all reservations have the same instant
 	done := make(chan struct{})
 	for range 4 {
 		go func() {

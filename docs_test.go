@@ -24,7 +24,7 @@ import (
 
 var goBlock = regexp.MustCompile("(?s)```go\n(.*?)```")
 
-// squeeze removes indentation, which a document may change in code that it copies.
+// squeeze removes indentation, because a document may change it in code that it copies.
 func squeeze(code string) string {
 	var lines []string
 	for line := range strings.Lines(code) {
@@ -53,8 +53,8 @@ func compiled(t *testing.T) string {
 	return code.String()
 }
 
-// TestCodeInDocumentsIsCompiled holds README.md and the documents to code that is
-// compiled and run elsewhere, to the letter.
+// TestCodeInDocumentsIsCompiled checks that the code in README.md and the
+// documents is an exact copy of code that is compiled and run elsewhere.
 func TestCodeInDocumentsIsCompiled(t *testing.T) {
 	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
@@ -76,8 +76,8 @@ func TestCodeInDocumentsIsCompiled(t *testing.T) {
 // flagOfTests matches the pattern of -run, -bench or -fuzz in a command.
 var flagOfTests = regexp.MustCompile(`-(?:run|bench|fuzz) (?:'([^']+)'|([\w.|^$]+))`)
 
-// TestCommandsInDocumentsRunTests checks that each alternative of a pattern in a documented go test command matches a
-// test, a benchmark or a fuzz target. So whoever renames a test must change the commands, too.
+// TestCommandsInDocumentsRunTests checks that each alternative of a pattern in a documented go test command
+// matches a test, a benchmark or a fuzz target. After a rename of a test the commands must change, too.
 func TestCommandsInDocumentsRunTests(t *testing.T) {
 	names := regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)`).FindAllStringSubmatch(compiled(t), -1)
 	patterns := 0
@@ -101,7 +101,7 @@ func TestCommandsInDocumentsRunTests(t *testing.T) {
 	assert.Positive(t, patterns)
 }
 
-// TestReadmeIsShort holds README.md to the length that a reader takes in within a minute.
+// TestReadmeIsShort checks that README.md is not longer than a reader can read within a minute.
 func TestReadmeIsShort(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -177,8 +177,8 @@ func Example_pacing() {
 func Example_boundedQueue() {
 	ctx := context.Background()
 	backend := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerMinute(1), 2), nil))
-	fmt.Println(backend.Wait(ctx, "backend", 1)) // in service for a minute
-	fmt.Println(backend.Allow("backend", 1))     // only this one may wait
+	fmt.Println(backend.Wait(ctx, "backend", 1)) // Wait reserves the backend for a minute
+	fmt.Println(backend.Allow("backend", 1))     // only this process may wait
 	err := backend.Wait(ctx, "backend", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrLimited))
 	// Output:
@@ -187,7 +187,7 @@ func Example_boundedQueue() {
 	// true
 }
 
-// Signup is code that uses a limiter: it takes it as an interface.
+// Signup shows code that uses a limiter: it takes the limiter as an interface.
 type Signup struct {
 	Limit ratelimit.Limiter[string]
 }
@@ -220,11 +220,11 @@ func TestAnExportWritesTenRowsASecond(t *testing.T) {
 		for range 101 {
 			require.NoError(t, limit.Wait(t.Context(), "export", 1))
 		}
-		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, and at once
+		assert.Equal(t, 10*time.Second, time.Since(start)) // exactly, because the clock is a bubble's
 	})
 }
 
-// admitted returns how many of a greedy key's requests pass in the first minute, and at most in any other.
+// admitted returns the number of a greedy key's requests that pass in the first minute, and the maximum in any other.
 func admitted(limit ratelimit.Limit) (first, most int) {
 	clock := new(ratelimittest.Clock)
 	l := ratelimit.Must(ratelimit.NewSingle(limit, &ratelimit.Options[struct{}]{Clock: clock}))
@@ -269,8 +269,8 @@ func TestHowManyPassInAMinute(t *testing.T) {
 	}
 }
 
-// TestErrorsInLogsHaveOneName: a search of the logs for an error needs one attribute only, whichever package has written the
-// line.
+// TestErrorsInLogsHaveOneName checks that all packages log errors
+// under one attribute, so that one search of the logs finds them.
 func TestErrorsInLogsHaveOneName(t *testing.T) {
 	const name, others = `"error"`, ` "err" "cause" "Error" "failure_cause" `
 	found := 0

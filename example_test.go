@@ -29,7 +29,7 @@ func Example() {
 	// 3 false
 }
 
-// The lines that README.md begins with, in a handler.
+// These lines are the beginning of README.md, here in a handler.
 func ExampleKeyed_Allow() {
 	w, ip := httptest.NewRecorder(), "192.0.2.1"
 
@@ -45,7 +45,7 @@ func ExampleKeyed_Allow() {
 }
 
 func ExampleKeyed_Take() {
-	clock := new(ratelimittest.Clock) // in a program, leave the clock out
+	clock := new(ratelimittest.Clock) // leave the clock out in a program
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.SlidingLog(ratelimit.PerMinute(100)),
 		&ratelimit.Options[string]{Clock: clock}))
 
@@ -111,7 +111,7 @@ func ExampleKeyed_Adjust() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(100)),
 		&ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 
-	_ = limiter.Adjust(context.Background(), "user:42", 150) // a charge that is not to be refused
+	_ = limiter.Adjust(context.Background(), "user:42", 150) // a charge that cannot be refused
 	d, _ := limiter.Peek(context.Background(), "user:42", 1)
 	fmt.Println(d.Remaining, d.RetryAfter)
 	_ = limiter.Adjust(context.Background(), "user:42", -80) // a grant
@@ -153,7 +153,7 @@ func ExampleKeyed_Stats() {
 	// {Keys:0 Expired:2 Evicted:1 EvictedThrottled:0 Refused:0 Recalled:0 Overflowed:0 Waiting:0}
 }
 
-// A client that invents keys cannot erase the spending of one of them.
+// A client that invents keys does not make the limiter forget the spending of one of them.
 func ExampleOptions_remember() {
 	for _, remember := range []int{0, 1000} {
 		limiter := ratelimit.Must(ratelimit.New(ratelimit.TokenBucket(ratelimit.PerHour(3), 3),
@@ -327,7 +327,7 @@ func ExampleKeyed_Saved() {
 	// Output: 40
 }
 
-// A full table that forgets no key: new keys are denied until an old one is fresh.
+// A full table does not forget keys: it denies new keys until an old one is fresh.
 func ExampleOptions_fullTable() {
 	limiter := ratelimit.Must(ratelimit.New(ratelimit.FixedWindow(ratelimit.PerHour(1)), &ratelimit.Options[string]{
 		MaxKeys: 2,
@@ -345,13 +345,14 @@ func ExampleOptions_fullTable() {
 	// 2 keys
 }
 
-// Work whose cost is known only afterwards: reserved if it can be estimated, else charged when it is done.
+// The cost of this work is known only afterwards: it is reserved if
+// it can be estimated, and otherwise charged when the work is done.
 func ExampleSingle_Adjust() {
 	ctx := context.Background()
 	budget := ratelimit.Must(ratelimit.NewSingle(ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	r, _ := budget.Reserve(ctx, 50, 0) // now or not at all
 	fmt.Println(r.Allowed, r.Settle(20))
-	fmt.Println(budget.Adjust(context.Background(), 70)) // it cannot be refused any more
+	fmt.Println(budget.Adjust(context.Background(), 70)) // the charge cannot be refused any more
 	d, _ := budget.Take(ctx, 20)
 	fmt.Println(d.Allowed, d.Remaining)
 	budget.Reset(context.Background())
@@ -364,8 +365,8 @@ func ExampleSingle_Adjust() {
 	// true 80
 }
 
-// A limiter with only Allow and Take gets a Reserve that cannot book or settle. So Map can put it behind a key
-// function.
+// reserving gives a limiter with only Allow and Take a Reserve that
+// cannot book or settle. So Map can put it behind a key function.
 type reserving struct{ ratelimit.Limiter[string] }
 
 func (l reserving) Reserve(ctx context.Context, key string, cost int, _ time.Duration) (*ratelimit.Reservation, error) {
@@ -418,7 +419,7 @@ func ExampleLayer_limit() {
 	free := ratelimit.FixedWindow(ratelimit.PerHour(10)).Named("free")
 	users := ratelimit.Must(ratelimit.New(free, &ratelimit.Options[string]{Clock: new(ratelimittest.Clock)}))
 	byPlan := ratelimit.By(users, func(r request) (string, error) { return r.User, nil })
-	byPlan.Limit = func(r request) ratelimit.Limit { return plans[r.Plan] } // zero: the limiter's, which is free
+	byPlan.Limit = func(r request) ratelimit.Limit { return plans[r.Plan] } // zero means the limiter's own limit, the free plan's
 	limiter, err := ratelimit.All(byPlan)
 	if err != nil {
 		panic(err)
@@ -435,7 +436,7 @@ func ExampleLayer_limit() {
 func ExampleAllOf() {
 	type request struct {
 		User   string
-		Labels []int // of which each has a limit
+		Labels []int // each label has a limit
 	}
 	clock := new(ratelimittest.Clock)
 	layers := make([]ratelimit.Layer[request], 1000)
@@ -469,7 +470,7 @@ func ExampleLayered_Peek() {
 		panic(err)
 	}
 	limiter.Allow("ann", 4)
-	for range 2 { // it changes nothing
+	for range 2 { // Peek changes nothing
 		d, _ := limiter.Peek(context.Background(), "ann", 2)
 		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
 	}
@@ -478,15 +479,15 @@ func ExampleLayered_Peek() {
 	// false 1 100ms
 }
 
-// One reservation of an LLM request holds a team to tokens and to dollars, and each settles at its own figure.
+// One reservation of an LLM request charges a team's limits of tokens and of dollars, and each settles at its own figure.
 func ExampleLayer_actual() {
 	type call struct {
 		team           string
-		tokens, micros int // of the answer: the handler fills them in
+		tokens, micros int // figures of the answer, which the handler fills in
 	}
 	team := func(c *call) (string, error) { return c.team, nil }
 	tokens := ratelimit.Must(ratelimit.New[string](ratelimit.TokenBucket(ratelimit.PerMinute(10_000), 10_000), nil))
-	dollars := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerDay(5_000_000)), nil)) // in millionths
+	dollars := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerDay(5_000_000)), nil)) // millionths of a dollar
 	spent := ratelimit.By(dollars, team)
 	spent.Cost = func(*call) int { return 80_000 } // the estimate
 	spent.Actual = func(c *call) int { return c.micros }
@@ -552,7 +553,7 @@ func ExampleKeyed_Peek() {
 	// Output: true 2 1m0s
 }
 
-// A plan of 1000 calls a month, billed on the 15th of the customer's zone.
+// This plan has 1000 calls a month, billed on the 15th of the customer's time zone.
 func ExampleCalendar() {
 	var clock ratelimittest.Clock // in production leave Options.Clock out
 	clock.SetWall(time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC))
@@ -577,7 +578,7 @@ func ExampleCalendar() {
 	// true
 }
 
-// A contract of 1,000 calls an hour, and 60 a minute, by the clock.
+// The contract allows 1,000 calls an hour, and 60 a minute, by the clock.
 func ExampleHour() {
 	at := time.Date(2026, time.March, 2, 9, 59, 30, 0, time.UTC)
 	_, next := ratelimit.Hour("UTC").Window(at)
@@ -589,7 +590,7 @@ func ExampleHour() {
 	// calendar 60/minute UTC begins again at 10:00:00
 }
 
-// A limit of the whole service beside one of each user: both are charged, or none.
+// The limit of the whole service and the limit of the user are both charged, or none.
 func ExampleGlobal() {
 	service := ratelimit.Must(ratelimit.New[struct{}](ratelimit.FixedWindow(ratelimit.PerHour(3)), nil))
 	users := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(2)), nil))
@@ -610,7 +611,7 @@ func ExampleGlobal() {
 	// the service has room for one more: false
 }
 
-// Callers that leave take no time from callers that stay, and at most 1,000 wait.
+// Callers that leave delay no callers that stay, and at most 1,000 wait.
 func ExampleOptions_maxWaiting() {
 	ctx := context.Background()
 	jobs := ratelimit.Must(ratelimit.NewSingle(ratelimit.TokenBucket(ratelimit.PerSecond(20), 1),

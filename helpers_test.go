@@ -68,10 +68,10 @@ var everyAlgorithm = []ratelimit.Limit{
 	ratelimit.Calendar(5, ratelimit.Day("Europe/Berlin")),
 }
 
-// Engines of another kind, with the results that they are given.
+// allows and fails are engines of another kind with fixed results.
 var allows, fails = model.Allows, model.Fails
 
-// rig is a limiter and the clock that it is on.
+// rig is a limiter and its clock.
 type rig struct {
 	limiter *ratelimit.Keyed[string]
 	clock   *testClock

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/meter"
 )
 
-// A new algorithm needs a plan. Where it is missing, this test panics.
+// A new algorithm needs a plan. Without one, this test panics.
 func TestEveryAlgorithmHasAPlan(t *testing.T) {
 	for a := range algorithmNames {
 		l := Limit{Algorithm: Algorithm(a), Rate: PerSecond(10)}
@@ -50,7 +50,7 @@ func TestAnAccountIsACacheLine(t *testing.T) {
 	}
 }
 
-// Two keys with the same lines and tag share a slot, which holds no less than either has spent.
+// Two keys with the same lines and tag share a slot, whose record is at least the spending of each.
 func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	p, err := newPlan(FixedWindow(PerMinute(100)), 0, nil)
 	require.NoError(t, err)
@@ -72,8 +72,8 @@ func TestKeysThatShareASlotAreBothRemembered(t *testing.T) {
 	}
 }
 
-// Whichever bits are in the slots, and whichever time the clock shows, no call fails, and the last stored spending is
-// remembered or has been counted as forgotten.
+// The slots contain any bits, and the clock shows any time. No call fails, and
+// the last stored spending is remembered or has been counted as forgotten.
 func TestAMemoryOfGarbage(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	dates := &calendars{clock: systemClock{}}
@@ -89,7 +89,7 @@ func TestAMemoryOfGarbage(t *testing.T) {
 				m.lines[i][j].Store(r.Uint64() >> r.IntN(40))
 			}
 		}
-		now := max(-maxReading, min(any64(), maxReading-1)) // at the very last reading nothing is still to come
+		now := max(-maxReading, min(any64(), maxReading-1)) // after the last reading there is no future
 		hash := r.Uint64()
 		past := meter.Remembered{Until: max(now, m.start) + 1 + r.Int64N(1<<r.IntN(50)), Share: uint8(1 + r.IntN(255))}
 		before := m.overflowed.Load()
@@ -130,7 +130,7 @@ func orderOf(n int) (*order[int], []*entry[int]) {
 	return o, entries
 }
 
-// bury makes the key's place a tombstone, and returns how many places were looked at for that.
+// bury makes the key's place a tombstone, and returns the number of places that were examined for that.
 func bury(o *order[int], entries []*entry[int], key int) (looks int) {
 	entries[key] = nil
 	o.addTombstone(func(e *entry[int]) bool {
@@ -152,8 +152,8 @@ func keysIn(runs [][]*entry[int], entries []*entry[int]) (found []int) {
 	return found
 }
 
-// To bury a place is constant work on average, in any order and for any number of dead places. Otherwise the order of many keys
-// that are swept or reset one by one would be built anew for each of them.
+// Burying a place takes constant time on average, in any order and with any number of tombstones.
+// Otherwise the order of many keys that are swept or reset one by one would be rebuilt for each of them.
 func TestToBuryAllPlacesIsLinearWork(t *testing.T) {
 	const n = 20_000
 	for name, key := range map[string]func(i int) int{
@@ -191,12 +191,12 @@ func TestTombstonesAreFewerThanKeys(t *testing.T) {
 	require.IsIncreasing(t, living)
 }
 
-// The count of readers was lost when the order was built anew while one was reading. It went
-// below zero, and the places of the next reader were overwritten under its eyes.
+// When the order was rebuilt while one goroutine was reading, the number of readers was lost.
+// It became negative, and the places of the next reader were overwritten while it read.
 func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	const n = 20 * blockSize
 	o, entries := orderOf(n)
-	o.readers++ // a sweep, under way
+	o.readers++ // one sweep is under way
 	for key := range n / 2 {
 		bury(o, entries, key)
 	}
@@ -204,7 +204,7 @@ func TestReadersKeepTheirPlacesWhenTheOrderIsBuiltAnew(t *testing.T) {
 	require.Equal(t, 1, o.readers)
 	runs := o.runs()
 	want := keysIn(runs, entries)
-	for key := n; key < 2*n; key++ { // evictions, as the sweep lets others in
+	for key := n; key < 2*n; key++ { // these evictions come while the sweep lets others in
 		_, ok := o.take()
 		require.True(t, ok)
 		entries = append(entries, &entry[int]{Key: len(entries)})
@@ -238,8 +238,8 @@ type clockAt time.Duration
 
 func (c *clockAt) Now() time.Duration { return time.Duration(*c) }
 
-// A table whose only key is busy remembers the key, to wait for it without holding the shard. Otherwise a new key would try
-// again and again, and be refused if the scheduler does not help.
+// A table remembers a busy key when it is the only one, and waits for it without holding the shard.
+// Otherwise a new key would try again and again, and would be refused if the scheduler does not help.
 func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	for _, maxKeys := range []int{1, 2, 3} {
 		clock := clockAt(0)
@@ -268,8 +268,8 @@ func TestATableRemembersTheBusyKeyInItsWay(t *testing.T) {
 	}
 }
 
-// Each refusal is bounded work, even if many keys have been used since their entries were made, and the next one goes
-// on where it has ended.
+// Each refusal is bounded work, even if many keys have been used since their
+// entries were made. The next refusal continues where the last one stopped.
 func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing.T) {
 	const n = 10 * mostLooks
 	clock := clockAt(0)
@@ -318,8 +318,8 @@ func TestARefusalLooksAtABoundedNumberOfKeysAndTheNextOnesAtTheOthers(t *testing
 	require.Equal(t, n, l.Stats().Keys)
 }
 
-// A new key may find its shard's order due to be built anew, or all keys of the shard due for a look. The shards of a
-// large table are so many that either is short.
+// A new key may make a shard rebuild its order, or examine all
+// its keys. A large table has so many shards that both are short.
 func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
 	testsize.Arithmetic(t)
 	const n = 300_000
@@ -328,7 +328,7 @@ func TestTheShardsOfALargeTableHaveFewKeys(t *testing.T) {
 	places := 0
 	for key := range 2 * n {
 		if key == n {
-			clock += clockAt(2 * time.Second) // all are fresh: each new key takes the place of one
+			clock += clockAt(2 * time.Second) // all keys are fresh, so each new key replaces one
 		}
 		require.True(t, l.Allow(key, 1))
 		if key%1000 == 0 {
@@ -376,7 +376,8 @@ func TestADirtyListReturnsEachKeyOnce(t *testing.T) {
 	require.Equal(t, [dirtyPage]*account{}, *d.pages[0], "it keeps no key in memory")
 }
 
-// A heap of pages that grows and shrinks returns its entries in order, wherever they were removed or made earlier.
+// A heap of pages that grows and shrinks returns its entries in
+// order, even if entries were removed or moved to an earlier instant.
 func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 	var h dueHeap[int]
 	r := rand.New(rand.NewPCG(51, 7))
@@ -402,7 +403,7 @@ func TestADueHeapReturnsTheEarliestFirst(t *testing.T) {
 					if at < in[d] {
 						require.Fail(t, "an earlier entry is not the first")
 					}
-					break // one of them at random
+					break // one of the entries at random
 				}
 			}
 			h.remove(d.place)

@@ -124,7 +124,7 @@ func TestALayerAloneThatCannotReserveReturnsThat(t *testing.T) {
 	assert.ErrorIs(t, l.Adjust(t.Context(), "ann", 1), errors.ErrUnsupported)
 }
 
-// joins is a limiter that says that it joins.
+// joins is a limiter with a Join.
 type joins struct {
 	*ratelimit.Keyed[string]
 	joint ratelimit.Joint
@@ -281,7 +281,7 @@ func TestEachLayerSettlesAtItsOwnCost(t *testing.T) {
 	assert.Equal(t, []int{70, 3, 0, 0, 2}, spent("fay"), "of a cost of 0, as Adjust charges, but at the real costs")
 }
 
-// A Wait has no real costs: what it has charged stays.
+// A Wait has no real costs: its charge stays.
 func TestAWaitDoesNotReadActual(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := ratelimit.Must(ratelimit.New[string](ratelimit.LeakyBucket(ratelimit.PerSecond(1), 5), nil))
@@ -297,7 +297,7 @@ func TestAWaitDoesNotReadActual(t *testing.T) {
 	})
 }
 
-// Two layers that meet at one key, one with an Actual, and one that settles at the argument.
+// Two layers charge one key. One of them has an Actual, and the other one settles at the argument.
 func TestLayersThatMeetAtOneKeySettleTogether(t *testing.T) {
 	l := ratelimit.Must(ratelimit.New[string](ratelimit.FixedWindow(ratelimit.PerHour(100)), nil))
 	own := ratelimit.By(l, perUser)

@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// stackLine is a stack of a limit for each user and one for all, and its calls that wait.
+// stackLine is a stack of a limit for each user and one for all, with the calls that wait for it.
 type stackLine struct {
 	users  *ratelimit.Keyed[string]
 	all    *ratelimit.Keyed[struct{}]

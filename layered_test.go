@@ -20,7 +20,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// call is a request as the tests of layers see it: keys by layer, and tokens.
+// call is a request in the tests of layers: a key for each layer, and tokens.
 type call struct {
 	user, route string
 	tokens      int
@@ -37,7 +37,7 @@ func stackOf(t testing.TB, layers ...ratelimit.Layer[call]) *ratelimit.Layered[c
 	return l
 }
 
-// onClock returns a limiter of strings on that clock.
+// onClock returns a limiter with string keys on a clock.
 func onClock(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) *ratelimit.Keyed[string] {
 	t.Helper()
 	return newWith(t, limit, ratelimit.Options[string]{Clock: clock})
@@ -107,7 +107,7 @@ func TestChargesToOneBucketAddUp(t *testing.T) {
 	assert.Equal(t, 1, l.Stats().Keys)
 }
 
-// A call between the lookups of two layers inserts their key, or takes it away.
+// Between the lookups of two layers another call inserts their key, or drops it.
 func TestAKeyThatComesOrGoesBetweenTwoLayersIsOne(t *testing.T) {
 	for name, between := range map[string]func(l *ratelimit.Keyed[string]) error{
 		"comes": func(l *ratelimit.Keyed[string]) error { return l.Adjust(context.Background(), "ann", 3) },
@@ -262,7 +262,7 @@ type funcClock func() time.Duration
 
 func (f funcClock) Now() time.Duration { return f() }
 
-// A clock that cannot be compared is the same as itself only in one limiter.
+// A clock that cannot be compared equals itself only within one limiter.
 func TestClocksThatCannotBeCompared(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(9))
 	for _, clock := range []ratelimit.Clock{
@@ -303,7 +303,7 @@ func TestClocksThatDiffer(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A denial must not make the request's own keys pay for it.
+// A denial must not evict the request's own keys.
 func TestATableTooSmallForAStackForgetsNothingForIt(t *testing.T) {
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(5)), ratelimit.Options[string]{Clock: new(testClock), MaxKeys: 1})
 	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(l, byRoute))
@@ -456,12 +456,12 @@ func TestDecisionsOfEightLayersDoNotAllocate(t *testing.T) {
 	}
 	decide()
 	if testsize.Race {
-		return // sync.Pool drops things at random under the race detector
+		return // under the race detector sync.Pool drops items at random
 	}
 	assert.Zero(t, testing.AllocsPerRun(1000, decide))
 }
 
-// The decisions of a stack follow from the decisions of its limiters, one by one, when no other call interferes.
+// If no other call interferes, the decisions of a stack follow from those of its limiters.
 func TestAStackFollowsFromItsLayers(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { followLayers(t, rand.New(rand.NewPCG(testsize.Seed(seed), 3))) })
@@ -532,8 +532,7 @@ func followLayers(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// Stacks that share limiters in any order, or hold one twice, deadlocked in a
-// released limiter: the same limit twice, and (a,b) against (b,a).
+// A released limiter deadlocked if stacks shared limiters in different orders, (a,b) and (b,a), or contained one twice.
 func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	const each = 2000
 	clock := new(testClock)
@@ -578,8 +577,8 @@ func TestStacksThatShareLimitersDoNotDeadlock(t *testing.T) {
 	assert.Equal(t, 1<<30-want["r"], remaining(t, a, "r"))
 }
 
-// A denial must not charge, not even for an instant: the layer with exactly enough room for all other requests never denies
-// them.
+// A denial must not charge, not even for an instant. So the layer
+// with exactly enough room for all other requests never denies them.
 func TestADenialIsInvisible(t *testing.T) {
 	const n = 5000
 	clock := new(testClock)
@@ -802,7 +801,7 @@ func TestPickedLayersDoNotAllocate(t *testing.T) {
 	}
 	decide()
 	if testsize.Race {
-		return // sync.Pool drops things at random under the race detector
+		return // under the race detector sync.Pool drops items at random
 	}
 	assert.Zero(t, testing.AllocsPerRun(50, decide))
 }

@@ -79,7 +79,7 @@ func TestOtherWaysToWriteALimit(t *testing.T) {
 		"calendar 5/month UTC":            ratelimit.Calendar(5, ratelimit.Month("UTC", 1)),
 		"calendar 5/week UTC":             ratelimit.Calendar(5, ratelimit.Week("UTC", time.Monday)),
 		"calendar 5/week UTC from Friday": ratelimit.Calendar(5, ratelimit.Week("UTC", time.Friday)),
-		// Ten digits, and still a whole number of nanoseconds.
+		// This has ten digits, and is still a whole number of nanoseconds.
 		"fixed-window 5/1.0000000001h": ratelimit.FixedWindow(ratelimit.Per(5, time.Hour+360)),
 		"fixed-window 5/1.9999999990s": ratelimit.FixedWindow(ratelimit.Per(5, 2*time.Second-1)),
 	}
@@ -202,7 +202,7 @@ func TestANameSurvivesMarshalling(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidLimit)
 }
 
-// Most errors come with a Decision that has no limit. A log line in JSON contains it too.
+// Most errors come with a Decision without a limit, which a log line in JSON contains, too.
 func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.FixedWindow(ratelimit.PerSecond(5)).Named("api"))
 	for _, cost := range []int{-1, 0, 1, 6} {
@@ -215,7 +215,7 @@ func TestADecisionWithoutALimitSurvivesMarshalling(t *testing.T) {
 	}
 }
 
-// Any text that parses gives a valid limit, which is its own text's limit. All other texts give no limit.
+// Any text that parses gives a valid limit, and that limit's text gives the same limit. All other texts give no limit.
 func FuzzParseLimit(f *testing.F) {
 	for _, tt := range limitTexts {
 		f.Add(tt.text)
@@ -241,7 +241,7 @@ func FuzzParseLimit(f *testing.F) {
 // Answerer is the service of a net/rpc server.
 type Answerer struct{ l *ratelimit.Keyed[string] }
 
-// Take answers for a key under the limit that it is sent.
+// Take decides on a key under the limit in the call.
 func (a Answerer) Take(limit ratelimit.Limit, d *ratelimit.Decision) (err error) {
 	if err = a.l.SetLimit(limit); err == nil {
 		*d, err = a.l.Take(context.Background(), "k", 1)
@@ -270,7 +270,7 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 		require.Equal(t, limit, read)
 
 		var d ratelimit.Decision
-		l.Reset(context.Background(), "k") // the spending under the limit before
+		l.Reset(context.Background(), "k") // removes the spending under the previous limit
 		err := client.Call("Answerer.Take", limit, &d)
 		if limit.Algorithm == ratelimit.AlgorithmBlocked {
 			require.ErrorContains(t, err, "blocked")
@@ -297,7 +297,7 @@ func TestLimitsAndDecisionsAreSentByGobAndRPC(t *testing.T) {
 	require.Equal(t, ratelimit.Unlimited(), kept, "on an error it is left as it was")
 }
 
-// The tables of bucket.go, leaky.go, window.go and slidinglog.go come true, row by row.
+// The tables of bucket.go, leaky.go, window.go and slidinglog.go are correct, row by row.
 func TestTheWorkedExamplesOfTheAlgorithms(t *testing.T) {
 	for _, example := range []struct {
 		file, with string

@@ -16,8 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// Spending under a generous limit is more than a tight one counts in a century; products of the two must not wrap around to
-// nothing.
+// Spending under a generous limit exceeds what a tight one counts in a century. Products of the two must not overflow.
 func TestATightenedWindowStaysShut(t *testing.T) {
 	mks := map[string]func(ratelimit.Rate) ratelimit.Limit{"fixed": ratelimit.FixedWindow, "counter": ratelimit.SlidingCounter, "log": ratelimit.SlidingLog}
 	for fn, from := range mks {
@@ -37,7 +36,7 @@ func TestATightenedWindowStaysShut(t *testing.T) {
 	}
 }
 
-// The same for bookings ahead.
+// The same is true for bookings ahead.
 func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	all := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1e6), 1e6), ratelimit.LeakyBucket(ratelimit.PerSecond(1e6), 5e6), ratelimit.FixedWindow(ratelimit.PerSecond(1e6)), ratelimit.SlidingLog(ratelimit.PerSecond(1e6)), ratelimit.SlidingCounter(ratelimit.PerSecond(1e6))}
 	to := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.LeakyBucket(ratelimit.PerDay(1), 1), ratelimit.FixedWindow(ratelimit.PerDay(1)), ratelimit.SlidingLog(ratelimit.PerDay(1)), ratelimit.SlidingCounter(ratelimit.PerDay(1))}
@@ -61,8 +60,8 @@ func TestATightenedLimitStaysShutBehindBookings(t *testing.T) {
 	}
 }
 
-// Spending from before a change of limit was regained at rates that are not known any more: a cancel must not give back others'
-// spending since.
+// Spending from before a change of limit was regained at rates that are not known
+// any more. A cancellation must not give back spending that others have made since.
 func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	ctx := t.Context()
 	from := []ratelimit.Limit{ratelimit.TokenBucket(ratelimit.PerSecond(1), 10), ratelimit.LeakyBucket(ratelimit.PerSecond(1), 10), ratelimit.FixedWindow(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingLog(ratelimit.Per(10, 10*time.Second)), ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))}
@@ -94,7 +93,7 @@ func TestACancelAfterAChangeOfLimitMintsNothing(t *testing.T) {
 	}
 }
 
-// changed is a limiter after a random history with a change of limit in it.
+// changed is a limiter after a random history that contains a change of limit.
 type changed struct {
 	l     *ratelimit.Keyed[string]
 	clock *testClock
@@ -136,7 +135,7 @@ func runHistory(t testing.TB, seed uint64, a, b ratelimit.Limit) *changed {
 	return h
 }
 
-// Whichever calls came before and after a change of limit, the figures are true to the nanosecond.
+// After any calls before and after a change of limit, the figures are exact to the nanosecond.
 func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(6_000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 2))
@@ -144,7 +143,7 @@ func TestFiguresAreTrueAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// anyLimit returns a small limit, with few nanoseconds to a window.
+// anyLimit returns a small limit with few nanoseconds in a window.
 func anyLimit(r *rand.Rand) ratelimit.Limit {
 	l := everyAlgorithm[r.IntN(len(everyAlgorithm))]
 	if l.Rate.Units = 1 + r.IntN(12); l.Algorithm == ratelimit.AlgorithmCalendar {
@@ -188,7 +187,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 		return again.l.Stats().Keys == 0
 	}
 	logs := from.Algorithm == ratelimit.AlgorithmSlidingLog && to.Algorithm == from.Algorithm
-	if to.Capacity() >= from.Capacity() && !(logs && to.Rate.Per < from.Rate.Per) { // else the table may keep the excess longer
+	if to.Capacity() >= from.Capacity() && !(logs && to.Rate.Per < from.Rate.Per) { // otherwise the table may keep the excess longer
 		require.True(t, gone(peek.ResetAfter), what)
 	}
 	if peek.ResetAfter > 0 {
@@ -196,8 +195,7 @@ func probeChange(t *testing.T, seed uint64, r *rand.Rand, from, to ratelimit.Lim
 	}
 }
 
-// A tracked key that is put under Unlimited keeps its bucket, which rests; a stack must not
-// take that for one to charge.
+// A tracked key that is put under Unlimited keeps its bucket, which is not used. A stack must not charge it.
 func TestAStackLetsKeysThatAreUnlimitedNowRest(t *testing.T) {
 	l, _ := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 5))
 	stack, err := ratelimit.All(ratelimit.By(l, func(s string) (string, error) { return s, nil }))
@@ -209,7 +207,7 @@ func TestAStackLetsKeysThatAreUnlimitedNowRest(t *testing.T) {
 	assert.False(t, stack.Allow("k", 1))
 }
 
-// A Refresh that comes while a stack calls LimitFor is not lost either, even if the stack is refused in the end.
+// A Refresh during a stack's call of LimitFor is not lost, even if the stack is refused in the end.
 func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 	units := 5
 	var l *ratelimit.Keyed[string]
@@ -233,14 +231,14 @@ func TestARefreshDuringARefusedStackIsNotLost(t *testing.T) {
 		units = 50
 		l.Refresh("k")
 	}
-	_, err = stack.Take(t.Context(), "k", 3) // twice 3 of the other key's 5
+	_, err = stack.Take(t.Context(), "k", 3) // a cost of twice 3 for the other key, which has 5
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	d, err := l.Peek(context.Background(), "k", 1)
 	require.NoError(t, err)
 	assert.Equal(t, 50, d.Limit.Rate.Units)
 }
 
-// Idle keys must not keep every era's plans in memory.
+// Idle keys must not keep the plans of all generations in memory.
 func TestOldErasAreForgotten(t *testing.T) {
 	const plans, eras = 500, 50
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), LimitFor: func(key int) ratelimit.Limit {
@@ -251,7 +249,7 @@ func TestOldErasAreForgotten(t *testing.T) {
 		for key := range plans {
 			l.Allow(key, 1)
 		}
-		l.Allow(plans*(era+1), 1) // a visitor who does not come again
+		l.Allow(plans*(era+1), 1) // a visitor who does not return
 		if l.Refresh(); era == 1 {
 			first = testsize.Heap()
 		}
@@ -260,8 +258,8 @@ func TestOldErasAreForgotten(t *testing.T) {
 	runtime.KeepAlive(l)
 }
 
-// Everything at once, with limits that change: the bound on keys holds, nothing hangs,
-// and in the end nothing is left.
+// All calls come at the same time, while limits change. The bound
+// on keys holds, nothing hangs, and nothing remains at the end.
 func TestNothingIsLeftOfAChaos(t *testing.T) {
 	limits := append([]ratelimit.Limit{ratelimit.Unlimited(), ratelimit.Blocked()}, everyAlgorithm...)
 	steps := 1500
@@ -494,7 +492,7 @@ func TestDecisionsUnderTenThousandPlansDoNotAllocate(t *testing.T) {
 		require.True(t, stack.Allow(requests[i], 1))
 	}
 	if testsize.Race {
-		return // sync.Pool drops things at random under the race detector
+		return // under the race detector sync.Pool drops items at random
 	}
 	i := 0
 	assert.Zero(t, testing.AllocsPerRun(20_000, func() {
@@ -519,8 +517,8 @@ func TestConcurrentPlansShareOneBudget(t *testing.T) {
 	assert.LessOrEqual(t, d.Remaining, 1600-1000, "and no less than the smallest")
 }
 
-// TestALimitThatCountsNothingStandsForItself: where several layers meet at one key, Unlimited
-// lifts no other layer's limit, and Blocked blocks, whether the key is tracked or not.
+// TestALimitThatCountsNothingStandsForItself has several layers that charge one key. There
+// Unlimited lifts no other layer's limit, and Blocked blocks, even if the key is not tracked.
 func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	by := ratelimit.By(l, byUser)
@@ -545,8 +543,8 @@ func TestALimitThatCountsNothingStandsForItself(t *testing.T) {
 	}
 }
 
-// TestAKeyThatOnlyACostOfZeroMetIsTracked: the layers are decided under the first one's limit, so that limit determines whether
-// the second can be charged.
+// TestAKeyThatOnlyACostOfZeroMetIsTracked has two layers on one key. They are decided
+// under the first one's limit, so that limit determines whether the second can be charged.
 func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(7)))
 	by := ratelimit.By(l, byUser)
@@ -562,7 +560,7 @@ func TestAKeyThatOnlyACostOfZeroMetIsTracked(t *testing.T) {
 	assert.Equal(t, 1, l.Stats().Keys)
 }
 
-// TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey: a request's limit is not taken for a result of LimitFor.
+// TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey checks that a request's limit does not count as a result of LimitFor.
 func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	standard := ratelimit.FixedWindow(ratelimit.PerHour(7))
 	own := ratelimit.Blocked()
@@ -578,7 +576,7 @@ func TestALimitThatEqualsTheDefaultIsNotTheLimitOfTheKey(t *testing.T) {
 	assert.True(t, stack.Allow(call{user: "bob"}, 1))
 }
 
-// Only a decision puts a key under a request's limit, or ends that: a correction comes whenever it comes.
+// Only a decision puts a key under a request's limit, or ends that. A correction never does.
 func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	ctx := context.Background()
 	old, pro := perHour(10), ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1000)
@@ -608,7 +606,7 @@ func TestACorrectionLeavesTheKeyUnderTheLimitOfItsLastDecision(t *testing.T) {
 	}
 }
 
-// A Refresh that comes while a decision looks up the limit is not lost, at any cost of that decision.
+// A Refresh while a decision looks the limit up is not lost, at any cost of that decision.
 func TestARefreshDuringADecisionsLimitForIsNotLost(t *testing.T) {
 	for _, cost := range []int{0, 1, 100} {
 		plan := perHour(10)

@@ -22,7 +22,7 @@ type question struct {
 	look func(l *ratelimit.Keyed[string], key string) ratelimit.Decision
 }
 
-// oneLayer returns a stack with one layer, of the limiter, by the key that the request is.
+// oneLayer returns a stack with one layer of the limiter. The request is the key.
 func oneLayer(l *ratelimit.Keyed[string], limit func(string) ratelimit.Limit) *ratelimit.Layered[string] {
 	layer := ratelimit.By(l, func(key string) (string, error) { return key, nil })
 	if limit != nil {
@@ -69,12 +69,12 @@ var questions = []question{
 	}},
 }
 
-// The figures that a question returns for a key whose limit has changed come true, as a denial's do.
+// If a key's limit has changed, the times that a question returns are exact, as those of a denial are.
 func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
 			for _, to := range makers {
-				for _, per := range []time.Duration{time.Second, 24 * time.Hour} { // faster, and slower, than before
+				for _, per := range []time.Duration{time.Second, 24 * time.Hour} { // once faster and once slower than before
 					t.Run(fmt.Sprint(q.name, " ", from(1).Algorithm, " to ", to(1).Algorithm, " per ", per), func(t *testing.T) {
 						l, clock := newLimiter(t, from(10))
 						require.True(t, l.Allow("k", 10))
@@ -102,7 +102,7 @@ func TestAPeekAfterAChangeOfLimitComesTrue(t *testing.T) {
 	}
 }
 
-// A limit that a request brings along is the key's limit from the first call on, as well.
+// From the first call on, a limit that a request has brought is the key's limit.
 func TestAPeekUnderARequestsLimitComesTrue(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -125,7 +125,7 @@ func TestAPeekUnderARequestsLimitComesTrue(t *testing.T) {
 	}
 }
 
-// The clock may step back after a question that has put the key under another limit.
+// The clock may step back after a question has put the key under another limit.
 func TestAQuestionThatTakesALimitOverRecordsTheTime(t *testing.T) {
 	for _, q := range questions {
 		for _, from := range makers {
@@ -145,7 +145,7 @@ func TestAQuestionThatTakesALimitOverRecordsTheTime(t *testing.T) {
 	}
 }
 
-// A Peek, which changes nothing, changes nothing when the limit has changed either.
+// A Peek changes nothing, even after a change of the limit.
 func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -163,7 +163,8 @@ func TestAPeekLeavesTheKeyUnderItsLimit(t *testing.T) {
 	}
 }
 
-// Spending that a tightened log could not hold waits as a debt. When the limit is raised again, exactly that spending counts.
+// Spending that did not fit into a tightened log waits as a debt.
+// When the limit is raised again, exactly that spending counts.
 func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	perHour := func(n int) ratelimit.Limit { return ratelimit.SlidingLog(ratelimit.PerHour(n)) }
 	for _, from := range makers {
@@ -184,15 +185,14 @@ func TestADebtOfATightenedLogIsPlacedAgainWhenTheLimitIsRaised(t *testing.T) {
 	}
 }
 
-// The same for a debt that was charged, for shorter and longer windows, and where not all of
-// the debt fits.
+// The same is true for a debt that was charged, for shorter and longer windows, and if only a part of the debt fits.
 func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
-		spend     int // of 10 an hour, then as much debt again
+		spend     int // spent under 10 an hour, then charged again as a debt
 		to        ratelimit.Rate
 		remaining int
-		retry     time.Duration // of one more
+		retry     time.Duration // until one more unit fits
 		reset     time.Duration
 	}{
 		{"all fits", 10, ratelimit.PerHour(25), 5, 0, time.Hour},
@@ -200,7 +200,7 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 		{"a part fits", 10, ratelimit.PerHour(15), 0, time.Hour, 2 * time.Hour},
 		{"all fits into a shorter window", 10, ratelimit.PerMinute(25), 5, 0, time.Minute},
 		{"a longer window", 10, ratelimit.PerDay(10), 0, 48 * time.Hour, 48 * time.Hour},
-		{"a lower limit", 10, ratelimit.PerHour(6), 0, 2 * time.Hour, 3 * time.Hour}, // 10 leave, 6, and 4 beside which 1 fits
+		{"a lower limit", 10, ratelimit.PerHour(6), 0, 2 * time.Hour, 3 * time.Hour}, // 10 leave, then 6, and then 4, beside which 1 fits
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, _ := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(10)))
@@ -219,7 +219,7 @@ func TestADebtIsPlacedAgainWhenALogsLimitChanges(t *testing.T) {
 	}
 }
 
-// A debt that is placed again leaves bookings where they are, and can be cancelled with them.
+// A debt that is placed again leaves bookings where they are, and can be cancelled together with them.
 func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerHour(2)))
 	require.True(t, l.Allow("k", 2))
@@ -239,8 +239,8 @@ func TestADebtIsPlacedAgainBesideBookings(t *testing.T) {
 	require.Equal(t, 8, remaining(t, l, "k"))
 }
 
-// The part of a booking that a grant has given back is not given back a second time when the booking is settled: that would
-// refund others' spending since.
+// A grant gives a part of a booking back. The booking's settlement must not give
+// that part back again, because that would refund later spending of others.
 func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 	for _, make := range makers {
 		for _, actual := range []int{0, 6} {
@@ -266,18 +266,17 @@ func TestABookingThatWasGrantedBackGivesBackNothingMore(t *testing.T) {
 
 // ---- a random run ----
 
-// An inquiry is a random history of changing limits and calls on one key, which can be
-// played again up to any of its calls.
+// An inquiry is a random history of changing limits and calls on one key. It can be played again up to any of its calls.
 type inquiry struct {
 	first ratelimit.Limit
 	calls []lookCall
 }
 
-// lookCall is one call of an inquiry. Each begins after a time has passed.
+// lookCall is one call of an inquiry, after a pause.
 type lookCall struct {
 	kind  callKind
 	after time.Duration
-	limit ratelimit.Limit // of SetLimit, of LimitFor from a Refresh on, and of a request if not zero
+	limit ratelimit.Limit // for SetLimit; for LimitFor from a Refresh on; or for a request, unless zero
 	n     int
 }
 
@@ -312,8 +311,8 @@ func (q inquiry) String() string {
 type looker struct {
 	l       *ratelimit.Keyed[string]
 	clock   *testClock
-	own     ratelimit.Limit // of the request at hand
-	theKeys ratelimit.Limit // that LimitFor returns
+	own     ratelimit.Limit // the limit of the present request
+	theKeys ratelimit.Limit // the limit that LimitFor returns
 	stack   *ratelimit.Layered[string]
 	booked  []*ratelimit.Reservation
 }
@@ -357,7 +356,7 @@ func (a *looker) play(c lookCall) (d ratelimit.Decision) {
 	return d
 }
 
-// playAll plays an inquiry up to before its n-th call.
+// playAll plays the calls of an inquiry before the n-th.
 func (q inquiry) playAll(t *testing.T, n int) *looker {
 	a := begin(t, q.first)
 	for _, c := range q.calls[:n] {
@@ -414,7 +413,7 @@ func inquire(t *testing.T, seed uint64, fails func(inquiry) string) {
 	}
 }
 
-// FuzzChangedLimit is the two properties below, for as long as one likes.
+// FuzzChangedLimit checks the two properties below for any length of time.
 func FuzzChangedLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
@@ -422,8 +421,8 @@ func FuzzChangedLimit(f *testing.F) {
 	})
 }
 
-// The figures of a decision come true if nothing more is spent and no limit changes, however the limit has changed before. Only
-// a Peek is not held to that: until the key is under its new limit, it returns the result that Take would have at this instant.
+// The times in a decision are exact if nothing more is spent and no limit changes, after any earlier changes of the
+// limit. A Peek is an exception: until the key is under its new limit, Peek returns the result that Take would have now.
 func TestADecisionsFiguresComeTrueAfterAnyChangeOfLimit(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.answersComeTrue(t) })
@@ -441,7 +440,7 @@ func (q inquiry) answersComeTrue(t *testing.T) string {
 	}
 	answer := q.playAll(t, last).play(c)
 	if c.kind == callTake || c.kind == callStack {
-		// The same call again, with a cost that was denied, or with none.
+		// The same call follows, with the denied cost, or with 0.
 		again := c
 		again.after = answer.RetryAfter
 		if answer.Allowed || answer.RetryAfter == 0 {
@@ -462,7 +461,7 @@ func (q inquiry) answersComeTrue(t *testing.T) string {
 func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	last := len(q.calls)
 	c := q.calls[last-1]
-	c.n *= min(1, int(c.kind)/int(callQuestion)) // a cost of 0, or the same question
+	c.n *= min(1, int(c.kind)/int(callQuestion)) // the cost is 0, or the question is the same
 	c.after = answer.ResetAfter
 	if d := q.playAll(t, last).play(c); d.ResetAfter != 0 || d.Remaining != d.Limit.Capacity() {
 		return fmt.Sprintf("told %+v, and then %+v", answer, d)
@@ -476,7 +475,7 @@ func (q inquiry) freshAt(t *testing.T, answer ratelimit.Decision) string {
 	return ""
 }
 
-// A question never changes later decisions, once the key is under the limit of the question. A Peek never does.
+// A question under a limit changes no later decision once the key is under that limit. A Peek never changes one.
 func TestAPeekChangesNoLaterDecision(t *testing.T) {
 	for seed := range model.Rounds(5_000) {
 		inquire(t, seed, func(q inquiry) string { return q.lookingChangesNothing(t) })
@@ -499,7 +498,7 @@ func (q inquiry) lookingChangesNothing(t *testing.T) string {
 		case callStack:
 			under, sure = c.limit, true
 		case callPeek:
-		default: // the key may not be under the limit that is in force now
+		default: // the key may not be under the limit in force yet
 			sure = false
 		}
 		if !sure {

@@ -16,7 +16,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// makers makes a limit of each algorithm: n an hour, all of them at once.
+// makers returns functions that make a limit of each algorithm: n an hour, of which all may be spent at once.
 var makers = []func(n int) ratelimit.Limit{
 	func(n int) ratelimit.Limit { return ratelimit.TokenBucket(ratelimit.PerHour(n), n) },
 	func(n int) ratelimit.Limit { return ratelimit.LeakyBucket(ratelimit.PerHour(n), n) },
@@ -51,11 +51,11 @@ func TestALoweredLimitIsDeniedUntilItIsRegained(t *testing.T) {
 		limit        func(int) ratelimit.Limit
 		retry, reset time.Duration
 	}{
-		{makers[0], 72 * s, time.Hour}, // the 50 that count, at 50 an hour
+		{makers[0], 72 * s, time.Hour}, // the 50 units that count, at 50 an hour
 		{makers[1], 72 * s, time.Hour},
-		{makers[2], time.Hour, time.Hour},            // one window's worth
+		{makers[2], time.Hour, time.Hour},            // one window of units
 		{makers[3], time.Hour, time.Hour},            // each spending keeps its age
-		{makers[4], time.Hour + 72*s, 2 * time.Hour}, // one window, and its weight in the next
+		{makers[4], time.Hour + 72*s, 2 * time.Hour}, // one window, and its weight in the next one
 	} {
 		limit := test.limit(1)
 		t.Run(limit.Algorithm.String(), func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestALoweredLimitIsDeniedUntilItIsRegained(t *testing.T) {
 func TestFractionsOfAUnitCarryOver(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(3), 3))
 	require.True(t, l.Allow("k", 3))
-	clock.set(500 * ms) // 1.5 of 3 regained
+	clock.set(500 * ms) // 1.5 of the 3 units are regained
 	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(7), 3)))
 	d, err := l.Take(t.Context(), "k", 1)
 	require.NoError(t, err)
@@ -142,12 +142,12 @@ func TestBookingsKeepTheirInstants(t *testing.T) {
 		limit           func(int) ratelimit.Limit
 		spend           int
 		booked          time.Duration
-		behind, without time.Duration // when one more comes at 5 an hour: after the booking, and if it was cancelled
+		behind, without time.Duration // the time at which one more fits at 5 an hour: after the booking, and if the booking was cancelled
 	}{
 		{makers[0], 10, 6 * m, 24 * m, 12 * m},  // 6 or 5 at 5 an hour, less the 4 that may be owed
-		{makers[1], 5, 30 * m, 24 * m, 12 * m},  // when the queue has room again
-		{makers[2], 10, 60 * m, 60 * m, 60 * m}, // one window's worth, and 1 in the next
-		{makers[3], 10, 60 * m, 60 * m, 60 * m}, // the 5 leave at once
+		{makers[1], 5, 30 * m, 24 * m, 12 * m},  // until the queue has room again
+		{makers[2], 10, 60 * m, 60 * m, 60 * m}, // one window of units, and 1 in the next
+		{makers[3], 10, 60 * m, 60 * m, 60 * m}, // the 5 units leave at the same time
 		{makers[4], 10, 66 * m, 84 * m, 72 * m}, // 5 count; 1 more in the second window
 	} {
 		t.Run(test.limit(1).Algorithm.String(), func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 	l = newWith(t, limit, ratelimit.Options[string]{
 		Clock: new(testClock), LimitFor: func(key string) ratelimit.Limit {
 			if len(key) < 3 {
-				l.Allow(key+"+", 1) // another key, which looks up its limit in turn
+				l.Allow(key+"+", 1) // this call, for another key, looks up its own limit
 				l.Sweep()
 				l.Reset(context.Background(), key)
 				_ = l.SetLimit(limit)
@@ -287,8 +287,8 @@ func TestLimitForRunsOutsideEveryLock(t *testing.T) {
 	assert.Equal(t, 3, l.Stats().Keys)
 }
 
-// While limits change from one goroutine, others must never get more than the
-// larger one allows, and each decision is by one limit or the other.
+// While one goroutine changes the limits, the others must never get more than
+// the larger limit allows, and each decision must follow one of the two.
 func TestLimitsChangeUnderLoad(t *testing.T) {
 	low, high := ratelimit.TokenBucket(ratelimit.PerDay(1), 1000), ratelimit.SlidingLog(ratelimit.PerDay(2000))
 	var plan atomic.Pointer[ratelimit.Limit]
@@ -386,8 +386,8 @@ func TestMoreLimitsThanArePlansAreKept(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed promises nothing about the new limit. So if the key is fresh, the call leaves the
-// change pending and records no time.
+// A cost that can never be allowed gives no promise about the new limit. So if
+// the key is fresh, the call leaves the change pending and records no time.
 func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing.T) {
 	for name, take := range map[string]func(t *testing.T, l *ratelimit.Keyed[string], cost int) error{
 		"Keyed.Take": func(t *testing.T, l *ratelimit.Keyed[string], cost int) error {
@@ -431,25 +431,25 @@ func TestACostThatCanNeverPassLeavesAChangeOfLimitPendingForAFreshKey(t *testing
 	}
 }
 
-// A sliding counter's previous window was counted in the window's length of that time. Spending that had left it before the
-// limit changed is not in it, however long windows are now.
+// A sliding counter's previous window was counted with the window's length at that time. Spending
+// that had left it before the limit changed does not count in it, even if windows are longer now.
 func TestACancelAfterAChangeToLongerWindowsGivesBackOnlyUnitsThatCount(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerSecond(10)))
 	early, err := l.Reserve(t.Context(), "k", 4, 0)
 	require.NoError(t, err)
 	require.True(t, l.Allow("k", 6))
 	clock.set(1500 * ms)
-	require.True(t, l.Allow("k", 4)) // beside 5, which the window before still weighs
+	require.True(t, l.Allow("k", 4)) // the previous window still weighs 5
 	clock.set(2500 * ms)
-	require.True(t, l.Allow("k", 1)) // 4 in the window before, and the early spending is over
+	require.True(t, l.Allow("k", 1)) // 4 are in the previous window, and the early spending does not count any more
 	require.NoError(t, l.SetLimit(ratelimit.SlidingCounter(ratelimit.Per(10, 10*time.Second))))
-	require.True(t, l.Allow("k", 1)) // which puts the key under it
+	require.True(t, l.Allow("k", 1)) // this puts the key under the new limit
 	before := remaining(t, l, "k")
 	require.NoError(t, early.Cancel())
 	require.Equal(t, before, remaining(t, l, "k"))
 }
 
-// After the change, too, a cancel gives back the spending that the current window counts.
+// After the change a cancellation still gives back the spending that the current window counts.
 func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	for _, make := range makers[2:] {
 		l, clock := newLimiter(t, make(10))
@@ -466,7 +466,7 @@ func TestACancelAfterAChangeOfWindowsGivesBackTheCurrentWindow(t *testing.T) {
 	}
 }
 
-// A booking that has not come is given back whole, whatever the limit was when it was made.
+// A future booking is given back as a whole, under any limit.
 func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -474,7 +474,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 			without, _ := newLimiter(t, from(10))
 			spend := 10
 			if from(1).Algorithm == ratelimit.AlgorithmLeakyBucket {
-				spend = 5 // leaves room to queue 3
+				spend = 5 // this leaves room to queue 3
 			}
 			require.True(t, with.Allow("k", spend))
 			require.True(t, without.Allow("k", spend))
@@ -483,7 +483,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 			require.Positive(t, r.Delay)
 			for _, l := range []*ratelimit.Keyed[string]{with, without} {
 				require.NoError(t, l.SetLimit(to(5)))
-				_, err := l.Take(t.Context(), "k", 5) // the change reaches the key
+				_, err := l.Take(t.Context(), "k", 5) // this applies the change to the key
 				require.NoError(t, err)
 			}
 			require.NoError(t, r.Cancel())
@@ -496,7 +496,7 @@ func TestACancelOfABookingLeavesNoTraceAfterAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// A debt behind a booking stays behind it under the new limit as well.
+// A debt behind a booking stays behind it under the new limit.
 func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 	const debt = 1000
 	per := ratelimit.PerSecond(1)
@@ -514,7 +514,7 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 				require.True(t, r.Allowed)
 				require.NoError(t, l.Adjust(context.Background(), "k", debt))
 				require.NoError(t, l.SetLimit(to))
-				for range 2 { // before the change has reached the key, and after
+				for range 2 { // once before the change applies to the key, and once after
 					d, err := l.Peek(context.Background(), "k", 1)
 					require.NoError(t, err)
 					require.False(t, d.Allowed)
@@ -526,8 +526,8 @@ func TestADebtBehindABookingOutlivesAChangeOfLimit(t *testing.T) {
 	}
 }
 
-// With any bookings, due or not, a Peek before the change of limit has reached the key returns the decision that Take then
-// makes.
+// With any bookings, due or not, a Peek before the change of limit
+// applies to the key returns the decision that Take then makes.
 func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 	for _, from := range makers {
 		for _, to := range makers {
@@ -558,7 +558,7 @@ func TestPeekBeforeAChangeHasReachedTheKeyAgreesWithTake(t *testing.T) {
 	}
 }
 
-// Instants and debts together are above 2^63 ns on a clock past 92 years.
+// The sum of instants and debts is above 2^63 ns if the clock is past 92 years.
 func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	for _, limit := range append(model.Saturated(), model.EdgeLimits()...) {
 		for _, raw := range []int64{90 * model.Year, 93 * model.Year, 120 * model.Year, 146 * model.Year, math.MaxInt64} {
@@ -573,7 +573,7 @@ func TestASlowLimitDeniesOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// The same for a booking ahead that is worth far more under a slower limit.
+// The same is true for a booking ahead whose price is much higher under a slower limit.
 func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	slow := model.Five(ratelimit.Per(1, time.Duration(model.Century)))
 	for _, from := range model.Five(ratelimit.Per(1, time.Duration(10*model.Year))) {
@@ -599,7 +599,7 @@ func TestBookingsAreNotForgottenOnAClockFarFromItsOrigin(t *testing.T) {
 	}
 }
 
-// Spending after a change of limit is given back as ever.
+// Spending after a change of limit is given back as usual.
 func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(50))
@@ -609,7 +609,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 		r, err := l.Reserve(t.Context(), "k", 3, 0)
 		require.NoError(t, err)
 		if r.Delay > 0 || !r.Allowed {
-			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // a leaky bucket's queue
+			r, err = l.Reserve(t.Context(), "k", 3, 24*time.Hour) // this is the queue of a leaky bucket
 			require.NoError(t, err)
 		}
 		require.Equal(t, 5, remaining(t, l, "k"), make(10))
@@ -618,7 +618,7 @@ func TestACancelUnderTheLimitOfItsChargeIsWhole(t *testing.T) {
 	}
 }
 
-// A part of a unit counts as one where a limit cannot count less.
+// If a limit cannot count a part of a unit, the part counts as one unit.
 func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 3))
 	require.True(t, l.Allow("k", 3))
@@ -627,7 +627,7 @@ func TestAFractionOfAUnitCarriesOverAsOne(t *testing.T) {
 	require.Equal(t, 7, remaining(t, l, "k"))
 }
 
-// The weight of the window before is spent.
+// The present weight of the previous window counts as spent.
 func TestTheWeightOfTheWindowBeforeCarriesOver(t *testing.T) {
 	for _, make := range makers {
 		l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
@@ -635,7 +635,7 @@ func TestTheWeightOfTheWindowBeforeCarriesOver(t *testing.T) {
 		clock.set(90 * time.Minute)
 		require.True(t, l.Allow("k", 1))
 		require.NoError(t, l.SetLimit(make(20)))
-		require.Equal(t, 15, remaining(t, l, "k"), make(20)) // 4 of the 8, and 1
+		require.Equal(t, 15, remaining(t, l, "k"), make(20)) // 4 of the 8, plus 1
 	}
 }
 
@@ -643,14 +643,14 @@ func TestAGrantTakesFromThisWindowFirst(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingCounter(ratelimit.PerHour(10)))
 	require.True(t, l.Allow("k", 10))
 	clock.set(90 * time.Minute)
-	require.True(t, l.Allow("k", 3)) // beside 5 of the 10
+	require.True(t, l.Allow("k", 3)) // 5 of the 10 still count beside it
 	require.NoError(t, l.Adjust(context.Background(), "k", -5))
 	require.Equal(t, 7, remaining(t, l, "k"))
 	clock.set(105 * time.Minute)
 	require.Equal(t, 8, remaining(t, l, "k"), "6 in the window before, of which a quarter counts")
 }
 
-// Spending that had left the old window by the time of the change does not come back in a longer one.
+// Spending that had left the old window by the time of the change does not return in a longer one.
 func TestALongerWindowDoesNotBringBackUnitsThatHaveLeft(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
 	require.True(t, l.Allow("k", 4))
@@ -671,19 +671,19 @@ func TestAGrantTakesFromALogsDebtFirst(t *testing.T) {
 	require.Equal(t, 2, remaining(t, l, "k"))
 }
 
-// Of a log's debt, the parts whose windows are over are regained.
+// The parts of a log's debt whose windows have ended are regained.
 func TestOnlyTheRestOfALogsDebtCarriesOver(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
-	require.NoError(t, l.Adjust(context.Background(), "k", 35)) // 10 at 0, 1 and 2 s, 5 at 3 s
+	require.NoError(t, l.Adjust(context.Background(), "k", 35)) // 10 at 0, 1 and 2 s, and 5 at 3 s
 	clock.set(2500 * ms)
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.PerHour(100))))
 	require.Equal(t, 85, remaining(t, l, "k"))
 }
 
-// A part of the debt that is due when the limit changes was spent under the old one.
+// A part of the debt that is due when the limit changes was spent under the old limit.
 func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.SlidingLog(ratelimit.PerSecond(10)))
-	require.NoError(t, l.Adjust(context.Background(), "k", 25)) // 10 at 0 and 1 s, 5 at 2 s
+	require.NoError(t, l.Adjust(context.Background(), "k", 25)) // 10 at 0 and 1 s, and 5 at 2 s
 	clock.set(500 * ms)
 	require.False(t, l.Allow("k", 1))
 	clock.set(time.Second)
@@ -695,7 +695,7 @@ func TestADebtThatIsDueIsSpentUnderTheOldLimit(t *testing.T) {
 	}
 }
 
-// A grant takes from what is spent, so a booking keeps all that its cancellation gives back.
+// A grant takes from the spending, so the cancellation of a booking gives all of it back.
 func TestAGrantLeavesABookingWhole(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 10))
 	require.True(t, l.Allow("k", 10))
@@ -705,7 +705,7 @@ func TestAGrantLeavesABookingWhole(t *testing.T) {
 	require.Zero(t, remaining(t, l, "k"), "nobody overtakes the booking")
 	clock.set(time.Second)
 	require.NoError(t, r.Cancel())
-	require.Equal(t, 6, remaining(t, l, "k")) // of 10: 10 spent, 5 granted, 1 regained
+	require.Equal(t, 6, remaining(t, l, "k")) // 10 were spent, 5 granted, and 1 is regained: 6 of 10
 
 	_, err = l.Reserve(t.Context(), "k", 7, time.Minute)
 	require.NoError(t, err)
@@ -714,7 +714,7 @@ func TestAGrantLeavesABookingWhole(t *testing.T) {
 	require.Equal(t, 5, remaining(t, l, "k"), "4 were spent, so the booking has lost 2")
 }
 
-// To rename a limit changes nothing, for earlier reservations neither.
+// A new name of the limit changes nothing, not even for earlier reservations.
 func TestACancelAfterALimitWasRenamedIsWhole(t *testing.T) {
 	for _, make := range makers {
 		l, _ := newLimiter(t, make(10))
@@ -760,7 +760,7 @@ func TestADowngradedCustomerWaitsUntilTheEndOfTheMonth(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []any{false, 0, end, end}, []any{d.Allowed, d.Remaining, d.RetryAfter, d.ResetAfter})
 
-	require.NoError(t, l.SetLimit(ratelimit.Calendar(1_000_000, month))) // an upgrade opens at once, and refills nothing
+	require.NoError(t, l.SetLimit(ratelimit.Calendar(1_000_000, month))) // an upgrade applies at once, and refills nothing
 	assert.Equal(t, 500_000, remaining(t, l, "ann"))
 
 	require.NoError(t, l.SetLimit(ratelimit.Calendar(10_000, month)))
@@ -815,7 +815,8 @@ func TestATableKeepsAKeyForAsLongAsALoweredLimitHasSetAside(t *testing.T) {
 	assert.Equal(t, 1, l.Sweep())
 }
 
-// A refund may take all units that a lowered limit has set aside. The instant at which they would have lapsed is then over, too.
+// A refund may take all units that a lowered limit has set aside.
+// Then the instant at which they would have lapsed is dropped, too.
 func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T) {
 	l, clock := newLimiter(t, ratelimit.FixedWindow(ratelimit.Rate{Units: 9, Per: 10 * time.Hour}))
 	r, err := l.Reserve(t.Context(), "k", 9, 0)
@@ -832,7 +833,7 @@ func TestUnitsSetAsideAfterARefundOfEarlierOnesLapseInTheirOwnTime(t *testing.T)
 }
 
 // A limit changes between two algorithms or lengths of windows, alone and in a stack. It serves as much as the lower
-// limit alone, also if half of the calls are settled at a lower cost. It may lose one capacity at the first change.
+// limit alone, even if half of the calls are settled at a lower cost. It may lose one capacity at the first change.
 func TestALimitThatFlipsServesWhatTheLowerOneWould(t *testing.T) {
 	testsize.Arithmetic(t)
 	steps := testsize.Of(600, 3600)

@@ -31,7 +31,7 @@ type step struct {
 	retry   time.Duration
 	reset   time.Duration
 	delay   time.Duration
-	next    time.Duration // 0 if it is retry: of one unit that was denied
+	next    time.Duration // for one unit after a denial; 0 means that it equals retry
 }
 
 func TestTakeBehaves(t *testing.T) {
@@ -179,7 +179,7 @@ func TestKeysOfAnyComparableType(t *testing.T) {
 	testKeys[any](t, 1, "1", nil, 1.5, struct{}{}, new(int), new(int), [2]any{}, [2]any{1})
 }
 
-// testKeys shows that each key has a budget of its own.
+// testKeys checks that each key has a budget of its own.
 func testKeys[K comparable](t *testing.T, keys ...K) {
 	t.Run(fmt.Sprintf("%T", *new(K)), func(t *testing.T) {
 		l := newWith(t, ratelimit.TokenBucket(ratelimit.PerDay(1), 1), ratelimit.Options[K]{Clock: new(testClock)})
@@ -300,7 +300,7 @@ func TestOnDecisionSeesEveryDecisionOnceAndNoPeek(t *testing.T) {
 		Clock: new(testClock),
 		OnDecision: func(e ratelimit.Event[string]) {
 			events = append(events, e)
-			l.Stats() // outside every lock
+			l.Stats() // no lock is held here
 			_, _ = l.Peek(context.Background(), e.Key, 1)
 		},
 	})
@@ -387,7 +387,7 @@ func TestAStackRefusesAZeroKeyed(t *testing.T) {
 // remote is an engine of another package, as little of it as a nil pointer needs.
 type remote struct{ ratelimit.Reserver[string] }
 
-// Constructors that return an error refuse a nil argument, and one whose first call would panic.
+// Constructors that return an error refuse a nil argument, and an argument whose first call would panic.
 func TestConstructorsRefuseNilArguments(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerMinute(9)), ratelimit.Options[string]{})
@@ -414,7 +414,7 @@ func TestConstructorsRefuseNilArguments(t *testing.T) {
 	}
 }
 
-// A constructor that returns no error for nil makes a limiter that fails at each call, and does not panic.
+// If a constructor without an error gets nil, its limiter fails at each call, and does not panic.
 func TestALimiterMadeOfNilFailsAtEachCall(t *testing.T) {
 	var noKeyed *ratelimit.Keyed[string]
 	var noRemote *remote
@@ -461,7 +461,7 @@ func TestFunctionsThatAreGivenNoLimiterFail(t *testing.T) {
 	}
 }
 
-// A nil context never ends, in every function that sleeps.
+// In every function that sleeps, a nil context never ends.
 func TestANilContextNeverEnds(t *testing.T) {
 	var none context.Context
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(1000), 1), ratelimit.Options[string]{})
@@ -482,7 +482,7 @@ func TestANilContextNeverEnds(t *testing.T) {
 	}
 }
 
-// refusals are the ways in which a call is refused for good, and Take's result for each.
+// refusals are the ways in which a call can be refused for good, with Take's result for each.
 func refusals() []refusal {
 	big := model.Whole(1 << 40)
 	bucket, blocked := ratelimit.TokenBucket(ratelimit.PerSecond(10), 20).Named("plan"), ratelimit.Blocked()
@@ -504,8 +504,8 @@ type refusal struct {
 	err   error
 }
 
-// A banned client, or one whose costs can never pass, must not take more work than a denied client: Allow allocates for
-// none of them.
+// A banned client, or one whose costs can never pass, must not cause more
+// work than a denied client: Allow does not allocate for any of them.
 func TestAllowAllocatesNothingForCostsThatNeverPass(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
@@ -529,7 +529,7 @@ func TestAllowAllocatesNothingForCostsThatNeverPass(t *testing.T) {
 				allocatesNothing(t, fmt.Sprintf("%s, %d layers", name, n), func() { stack.Allow(call{user: "ann"}, test.cost) })
 				_, err := stack.Take(t.Context(), call{user: "ann"}, test.cost)
 				require.ErrorIs(t, err, test.err)
-				if !known { // else the key is not under the new limit yet, and its spending is converted
+				if !known { // otherwise the key is not under the new limit yet, and its spending is converted
 					allocs := testing.AllocsPerRun(100, func() { _, _ = stack.Take(t.Context(), call{user: "ann"}, test.cost) })
 					require.LessOrEqual(t, allocs, 2.0, "Take allocates its error and no text: %s", name)
 				}
@@ -547,7 +547,7 @@ func allocatesNothing(t *testing.T, name string, f func()) {
 	assert.Zero(t, testing.AllocsPerRun(100, f), name)
 }
 
-// The same holds for other ways to be refused: a full table, and a key function that fails.
+// The same is true for other refusals: a full table, and a key function that fails.
 func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	if testsize.Race {
 		t.Skip("the race detector makes pools allocate")
@@ -555,7 +555,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	full := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{MaxKeys: 1, OnFull: ratelimit.RefuseNew})
 	require.True(t, full.Allow("ann", 1))
 	other := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 5), ratelimit.Options[string]{})
-	require.True(t, other.Allow("", 1)) // it is not inserted for a cost that is denied
+	require.True(t, other.Allow("", 1)) // no key is inserted for a denied cost
 	boom := errors.New("boom")
 	stacks := map[string]*ratelimit.Layered[call]{
 		"a full table": stackOf(t, ratelimit.By(other, byRoute), ratelimit.By(full, byUser)),
@@ -575,7 +575,7 @@ func TestAllowAllocatesNothingForErrors(t *testing.T) {
 	require.ErrorIs(t, err, boom)
 }
 
-// Allow returns the same result as Take, also for costs that can never pass and for keys of no limit.
+// Allow returns the same result as Take, even for costs that can never pass and for keys without a limit.
 func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 	for _, limit := range append(everyAlgorithm[:len(everyAlgorithm):len(everyAlgorithm)], ratelimit.Unlimited(), ratelimit.Blocked()) {
 		for _, known := range []bool{false, true} {
@@ -587,7 +587,7 @@ func TestAllowAnswersAsTakeDoesToAnyCost(t *testing.T) {
 						require.True(t, l.Allow("ann", 1))
 					}
 					require.NoError(t, l.SetLimit(limit))
-					if known { // so that it is decided under the new limit
+					if known { // so that the decision is under the new limit
 						l.Allow("ann", 1)
 					}
 				}

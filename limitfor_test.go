@@ -147,7 +147,7 @@ func TestConcurrentCallersOfAKeyShareOneCallOfLimitFor(t *testing.T) {
 	}
 }
 
-// A Refresh during the call means that the call may have read the old limit.
+// If a Refresh comes during the call, the call may have read the old limit.
 func TestACallOfLimitForThatBeganBeforeARefreshIsNotShared(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestAPanicInLimitForLeavesNoCallerWaiting(t *testing.T) {
 	})
 }
 
-// An error is shared by the calls that wait for it, and kept for no later one.
+// The calls that wait for an invalid limit share the error, but no later call does.
 func TestAnInvalidLimitOfLimitForIsSharedAndNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -228,7 +228,7 @@ func TestAnInvalidLimitOfLimitForIsSharedAndNotKept(t *testing.T) {
 	})
 }
 
-// The list of limits that are kept has as much room as the table.
+// At most MaxKeys limits are kept, too.
 func TestAFloodOfBlockedKeysKeepsNoMoreLimitsThanMaxKeys(t *testing.T) {
 	testsize.Sequential(t)
 	c := &countedLimits{limit: ratelimit.Blocked()}

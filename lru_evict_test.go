@@ -14,7 +14,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// known returns the keys from 0 to n-1 that have spent something.
+// known returns those of the keys from 0 to n-1 that have spent something.
 func known(t *testing.T, l *ratelimit.Keyed[int], n int) (keys []int) {
 	t.Helper()
 	for key := range n {
@@ -38,7 +38,7 @@ func TestEvictionForgetsTheKeyThatCostsLeast(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		play  func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) // with the keys 0, 1 and 2
+		play  func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) // plays calls on a limiter with the keys 0, 1 and 2
 		kept  []int
 		stats ratelimit.Stats
 	}{
@@ -147,7 +147,7 @@ func TestOneKeyWithSpendingSurvivesAmongFreshOnes(t *testing.T) {
 	}
 }
 
-// Keys that are only ever used once leave in the order in which they came, also if keys are reset in between.
+// Keys that are used only once leave in the order in which they came, even if keys are reset in between.
 func TestIdleKeysLeaveInTheOrderInWhichTheyCame(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -201,7 +201,7 @@ func TestAKeyIsKeptForAMinuteWhileThereIsRoom(t *testing.T) {
 			clock := new(testClock)
 			l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, IdleTTL: ttl})
 			kept := max(ttl, time.Minute)
-			for key := range 10_000 { // several in each shard
+			for key := range 10_000 { // so that each shard has several keys
 				require.True(t, l.Allow(key, 1))
 			}
 			clock.set(kept - 1)
@@ -218,7 +218,7 @@ func TestAKeyIsKeptForAMinuteWhileThereIsRoom(t *testing.T) {
 	}
 }
 
-// A place in the order that was taken at a reading far in the future does not keep keys behind it.
+// A place that was taken at a reading far in the future does not keep the keys behind it in the table.
 func TestAKeyFromTheFutureKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
@@ -258,7 +258,7 @@ func TestAllowReportsDecisionsOnKnownKeysToo(t *testing.T) {
 		Decision: ratelimit.Decision{Limit: onceADay, RetryAfter: 24 * time.Hour, ResetAfter: 24 * time.Hour, NextAfter: 24 * time.Hour}}, events[1])
 }
 
-// A key that was used, and then left alone for longer than fresh keys are kept, goes before a new one.
+// A key that was used, and then left alone for longer than fresh keys are kept, leaves before a new one.
 func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 3), ratelimit.Options[string]{Clock: clock, MaxKeys: 3})
@@ -276,8 +276,8 @@ func TestAKeyThatWasUsedLongAgoIsNotInUseAnyMore(t *testing.T) {
 	assert.Equal(t, 0, remaining(t, l, "in use"))
 }
 
-// fits inserts keys from first until one is refused, and returns how many fit. Each of
-// them spends all that it may.
+// fits inserts keys from first on until one is refused, and returns
+// the number that fit. Each of them spends its whole budget.
 func fits(t *testing.T, l *ratelimit.Keyed[int], first, cost int) (n int) {
 	t.Helper()
 	for {
@@ -391,7 +391,7 @@ func refuseHistory(t *testing.T, seed uint64) {
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: most, OnFull: ratelimit.RefuseNew})
 	const keys = 12
 	var made []*ratelimit.Reservation
-	var aside time.Duration // until then a lowered limit may have set something aside of a key that looks fresh
+	var aside time.Duration // the time until which a lowered limit may have set units aside for a key that looks fresh
 	for range 500 {
 		key := r.IntN(keys)
 		switch r.IntN(12) {
@@ -418,7 +418,7 @@ func refuseHistory(t *testing.T, seed uint64) {
 	}
 }
 
-// refuseOrNot charges a key, and checks whether it should have been refused.
+// refuseOrNot charges a key, and checks whether a refusal was right.
 func refuseOrNot(t *testing.T, l *ratelimit.Keyed[int], r *rand.Rand, key, keys, most int, seed uint64, unsure bool) []*ratelimit.Reservation {
 	spending := known(t, l, keys)
 	before, refused := l.Stats(), false

@@ -15,7 +15,7 @@ import (
 )
 
 // Keys are evicted all the time, and the wall clock is set over boundaries, forward and back. The remembered spending of a
-// calendar's key is dated by a window of the calendar: each decision equals the decision of a model that forgets no key.
+// calendar's key is dated by a window of the calendar. Each decision equals the decision of a model that forgets no key.
 func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing.T) {
 	n := model.Rounds(500)
 	if *walls > 0 {
@@ -28,9 +28,9 @@ func TestARememberedCalendarAnswersAsTheModelWhateverTheWallClockDoes(t *testing
 	}
 }
 
-// rememberedKey is a key of the model. If the wall clock was set back behind a window that it has shown, a key that is
-// not in the table may begin in any window from its own to that one. Such a key is loose until a later window begins:
-// it may have the remaining budgets of all these windows.
+// rememberedKey is a key of the model. If the wall clock was set back behind a window that it has
+// shown, a key outside the table may begin in any window from its own to that one. Such a key is
+// loose until a later window begins: it may have the remaining budgets of all these windows.
 type rememberedKey struct {
 	datedKey
 	loose bool
@@ -38,7 +38,7 @@ type rememberedKey struct {
 	left  int
 }
 
-// at brings the key to a wall time, when the latest window that was ever shown is given.
+// at brings the key to a wall time. latest is the latest window that was ever shown.
 func (k *rememberedKey) at(wall, latest time.Time) {
 	k.roll(wall)
 	if k.loose = k.loose && !k.window.After(k.until); !k.loose {
@@ -63,7 +63,7 @@ func playRemembered(t *testing.T, seed uint64) {
 		switch r.IntN(5) {
 		case 0:
 			clock.advance(time.Duration(r.Int64N(span)))
-		case 1: // and that is noticed
+		case 1: // a change that the limiter notices
 			clock.setWall(clock.Wall().Add(time.Duration(r.Int64N(6*span) - 3*span)))
 			clock.advance(time.Minute + time.Nanosecond)
 		}
@@ -114,8 +114,8 @@ func fastLimits() []ratelimit.Limit {
 	}
 }
 
-// After a change to a faster limit, a key that is evicted each time waits once for its earlier spending, and not anew at each
-// return.
+// After a change to a faster limit, a key that is evicted each time
+// waits once for its earlier spending, and not again at each return.
 func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	for _, slow := range slowLimits() {
 		for _, fast := range fastLimits() {
@@ -156,8 +156,8 @@ func TestAFasterLimitMakesARememberedKeyFreshOnce(t *testing.T) {
 	}
 }
 
-// A slot with more spending than the limit allows is not shortened where keys have limits of their own: it may be another
-// key's.
+// If keys have limits of their own, a slot with more spending than
+// the limit allows is not shortened, because it may be another key's.
 func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 	slow, fast := slowLimits()[0], fastLimits()[0]
 	clock := new(wallClock)
@@ -178,9 +178,9 @@ func TestARecordThatMayBeTrueIsNotShortened(t *testing.T) {
 	require.Greater(t, peekOf(t, l, "a").ResetAfter, 80*24*time.Hour)
 }
 
-// The limit changes among calendars, buckets and windows while wall clocks are set and keys evicted. As long as a key is
-// under calendars, the units of each window are granted once; and no key waits for longer than to the end of the latest
-// window that was ever shown.
+// The limit changes among calendars, buckets and windows while wall clocks are set and
+// keys evicted. While a key is under calendars, the units of each window are granted once.
+// No key waits for longer than until the end of the latest window that was ever shown.
 func TestRememberedKeysUnderLimitsThatChange(t *testing.T) {
 	n := model.Rounds(500)
 	if *walls > 0 {
@@ -202,10 +202,10 @@ func playChanges(t *testing.T, seed uint64) {
 	clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 	l := newWith(t, limit, ratelimit.Options[int]{Clock: clock, MaxKeys: 1 + r.IntN(3), Remember: 1 << 12})
 	type key struct {
-		dated  bool // decided under this calendar
+		dated  bool // its last decision was under this calendar
 		window time.Time
-		used   int // at least
-		shut   int // how many windows it has found shut since it came under this calendar
+		used   int // the minimum spending
+		shut   int // the number of windows without room since it came under this calendar
 	}
 	var keys [5]key
 	latest := clock.Wall()
@@ -239,7 +239,7 @@ func playChanges(t *testing.T, seed uint64) {
 		window, last := period.Begins(wall.In(period.Location)), period.Begins(latest.In(period.Location))
 		require.LessOrEqual(t, d.ResetAfter, period.Next(last).Sub(wall), what)
 		if !k.dated || k.window.Before(window) {
-			// All that was spent before is over, but for one window that an old limit may have left behind.
+			// All earlier spending has ended, except for one window that an old limit may have left behind.
 			shut := k.shut
 			if window.Equal(last) && !d.Allowed {
 				shut++
@@ -248,7 +248,7 @@ func playChanges(t *testing.T, seed uint64) {
 			*k = key{dated: true, window: window, shut: shut}
 		}
 		if !window.Equal(last) {
-			*k = key{} // set back: the key may be in a later window
+			*k = key{} // the clock was set back, so the key may be in a later window
 		} else if d.Allowed {
 			k.used += cost
 			require.LessOrEqual(t, k.used, 5, what)

@@ -21,7 +21,7 @@ import (
 
 var attacks = flag.Int("attacks", testsize.Of(10_000, 100_000), "decisions of each attack on a limiter that remembers")
 
-// attackLimits are limits that a key has exhausted soon, one for each algorithm.
+// attackLimits are limits that a key soon exhausts, one for each algorithm.
 func attackLimits() []ratelimit.Limit {
 	return []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.PerMinute(6), 5),
@@ -33,11 +33,11 @@ func attackLimits() []ratelimit.Limit {
 	}
 }
 
-// firstReadings are the readings at which a test begins: a clock has any origin.
+// firstReadings are the readings at which a test begins, because a clock may have any origin.
 func firstReadings() []time.Duration { return []time.Duration{-10 * time.Hour, 0, 60 * 24 * time.Hour} }
 
-// bystander never forgets a key, and is charged each cost that another limiter has allowed. A cost that it would have denied
-// was beyond the bound.
+// bystander never forgets a key, and is charged with each cost that another
+// limiter has allowed. A cost that it would have denied exceeds the bound.
 type bystander struct {
 	*ratelimit.Keyed[int]
 	beyond, allowed int
@@ -49,8 +49,8 @@ func (b *bystander) sees(key, cost int) {
 	}
 }
 
-// pace is how time passes between two calls: up to so long, in whole milliseconds or not. The end of a window is remembered to
-// the millisecond, and so windows may end up to 1 ms later than a bystander's.
+// pace is the maximum pause between two calls, in whole milliseconds or not. The end of a window
+// is remembered to the millisecond, so windows may end up to 1 ms later than a bystander's.
 type pace struct {
 	most  time.Duration
 	whole bool
@@ -64,8 +64,8 @@ func (p pace) of(r *rand.Rand) time.Duration {
 	return d
 }
 
-// attack rotates keys on a table that is too small for them: an attacker who goes on with the next
-// key as soon as one is denied, and comes back to each in turn, or to any of them.
+// attack rotates keys on a table that is too small for them. The attacker takes the
+// next key as soon as one is denied, and returns to each in turn, or to any of them.
 func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration, o ratelimit.Options[int]) (*bystander, ratelimit.Stats) {
 	t.Helper()
 	const keys = 2000
@@ -88,17 +88,16 @@ func attack(t *testing.T, limit ratelimit.Limit, pace pace, start time.Duration,
 	return by, l.Stats()
 }
 
-// With 2 000 keys on 64 places, a client who goes on with another key whenever one is denied finds
-// each key forgotten when it comes back. A limiter that remembers as many gives none of them
-// more than its bound.
+// A client with 2 000 keys on 64 places takes another key whenever one is denied. So each key is forgotten
+// when the client returns to it. A limiter that remembers as many keys gives none of them more than its bound.
 func TestInventedKeysGrantNoMoreOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, limit := range attackLimits() {
 		windows := limit.Algorithm == ratelimit.AlgorithmFixedWindow || limit.Algorithm == ratelimit.AlgorithmSlidingCounter
 		places := 2000
 		if limit.Algorithm == ratelimit.AlgorithmSlidingCounter {
-			// A key that is taken for another one, since 16 bits of their hashes are alike, has that key's windows: its
-			// bystander, whose windows begin at other times, cannot judge it. With more places than keys that is rare.
+			// A key that is taken for another one, because 16 bits of their hashes are equal, has that key's windows.
+			// Its bystander has windows at other times, and cannot judge it. With more places than keys that is rare.
 			places = 200_000
 		}
 		for _, start := range firstReadings() {
@@ -145,8 +144,8 @@ func limitOf(r *rand.Rand, a ratelimit.Algorithm) ratelimit.Limit {
 	return ratelimit.SlidingCounter(rate)
 }
 
-// playPast plays a random history on a few places, and returns how often a cost was spent beyond the bound. Recalled spending
-// is no less than the bystander's, and takes no longer than the limit's refill time to be regained.
+// playPast plays a random history on a few places, and returns the number of times that a cost exceeded the
+// bound. Recalled spending is at least the bystander's, and is regained within the limit's refill time.
 func playPast(t *testing.T, seed uint64, a ratelimit.Algorithm, start time.Duration) *bystander {
 	t.Helper()
 	r := rand.New(rand.NewPCG(testsize.Seed(seed), uint64(a)))
@@ -226,12 +225,12 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 		l, clock := remembering(t, limit, ratelimit.Options[string]{})
 		clock.advance(1234567 * time.Nanosecond)
 		require.True(t, l.Allow("a", 5))
-		require.True(t, l.Allow("b", 1)) // evicts a
+		require.True(t, l.Allow("b", 1)) // this evicts a
 		clock.advance(time.Second)
 		d, err := l.Peek(context.Background(), "a", 1)
 		require.NoError(t, err)
 		assert.False(t, d.Allowed)
-		// All is regained 50 s after 1.234567 ms, which is 1 ms from the next whole one since New.
+		// All is regained 50 s after 1.234567 ms, which is 1 ms before the next whole one since New.
 		want := 50*time.Second + 2*time.Millisecond - 1234567*time.Nanosecond - time.Second
 		assert.Equal(t, want, d.ResetAfter)
 		assert.Equal(t, d, takeOf(t, l, "a", 1))
@@ -240,7 +239,7 @@ func TestABucketIsRecalledToTheMillisecond(t *testing.T) {
 	}
 }
 
-// A recalled key has the window in which it has spent, and the amount of its spending.
+// A recalled key has its last window, and its spending in that.
 func TestWindowsAreRecalled(t *testing.T) {
 	limit := ratelimit.FixedWindow(ratelimit.PerMinute(100))
 	l, clock := remembering(t, limit, ratelimit.Options[string]{})
@@ -264,18 +263,18 @@ func TestWindowsAreRecalled(t *testing.T) {
 	l, clock = remembering(t, limit, ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 60))
 	clock.advance(90 * time.Second)
-	require.True(t, l.Allow("a", 10)) // beside 60, of which half counts
+	require.True(t, l.Allow("a", 10)) // 60 were spent before, of which half counts
 	require.True(t, l.Allow("b", 1))
 	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 60, d.Remaining)
 	assert.Equal(t, 90*time.Second, d.ResetAfter)
-	clock.advance(30 * time.Second) // the next window begins with 40 of the one before
+	clock.advance(30 * time.Second) // the next window begins with 40 in the previous one
 	d, err = l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
 	assert.Equal(t, 60, d.Remaining)
 
-	// If nothing is spent in the open window, the one before counts with all of its weight.
+	// If nothing is spent in the open window, the previous one counts with all of its weight.
 	require.True(t, l.Allow("a", 0))
 	l, clock = remembering(t, limit, ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 60))
@@ -287,7 +286,7 @@ func TestWindowsAreRecalled(t *testing.T) {
 	assert.Equal(t, 30*time.Second, d.ResetAfter)
 }
 
-// A small part of a large capacity is not rounded away, and one of a small capacity not up.
+// A small part of a large capacity is not rounded down to 0, and a part of a small capacity is not rounded up.
 func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 	for _, units := range []int{1, 2, 3, 10, 100, 254, 255, 256, 1000, 1 << 30} {
 		for _, spent := range []int{1, 2, units / 3, units / 2, units - 1, units} {
@@ -297,7 +296,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 			l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerMinute(units)), ratelimit.Options[string]{})
 			require.True(t, l.Allow("a", spent))
 			left := units - spent
-			for range 3 { // to be evicted again makes it no less
+			for range 3 { // further evictions make it no smaller
 				require.True(t, l.Allow("b", 0))
 				require.NoError(t, l.Adjust(context.Background(), "b", 1))
 				d, err := l.Peek(context.Background(), "a", 0)
@@ -315,7 +314,7 @@ func TestTheShareIsRoundedAgainstTheKey(t *testing.T) {
 	}
 }
 
-// The limit in force reads the remembered spending: the instant stays, and the share is of its capacity.
+// Remembered spending applies to the limit in force: the instant stays, and the share is a share of its capacity.
 func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	l, _ := remembering(t, ratelimit.FixedWindow(ratelimit.PerHour(10)), ratelimit.Options[string]{})
 	require.True(t, l.Allow("a", 5))
@@ -323,7 +322,7 @@ func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	require.NoError(t, l.SetLimit(ratelimit.FixedWindow(ratelimit.Per(1000, 2*time.Hour))))
 	d, err := l.Peek(context.Background(), "a", 0)
 	require.NoError(t, err)
-	assert.Equal(t, 1000-501, d.Remaining) // 128 of 255
+	assert.Equal(t, 1000-501, d.Remaining) // 128 of 255 parts
 	assert.Equal(t, time.Hour, d.ResetAfter)
 
 	require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerHour(10), 20)))
@@ -332,7 +331,7 @@ func TestRememberedSpendingIsReadUnderTheLimitInForce(t *testing.T) {
 	assert.Equal(t, 10, d.Remaining)
 	assert.Equal(t, time.Hour, d.ResetAfter)
 
-	// No longer than the new limit takes to refill.
+	// A key waits no longer than the new limit takes to refill.
 	for i, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(ratelimit.Per(7, 11*time.Second), 3),
 		ratelimit.LeakyBucket(ratelimit.Per(7, 11*time.Second), 3),
@@ -375,8 +374,8 @@ func TestALimitOfTheRequestReadsRememberedSpending(t *testing.T) {
 	assert.Zero(t, d.Remaining)
 }
 
-// A stack inserts the keys of a request before it decides for good. If it is denied then, keys that have spent no more than
-// their remembered spending leave again.
+// A stack inserts the keys of a request before its final decision. If that is a
+// denial, keys that have spent at most their remembered spending leave again.
 func TestAStackTakesBackKeysThatItRecalled(t *testing.T) {
 	clock := new(testClock)
 	users := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(10), 10), ratelimit.Options[string]{Clock: clock, MaxKeys: 2, Remember: 1 << 16})
@@ -411,7 +410,7 @@ func TestAGrantInsertsARememberedKey(t *testing.T) {
 	require.Equal(t, 9, peekOf(t, l, "b").Remaining)
 	require.NoError(t, l.Adjust(context.Background(), "a", -3))
 	assert.Equal(t, 3, peekOf(t, l, "a").Remaining)
-	require.True(t, l.Allow("b", 1)) // evicts a
+	require.True(t, l.Allow("b", 1)) // this evicts a
 	assert.Equal(t, 3, peekOf(t, l, "a").Remaining, "a grant is not undone by what was remembered before it")
 	require.NoError(t, l.Adjust(context.Background(), "a", -100))
 	require.True(t, l.Allow("b", 1))
@@ -455,7 +454,7 @@ func TestASettlementOfAnEvictedKeyDoesNothing(t *testing.T) {
 	assert.Equal(t, 1, peekOf(t, l, "a").Remaining)
 }
 
-// A clock that steps back behind New gives no key more: until it is there again, time stands still.
+// A clock that steps back to before New gives no key more: time stands still until it has caught up.
 func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	for _, start := range firstReadings() {
 		clock := new(testClock)
@@ -472,8 +471,8 @@ func TestReadingsBeforeTheFirstCountAsThat(t *testing.T) {
 	}
 }
 
-// A key that was decided at a reading far in the future is locked until then, but that reading is not remembered: recalled
-// spending is regained within the limit's refill time. But no window of a calendar is granted twice.
+// A key that was decided at a reading far in the future is locked until then. If it is evicted, that reading is not
+// remembered: recalled spending is regained within the limit's refill time. But no window of a calendar is granted twice.
 func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	for _, limit := range attackLimits() {
 		l, clock := remembering(t, limit, ratelimit.Options[string]{})
@@ -491,8 +490,8 @@ func TestAReadingFarAheadIsNotRemembered(t *testing.T) {
 	}
 }
 
-// Where more is to be remembered than fits, the key that is fresh soonest is forgotten, and counted: a key that was remembered
-// before, or the new one.
+// If there is more to remember than fits, the key that is fresh soonest is forgotten
+// and counted. That may be a key that was remembered before, or the new one.
 func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 	holds := func() bool {
 		l, _ := remembering(t, ratelimit.TokenBucket(ratelimit.PerHour(1000), 1000), ratelimit.Options[string]{Remember: 1})
@@ -510,7 +509,7 @@ func TestTheKeyThatIsFreshSoonestIsForgotten(t *testing.T) {
 		return ok && left("0") == 1000 && left("more") == 1000 && left("in place of none") == 1000 &&
 			left("in place of 0") == 300 && l.Stats().Overflowed == 4
 	}
-	// Two of these keys may have the same 16 bits of their hashes, a case that this test does not cover.
+	// The test does not cover two of these keys with the same 16 bits of their hashes.
 	for range 5 {
 		if holds() {
 			return
@@ -543,9 +542,9 @@ func TestRememberIsChecked(t *testing.T) {
 
 var newcomers = flag.Int("newcomers", testsize.Of(100_000, 500_000), "keys never seen before, beside as many as are remembered and more")
 
-// flood sends more and more strangers. Each spends its full budget, while load × remember keys should be remembered at
-// any time. It returns the share of newcomers that begin with less than a full budget, the share that are denied, and
-// the share of forgotten keys.
+// flood sends more and more strangers, each of which spends its full budget. At any time
+// load × remember keys should be remembered. It returns the share of newcomers that begin
+// with less than a full budget, the share that are denied, and the share of forgotten keys.
 func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) {
 	t.Helper()
 	const remember = 10_000
@@ -574,8 +573,8 @@ func flood(t *testing.T, load float64, n int) (less, denied, forgotten float64) 
 	return 100 * less / float64(n), 100 * denied / float64(n), 100 * forgotten / float64(n)
 }
 
-// The price of a memory of so few bytes for keys that have spent nothing. docs/promises.md and the documentation of
-// httplimit.PerIP have these figures.
+// A memory of so few bytes has a price for keys that have spent nothing.
+// docs/promises.md and the documentation of httplimit.PerIP have these figures.
 func TestFewNewcomersBeginWithLess(t *testing.T) {
 	testsize.Arithmetic(t)
 	t.Log("keys / Remember | forgotten | newcomers that begin with less | newcomers that are denied at once")
@@ -590,7 +589,7 @@ func TestFewNewcomersBeginWithLess(t *testing.T) {
 	}
 }
 
-// No charge is lost between an eviction and the insertion after it, whichever keys come in between.
+// No charge is lost between an eviction and the following insertion, even if other keys come in between.
 func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	const keys, burst, goroutines = 300, 5, 8
 	for _, limit := range attackLimits() {
@@ -628,8 +627,8 @@ func TestKeysThatComeAndGoAtOnceKeepTheirBound(t *testing.T) {
 	}
 }
 
-// The wall clock is set a little forward after a key was evicted, as NTP does: the boundary comes earlier than in its slot. The
-// key has the next window's units as soon as that begins.
+// After a key was evicted, the wall clock is set a little forward, as by NTP. So the boundary
+// comes earlier than the slot says. The key has the next window's units as soon as that begins.
 func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 	for _, step := range []time.Duration{5 * time.Millisecond, 2 * time.Second, 50 * time.Second} {
 		clock := new(ratelimittest.Clock)
@@ -646,8 +645,8 @@ func TestASmallStepOfTheWallLocksNoRememberedKey(t *testing.T) {
 	}
 }
 
-// While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before that reading. A key that
-// lives in the time before, and is evicted there, has not regained its spending by then.
+// While the clock was ahead, another key was dropped as fresh, so no key of its shard begins before
+// that reading. A key that is used and evicted before that time has not regained its spending by then.
 func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 	for _, limit := range append(everyAlgorithm, ratelimit.TokenBucket(ratelimit.Per(1, time.Hour), 5), ratelimit.Calendar(5, ratelimit.Month("UTC", 1))) {
 		for _, ahead := range []time.Duration{700 * ms, time.Minute, 50 * time.Hour} {
@@ -669,8 +668,9 @@ func TestAStepBackBehindADropGivesARememberedKeyNothing(t *testing.T) {
 							passed += cost
 						}
 						require.LessOrEqual(t, passed, 5, "at one instant, in round %d", round)
-						for other := 10 * (1 + round); other < 10*(1+round)+3; other++ { // throttled as it is, they evict it
-							if l.Allow(other, 5) { // else its hash is like that of a remembered key
+						// the key is throttled, and is evicted nevertheless
+						for other := 10 * (1 + round); other < 10*(1+round)+3; other++ {
+							if l.Allow(other, 5) { // otherwise its hash resembles that of a remembered key
 								require.False(t, l.Allow(other, 1))
 								others++
 							}

@@ -17,7 +17,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// The entry of the key that leaves a full table becomes the new key's.
+// The entry of the key that leaves a full table is used for the new key.
 func TestANewKeyInAFullTableAllocatesNothing(t *testing.T) {
 	testsize.Sequential(t)
 	type pair struct {
@@ -53,7 +53,7 @@ func newKeysAllocateNothing[K comparable](t *testing.T, name string, key func(in
 	}
 }
 
-// Keys that All and Saved have yielded are the caller's.
+// Keys that All and Saved have yielded belong to the caller.
 func TestYieldedKeysStayWhenTheirEntriesAreAnotherKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 50}))
 	want := map[string]bool{}
@@ -88,7 +88,8 @@ func (c *interrupting) Now() time.Duration {
 	return 0
 }
 
-// A decision has found its key's entry, and reads the clock. By the time that it locks the account, the entry is another key's, which has spent all.
+// A decision has found its key's entry, and reads the clock. When it locks
+// the account, the entry belongs to another key, which has spent its budget.
 func TestADecisionWhoseEntryBecomesAnotherKeysIsItsOwnKeys(t *testing.T) {
 	ctx := context.Background()
 	for name, call := range map[string]func(l *Keyed[string], key string) (d Decision){
@@ -121,7 +122,7 @@ func TestADecisionWhoseEntryBecomesAnotherKeysIsItsOwnKeys(t *testing.T) {
 	}
 }
 
-// A reservation, and a call that waits, refer to the account: it stays with its key.
+// A reservation, and a call that waits, refer to the account, so it stays with its key.
 func TestAReservationOfAnEvictedKeySettlesNoOtherKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 8}))
 	ctx := t.Context()
@@ -147,7 +148,7 @@ func TestAReservationOfAnEvictedKeySettlesNoOtherKeys(t *testing.T) {
 	}
 }
 
-// A stack looks at an account before it locks it: the accounts of its limiters stay with their keys.
+// A stack reads an account before it locks it, so the accounts of its limiters stay with their keys.
 func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	l := Must(New[string](TokenBucket(PerHour(5), 5), &Options[string]{MaxKeys: 8}))
 	fill := func() {
@@ -167,8 +168,9 @@ func TestAccountsOfALimiterInAStackStayWithTheirKeys(t *testing.T) {
 	require.Nil(t, e.Value.plan)
 }
 
-// Thousands of callers of more keys than the table holds: no decision is another key's. Each key has a limit of its own, which the decision
-// names; and since the table remembers evicted keys, none passes more than its capacity, however often its account was another key's.
+// Thousands of callers use more keys than the table holds. No decision belongs to another
+// key: each key has a limit of its own, which the decision names. The table remembers evicted
+// keys, so none exceeds its capacity, even if its account often passed to other keys.
 func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 	for _, most := range []int{3, 40, 5000} {
 		universe := 4 * most
@@ -180,7 +182,7 @@ func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 		for i := range names {
 			names[i] = strings.Repeat("x", i%60) + fmt.Sprint(i)
 			if i%9 == 0 {
-				names[i] = strings.Repeat("y", 120) + fmt.Sprint(i) // a text of its own
+				names[i] = strings.Repeat("y", 120) + fmt.Sprint(i) // each text has its own memory
 			}
 		}
 		var wg sync.WaitGroup
@@ -191,7 +193,7 @@ func TestEntriesThatChangeHandsMixNoKeysUp(t *testing.T) {
 				for range 60 {
 					i := r.IntN(universe)
 					if r.IntN(3) > 0 {
-						i = r.IntN(min(universe, 1+most/2)) // known keys, too
+						i = r.IntN(min(universe, 1+most/2)) // to include known keys
 					}
 					key := names[i]
 					switch r.IntN(12) {

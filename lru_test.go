@@ -92,7 +92,7 @@ func TestRefuseNewDeniesNewKeysAndForgetsNone(t *testing.T) {
 	assert.False(t, l.Allow("b", 1))
 }
 
-// An attacker who is being denied must not get rid of that by inventing keys.
+// An attacker who is denied must not end that by inventing keys.
 func TestAFloodOfInventedKeysDoesNotWipeAThrottledOne(t *testing.T) {
 	testsize.Arithmetic(t)
 	for _, most := range []int{2, 100, 5000} {
@@ -118,10 +118,10 @@ func TestAThrottledKeyGoesWhenAllAreThrottled(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, 0), "the oldest")
 }
 
-// TestAThrottledKeyThatIsRememberedIsNotForgotten: EvictedThrottled and Overflowed together count the forgotten keys, and
-// nothing else.
+// TestAThrottledKeyThatIsRememberedIsNotForgotten checks that EvictedThrottled
+// and Overflowed together count the forgotten keys, and nothing else.
 func TestAThrottledKeyThatIsRememberedIsNotForgotten(t *testing.T) {
-	// With few places, two of these keys would be taken for one in a run of a thousand.
+	// With fewer places, two of these keys would count as one in a thousandth of the runs.
 	l := newWith(t, onceADay, ratelimit.Options[int]{Clock: new(testClock), MaxKeys: 5, Remember: 1 << 18})
 	for i := range 50 {
 		require.True(t, l.Allow(i, 1))
@@ -169,7 +169,7 @@ func TestSweepKeepsIdleKeysForTheirTTL(t *testing.T) {
 	require.True(t, l.Allow("k", 1))
 	clock.set(time.Hour - 1)
 	assert.Zero(t, l.Sweep())
-	_, _ = l.Peek(context.Background(), "k", 1) // which is no use
+	_, _ = l.Peek(context.Background(), "k", 1) // a Peek does not count as use
 	clock.set(time.Hour)
 	assert.Equal(t, 1, l.Sweep())
 }
@@ -215,7 +215,7 @@ func TestResetForgetsTheKey(t *testing.T) {
 	}
 }
 
-// Whichever sweeps, resets and evictions run, a key has one budget at a time and the table is never above its bound.
+// Sweeps, resets and evictions run at random. A key has one budget at a time, and the table is never above its bound.
 func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 	const keys, rounds = 8, 3000
 	clock := new(testClock)
@@ -232,7 +232,7 @@ func TestNoChargeIsLostToSweepsAndEvictions(t *testing.T) {
 			}
 			l.Sweep()
 			if i%64 == 0 {
-				l.Allow(-1, 1) // takes the room that is left, and leaves it again
+				l.Allow(-1, 1) // it takes the remaining room, and frees it again
 				l.Reset(context.Background(), -1)
 			}
 		}
@@ -276,11 +276,11 @@ func TestTheTableStaysWithinItsBoundUnderAFlood(t *testing.T) {
 	}
 }
 
-// One key in debt must not keep the idle ones behind it in memory.
+// A key in debt does not keep idle keys behind it in memory.
 func TestAKeyInDebtKeepsNoOthersInTheTable(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[int]{Clock: clock, MaxKeys: 4000})
-	require.NoError(t, l.Adjust(context.Background(), -1, 10*24*3600)) // a day's worth
+	require.NoError(t, l.Adjust(context.Background(), -1, 10*24*3600)) // the debt of ten days
 	for i := range 1000 {
 		require.True(t, l.Allow(i, 1))
 	}
@@ -307,8 +307,8 @@ func TestRefuseNewFindsKeysThatItMayForget(t *testing.T) {
 	assert.True(t, l.Allow(20, 1), "four keys are fresh, behind four that are not")
 }
 
-// heavy is a limiter with one key that has spent n times, each time at another instant. Its spendings are in the window
-// of a sliding log, or booked ahead.
+// heavy is a limiter with one key that has spent n times, each time at another
+// instant. Its spendings are in the window of a sliding log, or booked ahead.
 type heavy struct {
 	l     *ratelimit.Keyed[string]
 	clock *testClock
@@ -358,8 +358,9 @@ func manyBooked() []ratelimit.Limit {
 	}
 }
 
-// BenchmarkGrowth measures a call under a key's lock against the number of that key's spendings. SetLimit is linear, and so is
-// a cancel, in the bookings behind it; the others are not: benchstat -row /entries -col /call.
+// BenchmarkGrowth measures a call under a key's lock against the number of that key's
+// spendings. The time of SetLimit is linear, and so is that of a cancellation in the
+// bookings behind it; the others are not. Compare with benchstat -row /entries -col /call.
 func BenchmarkGrowth(b *testing.B) {
 	for n := 100; n <= most(); n *= 10 {
 		growLog(b, n)
@@ -417,8 +418,7 @@ func growBookings(b *testing.B, limit ratelimit.Limit, n int) {
 	})
 }
 
-// soon fails the test if f has not returned after a time in which it could have done so
-// ten thousand times.
+// soon fails the test if f takes ten thousand times as long as it should.
 func soon(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -462,7 +462,7 @@ func TestNothingElseWaitsForABusyKey(t *testing.T) {
 		{"a new key while others wait for the busy one", ratelimit.Options[int]{}, func(t *testing.T, l *ratelimit.Keyed[int], clock *testClock) {
 			require.NoError(t, l.SetLimit(ratelimit.TokenBucket(ratelimit.PerDay(2), 2)))
 			for range 4 {
-				go l.Allow(0, 1) // looks the key up again, because its limit has changed
+				go l.Allow(0, 1) // Allow looks the key up again, because its limit has changed
 				go l.Reset(context.Background(), 0)
 				go func() { _ = l.Adjust(context.Background(), 0, 1) }()
 			}
@@ -516,7 +516,7 @@ func newKeyThatWaits(t *testing.T, pinned bool) (*ratelimit.Keyed[int], <-chan b
 	return l, allowed
 }
 
-// The clock swings, and the table drops a key at the far end of the swing. The key must not spend its budget twice.
+// The clock swings, and the table drops a key at the later end of the swing. The key must not spend its budget twice.
 func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
 	allow := func(l *ratelimit.Keyed[int], key int) int {
 		if l.Allow(key, 1) {
@@ -528,7 +528,7 @@ func TestAClockThatSwingsMintsNothingByWayOfForgetting(t *testing.T) {
 		name    string
 		options ratelimit.Options[int]
 		far     time.Duration
-		forget  func(l *ratelimit.Keyed[int], i int) // at the far end
+		forget  func(l *ratelimit.Keyed[int], i int) // at the later end
 	}{
 		{"Sweep", ratelimit.Options[int]{}, ms, func(l *ratelimit.Keyed[int], _ int) { l.Sweep() }},
 		{"expiry", ratelimit.Options[int]{MaxKeys: 5000}, time.Hour, func(l *ratelimit.Keyed[int], i int) {
@@ -585,8 +585,7 @@ func TestPeekAndTakeAgreeOnAKeyThatWasDropped(t *testing.T) {
 	assert.Equal(t, ratelimit.Decision{Allowed: true, Limit: limit, ResetAfter: 2 * s, NextAfter: 2 * s}, d)
 }
 
-// One reading far in the future locks the keys that were decided at it, and no other: not
-// even keys that were dropped at it.
+// A reading far in the future locks the keys that were decided at it, and no others: not even keys that were dropped at it.
 func TestOneReadingFarInTheFutureLocksNoOtherKey(t *testing.T) {
 	for _, full := range []ratelimit.Overflow{ratelimit.Overflow(0), ratelimit.RefuseNew} {
 		clock := new(testClock)
@@ -648,7 +647,7 @@ func TestAKeyDoesNotKeepTheStringItWasCutFrom(t *testing.T) {
 	assert.True(t, keepsWhole(t, func(text string) any { return text }), "as the documentation says")
 }
 
-// heapGrowth returns by how many bytes f makes the heap grow.
+// heapGrowth returns the number of bytes by which f makes the heap grow.
 func heapGrowth(f func()) int64 {
 	before := testsize.Heap()
 	f()
@@ -682,8 +681,8 @@ func TestDroppedKeysLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// A key that is evicted takes its spending with it. The readings that it has seen count for the keys that follow, as far as the
-// clock still shows them.
+// An evicted key takes its spending with it. Later keys start from the
+// readings that it has recorded, unless these are still in the future.
 func TestEvictionKeepsTheTimeButNotAReadingFromTheFuture(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerSecond(1)), ratelimit.Options[int]{Clock: clock, MaxKeys: 1})

@@ -19,7 +19,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// If one limiter cannot do it, none does.
+// If one limiter lacks the method, the result lacks it, too.
 func TestAMissingMethodOfAnEngineIsUnsupported(t *testing.T) {
 	first := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerMinute(8)))
 	require.True(t, first.Allow("k", 3))
@@ -43,7 +43,7 @@ func TestAMissingMethodOfAnEngineIsUnsupported(t *testing.T) {
 	require.ErrorIs(t, ratelimit.Reset(ctx, ratelimit.Limiter[string](layered), "k"), errors.ErrUnsupported, "a stack shares keys of several limiters")
 }
 
-// bare is a limiter without anything but Take.
+// bare is a limiter with only Take.
 type bare struct {
 	ratelimit.Reserver[string]
 	takes []int
@@ -155,7 +155,7 @@ func TestTakeUpToReturnsTheLimitersErrors(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 }
 
-// An engine that returns only that a cost is too high gets half of the cost next.
+// If an engine returns only that a cost is too high, TakeUpTo tries half of the cost next.
 func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	const capacity = 37
 	takes := 0
@@ -172,7 +172,7 @@ func TestTakeUpToFindsAnUndescribedCapacity(t *testing.T) {
 	assert.LessOrEqual(t, takes, 64)
 }
 
-// limiterOf is a limiter whose answers depend on the cost alone.
+// limiterOf is a limiter whose answers depend only on the cost.
 type limiterOf func(cost int) (ratelimit.Decision, error)
 
 func (f limiterOf) Allow(string, int) bool { panic("not asked") }
@@ -181,7 +181,7 @@ func (f limiterOf) Take(_ context.Context, _ string, cost int) (ratelimit.Decisi
 	return f(cost)
 }
 
-// taken is a limiter in which others are always quicker.
+// taken is a limiter in which other callers are always faster.
 type taken struct {
 	limiterOf
 	left *int
@@ -232,7 +232,7 @@ func TestTakeUpToOfAStackIsTheLeastOfItsLayers(t *testing.T) {
 		assert.Equal(t, step.granted, granted)
 		assert.Equal(t, step.granted > 0, d.Allowed)
 	}
-	// The layer that is charged 1 for each request has nothing left, the others have.
+	// The layer that is charged 1 for each request has nothing left, but the others have.
 	for range 2 {
 		require.True(t, requests.Allow("zoe", 1))
 	}
@@ -280,7 +280,7 @@ func TestTakeUpToOfNilsFails(t *testing.T) {
 	require.False(t, errors.Is(err, ratelimit.ErrExceedsLimit))
 }
 
-// The rest of the present window is granted, and in the next one all of it, to keys that were evicted too.
+// TakeUpTo grants the rest of the present window, and in the next window all of it, even to keys that were evicted.
 func TestTakeUpToOfACalendar(t *testing.T) {
 	for seed := range model.Rounds(300) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 81))
@@ -309,8 +309,8 @@ func TestTakeUpToOfACalendar(t *testing.T) {
 	}
 }
 
-// Keys come to a table that is full or nearly so, while wall clocks are set, limits change and more is evicted than is
-// remembered. The changes that Take makes to other keys, to make room, do not affect the decision on its own key.
+// Keys come to a table that is full or nearly full, while wall clocks are set, limits change and more is evicted
+// than is remembered. To make room, Take changes other keys. That does not affect the decision on its own key.
 func TestATakeAnswersAsThePeekBeforeIt(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		playPeeks(t, seed)
@@ -386,8 +386,8 @@ func playPeeks(t *testing.T, seed uint64) {
 	}
 }
 
-// Two worlds see the same decisions. In one of them there are also peeks, and calls that fail because a later layer has no
-// key, and all is observed. That changes nothing.
+// Two copies make the same decisions. In one of them there are also peeks, and calls
+// that fail because a later layer has no key, and all is observed. That changes nothing.
 func TestPeeksAndFailuresOfAnObservedStackChangeNothing(t *testing.T) {
 	for seed := range model.Rounds(2000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 82))

@@ -13,7 +13,7 @@ import (
 	"github.com/weir-go/ratelimit"
 )
 
-// aboveReserve spends one unit of a key, and leaves the last 40 to others.
+// aboveReserve spends one unit of a key, but leaves the last 40 units to others.
 func aboveReserve(ctx context.Context, limiter ratelimit.Reserver[string], key string) (bool, error) {
 	r, err := limiter.Reserve(ctx, key, 41, 0)
 	if err != nil || !r.Allowed {
@@ -22,7 +22,7 @@ func aboveReserve(ctx context.Context, limiter ratelimit.Reserver[string], key s
 	return true, r.Settle(1)
 }
 
-// Five important calls a second, beside a flood of others, for five minutes.
+// Five important calls come each second, and a flood of others, for five minutes.
 func TestAReserveIsLeftToTheImportant(t *testing.T) {
 	for _, reserves := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAReserveIsLeftToTheImportant(t *testing.T) {
 	}
 }
 
-// quieter writes the first lines of a flood, and the number of the lines that it has left out.
+// quieter writes the first lines of a flood, and the number of suppressed lines.
 type quieter struct {
 	limit      *ratelimit.Single
 	suppressed atomic.Int64

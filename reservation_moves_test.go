@@ -31,7 +31,7 @@ func (v *version) Reserve(ctx context.Context, key string, cost int, maxDelay ti
 	return v.Keyed.Reserve(ctx, key, cost, maxDelay)
 }
 
-// ofRequest is a layer whose limit is its request's.
+// ofRequest is a layer whose limit comes with the request.
 type ofRequest struct {
 	*ratelimit.Layered[string]
 	limit *ratelimit.Limit

@@ -183,11 +183,11 @@ func TestReservationWait(t *testing.T) {
 	})
 }
 
-// scripted is an engine of another kind: it returns the results that it was given.
+// scripted is an engine of another kind with fixed results.
 type scripted struct {
 	answers   []ratelimit.Decision
 	err       error
-	requested []time.Duration // maxDelay of each Reserve
+	requested []time.Duration // the maxDelay of each Reserve
 	settled   []int
 }
 
@@ -324,8 +324,8 @@ func TestGlobalIsOneBudgetForAllRequests(t *testing.T) {
 	require.Error(t, err)
 }
 
-// One limiter drops its keys whenever they are fresh, the other one never does. Settlements make no difference between them: in
-// particular, a cost above the estimate is charged to keys that have left the table.
+// One limiter drops its keys whenever they are fresh, and the other one never does. Settlements have the
+// same effect on both. For example, a cost above the estimate is charged to a key that has left the table.
 func TestSettlingIsTheSameForKeysThatHaveLeftTheTable(t *testing.T) {
 	for seed := range model.Rounds(3000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 83))
@@ -456,7 +456,7 @@ func TestTheBurstLimitsTheCallsThatOverlap(t *testing.T) {
 	}
 }
 
-// Two hundred streams of one key are open at once, and each of them keeps its refund.
+// Two hundred streams of one key are open at the same time, and each keeps its refund.
 func TestTwoHundredStreamsAtOnceUseTheWholeLimit(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	l := newWith(t, model.StreamsPerMinute, ratelimit.Options[string]{Clock: clock})
@@ -484,7 +484,7 @@ func TestAnHourOfCallsUsesTheWholeLimitAndNoMore(t *testing.T) {
 func TestOpenReservationsLeaveNothingBehind(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), ratelimit.Options[string]{Clock: clock})
-	for range 100 { // none of them is ever settled
+	for range 100 { // none of these reservations is ever settled
 		r, err := l.Reserve(t.Context(), "k", 1, 0)
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
@@ -511,7 +511,7 @@ func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
 	}
 	r := reserve(50)
 	require.True(t, b.Allow("k", 10))
-	clock.advance(2 * time.Second) // 20 are regained of one, and 10 of the other
+	clock.advance(2 * time.Second) // 20 are regained of one cost, and 10 of the other
 	require.True(t, a.Allow("k", 40))
 	require.True(t, b.Allow("k", 40))
 	clock.advance(3 * time.Second)
@@ -520,7 +520,7 @@ func TestAReservationIsSettledAsIfItsRealCostHadBeenCharged(t *testing.T) {
 	assert.Equal(t, 90, remaining(t, a, "k"))
 	assert.Equal(t, remaining(t, b, "k"), remaining(t, a, "k"))
 
-	// All was regained in between: nothing is left to give back.
+	// All was regained meanwhile, so nothing is left to give back.
 	r = reserve(50)
 	clock.advance(time.Minute)
 	require.True(t, a.Allow("k", 30))
@@ -557,7 +557,7 @@ func TestTheDebtAfterASettlementIsReadByEachCall(t *testing.T) {
 // leasedUnits is the number of units that the lease of wrapped may hold.
 const leasedUnits = 50
 
-// wrapped returns a limiter in each of the ways in which another package calls it.
+// wrapped returns a limiter in each of the forms in which another package calls it.
 func wrapped(t testing.TB, clock ratelimit.Clock, limit ratelimit.Limit) (l *ratelimit.Keyed[string], all map[string]ratelimit.Reserver[string]) {
 	opts := ratelimit.Options[string]{Clock: clock}
 	l = newWith(t, limit, opts)
@@ -595,8 +595,8 @@ func TestOneOfAThousandSettlementsAtOnceCounts(t *testing.T) {
 	}
 }
 
-// Costs, delays and clocks at the ends of their ranges, contexts that are over, and settlements after a reset, a change of limit and a
-// restore: no figure leaves its range, and a grant of everything makes the key fresh.
+// Costs, delays and clocks are at the ends of their ranges. Contexts have ended, and settlements come after a reset,
+// a change of limit and a restore. No figure leaves its range, and a grant of everything makes the key fresh.
 func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 	testsize.Sequential(t)
 	ended, end := context.WithCancel(t.Context())
@@ -673,7 +673,7 @@ func TestMisusedReservationsLeaveAllFiguresInTheirRanges(t *testing.T) {
 				if leased, ok := from.(*lease.Limiter[string]); ok {
 					require.NoError(t, leased.Flush(t.Context()))
 				}
-				for range 60 { // an int of 32 bits takes less than many calls have charged; the units set aside and bookings go, too
+				for range 60 { // an int of 32 bits is less than many calls have charged, and the units set aside and bookings must go, too
 					require.NoError(t, l.Adjust(context.Background(), "k", math.MinInt))
 				}
 				require.Equal(t, limit.Capacity(), remaining(t, l, "k"), "%v, %s, seed %d", limit, name, seed)

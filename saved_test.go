@@ -101,7 +101,7 @@ func TestARestoredKeyAnswersAsIfTheProgramHadGoneOn(t *testing.T) {
 
 func TestAllAgreesWithPeek(t *testing.T) {
 	clock := new(testClock)
-	// IdleTTL is longer than the test, so that no new key drops another one of its shard.
+	// IdleTTL is longer than the test, so that no new key drops another key of its shard.
 	l := newWith(t, twoAMinute, ratelimit.Options[string]{Clock: clock, IdleTTL: 2 * time.Hour, LimitFor: func(key string) ratelimit.Limit {
 		if key == "other" {
 			return ratelimit.TokenBucket(ratelimit.PerSecond(1), 7)
@@ -126,7 +126,7 @@ func TestAllAgreesWithPeek(t *testing.T) {
 	}
 	require.Empty(t, savedOf(l), "what is fresh need not be saved")
 
-	// The body may call the limiter, and break.
+	// The loop's body may call the limiter, and may break.
 	for key := range l.All() {
 		l.Reset(context.Background(), key)
 		l.Allow(key+"'", 1)
@@ -149,7 +149,7 @@ func TestAllAgreesWithPeek(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// Keys come, go and spend while the loops run: a key that is there all the time is listed once.
+// Keys come, go and spend while the loops run. A key that is tracked all the time is listed once.
 func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	const keep = 500
 	l := newWith(t, ratelimit.FixedWindow(ratelimit.PerHour(1<<30)), ratelimit.Options[int]{MaxKeys: 1 << 14})
@@ -190,7 +190,7 @@ func TestKeysThatAreThereAllTheTimeAreListedOnce(t *testing.T) {
 	<-done
 }
 
-// Keys are restored while they spend: the restored spending and the granted costs are never more than the limit together.
+// Keys are restored while they spend. The restored spending and the granted costs together are never above the limit.
 func TestKeysThatSpendDuringTheSaveAreRestored(t *testing.T) {
 	const keys, units = 50, 100
 	clock := new(testClock)
@@ -292,7 +292,7 @@ func TestRestoreChargesATrackedKeyOnTop(t *testing.T) {
 	}
 }
 
-// The limits are changed at the restart: the spending carries over as with SetLimit.
+// The limits change at the restart. The spending carries over as with SetLimit.
 func TestSavedSpendingMigratesToTheLimitOfTheNewProgram(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
 		for _, next := range savedLimits()[:7] {
@@ -357,7 +357,7 @@ func TestRestoreIntoAFullTable(t *testing.T) {
 	}
 }
 
-// A calendar's window follows the wall clock: elapsed makes no difference.
+// A calendar's window follows the wall clock, so elapsed makes no difference.
 func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 	limit := ratelimit.Calendar(10, ratelimit.Month("Europe/Berlin", 15))
 	for _, test := range []struct {
@@ -383,7 +383,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 			clock.Advance(25 * time.Hour)
 			then.Advance(25 * time.Hour)
 		}
-		// A key that has spent in the meantime is charged on top.
+		// A key that has spent meanwhile is charged in addition.
 		l.Reset(context.Background(), "k")
 		l = newWith(t, limit, ratelimit.Options[string]{Clock: then})
 		then.SetWall(time.Date(2027, 3, 12, 12, 0, 0, 0, time.UTC))
@@ -401,7 +401,7 @@ func TestASavedCalendarKeepsItsWindow(t *testing.T) {
 	require.ErrorIs(t, bare.Restore(old.Saved(), 0), ratelimit.ErrInvalidLimit, "its clock tells no wall time")
 }
 
-// A clock that has stepped back when the keys are saved: time stands still for them as long as it would have.
+// If the clock has stepped back when the keys are saved, time stands still for them for as long as it would have.
 func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	for _, limit := range savedLimits()[:5] {
 		for _, elapsed := range []time.Duration{0, 30 * s, time.Minute, 61 * s, 62 * s, 300 * s} {
@@ -425,8 +425,9 @@ func TestAClockThatSteppedBackIsSavedToo(t *testing.T) {
 	}
 }
 
-// playRestart plays a random history on a limiter that is saved and restored at random moments, beside a limiter that runs on.
-// Both make the same decisions. A third one, which is restored with less elapsed time, or has spent already, has no more.
+// playRestart plays a random history on a limiter that is saved and restored at random
+// moments, and on a limiter that runs on. Both make the same decisions. A third limiter,
+// which is restored with less elapsed time, or has spent already, never has more budget.
 func playRestart(t testing.TB, rng *rand.Rand) {
 	per := []time.Duration{7, 1000, s, 7 * s, time.Hour, 24 * 365 * time.Hour}[rng.IntN(6)]
 	units := 1 + rng.IntN(20)
@@ -503,7 +504,7 @@ func TestARestoredKeyNeverHasMoreThanOneThatWentOn(t *testing.T) {
 	}
 }
 
-// FuzzRestore restores garbage. Garbage that is taken for a state keeps the promises of any other.
+// FuzzRestore restores garbage. If garbage is accepted as a state, all promises hold for it, too.
 func FuzzRestore(f *testing.F) {
 	clock := new(testClock)
 	for _, limit := range savedLimits() {
@@ -518,7 +519,7 @@ func FuzzRestore(f *testing.F) {
 	lowered := onClock(f, clock, ratelimit.TokenBucket(ratelimit.PerSecond(3), 100))
 	require.True(f, lowered.Allow("k", 100))
 	require.NoError(f, lowered.SetLimit(ratelimit.TokenBucket(ratelimit.PerSecond(3), 10)))
-	require.NoError(f, lowered.Adjust(context.Background(), "k", -1)) // puts the key under it, and units aside
+	require.NoError(f, lowered.Adjust(context.Background(), "k", -1)) // this puts the key under the limit, and sets units aside
 	for _, saved := range lowered.Saved() {
 		f.Add([]byte(saved), int64(s), int64(0))
 	}
@@ -559,8 +560,8 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// A booking in a sliding log is restored on top of the key's spending since: it comes where there is room, and is not lost in a
-// window that is full.
+// A booking in a sliding log is restored in addition to the key's spending
+// since. It goes where there is room, and is not lost in a full window.
 func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	clock := new(testClock)
 	limit := ratelimit.SlidingLog(ratelimit.Per(1, 100*time.Second))
@@ -580,7 +581,8 @@ func TestABookingRestoredOnTopOfAFullLogIsNotLost(t *testing.T) {
 	require.GreaterOrEqual(t, d.RetryAfter, 270*time.Second, "three units are spent or owed beside this one")
 }
 
-// Spending restored on top of keys that are booked almost a century ahead is put behind the bookings, and is saved again.
+// Spending is restored in addition to that of keys with bookings almost
+// a century ahead. It goes behind the bookings, and can be saved again.
 func TestSpendingRestoredOnTopOfItselfIsSavedAgain(t *testing.T) {
 	for seed := range model.Rounds(1000) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 84))
@@ -633,8 +635,8 @@ func TestALargeBookingIsRestored(t *testing.T) {
 	sameAnswers(t, l, next, "k", "after a restart")
 }
 
-// The wall clock was ahead when the program ended, and is right when it starts again: no key is granted the window that it
-// has spent, whether it was in the table at the end or had left it.
+// The wall clock was ahead when the program ended, and is right when it starts again. No key
+// gets the window that it has spent again, even if it had left the table before the end.
 func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 	march, april := date(t, "UTC", "2026-03-10 12:00"), date(t, "UTC", "2026-04-02 12:00")
 	limit := ratelimit.Calendar(5, ratelimit.Month("UTC", 1))
@@ -678,7 +680,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 				next = newWith(t, limit, o)
 				require.NoError(t, next.Restore(before.Saved(), 0))
 			}
-			if ahead { // and the wall is put right only now
+			if ahead { // only now the wall clock is corrected
 				clock.setWall(march)
 				clock.advance(time.Minute)
 			}
@@ -687,7 +689,7 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 			if !l.Allow("k", 5) {
 				require.False(t, d.Allowed, "it has no more than if the program had gone on")
 			}
-			if d.Allowed { // of April
+			if d.Allowed { // the date is in April
 				require.Equal(t, date(t, "UTC", "2026-05-01 00:00").Sub(clock.Wall()), d.ResetAfter)
 			}
 			clock.setWall(april)
@@ -701,8 +703,8 @@ func TestACalendarsWindowIsGrantedOnceOverARestart(t *testing.T) {
 	}
 }
 
-// A restored key has no more than if the program had gone on, wherever the wall clock was at the save, at the restore and
-// after both.
+// A restored key never has more than if the program had gone on, with any
+// error of the wall clock at the save, at the restore and after both.
 func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 	restarts, denied := 0, 0
 	for seed := range model.Rounds(1500) {
@@ -728,7 +730,7 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 				setWall()
 				restarts++
 			}
-			// A key spends all of a window. So no key has a part of a window left that another key has not.
+			// A key spends all of a window, so no key has a part of a window left that another key lacks.
 			key, cost := r.IntN(3), limit.Rate.Units
 			if !wentOn.Allow(key, cost) {
 				require.False(t, l.Allow(key, cost), "seed %d, step %d, %v: key %d", seed, step, limit, key)
@@ -742,8 +744,8 @@ func TestARestoredCalendarHasNoMoreThanOneThatWentOn(t *testing.T) {
 	require.NotZero(t, denied)
 }
 
-// A limiter that was saved and restored grants no window that a limiter without a restart has already granted, wherever
-// the wall clock was.
+// A limiter that was saved and restored grants no window that a limiter
+// without a restart has already granted, with any error of the wall clock.
 func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 	for seed := range model.Rounds(1500) {
 		r := rand.New(rand.NewPCG(testsize.Seed(seed), 85))
@@ -753,7 +755,7 @@ func TestRestoredCalendarsGrantEachWindowOnce(t *testing.T) {
 		clock.setWall(time.Date(2026, 3, 1+r.IntN(60), r.IntN(24), 0, 0, 0, time.UTC))
 		o := ratelimit.Options[int]{Clock: clock}
 		l := newWith(t, limit, o)
-		windows := map[time.Time]bool{} // that the wall has shown
+		windows := map[time.Time]bool{} // the windows that the wall clock has shown
 		var granted [3]int
 		for step := range 60 {
 			switch r.IntN(8) {
@@ -798,13 +800,14 @@ func TestAllJudgesAKeyByTheLimitThatItsLastDecisionBrought(t *testing.T) {
 	assert.Equal(t, []any{false, 0, 10}, []any{only().Allowed, only().Remaining, only().Limit.Rate.Units}, "the limiter's own limit again")
 }
 
-// Random histories of one key, whose reservations are open while the key is swept, its limit is set anew, and saved spending is restored on
-// top. After them the key never owes less than one that was charged the real costs from the beginning.
+// These are random histories of one key. While its reservations are open, the key is
+// swept, its limit is set, and saved spending is restored in addition. Then its debt
+// is never below that of a key that was charged the real costs from the beginning.
 func TestSettlementsAroundARestoreGiveBackNoMoreThanTheRealCosts(t *testing.T) {
 	testsize.Sequential(t)
 	type event struct {
 		at   time.Duration
-		cost int // the real one
+		cost int // the real cost
 		do   func(l *ratelimit.Keyed[string], cost int)
 	}
 	type open struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/weir-go/ratelimit/ratelimittest"
 )
 
-// A reservation of cost 0 used to record the costs that layers with a cost of their own would have charged, and its
-// Cancel gave that back: 100 were admitted of 3 a day.
+// A reservation of cost 0 used to record the costs that layers with a cost of their own would
+// have charged, and its Cancel gave these back. So 100 passed under a limit of 3 a day.
 func TestACancelledReservationOfCostZeroMintsNothing(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerDay(3)))
 	requested := 0
@@ -75,8 +75,8 @@ func TestASettlementWithoutRoomInTheTableIsAnError(t *testing.T) {
 	assert.Equal(t, 1, remaining(t, l, "ann"), "the first found room")
 }
 
-// The limiter of each layer receives its own layer's decision. A limiter with 999 left used to report denials under
-// another limit.
+// The limiter of each layer receives its own layer's decision. A
+// limiter with 999 left used to report denials under another limit.
 func TestEachLimiterObservesItsOwnDecision(t *testing.T) {
 	clock := new(testClock)
 	much := reporting(t, ratelimit.FixedWindow(ratelimit.PerMinute(1000)).Named("much"), ratelimit.Options[string]{Clock: clock})
@@ -131,7 +131,7 @@ func TestAnErrorOfOneLayerIsReportedWithTheDecisionsOfTheOthers(t *testing.T) {
 	}
 }
 
-// If two layers bind alike, their addresses in memory must not decide which one is reported.
+// If two layers bind alike, their addresses in memory must not determine which one is reported.
 func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T) {
 	long := ratelimit.FixedWindow(ratelimit.PerHour(2)).Named("long")
 	short := ratelimit.FixedWindow(ratelimit.PerMinute(2)).Named("short")
@@ -145,7 +145,7 @@ func TestOfLayersThatBindAlikeTheLongerResetIsReturnedThenTheFirst(t *testing.T)
 		{[]ratelimit.Limit{long, twin, short}, "long"},
 		{[]ratelimit.Limit{short, twin, long}, "twin"},
 	} {
-		for range 20 { // each time at other addresses
+		for range 20 { // the accounts have other addresses each time
 			clock := new(testClock)
 			var layers []ratelimit.Layer[call]
 			for _, limit := range test.limits {
@@ -203,8 +203,7 @@ func TestTheZeroLayeredNamesTheFault(t *testing.T) {
 	}
 }
 
-// A key that was denied is throttled until it is fresh or allowed. If another layer denies a cost that would fit,
-// eviction does not drop the key sooner.
+// A key that was denied is throttled until it is fresh or allowed. A denial by another layer does not change that.
 func TestAStacksDenialLeavesAKeyThrottled(t *testing.T) {
 	clock := new(testClock)
 	l := newWith(t, ratelimit.TokenBucket(ratelimit.PerHour(1), 2), ratelimit.Options[string]{Clock: clock, MaxKeys: 2})
@@ -279,7 +278,7 @@ func TestARequestThatCanNeverPassThrottlesNoKey(t *testing.T) {
 	small := onClock(t, clock, ratelimit.FixedWindow(ratelimit.PerHour(1)))
 	stack := stackOf(t, ratelimit.By(l, byUser), ratelimit.By(small, byRoute))
 	require.True(t, l.Allow("old", 1))
-	_, err := stack.Take(t.Context(), call{user: "old"}, 2) // denied by the one, never allowed by the other
+	_, err := stack.Take(t.Context(), call{user: "old"}, 2) // one layer denies, and the other one can never allow it
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	for range 2 {
 		clock.advance(ms)
@@ -322,7 +321,7 @@ func TestCostsTooLargeToAddUpAreRefused(t *testing.T) {
 func TestASettlementTooLargeToCountIsADebt(t *testing.T) {
 	l := onClock(t, new(testClock), ratelimit.FixedWindow(ratelimit.PerHour(9)))
 	by := ratelimit.By(l, byUser)
-	// Twice MaxInt is −2 in 64 bits, which would be a gift.
+	// Twice MaxInt is −2 in 64 bits, which would be a grant.
 	r, err := stackOf(t, by, by).Reserve(t.Context(), call{user: "ann"}, 1, 0)
 	require.NoError(t, err)
 	require.Equal(t, 7, remaining(t, l, "ann"))
@@ -411,8 +410,7 @@ func TestAStacksPeekSeesRefundedUnits(t *testing.T) {
 	}
 }
 
-// No lock and no pin stays behind after SkipLayer for every call, LimitFor with a Refresh in between, or a limit that
-// is not tracked.
+// No lock and no pin remains after calls with SkipLayer, LimitFor with a concurrent Refresh, or a limit that tracks nothing.
 func TestAStackOverUntrackedKeysReturnsTheirLimit(t *testing.T) {
 	clock := new(testClock)
 	free := reporting(t, ratelimit.Unlimited().Named("free"), ratelimit.Options[string]{Clock: clock})
@@ -496,7 +494,8 @@ func TestAFailedWaitIsNotReportedAsSpent(t *testing.T) {
 	})
 }
 
-// A calendar is beside other limits. A denial of the stack costs the quota nothing, and a chain gives its charge back.
+// A calendar is combined with other limits. A denial of the stack
+// does not charge the quota, and a chain gives its charge back.
 func TestCalendarsInStacksAndChains(t *testing.T) {
 	clock := new(ratelimittest.Clock)
 	clock.SetWall(time.Date(2026, 11, 30, 23, 0, 0, 0, time.UTC))
@@ -558,7 +557,7 @@ func TestADenialByAnotherLayerDoesNotMakeAKeyThrottled(t *testing.T) {
 	assert.Equal(t, 10, remaining(t, users, "bob"), "who had room, and so was the one to go")
 }
 
-// interfering is a clock that calls a function when it is next read while it is armed.
+// interfering is a clock that calls a function at its next reading while it is armed.
 type interfering struct {
 	testClock
 	then func()
@@ -572,8 +571,8 @@ func (c *interfering) Now() time.Duration {
 	return c.testClock.Now()
 }
 
-// Another call spends the budget that the stack was about to spend, while the stack inserts the missing keys. So it
-// denies, and leaves nothing behind: no key that it has inserted, and no pin on a key that was there.
+// While the stack inserts the missing keys, another call spends the budget that the stack has found. So the stack
+// denies, and leaves nothing behind: no key that it has inserted, and no pin on a key that was tracked before.
 func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	clock := new(interfering)
 	limit := ratelimit.FixedWindow(ratelimit.PerDay(3))
@@ -583,8 +582,8 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	require.True(t, there.Allow("ann", 1))
 
 	decisions := 0
-	clock.then = func() { // the stack reads it for its first check
-		clock.then = func() { // and for the insertion
+	clock.then = func() { // the reading for the stack's first check
+		clock.then = func() { // the reading for the insertion
 			decisions++
 			require.True(t, there.Allow("ann", 2))
 		}
@@ -596,7 +595,7 @@ func TestADenialAfterKeysWereInsertedTakesThemOutAgain(t *testing.T) {
 	require.Zero(t, missing.Stats().Keys, "a denial tracks no key")
 	require.Equal(t, 3, remaining(t, missing, "/"))
 
-	// Nothing is pinned: other keys take the only place.
+	// No key is pinned, so other keys take the only place.
 	require.True(t, missing.Allow("/other", 1))
 	require.True(t, there.Allow("bob", 1))
 	require.Equal(t, ratelimit.Stats{Keys: 1, Evicted: 1, EvictedThrottled: 1}, there.Stats())
@@ -678,8 +677,8 @@ func TestARequestTakesTheAnswersThatObserversGet(t *testing.T) {
 	require.Greater(t, denied, 200)
 }
 
-// The account that all requests share is locked late and unlocked early, and not at all for some denials. It counts as the
-// account of a key that happens to be the same for all requests.
+// The account that all requests share is locked late and unlocked early, and
+// for some denials not at all. The results are the same as for any other key.
 func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	testsize.Arithmetic(t)
 	for seed := range uint64(60) {
@@ -691,11 +690,11 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 		var all ratelimit.Options[struct{}]
 		var one, each [2]ratelimit.Options[string]
 		each[0].Clock, each[1].Clock, one[1].Clock, all.Clock = clock, clock, clock, clock
-		if seed%3 == 0 { // an observer gets the answers
+		if seed%3 == 0 { // sometimes an observer receives the answers
 			each[0].OnDecision = func(e ratelimit.Event[string]) { received[0] = append(received[0], fmt.Sprint(e)) }
 			each[1].OnDecision = func(e ratelimit.Event[string]) { received[1] = append(received[1], fmt.Sprint(e)) }
 		}
-		if seed%5 == 0 { // a limit from LimitFor
+		if seed%5 == 0 { // sometimes the limit comes from LimitFor
 			all.LimitFor = func(struct{}) ratelimit.Limit { return global }
 			one[1].LimitFor = func(string) ratelimit.Limit { return global }
 		}
@@ -755,8 +754,8 @@ func TestAnAccountThatAllRequestsShareCountsAsThatOfAnyKey(t *testing.T) {
 	}
 }
 
-// Stacks have one or two limiters for all requests, beside others. Some of these limiters are reset. The counts stay
-// exact.
+// Stacks have one or two limiters for all requests, in addition to
+// others. Some of these limiters are reset. The counts stay exact.
 func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
 	const units, each = 3000, 1500
 	clock := new(testClock)
@@ -786,7 +785,7 @@ func TestAnAccountThatAllRequestsShareIsExactOnSeveralProcessors(t *testing.T) {
 			}
 			switch i % 50 {
 			case 10:
-				other.Reset(context.Background(), struct{}{}) // its account is dropped while it is waited for
+				other.Reset(context.Background(), struct{}{}) // drops the account while a decision waits for it
 			case 20:
 				if all.Allow(struct{}{}, 1) {
 					alone.Add(1)

@@ -15,7 +15,7 @@ import (
 	"github.com/weir-go/ratelimit/internal/dev/testsize"
 )
 
-// line spends the budget of "k", and then lets n calls wait for 1 each, in order.
+// line spends the budget of "k", and then starts n calls that wait for 1 each, in order.
 func line(t *testing.T, w *waiters, n int) {
 	t.Helper()
 	limit, err := w.limiter.Peek(t.Context(), "k", 0)
@@ -26,7 +26,7 @@ func line(t *testing.T, w *waiters, n int) {
 	}
 }
 
-// inOrder checks that all n calls were served, by a time.
+// inOrder checks that all n calls were served by a time.
 func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	t.Helper()
 	w.wg.Wait()
@@ -34,7 +34,7 @@ func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	require.Len(t, w.served, n)
 	require.LessOrEqual(t, w.at[n-1], by)
 	require.Zero(t, w.limiter.Stats().Waiting)
-	at := map[string]time.Duration{} // several of one instant return in no order
+	at := map[string]time.Duration{} // several calls of one instant return in any order
 	for i, name := range w.served {
 		at[name] = w.at[i]
 	}
@@ -43,7 +43,7 @@ func (w *waiters) inOrder(t *testing.T, n int, by time.Duration) {
 	}
 }
 
-// takeAll returns limits of n a second, of each algorithm that a call may have to wait for.
+// takeAll returns a limit of n a second of each algorithm for which a call may have to wait.
 func takeAll(n int) []ratelimit.Limit {
 	r := ratelimit.PerSecond(n)
 	return []ratelimit.Limit{
@@ -136,8 +136,7 @@ func TestUnlimitedLetsTheLinePass(t *testing.T) {
 	}
 }
 
-// A call that waits is let through without a charge when its key becomes unlimited, and nothing is charged at its settlement, as of one
-// that comes then.
+// When its key becomes unlimited, a waiting call passes without a charge. Its settlement then charges nothing.
 func TestASettlementOfACallThatUnlimitedLetPassChargesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := ratelimit.TokenBucket(ratelimit.PerHour(100), 100)
@@ -171,7 +170,7 @@ func TestAGrantServesTheLine(t *testing.T) {
 					synctest.Wait()
 					require.False(t, limit.Burst == 0 && w.limiter.Allow("k", 1) && len(w.served) < 20, "the grant belongs to the line")
 				}
-				if limit.Burst != 1 { // of which a grant gives back one unit at most
+				if limit.Burst != 1 { // a grant gives back at most one unit of it
 					require.Len(t, w.served, 20)
 				}
 				w.inOrder(t, 20, 2*time.Second)
@@ -334,7 +333,7 @@ func TestSavedHasNoCallsThatWait(t *testing.T) {
 	}
 }
 
-// 600 calls are booked at 10 a second. At 1,000 a second they take 10 of each 1,000.
+// 600 calls are booked at 10 a second. At 1,000 a second they take 10 units of each 1,000.
 func TestAfterARaiseFarBookingsLeaveTheRestToOthers(t *testing.T) {
 	const seconds = 10
 	for i, from := range takeAll(10) {
@@ -393,7 +392,8 @@ func TestAfterARaiseTheLineGoesBeforeFarBookingsAndBeforeNewcomers(t *testing.T)
 	}
 }
 
-// A Peek that finds a new limit before the line has noticed it answers as of the end of the line, behind the bookings.
+// A Peek that finds a new limit before the line has noticed it
+// answers as if it came at the end of the line, behind the bookings.
 func TestAPeekBetweenANewLimitAndItsLineAnswers(t *testing.T) {
 	for _, limit := range takeAll(10) {
 		bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(10), 10), func(t *testing.T, w *waiters) {

@@ -23,7 +23,7 @@ type operated struct {
 	t     *testing.T
 	stack *ratelimit.Layered[string] // nil if the calls wait for this limiter alone
 	limit atomic.Pointer[ratelimit.Limit]
-	open  atomic.Int64 // tokens that the calls under way are going to give back
+	open  atomic.Int64 // the tokens that the calls under way will give back
 }
 
 func (o *operated) set(limit ratelimit.Limit) {
@@ -49,11 +49,12 @@ func (o *operated) begin(ctx context.Context, user string, estimate int) (settle
 	return r.Settle, r.Wait(ctx)
 }
 
-// gateway plays calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens, of which they use a quarter in the
-// mean. Some leave. Each minute an operator does something, and returns the tokens that this allows beside those that the limit regains.
-// It returns the tokens used after the first minute, in which the burst is used up, and the tokens that were allowed.
+// gateway plays calls of a language model: callers in line with estimates of 1,000 to 8,000 tokens,
+// of which they use a quarter on average. Some leave. Each minute an operator acts, and returns the
+// tokens that this allows in addition to those that the limit regains. gateway returns the tokens
+// used after the first minute, in which the burst is used up, and the tokens that were allowed.
 //
-// In a stack the calls wait for a budget of their user, too, of which one has none left.
+// In a stack the calls also wait for a budget of their user. One user has none left.
 func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx context.Context, l *operated) (extra int)) (used, allowed float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerMinute(100_000), 100_000)
@@ -106,7 +107,7 @@ func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx 
 		for range minutes - 1 {
 			begin, rate := time.Now(), l.rate()
 			allowed += float64(operate(ctx, l))
-			allowed -= rate * time.Since(begin).Seconds() // as long as another limit holds, nothing is counted
+			allowed -= rate * time.Since(begin).Seconds() // while another limit is in force, nothing counts
 			time.Sleep(time.Until(begin.Add(time.Minute)))
 			allowed += l.rate() * 60
 		}
@@ -117,15 +118,15 @@ func gateway(t *testing.T, stacked bool, callers, minutes int, operate func(ctx 
 	return used, allowed
 }
 
-// crowds returns the numbers of callers, and of minutes, that a test plays.
+// crowds returns the numbers of callers and of minutes that a test plays.
 func crowds() (callers []int, minutes int) {
-	if testsize.Race { // which looks for data races in the same steps
+	if testsize.Race { // the race detector finds the same races with fewer
 		return []int{60}, 5
 	}
 	return testsize.Of([]int{60}, []int{60, 200}), 60
 }
 
-// An operator grants or charges tokens, or looks up limits again.
+// An operator grants or charges tokens, or makes limits be looked up again.
 func TestAnHourOfCallsInLineUsesTheLimitWhileTokensAreGrantedAndCharged(t *testing.T) {
 	testsize.Extra(t)
 	all, minutes := crowds()
@@ -185,8 +186,8 @@ func TestAnHourOfCallsInLineUsesTheLimitsWhateverTheOperatorDoes(t *testing.T) {
 					require.NoError(t, l.Adjust(ctx, "k", -5000))
 					return 5000
 				case 6:
-					require.NoError(t, l.Reset(ctx, "k"))      // the calls under way give nothing back
-					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the first of the line needs
+					require.NoError(t, l.Reset(ctx, "k"))      // without this, the calls under way give nothing back
+					return 100_000 - int(l.open.Load()) - 8000 // fewer are left than the first call of the line needs
 				}
 				return 0
 			})

@@ -30,7 +30,7 @@ func bubble(t *testing.T, l ratelimit.Limit, test func(t *testing.T, b *waiters)
 	})
 }
 
-// waiters collects who was served, and when.
+// waiters records which calls were served, and when.
 type waiters struct {
 	limiter *ratelimit.Keyed[string]
 	start   time.Time
@@ -70,7 +70,7 @@ func seconds(ns ...float64) (all []time.Duration) {
 func TestWaitersOfAKeyAreServedInTheirOrder(t *testing.T) {
 	for _, tt := range []struct {
 		limit ratelimit.Limit
-		want  []time.Duration // of costs of 2, 1, 2, 1, 2 within 2 a second
+		want  []time.Duration // for costs of 2, 1, 2, 1, 2 at 2 a second
 	}{
 		{ratelimit.TokenBucket(ratelimit.PerSecond(2), 2), seconds(0, .5, 1.5, 2, 3)},
 		{ratelimit.FixedWindow(ratelimit.PerSecond(2)), seconds(0, 1, 2, 3, 4)},
@@ -93,7 +93,7 @@ func TestWaitersOfAKeyAreServedInTheirOrder(t *testing.T) {
 func TestTakeQueuesBehindWaiters(t *testing.T) {
 	bubble(t, ratelimit.TokenBucket(ratelimit.PerSecond(1), 2), func(t *testing.T, w *waiters) {
 		w.wait(t.Context(), "first", 2)
-		w.wait(t.Context(), "second", 2) // at 2 s
+		w.wait(t.Context(), "second", 2) // it fits at 2 s
 		time.Sleep(time.Second)
 		d, err := w.limiter.Take(t.Context(), "k", 1)
 		require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestDeadlineThatComesFirstIsRefusedAtOnce(t *testing.T) {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			bubble(t, l, func(t *testing.T, w *waiters) {
 				w.wait(t.Context(), "first", 1)
-				time.Sleep(time.Millisecond) // the leaky bucket's queue is full no more for good
+				time.Sleep(time.Millisecond) // from now on the leaky bucket's queue has room
 				before, _ := w.limiter.Peek(context.Background(), "k", 1)
 				ctx, cancel := context.WithTimeout(t.Context(), before.RetryAfter-1)
 				defer cancel()
@@ -266,7 +266,7 @@ func TestEveryWaitIsReportedOnce(t *testing.T) {
 	})
 }
 
-// A wait whose context ends while it sleeps is one decision too, and its end is no success.
+// A wait whose context ends while it sleeps is one decision, and no success.
 func TestWaitCancelledWhileItSleepsIsReportedAsFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []ratelimit.Event[string]
@@ -303,7 +303,7 @@ func TestWaitersThatComeAndGoNeverShareAnInstant(t *testing.T) {
 	})
 }
 
-// The text names the limit, and has no figures that make each text another one.
+// The text names the limit, and has no figures that would differ from error to error.
 func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := ratelimit.TokenBucket(ratelimit.PerSecond(5), 1)
@@ -321,24 +321,24 @@ func TestTheTextOfAWaitThatIsTooLate(t *testing.T) {
 	})
 }
 
-// oracle knows when each waiter of a key is served: it replays on a new limiter all that was spent, and books the
-// waiters anew, in the order in which they came.
+// oracle computes when each waiter of a key is served. It replays all spending on
+// a new limiter, and books the waiters again, in the order in which they came.
 type oracle struct {
 	t       *testing.T
 	limit   ratelimit.Limit
 	start   time.Time
-	spent   []*oracleWaiter // by at
+	spent   []*oracleWaiter // in the order of at
 	line    []*oracleWaiter
 	limiter *ratelimit.Keyed[string] // as of the last call of now
-	mu      sync.Mutex               // orders the goroutines' accesses for the race detector; they take turns anyway
+	mu      sync.Mutex               // orders the goroutines' accesses for the race detector, although they take turns anyway
 }
 
 type oracleWaiter struct {
 	cost     int
-	at       time.Time // when it is served
-	promised time.Time // when it was to be served, as of when it came
-	gone     time.Time // when it left
-	served   time.Time // in truth
+	at       time.Time // the time at which it is served
+	promised time.Time // the time at which it should have been served, when it came
+	gone     time.Time // the time at which it left
+	served   time.Time // the time at which it was really served
 	failed   time.Time
 }
 
@@ -348,7 +348,7 @@ type handClock struct{ now time.Time }
 func (c *handClock) Now() time.Duration { return c.now.Sub(time.Unix(0, 0)) }
 func (c *handClock) Wall() time.Time    { return c.now }
 
-// now computes everything as of the present: the waiters that are served by now, and the instants of the others.
+// now computes everything for the present: the waiters that have been served, and the instants of the others.
 func (o *oracle) now() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -374,13 +374,14 @@ func (o *oracle) now() {
 	o.limiter = limiter
 }
 
-// yield passes the goroutine's writes over to the next one.
+// yield makes the goroutine's writes visible to the next one.
 func (o *oracle) yield() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 }
 
-// lineLimits are all algorithms, with fractions of a nanosecond where these do not depend on the order of arrival.
+// lineLimits are limits of all algorithms. They have fractions of a
+// nanosecond only if these do not depend on the order of arrival.
 func lineLimits() []ratelimit.Limit {
 	odd := ratelimit.Rate{Units: 7, Per: time.Second}
 	return []ratelimit.Limit{
@@ -393,7 +394,7 @@ func TestWaitersAreServedAsIfDepartedOnesHadNeverCome(t *testing.T) {
 	testsize.Extra(t)
 	seeds := 60
 	switch {
-	case testsize.Race: // which looks for data races in the same steps, and computes twenty times as long
+	case testsize.Race: // the race detector finds the same races with fewer, and takes twenty times as long
 		seeds = 2
 	case testing.Short():
 		seeds = 12
@@ -449,7 +450,7 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 			w := &oracleWaiter{cost: cost}
 			o.line = append(o.line, w)
 			if limit.Algorithm == ratelimit.AlgorithmLeakyBucket && !o.limiter.Allow("k", cost) {
-				o.line = o.line[:len(o.line)-1] // the queue is full
+				o.line = o.line[:len(o.line)-1] // the queue is full, so the call is not in line
 				require.ErrorIs(t, limiter.Wait(t.Context(), "k", cost), ratelimit.ErrLimited)
 				continue
 			}
@@ -499,8 +500,8 @@ func playLine(t *testing.T, limit ratelimit.Limit, mixed bool, seed uint64, serv
 	require.Zero(t, limiter.Stats().Waiting)
 }
 
-// served returns the cost that is served in a second. Callers come evenly, at a multiple of the limit of 20 a second,
-// and leave after 2 s. Beside them are calls that do not wait.
+// served returns the cost that is served in a second. Callers come evenly, at a
+// multiple of the limit of 20 a second, and leave after 2 s. Other calls do not wait.
 func served(t *testing.T, limit ratelimit.Limit, unit time.Duration, offered float64, mixed bool) (perUnit float64) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := ratelimit.Must(ratelimit.New[string](limit, nil))
@@ -550,10 +551,10 @@ func TestTheRateIsServedWhicheverWaitersLeave(t *testing.T) {
 	for _, tt := range []struct {
 		limit ratelimit.Limit
 		unit  time.Duration
-		least float64 // of the rate, for equal costs
+		least float64 // the minimum part of the rate, for equal costs
 		mixed float64
 	}{
-		{ratelimit.TokenBucket(second, 1), time.Second, .95, 0}, // of which no cost above 1 is a part
+		{ratelimit.TokenBucket(second, 1), time.Second, .95, 0}, // here every cost above 1 is too large
 		{ratelimit.TokenBucket(second, 5), time.Second, .95, .95},
 		{ratelimit.TokenBucket(second, 100), time.Second, .95, .95},
 		{ratelimit.LeakyBucket(second, 100), time.Second, .95, .95},
@@ -713,7 +714,7 @@ func TestAFreshBudgetGoesToTheLineFirst(t *testing.T) {
 				capacity := limit.Capacity()
 				require.True(t, w.limiter.Allow("k", capacity))
 				if limit.Algorithm == ratelimit.AlgorithmLeakyBucket {
-					time.Sleep(time.Second) // until the queue has room
+					time.Sleep(time.Second) // by then the queue has room
 				}
 				ctx, leave := context.WithCancel(t.Context())
 				w.wait(ctx, "gone", 1)
